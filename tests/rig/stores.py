@@ -47,7 +47,9 @@ def enrolled(store: Store) -> Store:
     return store
 
 
-def prepared(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
+def prepared(
+    store: Store, number: int = 0, version: int = 0, share: bytes | memoryview = SHARE
+) -> None:
     """Two wards are valid, the third is absent."""
     store.attempts.begin(number, version, 3, MODEL)
     store.attempts.prepare(number, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)

@@ -135,7 +135,7 @@ class Bench:
 Make = Callable[[Bench], Pieces]
 
 
-def header_with(*cleared: str, of: str = "ward-2", **changes: Any) -> Make:
+def header_with(*cleared: Any, of: str = "ward-2", **changes: Any) -> Make:
     """A good submission's, but for some fields; functions get the bench."""
 
     def make(bench: Bench) -> Pieces:

@@ -161,7 +161,7 @@ def pair(kind: str, folder: Path, caplog: pytest.LogCaptureFixture) -> list[Seen
         many[7] = POISON
         beside = {"held_out": written("held-out", many, np.repeat(y, HELD_OUT // RECORDS))}
         task, mine = task_of(), written("ward-1", x, y)
-        each: list[dict[str, str]] = [{}, beside]
+        each: list[dict[str, Any]] = [{}, beside]
         return [
             joined(folder / name, caplog, task, data=mine, **more)
             for name, more in zip("ab", each, strict=True)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def take(store: Store, step: str, number: int) -> None:
     other = signatures(store.task.digest, Role.SERVER_B)
     body = VoidBody(task="00" * 32, version=number, attempt=number)
     word, attempts = other.sign(SignedKind.COUNTERSIGNATURE, body), store.attempts
-    {
+    steps: dict[str, Callable[[], object]] = {
         "begin": lambda: attempts.begin(number, number, 3, MODEL),
         "abandon": attempts.abandon_open,
         "learn": lambda: attempts.learn([stores.charge(number, number, A, B)]),
@@ -119,7 +120,8 @@ def take(store: Store, step: str, number: int) -> None:
         "settle": lambda: attempts.settle(number),
         "write off": lambda: attempts.write_off(number),
         "void": lambda: attempts.void(number, number),
-    }[step]()
+    }
+    steps[step]()
 
 
 def state_of(store: Store, number: int) -> str:

@@ -29,21 +29,20 @@ from precad.dealer.dealer_role import DealerRole, Deliver
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 
 
+@dataclass(frozen=True)
 class _Tap:
     """A transport that keeps what passes."""
 
-    def __init__(self, end: Any, view: View) -> None:
-        self._end = end
-        self._view = view
+    end: Any
+    view: View
 
     def put(self, frame: Frame) -> None:
-        self._view.sent.append(frame)
-        self._end.put(frame)
+        self.view.sent.append(frame)
+        self.end.put(frame)
 
     def get(self, timeout_s: float) -> Frame:
-        frame: Frame = self._end.get(timeout_s)
-        self._view.received.append(frame)
-        return frame
+        self.view.received.append(self.end.get(timeout_s))
+        return self.view.received[-1]
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,7 @@ Watch = Callable[..., Watched]
 def watch() -> Watch:
     """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
 
-    def play(
-        task: Task, updates: Mapping[ClientId, NDArray[np.int64]], noise: Any = None
-    ) -> Watched:
+    def play(task: Task, updates: Any, noise: Any = None) -> Watched:
         with (
             pytest.MonkeyPatch.context() as patch,
             in_memory() as folder,
@@ -125,12 +122,7 @@ def watch() -> Watch:
 
 
 def _play(
-    folder: Path,
-    patch: pytest.MonkeyPatch,
-    logs: _Logs,
-    task: Task,
-    updates: Mapping[ClientId, NDArray[np.int64]],
-    noise: Any,
+    folder: Path, patch: pytest.MonkeyPatch, logs: _Logs, task: Task, updates: Any, noise: Any
 ) -> Watched:
     views = {role: View(role) for role in SERVERS}
     of_dealer = DealerView()
@@ -172,25 +164,16 @@ def _play(
             of_dealer.batches.append((role, request, words))
             return words
 
-        def ask(
-            self, role: Role, request: SquareRequest, deliver: Deliver
-        ) -> Callable[[], None] | None:
+        def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Any:
             of_dealer.asked.append((role, request))
             overheard = _Overheard(deliver, role, views[role], of_dealer)
             with logs.works():
                 rest = super().ask(role, request, overheard)
-
-            def work() -> None:
-                with logs.works():
-                    if rest is not None:
-                        rest()
-
-            return None if rest is None else work
+            return rest and logs.works()(rest)
 
         def forget(self, deliver: Deliver) -> None:
             # Equal to what asked, whichever server it was.
-            view = views[Role.SERVER_A]
-            super().forget(_Overheard(deliver, Role.SERVER_A, view, of_dealer))
+            super().forget(_Overheard(deliver, Role.SERVER_A, views[Role.SERVER_A], of_dealer))
 
     def store(role: Role) -> Store:
         (folder / role.value).mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """No server, stored file or log line ever holds a word of an update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -29,22 +29,25 @@ def traces(x: NDArray[np.int64], bits: int = 20) -> dict[bytes, str]:
     found: dict[bytes, str] = {}
     for value in x.tolist():
         word = value.to_bytes(8, "little", signed=True)
-        texts = {
-            "little-endian": word,
-            "big-endian": word[::-1],
-            "hexadecimal": word.hex().encode(),
-            "big-endian hexadecimal": word[::-1].hex().encode(),
-            "decimal": str(abs(value)).encode(),
-            "real": repr(abs(value) * 2.0**-bits).encode(),
-            "float64": np.float64(value * 2.0**-bits).tobytes(),
-            "escaped": repr(word)[2:-1].encode(),
+        found |= {
+            word: "little-endian",
+            word[::-1]: "big-endian",
+            word.hex().encode(): "hexadecimal",
+            word[::-1].hex().encode(): "big-endian hexadecimal",
+            str(abs(value)).encode(): "decimal",
+            repr(abs(value) * 2.0**-bits).encode(): "real",
+            np.float64(value * 2.0**-bits).tobytes(): "float64",
+            repr(word)[2:-1].encode(): "escaped",
         }
-        found |= {form: name for name, form in texts.items()}
     return found
 
 
 def seen(x: NDArray[np.int64], data: bytes) -> set[str]:
     return {name for form, name in traces(x).items() if form in data}
+
+
+def shown(updates: Iterable[NDArray[np.int64]], blobs: dict[str, bytes]) -> list[tuple[str, Any]]:
+    return [(name, found) for x in updates for name, b in blobs.items() if (found := seen(x, b))]
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +84,17 @@ def test_nothing_that_a_server_receives_or_stores_or_logs_shows_a_word(
         # What is released, too: with its noise it is no update and no sum of them.
         blobs["release"] = to_bytes(view.outcome.noisy_sum) + view.outcome.theta.tobytes()
         total = np.sum(list(updates.values()), axis=0)
-        for x in (*updates.values(), total, total - updates[VICTIM]):
-            assert {name: seen(x, data) for name, data in blobs.items() if seen(x, data)} == {}
+        assert shown((*updates.values(), total, total - updates[VICTIM]), blobs) == []
     assert "INSERT INTO charge" in watched.log
     # The dealer, with what it may come across besides.
     blobs = watched.dealer.blobs(8) | watched.within_reach()
-    for x in updates.values():
-        assert {name: seen(x, data) for name, data in blobs.items() if seen(x, data)} == {}
+    assert shown(updates.values(), blobs) == []
 
 
 def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
     """The control: the same search, where a word does show."""
     x = update(1)
-    for shown in (
+    for written in (
         b"..." + to_bytes(x)[24:40] + b"...",
         str(x.tolist()).encode(),
         str((x * 2.0**-20).tolist()).encode(),
@@ -102,8 +103,7 @@ def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
         repr(to_bytes(x)).encode(),
         x[3:4].astype(">i8").tobytes(),
     ):
-        assert seen(x, shown)
-
+        assert seen(x, written)
     # Without noise a lone client's update is what the round releases; without A's mask it is B's
     # share. Both are found.
     watched = watch(task, {VICTIM: x}, noise=no_noise)
@@ -114,33 +114,24 @@ def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
 
 def test_what_is_on_the_disk_while_a_round_is_open(alone: Watched) -> None:
     """B's body alone, as long as it is, and under a key: no word of it, nor its salt, shows."""
-    watched = alone
-    salt, b = watched.b.body(VICTIM)
-    bodies = [data for name, data in watched.b.stored.items() if name.endswith(".body")]
-    assert [len(data) for data in bodies] == [8 * b.size + 16]
-    words = [to_bytes(b[i : i + 1]) for i in range(b.size)]
-    assert not [
-        word
-        for word in (*words, salt)
-        for view in watched
-        for d in view.stored.values()
-        if word in d
-    ]
+    salt, b = alone.b.body(VICTIM)
+    bodies = {name: data for name, data in alone.b.stored.items() if ".body" in name}
     # A's seed is never written; B's body is gone after the round.
-    assert not [name for name in watched.a.stored if ".body" in name]
-    assert not [name for name in watched.b.stored if name.endswith(".body (end)")]
-    for view in watched:
-        secrets = [salt, view.dealer_key, *view.row_keys.values()]
-        for each in watched:
-            secrets += [each.held[VICTIM].seed.reveal(), each.held[VICTIM].salt.reveal()]
-        kept = b"".join(view.stored.values())
+    assert not [name for name in alone.a.stored if ".body" in name]
+    assert [(name.endswith(".body"), len(d)) for name, d in bodies.items()] == [
+        (True, 8 * b.size + 16)
+    ]
+    openings = [s.reveal() for v in alone for s in (v.held[VICTIM].seed, v.held[VICTIM].salt)]
+    words = [to_bytes(b[i : i + 1]) for i in range(b.size)]
+    for view in alone:
+        kept = b"\0".join(view.stored.values())
+        secrets = [*words, salt, view.dealer_key, *view.row_keys.values(), *openings]
         assert not [secret for secret in secrets if secret in kept]
 
 
 def test_the_share_that_is_kept_is_the_one_that_is_sent(alone: Watched) -> None:
     """And it is no longer the bare sum of shares."""
-    watched = alone
-    for view in watched:
+    for view in alone:
         (sent,) = view.messages(view.sent, "noisy-share")
         kept = b"".join(d for n, d in view.stored.items() if n.endswith("(end)"))
         assert sent in kept
@@ -167,8 +158,7 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> N
 
 
 def test_no_log_line_shows_a_share_a_seed_or_a_salt(alone: Watched) -> None:
-    watched = alone
-    for view in watched:
+    for view in alone:
         held = view.held[VICTIM]
         secrets = [view.shares[VICTIM], view.dealer_key, *view.row_keys.values()]
         secrets += [held.seed.reveal(), held.salt.reveal()]
@@ -176,10 +166,7 @@ def test_no_log_line_shows_a_share_a_seed_or_a_salt(alone: Watched) -> None:
         for secret in secrets:
             for start in range(0, len(secret) - 7, 8):
                 piece = secret[start : start + 8]
-                assert piece.hex() not in watched.log
-                assert repr(piece)[2:-1] not in watched.log
-        shown = repr(view.held) + repr(view.received) + repr(view.outcome)
-        shown += repr(watched.dealer.asked)
+                assert not [p for p in (piece.hex(), repr(piece)[2:-1]) if p in alone.log]
+        text = repr((view.held, view.received, view.outcome, alone.dealer.asked))
         for secret in secrets:
-            assert secret.hex()[:16] not in shown
-            assert repr(secret[:8])[2:-1] not in shown
+            assert not [p for p in (secret.hex()[:16], repr(secret[:8])[2:-1]) if p in text]

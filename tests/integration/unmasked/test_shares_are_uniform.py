@@ -34,21 +34,31 @@ UPDATES = {
 }
 
 
-def byte_fits(words: NDArray[np.int64]) -> float:
+def even(values: NDArray[Any], bins: int) -> float:
+    """p of equal bins."""
+    return float(stats.chisquare(np.bincount(values, minlength=bins)).pvalue)
+
+
+def bytes_fit(words: NDArray[np.int64]) -> float:
     """Least p over the eight byte positions of a word, each against 256 equal bins."""
-    table = words.astype("<i8").view(np.uint8).reshape(-1, 8)
-    return min(
-        float(stats.chisquare(np.bincount(table[:, i], minlength=256)).pvalue) for i in range(8)
-    )
+    table = np.ascontiguousarray(words, "<i8").view(np.uint8).reshape(-1, 8)
+    return min(even(table[:, i], 256) for i in range(8))
 
 
-def bit_pairs_fit(words: NDArray[np.int64]) -> float:
-    """Least p over neighbouring bits: no bit depends on the next."""
+def fit(words: NDArray[np.int64]) -> float:
+    """Least p, also over neighbouring bits: no bit depends on the next."""
     bits = np.unpackbits(words.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1)
     pairs = 2 * bits[:, :-1] + bits[:, 1:]
-    return min(
-        float(stats.chisquare(np.bincount(pairs[:, i], minlength=4)).pvalue) for i in range(63)
+    return min(bytes_fit(words), *(even(pairs[:, i], 4) for i in range(63)))
+
+
+def independent(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """p of the top three bits of each being a pair of coins' outcomes."""
+    a, b = (
+        (np.ascontiguousarray(each).reshape(-1).view(np.uint64) >> np.uint64(61)).astype(int)
+        for each in (one, other)
     )
+    return even(8 * a + b, 64)
 
 
 @pytest.fixture(scope="module", params=list(UPDATES))
@@ -104,48 +114,29 @@ SHARES = ["a_A", "a_B", "b", "b + a_B", "r_A", "r_B"]
 @pytest.mark.parametrize("share", [*SHARES, "seeds and salts", "salt_h", "nonce", "row key"])
 def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
     words = shares[share]
-    assert byte_fits(words.reshape(-1)) > LEAST_P
-    assert bit_pairs_fit(words.reshape(-1)) > LEAST_P
-    # Each coordinate by itself, and no share twice.
-    for coordinate in words.T:
-        assert byte_fits(np.ascontiguousarray(coordinate)) > LEAST_P
+    # Each coordinate by itself too, and no share twice.
+    assert min(fit(words), *(bytes_fit(coordinate) for coordinate in words.T)) > LEAST_P
     assert np.unique(words).size == words.size
     # Nor do neighbouring coordinates and neighbouring runs depend on each other.
     for one, other in ((words[:, :-1], words[:, 1:]), (words[:-1], words[1:])):
         if share in SHARES and one.size:
-            assert independent(np.ascontiguousarray(one), np.ascontiguousarray(other)) > LEAST_P
+            assert independent(one, other) > LEAST_P
 
 
-def independent(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
-    """p of the top three bits of each being a pair of coins' outcomes."""
-    top = [
-        (words.reshape(-1).view(np.uint64) >> np.uint64(61)).astype(int) for words in (one, other)
-    ]
-    pairs = np.bincount(8 * top[0] + top[1], minlength=64)
-    return float(stats.chisquare(pairs).pvalue)
-
-
-@pytest.mark.parametrize("party", ["a", "b"])
+@pytest.mark.parametrize("party", ["A", "B"])
 def test_what_one_server_holds_together_is_uniform_together(shares: Any, party: str) -> None:
     """b with one mask is as good as alone; also their sums and differences are uniform."""
-    own = "a_A" if party == "a" else "a_B"
-    assert independent(shares[own], shares["b"]) > LEAST_P
-    for combined in (shares["b"] + shares[own], shares["b"] - shares[own]):
-        assert byte_fits(combined.reshape(-1)) > LEAST_P
-        assert bit_pairs_fit(combined.reshape(-1)) > LEAST_P
-    r = shares["r_A" if party == "a" else "r_B"]
-    for other in (shares[own], shares["b"]):
-        assert independent(r, np.ascontiguousarray(other[:, 0])) > LEAST_P
+    own, r, b = (shares[each] for each in (f"a_{party}", f"r_{party}", "b"))
+    assert min(fit(b + own), fit(b - own), independent(own, b)) > LEAST_P
+    assert min(independent(r, own[:, 0]), independent(r, b[:, 0])) > LEAST_P
 
 
 def test_what_the_dealer_holds_together_is_uniform_together(shares: Any) -> None:
-    assert independent(shares["a_A"], shares["a_B"]) > LEAST_P
     whole = shares["a_A"] + shares["a_B"]
-    assert byte_fits(whole.reshape(-1)) > LEAST_P
+    assert min(bytes_fit(whole), independent(shares["a_A"], shares["a_B"])) > LEAST_P
     # The control: with b they are the update, which each of the three lacks something of.
     x = whole + shares["b"]
-    assert byte_fits(x.reshape(-1)) < LEAST_P
-    assert independent(x[:-1].copy(), x[1:].copy()) < LEAST_P
+    assert max(bytes_fit(x), independent(x[:-1], x[1:])) < LEAST_P
 
 
 def test_what_crosses_between_the_servers_is_uniform_too(
@@ -165,9 +156,7 @@ def test_what_crosses_between_the_servers_is_uniform_too(
             received[f"signs to {server}"] += [from_bytes(m) for m in messages[:7]]
             received[f"and to {server}"] += [from_bytes(m) for m in messages[7:-1]]
     assert len(received) == 5
-    for words in received.values():
-        assert byte_fits(np.concatenate(words)) > LEAST_P
-        assert bit_pairs_fit(np.concatenate(words)) > LEAST_P
+    assert min(fit(np.concatenate(words)) for words in received.values()) > LEAST_P
 
 
 @pytest.mark.parametrize("broken", ["update", "mask-of-63-bits", "mask-of-a-float", "one-byte"])
@@ -184,4 +173,4 @@ def test_the_tests_see_what_is_not_uniform(broken: str) -> None:
         shown = np.frombuffer(to_bytes(words), np.uint8).copy()
         shown[3::80] = 7
         words = from_bytes(shown.tobytes())
-    assert min(byte_fits(words), bit_pairs_fit(words)) < LEAST_P
+    assert fit(words) < LEAST_P

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from tests.conftest import small_task
 from tests.faults.world import World
 
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.aggregator.server_messages import Fact
-from precad.aggregator.store import read_training
+from precad.aggregator.store import TrainingSummary, read_training
 from precad.aggregator.store.ledger import history_after, history_start
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import encode_context
@@ -32,8 +33,8 @@ ROLES = (Role.SERVER_A, Role.SERVER_B)
 
 
 @pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(
+def task() -> Task:
+    return small_task(
         4,
         {
             "privacy.client_rate": 0.5,
@@ -44,7 +45,6 @@ def task(make_task: Any) -> Task:
             "deadlines.peer": 5.0,
         },
     )
-    return made
 
 
 def cohorts(clients: list[ClientId]) -> Iterator[tuple[ClientId, ...]]:
@@ -84,10 +84,11 @@ def recognised(candidates: set[bytes], view: bytes) -> set[bytes]:
 def view_of(world: World, owner: ClientId) -> bytes:
     """All files of an owner, and both ledgers' heads as operators note them."""
     files = [path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())]
-    heads = [
-        read_training(f"sqlite:///{world.folder / role.value / 'state.db'}").head for role in ROLES
-    ]
-    return b"\0".join([*files, *(head.value for head in heads)])
+    return b"\0".join([*files, *(each.head.value for each in ledgers(world))])
+
+
+def ledgers(world: World) -> list[TrainingSummary]:
+    return [read_training(f"sqlite:///{world.folder / r.value / 'state.db'}") for r in ROLES]
 
 
 def salts_in(view: bytes, task: Task) -> list[bytes]:
@@ -110,32 +111,31 @@ def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World, t
             assert not recognised(made_of(cohort, task, salts), view), cohort
 
 
+def digest_of_three(world: World) -> tuple[tuple[ClientId, ...], bytes]:
+    """A cohort, and what a careless scheme would show of it."""
+    truth = tuple(sorted(world.clients[1:4]))
+    return truth, hashlib.sha256(
+        encode_context("cohort", *(client.encoded() for client in truth))
+    ).digest()
+
+
 def test_the_same_search_breaks_a_careless_digest(world: World, task: Task) -> None:
     """The control: one unsalted digest of a cohort more, and the cohort is found."""
-    owner = world.clients[0]
-    truth = tuple(sorted(world.clients[1:4]))
-    careless = hashlib.sha256(encode_context("cohort", *(c.encoded() for c in truth))).digest()
-    view = view_of(world, owner) + careless
-    found = [
-        cohort
-        for cohort in cohorts(world.clients)
-        if recognised(made_of(cohort, task, [b""]), view)
-    ]
-    assert found == [truth]
+    truth, careless = digest_of_three(world)
+    view, every = view_of(world, world.clients[0]) + careless, cohorts(world.clients)
+    assert [each for each in every if recognised(made_of(each, task, [b""]), view)] == [truth]
 
 
 def test_nobody_elses_name_or_count_reaches_an_owner(world: World) -> None:
     for owner in world.clients:
         view = view_of(world, owner)
-        others = [client for client in world.clients if client != owner]
-        assert not [other for other in others if other.name.encode() in view]
+        assert [each for each in world.clients if each.name.encode() in view] in ([], [owner])
 
 
 def test_two_servers_heads_over_the_same_charges_never_agree(world: World) -> None:
     """Salted: equal heads, or a head that comes again, would tell that the same were charged."""
-    views = [read_training(f"sqlite:///{world.folder / r.value / 'state.db'}") for r in ROLES]
-    assert views[0].entries == views[1].entries == ROUNDS
-    assert views[0].head != views[1].head
+    a, b = ledgers(world)
+    assert (a.entries, b.entries, a.head == b.head) == (ROUNDS, ROUNDS, False)
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +197,9 @@ def pieces_of(data: bytes) -> set[bytes]:
     return {data[i : i + 32] for i in range(len(data) - 31)}
 
 
-def test_the_dealer_recognises_no_candidate_for_who_was_drawn(
-    world: World, task: Task, asked: list[Any]
-) -> None:
+def test_the_dealer_recognises_no_cohort(world: World, task: Task, asked: list[Any]) -> None:
     data = told(asked)
-    seen = pieces_of(data)
-    truth = tuple(sorted(world.clients[1:4]))
-    careless = hashlib.sha256(encode_context("cohort", *(c.encoded() for c in truth))).digest()
+    seen, (truth, careless) = pieces_of(data), digest_of_three(world)
     contexts = [each.context for each in asked if isinstance(each, SquareRequest)]
     salts = [*salts_in(data, task), *contexts][:9]
     found = []
@@ -211,5 +207,5 @@ def test_the_dealer_recognises_no_candidate_for_who_was_drawn(
         candidates = made_of(cohort, task, salts)
         assert not candidates & seen, cohort
         # The control: one digest of a cohort more.
-        found += [cohort] if candidates & pieces_of(careless) else []
+        found += [cohort] if careless in candidates else []
     assert found == [truth]

@@ -159,8 +159,8 @@ def told_apart(pair: Any, queries: Sequence[Query], candidates: Sequence[RingVec
 
         def plain(query: Query, words: FieldVector = words, bits: FieldVector = bits,
                   mu: FieldVector = mu) -> FieldVector:  # fmt: skip
-            nothing = (np.zeros(n, np.uint64) for n in (SHAPE.columns, SHAPE.values, SHAPE.rows))
-            share = ProofShare(bits, *nothing, holds_constants=False)
+            none = [np.zeros(n, np.uint64) for n in (SHAPE.columns, SHAPE.values, SHAPE.rows)]
+            share = ProofShare(bits, none[0], none[1], none[2], holds_constants=False)
             return answer(query, iter([words]), lambda: share, mu).wires
 
         # f(t) less the candidate's inputs is the masking row times its weight, at both points.
