@@ -76,3 +76,20 @@ def released(store: Store, number: int = 0, version: int = 0) -> None:
     prepared(store, number, version)
     bound(store, number, version)
     store.attempts.finish(number, NEXT)
+
+
+def play(store: Store) -> None:
+    """A training with everything in it: done, empty, abandoned, lost, learned, voided, sent."""
+    released(enrolled(store))
+    store.attempts.begin(1, 1, 2, NEXT)
+    reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
+    store.attempts.prepare(1, [], VALID_SET, reasons, bytes(64))
+    store.attempts.finish(1, NEXT)
+    store.attempts.begin(2, 2, 3, NEXT)
+    store.attempts.abandon_open()
+    lost(store, 3, 2)
+    store.attempts.learn([charge(5, 2, C)])
+    prepared(store, 6, 2)
+    store.attempts.void(2, 6)
+    prepared(store, 7, 2)
+    bound(store, 7, 2)

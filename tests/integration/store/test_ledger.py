@@ -18,35 +18,18 @@ from tests.rig.stores import NEXT, VALID_SET, A, B, C, Opener, prepared, release
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations
 from precad.aggregator.rounds.privacy_cap import epsilon_spent
-from precad.aggregator.store import Store, audit_ledger, open_store, read_training
+from precad.aggregator.store import audit_ledger, open_store, read_training
 from precad.aggregator.store.transaction import parse_url, reading_engine
-from precad.common.errors import Misconfiguration, Rejection, StorageFailure
+from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.task import Task
-
-
-def play(store: Store) -> None:
-    """A training with everything in it: done, empty, abandoned, lost, learned, voided, sent."""
-    released(stores.enrolled(store))
-    store.attempts.begin(1, 1, 2, NEXT)
-    reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
-    store.attempts.prepare(1, [], VALID_SET, reasons, bytes(64))
-    store.attempts.finish(1, NEXT)
-    store.attempts.begin(2, 2, 3, NEXT)
-    store.attempts.abandon_open()
-    stores.lost(store, 3, 2)
-    store.attempts.learn([stores.charge(5, 2, C)])
-    prepared(store, 6, 2)
-    store.attempts.void(2, 6)
-    prepared(store, 7, 2)
-    stores.bound(store, 7, 2)
 
 
 @pytest.fixture(scope="module")
 def played_file(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Path:
     file = tmp_path_factory.mktemp("played") / "state.db"
     store = open_store(f"sqlite:///{file}", task, Role.SERVER_A, None)
-    play(store)
+    stores.play(store)
     store.close()
     return file
 
@@ -76,7 +59,7 @@ def test_what_a_server_writes_is_sound_and_a_reader_cannot_change_it(
 ) -> None:
     """It needs no lock."""
     store = opener(durable_url)
-    play(store)
+    stores.play(store)
     audit, view = audit_ledger(durable_url), read_training(durable_url)
     # Attempts 0, 1, 3, its loss, 5, 6, its void, 7: attempt 2 left nothing.
     assert (audit.findings, audit.entries) == ((), 8)

@@ -167,19 +167,13 @@ def test_the_first_commitment_to_a_coin_stays_until_discarded(store: Store, task
 
 
 def live(store: Store, task: Task) -> Store:
-    stores.released(stores.enrolled(store))
+    stores.play(store)
+    store.attempts.settle(7)
+    store.attempts.learn([voided(8, 2)])
     store.versions.confirm(1)
     store.attempts.drop_shares(store.versions.confirmed())
-    store.attempts.begin(1, 1, 3, NEXT)
-    store.attempts.abandon_open()
-    prepared(store, 2, 1)
-    store.attempts.void(1, 2)
-    stores.lost(store, 3, 1)
-    prepared(store, 4, 1)
-    store.attempts.settle(4)
-    store.attempts.learn([charge(6, 1, C), voided(7, 1)])
-    store.attempts.charge_unknown(charge(8, 0, A))
-    store.attempts.hear(9)
+    store.attempts.charge_unknown(charge(9, 0, A))
+    store.attempts.hear(10)
     for number in (1, 2, 3):
         store.versions.count_opened(1, number)
     store.versions.raise_opened(1, 9)
@@ -192,8 +186,8 @@ def live(store: Store, task: Task) -> Store:
     store.versions.discard_coin(1)
     store.versions.keep_model_seal(1, first)
     store.attempts.spend(3, 0)
-    prepared(store, 11, 2, SHARE[::-1])
-    stores.bound(store, 11, 2)
+    prepared(store, 12, 2, SHARE[::-1])
+    stores.bound(store, 12, 2)
     return store
 
 
