@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.conftest import small_task
@@ -99,8 +100,17 @@ def salts_in(view: bytes, task: Task) -> list[bytes]:
 @pytest.fixture(scope="module")
 def world(task: Task, tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(task, tmp_path_factory.mktemp("world"), seed=21, faults=0, chance=0.0)
+    dealer: Any = made.dealer
+    dealer.ask, dealer.corrections = Mock(wraps=dealer.ask), Mock(wraps=dealer.corrections)
     made.run()
     return made
+
+
+@pytest.fixture(scope="module")
+def asked(world: World) -> list[Any]:
+    """All that both servers ask the dealer in the training, batches and squares."""
+    dealer: Any = world.dealer
+    return [c.args[1] for each in (dealer.corrections, dealer.ask) for c in each.call_args_list]
 
 
 def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World, task: Task) -> None:
@@ -138,28 +148,6 @@ def test_two_servers_heads_over_the_same_charges_never_agree(world: World) -> No
     assert (a.entries, b.entries, a.head == b.head) == (ROUNDS, ROUNDS, False)
 
 
-@pytest.fixture(scope="module")
-def asked(task: Task, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """All that both servers ask the dealer in a training, batches and squares."""
-    requests: list[Any] = []
-    world = World(task, tmp_path_factory.mktemp("dealer"), seed=22, faults=0, chance=0.0)
-    deal, ask = world.dealer.corrections, world.dealer.ask
-
-    def corrections(role: Role, request: DealRequest) -> Any:
-        requests.append(request)
-        return deal(role, request)
-
-    def square(role: Role, request: SquareRequest, deliver: Any) -> Any:
-        requests.append(request)
-        return ask(role, request, deliver)
-
-    world.dealer.corrections = corrections  # type: ignore[method-assign]
-    world.dealer.ask = square  # type: ignore[method-assign]
-    world.run()
-    assert {type(each) for each in requests} == {DealRequest, SquareRequest}
-    return requests
-
-
 def told(asked: list[Any]) -> bytes:
     messages = (
         square_request_to_wire(each, b"epoch")
@@ -171,7 +159,8 @@ def told(asked: list[Any]) -> bytes:
     return b"\0".join(message.SerializeToString() for message in messages)
 
 
-def test_the_dealer_is_told_numbers_and_masks_and_never_who(asked: list[Any]) -> None:
+def test_the_dealer_is_told_numbers_and_masks_and_never_who(world: World, asked: list[Any]) -> None:
+    assert {type(each) for each in asked} == {DealRequest, SquareRequest}
     fields = {
         DealRequest: {"task", "attempt", "batch", "clients", "comparisons", "nonces"},
         SquareRequest: {"task", "attempt", "context", "commitment_a", "commitment_b"}
@@ -184,8 +173,7 @@ def test_the_dealer_is_told_numbers_and_masks_and_never_who(asked: list[Any]) ->
     # The search looks through whole requests.
     for each in squares:
         assert {each.context, each.seed.reveal(), each.salt.reveal()} <= pieces_of(data)
-    clients = [f"ward-{n}" for n in range(CLIENTS)]
-    assert not [name for name in clients if name.encode() in data]
+    assert not [each for each in world.clients if each.name.encode() in data]
     # Nor does anything of a client's come again: attempts can't be linked by it.
     assert set(Counter(each.context for each in squares).values()) == {len(ROLES)}
     for name in ("seed", "salt"):

@@ -1,0 +1,258 @@
+"""CrypTen's comparisons and their conjunction, over our communicator and provider.
+
+And what is decided by them, also between parties that don't agree, or use randomness twice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.integration.validation.conftest import task_of
+from tests.rig.aggregators import SERVERS, MemorySpentTriples
+from tests.rig.parties import play_both
+
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.validate.crypten_comparisons import (
+    DealtProvider,
+    UnexpectedDemand,
+    acting_as,
+    all_signs,
+    decide,
+)
+from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
+from precad.aggregator.validate.validation import deal_request
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import Role
+from precad.common.ring import RingVector
+from precad.common.task import TAU
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealing import DealRequest, DealtRandomness, program
+
+EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
+words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EXTREMES)
+Bits = NDArray[np.bool_]
+Play = Callable[[Role, PeerLink], Bits]
+TASK = task_of(16)
+
+
+def randomness(dealer: DealerRole, role: Role, request: DealRequest) -> DealtRandomness:
+    corrections = dealer.corrections(role, request)
+    return DealtRandomness(role, dealer.key_for(role), request, corrections)
+
+
+def compare(
+    values: RingVector, share: RingVector, negative: Bits, provider: type[Any] = DealtProvider
+) -> Play:
+    """Both servers' parts, A's share of the values given."""
+    n, width = values.shape
+    request = DealRequest(TASK.digest, 0, 0, clients=n, comparisons=n * width, nonces=bytes(64))
+    dealer = DealerRole(TASK.digest, 1)
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        triples = randomness(dealer, role, request).binary_triples()
+        with acting_as(SERVERS.index(role), link, provider(triples)):
+            return all_signs(share if role is Role.SERVER_A else values - share, negative)
+
+    return play
+
+
+def both(play: Play) -> list[list[bool]]:
+    return [bits.tolist() for bits in play_both(play, task=TASK.digest)]
+
+
+@settings(max_examples=40)
+@given(
+    pairs=st.lists(st.tuples(words, words), min_size=1, max_size=60),
+    width=st.integers(1, 12),
+    signs=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_a_row_passes_when_numpy_says_that_all_its_signs_are_right(
+    pairs: list[tuple[int, int]], width: int, signs: list[bool]
+) -> None:
+    whole = pairs * width
+    values, share = np.array(whole, dtype=np.int64).reshape(-1, width, 2).transpose(2, 0, 1)
+    negative = np.array(signs[:width])
+    expected = ((values < 0) == negative).all(axis=1).tolist()
+    assert both(compare(values, share, negative)) == [expected, expected]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 80, 81])
+def test_one_wrong_sign_anywhere_is_enough(width: int) -> None:
+    negative = np.arange(width) % 3 == 0
+    rows = np.tile(np.where(negative, -7, 7), (width + 1, 1))
+    for place in range(width):
+        rows[place, place] *= -1
+    assert both(compare(rows, rows * 99991, negative)) == [[False] * width + [True]] * 2
+
+
+@pytest.mark.parametrize(("n", "width", "exchanges"), [(7, 1, 8), (1, 81, 15), (5, 81, 15)])
+def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
+    n: int, width: int, exchanges: int
+) -> None:
+    share = np.full((n, width), 2**62)
+    play = compare(np.full((n, width), 3), share, np.zeros(width, dtype=bool))
+    counts: list[int] = []
+
+    def counting(role: Role, link: PeerLink) -> Bits:
+        bits = play(role, link)
+        counts.append(link._sent)
+        return bits
+
+    both(counting)
+    assert counts == [exchanges, exchanges]
+    assert (share == 2**62).all()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_only_the_last_bit_travels_in_the_last_message(width: int) -> None:
+    values = np.array([[5] * width, [-5] * width] * 500)
+    seen: list[tuple[int, NDArray[np.int64]]] = []
+    play = compare(values, values * 12345, np.zeros(width, dtype=bool))
+
+    def watching(role: Role, link: PeerLink) -> Bits:
+        receive = link.receive
+
+        def record(step: str, **options: float) -> bytes:
+            data = receive(step, **options)
+            seen.append((int(step.rsplit("/", 1)[1]), np.frombuffer(data, dtype=np.int64)))
+            return data
+
+        link.receive = record  # type: ignore[assignment,method-assign]
+        return play(role, link)
+
+    both(watching)
+    last = max(number for number, _ in seen)
+    opened = [words for number, words in seen if number == last]
+    assert [(words.size, set(words.tolist())) for words in opened] == [(1000, {0, 1})] * 2
+    # A share of the bit: uniform, whatever the value.
+    assert all(400 < words.sum() < 600 for words in opened)
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (1, 2), (2, 81), (7, 5)])
+def test_the_program_of_triples_is_what_crypten_demands(n: int, width: int) -> None:
+    demanded: list[list[object]] = []
+
+    class Recording(DealtProvider):
+        def __init__(self, triples: Any) -> None:
+            super().__init__(triples)
+            self.demanded: list[object] = []
+            demanded.append(self.demanded)
+
+        def generate_binary_triple(self, size0: Any, size1: Any, device: object = None) -> Any:
+            self.demanded.append((tuple(size0), tuple(size1)))
+            return super().generate_binary_triple(size0, size1, device)
+
+    values = np.arange(n * width, dtype=np.int64).reshape(n, width)
+    both(compare(values, values, np.zeros(width, dtype=bool), Recording))
+    assert demanded == [[(shape, shape) for shape in program(n, n * width)]] * 2
+
+
+def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
+    assert not crypten.communicator.is_initialized()
+    for use in (
+        crypten.communicator.get,
+        crypten.mpc.get_default_provider,
+        lambda: all_signs(np.zeros((1, 1), dtype=np.int64), np.array([True])),
+    ):
+        with pytest.raises(RuntimeError, match="acting_as"):
+            use()
+    # Whatever would draw from MT19937 finds no generator.
+    with pytest.raises(KeyError):
+        BinarySharedTensor.PRZS((1,))
+
+
+@pytest.mark.parametrize("method", ["generate_additive_triple", "square", "wrap_rng", "B2A_rng"])
+def test_the_provider_refuses_everything_but_binary_triples(method: str) -> None:
+    with pytest.raises(UnexpectedDemand, match="no randomness is dealt"):
+        getattr(DealtProvider(()), method)((1,), (1,), "mul")
+
+
+# --- deciding ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dealer() -> DealerRole:
+    return DealerRole.of(TASK)
+
+
+def forgetful(dealer: DealerRole) -> DealerRole:
+    """One that forgot what it dealt, so that only the servers notice."""
+    keys = {role: dealer.key_for(role) for role in SERVERS}
+    return DealerRole(TASK.digest, TASK.dimension, keys)
+
+
+def decided(
+    role: Role, link: PeerLink, dealer: DealerRole, n: int = 2, *,
+    row: int = 0, z: int = 0, **changed: Any,
+) -> Bits:  # fmt: skip
+    """Of n submissions whose projections are 0, but for one, and whose excess is −1."""
+    values = np.zeros(TASK.projections + 1, dtype=np.int64)
+    values[row], values[-1] = z, -1
+    mask = np.full(values.size, 0x5DEECE66D1234567, dtype=np.int64)
+    dealt = randomness(dealer, role, deal_request(TASK, 0, 0, n, bytes(64)))
+    usual: dict[str, Any] = {"link": link, "spent": MemorySpentTriples(), "label": "same"}
+    shares = [mask if role is Role.SERVER_A else values - mask] * n
+    return decide(shares, task=TASK, randomness=dealt, **usual | changed)
+
+
+def test_other_submissions_or_another_number_are_a_violation_and_no_wrong_verdict(
+    dealer: DealerRole,
+) -> None:
+    def others(role: Role, link: PeerLink) -> Bits:
+        return decided(role, link, dealer, label=role.value)
+
+    def more(role: Role, link: PeerLink) -> Bits:
+        return decided(role, link, forgetful(dealer), 2 if role is Role.SERVER_A else 3)
+
+    for play, says in ((others, "out of step"), (more, "bytes, expected")):
+        with pytest.raises(PeerViolation, match=says):
+            both(play)
+
+
+def test_randomness_is_never_used_twice_and_nothing_is_opened_then(dealer: DealerRole) -> None:
+    memories = {role: MemorySpentTriples() for role in SERVERS}
+    sent: list[int] = []
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        try:
+            return decided(role, link, forgetful(dealer), spent=memories[role])
+        finally:
+            sent.append(link.bytes_sent)
+
+    both(play)
+    with pytest.raises(PeerViolation, match="used before"):
+        both(play)
+    assert min(sent[:2]) > 0
+    assert sent[2:] == [0, 0]
+
+
+def test_randomness_is_spent_before_the_first_opening(dealer: DealerRole) -> None:
+    order: list[tuple[int, int, int]] = []
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        class Spent:
+            def spend(self, attempt: int, batch: int) -> None:
+                order.append((attempt, batch, link.bytes_sent))
+
+        return decided(role, link, dealer, spent=Spent())
+
+    both(play)
+    assert order == [(0, 0, 0)] * 2
+
+
+MOST = TAU * TASK.bound
+VERDICTS = {MOST: True, -MOST: True, MOST + 1: False, -MOST - 1: False}
+VERDICTS |= dict.fromkeys((2**62, -(2**62), 2**63 - 1, -(2**63)), False)
+
+
+@pytest.mark.parametrize("z", VERDICTS)
+@pytest.mark.parametrize("row", [0, 39])
+def test_one_projection_outside_the_range_is_enough(row: int, z: int, dealer: DealerRole) -> None:
+    def play(role: Role, link: PeerLink) -> Bits:
+        return decided(role, link, dealer, 1, row=row, z=z)
+
+    assert both(play) == [[VERDICTS[z]]] * 2
