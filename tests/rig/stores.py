@@ -64,17 +64,19 @@ def bound(store: Store, number: int = 0, version: int = 0, *, sent: bool = True)
         store.attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, head))
 
 
-def lost(store: Store, number: int = 0, version: int = 0) -> None:
-    """Sent, and written off."""
-    prepared(store, number, version)
+def sent(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
+    """From the beginning to the word on which the share leaves."""
+    prepared(store, number, version, share)
     bound(store, number, version)
+
+
+def lost(store: Store, number: int = 0, version: int = 0) -> None:
+    sent(store, number, version)
     store.attempts.write_off(number)
 
 
 def released(store: Store, number: int = 0, version: int = 0) -> None:
-    """From the beginning to the next model."""
-    prepared(store, number, version)
-    bound(store, number, version)
+    sent(store, number, version)
     store.attempts.finish(number, NEXT)
 
 
@@ -91,5 +93,4 @@ def play(store: Store) -> None:
     store.attempts.learn([charge(5, 2, C)])
     prepared(store, 6, 2)
     store.attempts.void(2, 6)
-    prepared(store, 7, 2)
-    bound(store, 7, 2)
+    sent(store, 7, 2)

@@ -26,7 +26,7 @@ from precad.aggregator.store import Store, schema
 from precad.aggregator.store.postgres import connection_options
 from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.roster import Enrolment
+from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 
@@ -54,7 +54,7 @@ def test_a_claim_that_was_kept_and_not_answered_stands(task: Task, each_store: S
     for _ in range(2):
         with pytest.raises(Misconfiguration, match=r"with 100 records.*claims are frozen"):
             register.enrol(Enrolment(A, 50, task.privacy.record_rate))
-        assert (register.enrol(claim), register.roster()) == (1, {A: claim})
+        assert (register.enrol(claim), register.roster()) == (1, Roster({A: claim}))
 
 
 def test_a_charge_whose_commit_is_unanswered_stands_once(durable_url: str, opener: Opener) -> None:

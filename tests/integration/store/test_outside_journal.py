@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 from tests.conftest import small_task
-from tests.rig.stores import NEXT, A, B, Opener, bound, prepared, released, tamper
+from tests.rig.stores import NEXT, A, B, Opener, bound, prepared, released, sent, tamper
 
 from precad.aggregator.store import Store, schema
 from precad.aggregator.store.schema import AttemptState
@@ -67,8 +67,7 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place
 def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) -> None:
     """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
     store = place.open()
-    prepared(store, 2)
-    bound(store, 2)
+    sent(store, 2)
     store.close()
     again = place.open(old=True)
     assert again.attempts.states() == {2: AttemptState.LEARNED}
@@ -124,15 +123,13 @@ def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> Non
     store, outside = place.open(), place.outside
     released(store)
     whole = outside.read_bytes()
-    prepared(store, 1, 1)
-    bound(store, 1, 1)
+    sent(store, 1, 1)
     store.close()
     outside.write_bytes(outside.read_bytes()[:-cut])
     again = place.open(old=True)
     assert (again.attempts.states(), outside.read_bytes()) == ({0: AttemptState.LEARNED}, whole)
     # What is written next is a line of its own.
-    prepared(again, 1, 1)
-    bound(again, 1, 1)
+    sent(again, 1, 1)
     again.close()
     assert len(place.open(old=True).attempts.states()) == 2
 
@@ -166,8 +163,7 @@ def test_a_file_that_no_server_wrote_is_refused(place: Place, task: Task, line: 
 def test_another_tasks_lines_do_not_count(place: Place, tmp_path: Path) -> None:
     other = small_task(8, {"privacy.noise_multiplier": 2.5})
     store = place.opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=place.outside)
-    prepared(store, 3)
-    bound(store, 3)
+    sent(store, 3)
     # Nor do those of another form, which a precad to come may write.
     with place.outside.open("ab") as file:
         file.write(b'{"task":"f00","kind":"of another form"}\n')

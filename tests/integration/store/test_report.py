@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import small_task
 from tests.rig.browser import VIEWS, browsing, faults
 from tests.rig.commands import precad
-from tests.rig.stores import NEXT, A, Opener, bound, enrolled, lost, prepared, released, tamper
+from tests.rig.stores import NEXT, A, Opener, enrolled, lost, prepared, released, sent, tamper
 
 from precad.accounting.adversaries import MALICIOUS_SERVER, Run
 from precad.accounting.events import poisson_gaussian
@@ -240,8 +240,7 @@ def test_what_can_not_be_reported_is_said_with_its_remedy(
 def test_a_charge_in_one_ledger_that_was_never_released_counts(run: Finished, role: Role) -> None:
     """Its share may have left: another database, put back from a copy, doesn't know of it."""
     before, store = run.facts(), run.store(role)
-    prepared(store, ROUNDS, ROUNDS)
-    bound(store, ROUNDS, ROUNDS)
+    sent(store, ROUNDS, ROUNDS)
     store.close()
     after = run.facts(exit_code=1)
     assert after.training.released == ROUNDS

@@ -176,27 +176,22 @@ def test_a_model_gets_one_release_in_all_its_attempts(each_store: Store, earlier
         connection.execute(text("UPDATE attempt SET state = 'prepared' WHERE attempt = 1"))
 
 
-def test_an_attempts_number_is_never_used_twice_and_the_start_is_known(store: Store) -> None:
+def test_an_attempts_number_is_of_one_version_and_never_used_twice(store: Store) -> None:
     assert (store.attempts.start(), store.attempts.next_number()) == (None, 0)
-    prepared(store, 4)
-    assert (store.attempts.start(), store.attempts.next_number()) == (MODEL, 5)
+    prepared(store, 4, 1)
+    with pytest.raises(AlreadyReleased):
+        store.attempts.void(0, 4)
+    with pytest.raises(StorageFailure, match="attempt 4 stands here for another version"):
+        store.attempts.learn([stores.charge(1, 1, A), stores.charge(4, 2, A)])
+    # All of it or nothing.
+    assert store.attempts.states() == {4: AttemptState.PREPARED}
+    assert (store.attempts.next_number(), store.ledger.participations()) == (5, {A: 1, B: 1})
     # The other server has named a newer one.
-    store.attempts.void(1, 6)
+    store.attempts.void(0, 6)
     assert store.attempts.next_number() == 7
     for number in (0, 4, 6):
         with pytest.raises(PeerViolation, match="isn't above 6"):
             store.attempts.begin(number, 1, 3, MODEL)
-
-
-def test_an_attempt_of_another_version_is_neither_voided_nor_learned(store: Store) -> None:
-    prepared(store, 0, 1)
-    with pytest.raises(AlreadyReleased):
-        store.attempts.void(0, 0)
-    with pytest.raises(StorageFailure, match="attempt 0 stands here for another version"):
-        store.attempts.learn([stores.charge(1, 1, A), stores.charge(0, 2, A)])
-    # All of it or nothing.
-    assert store.attempts.states() == {0: AttemptState.PREPARED}
-    assert store.ledger.participations() == {A: 1, B: 1}
 
 
 def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(store: Store) -> None:
@@ -215,10 +210,11 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(st
 
 def test_preparing_charges_the_valid_and_counts_the_rejected(store: Store) -> None:
     assert store.attempts.pending() is None
-    prepared(store, 0, 7)
+    prepared(store)
     assert store.attempts.rejections() == {Rejection.ABSENT: 1}
+    assert store.attempts.start() == MODEL
     record = ReleaseRecord(
-        attempt=0, version=7, state=AttemptState.PREPARED, cohort_size=3, model=MODEL,
+        attempt=0, version=0, state=AttemptState.PREPARED, cohort_size=3, model=MODEL,
         valid_set=VALID_SET, valid=(A, B), rejections={C: Rejection.ABSENT}, noisy_share=SHARE,
     )  # fmt: skip
     assert store.attempts.pending() == record
@@ -292,8 +288,7 @@ def test_noisy_shares_go_once_both_servers_hold_the_model(store: Store) -> None:
     prepared(store)
     store.attempts.finish(0, NEXT)
     assert shares(store) == [SHARE]
-    prepared(store, 1, 1)
-    stores.bound(store, 1, 1)
+    stores.sent(store, 1, 1)
     # The other server may still ask for the one that is pending, and is sent these bytes.
     assert [confirm(store, version) for version in (1, 2)] == [[False, True]] * 2
     assert getattr(store.attempts.pending(), "noisy_share", None) == SHARE
@@ -356,9 +351,13 @@ def test_a_client_claims_once_and_rates_are_kept_to_the_last_bit(each_store: Sto
     assert sorted(found) == sorted([0.1, *rates])
 
 
-def test_the_roster_is_frozen(store: Store) -> None:
+def test_the_roster_is_of_claims_kept_here_and_frozen(store: Store) -> None:
     for enrolment in ROSTER.values():
         store.enrolment.claim(enrolment)
+    for stranger in (Enrolment(ClientId("ward-d"), 100, 0.1), Enrolment(B, 100, 0.1000001)):
+        with pytest.raises(PeerViolation, match=f"client {stranger.client} didn't enrol here"):
+            store.enrolment.freeze(Roster({A: ROSTER[A], stranger.client: stranger}))
+    assert store.enrolment.roster() is None
     smaller = Roster({A: ROSTER[A], B: ROSTER[B]})
     store.enrolment.freeze(smaller)
     store.enrolment.freeze(smaller)
@@ -366,13 +365,3 @@ def test_the_roster_is_frozen(store: Store) -> None:
         with pytest.raises(PeerViolation, match="frozen"):
             store.enrolment.freeze(other)
     assert (store.enrolment.roster(), store.enrolment.claims()) == (smaller, ROSTER)
-
-
-@pytest.mark.parametrize("claimed", [None, Enrolment(B, 100, 0.1000001)])
-def test_only_claims_kept_here_are_frozen(store: Store, claimed: Enrolment | None) -> None:
-    store.enrolment.claim(ROSTER[A])
-    if claimed is not None:
-        store.enrolment.claim(claimed)
-    with pytest.raises(PeerViolation, match="ward-b"):
-        store.enrolment.freeze(Roster({A: ROSTER[A], B: ROSTER[B]}))
-    assert store.enrolment.roster() is None

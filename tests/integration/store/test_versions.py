@@ -5,6 +5,7 @@ And that every database keeps it alike, also for a process that comes later.
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -186,8 +187,7 @@ def live(store: Store, task: Task) -> Store:
     store.versions.discard_coin(1)
     store.versions.keep_model_seal(1, first)
     store.attempts.spend(3, 0)
-    prepared(store, 12, 2, SHARE[::-1])
-    stores.bound(store, 12, 2)
+    stores.sent(store, 12, 2, SHARE[::-1])
     return store
 
 
@@ -256,14 +256,9 @@ def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(store: St
     def steps_of(version: int) -> int:
         with store.transaction.read() as connection:
             driver: Any = connection.connection.driver_connection
-        steps = 0
-
-        def step() -> int:
-            nonlocal steps
-            steps += 1
-            return 0
-
-        driver.set_progress_handler(step, 1)
+        steps = count()
+        # True would interrupt it.
+        driver.set_progress_handler(lambda: next(steps) < 0, 1)
         prepared(store, version, version)
         assert (store.ledger.participations()[A], store.ledger.re_releases()) == (version + 1, {})
         assert store.ledger.charges_in(version) == {A: 1, B: 1}
@@ -274,7 +269,7 @@ def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(store: St
         assert store.statements.account_of(A, version + 1, version + 1).charged == (version + 1,)
         assert store.attempts.next_number() == version + 1
         driver.set_progress_handler(None, 0)
-        return steps
+        return next(steps)
 
     steps = [steps_of(version) for version in range(120)]
     assert sum(steps[-10:]) < 1.1 * sum(steps[10:20])

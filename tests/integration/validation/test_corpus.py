@@ -21,24 +21,14 @@ DIMENSION, TOO_LONG = 64, Rejection.NORM_EXCEEDED
 
 
 def of_norm(bound: int, rng: Generator) -> RingVector:
-    """Integers whose squares sum to exactly bound²: a random vector, made up with four squares."""
+    """Integers whose squares sum to exactly bound²: a random vector, made up greedily."""
     x = np.zeros(DIMENSION, dtype=np.int64)
-    direction = rng.standard_normal(DIMENSION - 4)
-    x[4:] = np.trunc(direction * (0.99 * bound / np.linalg.norm(direction))).astype(np.int64)
-    rest = bound * bound - squared_norm(x)
-    # Greedy, then search: four squares always exist (Lagrange).
-    for first in range(math.isqrt(rest), -1, -1):
-        for second in range(math.isqrt(rest - first * first), -1, -1):
-            left = rest - first * first - second * second
-            if left > 4000:
-                break
-            for third in range(math.isqrt(left) + 1):
-                fourth = math.isqrt(left - third * third)
-                if third * third + fourth * fourth == left:
-                    x[:4] = first, second, third, fourth
-                    assert squared_norm(x) == bound * bound
-                    return x
-    raise AssertionError
+    direction = rng.standard_normal(DIMENSION - 16)
+    x[16:] = np.trunc(direction * (0.99 * bound / np.linalg.norm(direction))).astype(np.int64)
+    for place in range(16):
+        x[place] = math.isqrt(bound * bound - squared_norm(x))
+    assert squared_norm(x) == bound * bound
+    return x
 
 
 def test_wrapping_forgeries_are_rejected(validate: Validate) -> None:
