@@ -106,15 +106,9 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture(scope="module")
-def file(finished: Path) -> Path:
-    done = invoke(finished, "--out", finished.parent / "report.html")
+def test_a_page_needs_no_script_and_no_network_and_says_who_what(run: Finished, task: Task) -> None:
+    done, source = run.page()
     assert done.exit_code == 0, done.output
-    return finished.parent / "report.html"
-
-
-def test_a_page_needs_no_script_and_no_network_and_says_who_what(file: Path, task: Task) -> None:
-    source = file.read_text(encoding="utf-8")
     seen = Page(source)
     assert not {"script", "link", "iframe", "object", "embed", "img"} & {t for t, _ in seen.tags}
     for _, attributes in seen.tags:
@@ -139,9 +133,10 @@ def test_a_page_needs_no_script_and_no_network_and_says_who_what(file: Path, tas
     assert f"{Rejection.ABSENT.value}3" in said.replace(" ", "")
 
 
-def test_a_browser_shows_it_without_a_fault_and_prints_it(file: Path, tmp_path: Path) -> None:
+def test_a_browser_shows_it_without_a_fault_and_prints_it(run: Finished, tmp_path: Path) -> None:
     """Light, dark, narrow and on paper."""
-    address = file.as_uri()
+    run.page()
+    address = (run.folder / "report.html").as_uri()
     with browsing(tmp_path) as seen:
         for name, size, scheme in VIEWS:
             seen.open(address, size, scheme)
@@ -157,8 +152,8 @@ def test_a_browser_shows_it_without_a_fault_and_prints_it(file: Path, tmp_path: 
         seen.picture(tmp_path / "report-print.png")
 
 
-def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(file: Path, run: Finished) -> None:
-    page = file.read_text(encoding="utf-8")
+def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(run: Finished) -> None:
+    _, page = run.page()
     table = page.partition("added to δ")[2].partition("</table>")[0]
     cells = [float(cell) for cell in re.findall(r'<td class="n">([^<]*)</td>', table)[::2]]
     guarantees = run.facts().guarantees
