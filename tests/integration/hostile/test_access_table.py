@@ -263,9 +263,7 @@ def test_every_rpc_gives_every_identity_what_the_rules_say(outcomes: Outcomes) -
     every = itertools.product(PLACES, (*FAULTY, *NAMED), RPCS)
     wanted = {(place, who, rpc): expected_code(place, who, rpc) for place, who, rpc in every}
     assert {key: code for key, (code, _) in outcomes.items()} == wanted
-
-
-def test_refusals_say_why_and_name_no_secret(outcomes: Outcomes) -> None:
+    # And refusals say why, and name no secret.
     for key, (code, text) in outcomes.items():
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
             assert text.partition(":")[0] in ("revoked", "malformed-name", "not-allowed"), key
