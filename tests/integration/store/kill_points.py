@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from sqlalchemy import event
-from tests.rig.stores import MODEL, VALID_SET, A, B, C, charge
+from tests.rig.stores import MODEL, VALID_SET, A, B, C, charge, prepared
 
 from precad.aggregator.store import Store, audit_ledger, open_store
 from precad.aggregator.store.summary import read_task
@@ -45,24 +45,20 @@ def arm(store: Store, point: int) -> None:
     setattr(dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the assignment
 
 
-def prepare(store: Store, point: int) -> None:
-    share = bytes([point]) * 4096
-    store.attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
-
-
 def write(url: str, task: Task, operation: str, point: int) -> None:
     """One round, whose number and model are ``point``, killed at that point."""
-    store = open_store(url, task, Role.SERVER_A)
-    store.attempts.begin(point, point, 3, MODEL)
+    store, share = open_store(url, task, Role.SERVER_A), bytes([point]) * 4096
     if operation == "confirm":
-        prepare(store, point)
+        prepared(store, point, point, share)
         store.attempts.finish(point, MODEL)
+    else:
+        store.attempts.begin(point, point, 3, MODEL)
     arm(store, point)
     if operation == "confirm":
         store.versions.confirm(point + 1)
         store.attempts.drop_shares(store.versions.confirmed())
     elif operation == "prepare":
-        prepare(store, point)
+        store.attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
     elif operation == "learn":
         store.attempts.learn([charge(point, point, A, B)])
     else:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from precad.aggregator.validate.check_with_dealer import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
-from precad.common.share.submission import PIECE_BYTES, Body
+from precad.common.share.submission import PIECE_BYTES
 from precad.common.task import Task
 
 A, B = SERVERS
@@ -41,27 +43,6 @@ def task() -> Task:
 @pytest.fixture
 def vectors(rng: np.random.Generator) -> list[RingVector]:
     return [rng.integers(-100, 100, DIMENSION) for _ in range(3)]
-
-
-class Unreadable:
-    """A body whose file goes bad after some bytes, at each reading in turn."""
-
-    def __init__(self, whole: Body, after: list[int]) -> None:
-        self.prefix = whole.prefix
-        self._whole = whole
-        self._after = iter(after)
-
-    def pieces(self) -> Iterator[bytes | memoryview]:
-        left = next(self._after, DIMENSION * 8)
-        for piece in self._whole.pieces():
-            if left:
-                yield piece[:left]
-            left -= len(piece[:left])
-            if left == 0:
-                raise BodyUnreadable("meddled with")
-
-    def discard(self) -> None:
-        pass
 
 
 def test_both_absorb_the_pieces_of_the_body(task: Task, vectors: list[RingVector]) -> None:
@@ -129,11 +110,22 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
 
 
 def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
-    """Its body goes bad, wherever it is: there."""
+    """Its body goes bad, wherever it is, after some bytes, at each reading in turn. There."""
     (role,) = (role for role in SERVERS if halves[role][client].body is not None)
-    half = halves[role][client]
-    assert half.body is not None
-    halves[role][client] = replace(half, body=Unreadable(half.body, [*after]))
+    whole: Any = halves[role][client].body
+    readings = iter(after)
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        left = next(readings, DIMENSION * 8)
+        for piece in whole.pieces():
+            if left:
+                yield piece[:left]
+            left -= len(piece[:left])
+            if left == 0:
+                raise BodyUnreadable("meddled with")
+
+    spoilt: Any = SimpleNamespace(prefix=whole.prefix, pieces=pieces, discard=lambda: None)
+    halves[role][client] = replace(halves[role][client], body=spoilt)
     return role
 
 
