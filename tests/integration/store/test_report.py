@@ -206,29 +206,22 @@ def test_sound_ledgers_that_differ_are_exit_1_too(run: Finished) -> None:
     assert found.differences[0] in run.page()[0].output
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ((), "give a finished run's folder"),
-        (("{0}",), "holds neither history.csv"),
-        (
-            ("{0}/run", "sqlite:///{0}/run/state/server-a/../server-a/state.db"),
-            "give one database of each",
-        ),
-        (("{0}/run", "--out", "{0}/no/x.html"), "there is no such folder"),
-        (("{0}/new",), "no round was released yet"),
-    ],
-    ids=["nothing", "folder", "twice", "out", "empty"],
-)
-def test_what_can_not_be_reported_is_said_with_its_remedy(
-    given: tuple[str, ...], said: str, run: Finished
-) -> None:
-    folder = run.folder.parent
-    (folder / "new").mkdir()
-    run.opener(f"sqlite:///{folder}/new/state.db").close()
-    done = invoke(*(each.format(folder) for each in given))
-    assert (done.exit_code, "Traceback" in done.output) == (2, False)
-    assert said in done.output
+def test_what_can_not_be_reported_is_said_with_its_remedy(run: Finished) -> None:
+    folder, new = run.folder.parent, run.folder.parent / "new"
+    new.mkdir()
+    run.opener(f"sqlite:///{new}/state.db").close()
+    again = f"sqlite:///{run.folder}/state/server-a/../server-a/state.db"
+    wrong: dict[str, tuple[object, ...]] = {
+        "give a finished run's folder": (),
+        "holds neither history.csv": (folder,),
+        "give one database of each": (run.folder, again),
+        "there is no such folder": (run.folder, "--out", folder / "no" / "x.html"),
+        "no round was released yet": (new,),
+    }
+    for said, given in wrong.items():
+        done = invoke(*given)
+        assert (done.exit_code, "Traceback" in done.output) == (2, False), said
+        assert said in done.output
 
 
 @pytest.mark.parametrize("role", SERVERS)
