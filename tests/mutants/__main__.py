@@ -31,24 +31,15 @@ from random import Random
 from typing import Any
 
 from tests.mutants.child import ROOT, covering, imported, play
-from tests.mutants.named import SURVIVORS
+from tests.mutants.named import survivors
 from tests.mutants.operators import Mutation, mutated, mutations
 
 RESULT = ROOT / "benchmarks/results/mutants.json"
 EXPLAINED = Path(__file__).with_name("explained.json")
 PARTS = (
-    "accounting",
-    "certify",
-    "aggregator/noise.py",
-    "common/ring.py",
-    "common/share",
-    "norm_check",
-    "aggregator/validate",
-    "aggregator/release.py",
-    "aggregator/store",
-    "client/own_account.py",
-    "client/account_file.py",
-    "client/server_statements.py",
+    *("accounting", "certify", "aggregator/noise.py", "common/ring.py", "common/share"),
+    *("norm_check", "aggregator/validate", "aggregator/release.py", "aggregator/store"),
+    *("client/own_account.py", "client/account_file.py", "client/server_statements.py"),
 )
 LEFT_OUT = ("plots.py", "/migrations/", "__init__.py")
 KINDS = (
@@ -130,32 +121,31 @@ def covered(module: str) -> Coverage:
         kept: Coverage = json.loads(path.read_text(encoding="utf-8"))
         if kept["of"] == source:
             return kept
+    whole: Coverage = {"lines": {}, "seconds": {}, "of": source}
     if tests:
         played = covering(module, tests, 600.0)
         if played.found is None or played.status != "passed":
             raise SystemExit(f"without a change a test of {module} fails: {tests}")
-        found = played.found
-    else:
-        found = {"lines": {}, "seconds": {}}
+        whole |= played.found
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found | {"of": source}), encoding="utf-8")
-    whole: Coverage = found | {"of": source}
+    path.write_text(json.dumps(whole), encoding="utf-8")
     return whole
 
 
 def judge(mutation: Mutation, coverage: Coverage) -> list[str]:
     """What came of one mutant: ["killed", test], ["endless"], ["survived"] or ["not run"]."""
     seconds = coverage["seconds"]
-    running = {test for line in mutation.run for test in coverage["lines"].get(str(line), ())} or (
-        set() if mutation.run else set(seconds)
-    )
+    lines = (coverage["lines"].get(str(line), ()) for line in mutation.run)
+    running = {test for tests in lines for test in tests} if mutation.run else set(seconds)
     if not running:
         return ["not run"]
-    tests = sorted(running, key=lambda test: seconds[test])
     tree = mutated(mutation, (ROOT / mutation.module).read_text(encoding="utf-8"))
     files = {test.partition("::")[0] for test in running}
-    others = [test for test in seconds if test.partition("::")[0] in files - running]
-    for some in (tests, [test for test in others if test not in running]):
+    others = [test for test in seconds if test.partition("::")[0] in files]
+    for some in (
+        sorted(running, key=lambda test: seconds[test]),
+        [test for test in others if test not in running],
+    ):
         if some:
             limit = ENOUGH_S + 5 * sum(seconds[test] for test in some)
             played = play(some, limit, (mutation.module, tree))
@@ -169,11 +159,11 @@ def judge(mutation: Mutation, coverage: Coverage) -> list[str]:
 def judge_named() -> list[dict[str, Any]]:
     """The review's survivors, each with the test that kills it."""
     found = []
-    for each in SURVIVORS:
+    for each in survivors():
         source = (ROOT / each.module).read_text(encoding="utf-8")
         assert source.count(each.old) == 1, f"{each.module} has no such place: {each.old}"
         tree = ast.parse(source.replace(each.old, each.new))
-        played = play(each.tests, 300.0, (each.module, tree))
+        played = play([each.tests], 300.0, (each.module, tree))
         shown = {"name": each.name, "module": each.module, "mutation": f"{each.old} → {each.new}"}
         found.append(shown | {"killed by": played.killer, "cpu_s": round(played.cpu_s, 1)})
         print(f"{each.name}: {played.killer or 'SURVIVED'}", flush=True)  # noqa: T201
@@ -187,57 +177,44 @@ class Result:
         self._path = path
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         self.named: list[dict[str, Any]] = kept.get("named", [])
-        self._done: dict[str, list[Any]] = {row[0]: row for row in kept.get("mutants", [])}
-        self._cpu_s: float = kept.get("cpu_s", 0.0)
-
-    def has(self, key: str) -> bool:
-        """Whether this mutant was judged."""
-        return key in self._done
-
-    def add(self, mutation: Mutation, outcome: list[str], cpu_s: float) -> None:
-        """One more."""
-        row = [mutation.key, mutation.module, mutation.line, mutation.what, *outcome]
-        self._done[mutation.key] = row
-        self._cpu_s += cpu_s
+        self.done: dict[str, list[Any]] = {row[0]: row[4:] for row in kept.get("mutants", [])}
+        """What came of each mutant, by its key."""
+        self.cpu_s: float = kept.get("cpu_s", 0.0)
 
     def write(self, every: dict[str, Mutation]) -> None:
         """Of mutants that the modules still have."""
         explained = json.loads(EXPLAINED.read_text(encoding="utf-8"))
-        rows = [
-            [key, every[key].module, every[key].line, every[key].what, *row[4:]]
-            for key, row in self._done.items()
-            if key in every
-        ]
+        judged = [(every[key], outcome) for key, outcome in self.done.items() if key in every]
+        rows = [[each.key, each.module, each.line, each.what, *out] for each, out in judged]
         rows.sort(key=lambda row: row[1:3])
-        outcomes = Counter(row[4] for row in rows)
-        head = {
-            "what": "make mutants",
-            "hardware": {"processor": platform.machine(), "cores": os.cpu_count()},
-            "cpu_s": round(self._cpu_s),
-            "mutants": len(every),
-            "judged": len(rows),
-            **dict(sorted(outcomes.items())),
-        }
         survivors = [
             {
-                "key": row[0],
-                "where": f"{row[1]}:{row[2]}",
-                "mutation": row[3],
-                "outcome": row[4],
-                "explanation": explained.get(row[0], ""),
+                "key": key,
+                "where": f"{module}:{line}",
+                "mutation": what,
+                "outcome": outcome,
+                "explanation": explained.get(key, ""),
             }
-            for row in rows
-            if row[4] in {"survived", "not run"}
+            for key, module, line, what, outcome, *_ in rows
+            if outcome in {"survived", "not run"}
         ]
-        by_module = Counter(row[1] for row in rows)
+        document = {
+            "summary": {
+                "what": "make mutants",
+                "hardware": {"processor": platform.machine(), "cores": os.cpu_count()},
+                "cpu_s": round(self.cpu_s),
+                "mutants": len(every),
+                "judged": len(rows),
+                **dict(sorted(Counter(row[4] for row in rows).items())),
+            },
+            "by_module": Counter(row[1] for row in rows),
+            "named": self.named,
+            "survivors": survivors,
+        }
         lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
-        text = json.dumps(
-            {"summary": head, "by_module": by_module, "named": self.named, "survivors": survivors},
-            indent=2,
-            ensure_ascii=False,
-        )
-        whole = f'{text[:-2]},\n  "cpu_s": {self._cpu_s:.1f},\n  "mutants": [\n{lines}\n  ]\n}}\n'
-        self._path.write_text(whole, encoding="utf-8")
+        text = json.dumps(document, indent=2, ensure_ascii=False)[:-2]
+        text += f',\n  "cpu_s": {self.cpu_s:.1f},\n  "mutants": [\n{lines}\n  ]\n}}\n'
+        self._path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -264,14 +241,12 @@ def main() -> None:
     order = [each for each in found if each.module.startswith(given.modules)]
     Random(1).shuffle(order)
     began = sum(os.times()[:4])
-    for each in order:
-        if result.has(each.key):
-            continue
+    for each in (each for each in order if each.key not in result.done):
         before = sum(os.times()[:4])
         if given.minutes is not None and before - began >= 60 * given.minutes:
             break
-        outcome = judge(each, covered(each.module))
-        result.add(each, outcome, sum(os.times()[:4]) - before)
+        result.done[each.key] = outcome = judge(each, covered(each.module))
+        result.cpu_s += sum(os.times()[:4]) - before
         result.write(every)
         print(f"{each.module}:{each.line} {each.what}: {' '.join(outcome)}", flush=True)  # noqa: T201
 

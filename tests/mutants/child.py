@@ -4,9 +4,6 @@ The module's file stays as it is: the change is in what is compiled when it is i
 """
 
 import ast
-import contextlib
-import importlib.machinery
-import importlib.util
 import json
 import os
 import resource
@@ -17,8 +14,9 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
 import hypothesis
@@ -63,7 +61,7 @@ def play(tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None
         tree: a module, and what takes its place.
     """
 
-    def child() -> tuple[int, Any]:
+    def child() -> tuple[int, str]:
         if tree is not None:
             _replace(*tree)
         first = _First()
@@ -141,31 +139,16 @@ def _quick_properties() -> None:
     type.__setattr__(hypothesis.settings, "register_profile", staticmethod(registered))
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
-        super().__init__(name, path)
-        self._tree = tree
-
-    def get_code(self, _fullname: str) -> CodeType:
-        return compile(self._tree, self.path, "exec")
-
-
 def _replace(module: str, tree: ast.Module) -> None:
-    name, path = imported(module), compiled(module)
+    name, whole = imported(module), SourceFileLoader.get_code
     assert name not in sys.modules, f"{name} was loaded before the fork"
 
-    class Finder:
-        @staticmethod
-        def find_spec(fullname: str, _path: object, _target: ModuleType | None = None) -> Any:
-            if fullname != name:
-                return None
-            loader = _Loader(name, path, tree)
-            places = [str(Path(path).parent)] if path.endswith("__init__.py") else None
-            return importlib.util.spec_from_file_location(
-                name, path, loader=loader, submodule_search_locations=places
-            )
+    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+        if fullname == name:
+            return compile(tree, compiled(module), "exec")
+        return whole(loader, fullname)
 
-    sys.meta_path.insert(0, Finder)
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
 
 
 class _First:
@@ -173,13 +156,11 @@ class _First:
 
     failed = ""
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed and not self.failed:
             self.failed = report.nodeid
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed and not self.failed:
-            self.failed = f"{report.nodeid} can't be imported"
+    pytest_collectreport = pytest_runtest_logreport
 
 
 class _Lines:
@@ -194,8 +175,11 @@ class _Lines:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._now.clear()
-        with self._traced():
-            result = yield
+        for trace in (sys.settrace, threading.settrace):
+            trace(self._call)
+        result = yield
+        for trace in (sys.settrace, threading.settrace):
+            trace(None)
         for line in sorted(self._now):
             self.of[line].append(item.nodeid)
         return result
@@ -204,20 +188,8 @@ class _Lines:
         before = self.seconds.get(report.nodeid, 0.0)
         self.seconds[report.nodeid] = round(before + report.duration, 3)
 
-    @contextlib.contextmanager
-    def _traced(self) -> Iterator[None]:
-        sys.settrace(self._call)
-        threading.settrace(self._call)
-        yield
-        sys.settrace(None)
-        threading.settrace(None)
-
     def _call(self, frame: FrameType, _event: str, _arg: object) -> Any:
         if frame.f_code.co_filename != self._filename:
             return None
         self._now.add(frame.f_lineno)
-        return self._line
-
-    def _line(self, frame: FrameType, _event: str, _arg: object) -> Any:
-        self._now.add(frame.f_lineno)
-        return self._line
+        return self._call

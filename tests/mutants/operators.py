@@ -5,44 +5,17 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+_SWAPS = """
+Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is,
+Add Sub, Sub Add, Mult Div, Div Mult, FloorDiv Mult, Mod Mult, Pow Mult, LShift RShift,
+RShift LShift, BitAnd BitOr, BitOr BitAnd, BitXor BitAnd, And Or, Or And, Continue Break
+"""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.BitXor: ast.BitAnd,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Continue: ast.Break,
+    getattr(ast, before): getattr(ast, after)
+    for before, after in (pair.split() for pair in _SWAPS.split(","))
 }
-CALLS = {
-    "min": "max",
-    "max": "min",
-    "any": "all",
-    "all": "any",
-    "floor": "ceil",
-    "ceil": "floor",
-    "minimum": "maximum",
-    "maximum": "minimum",
-    "logaddexp": "subtract",
-}
+_PAIRS = (("min", "max"), ("any", "all"), ("floor", "ceil"), ("minimum", "maximum"))
+CALLS = dict(_PAIRS) | {b: a for a, b in _PAIRS} | {"logaddexp": "subtract"}
 BINDING = {"encode_context", "derive", "_salted"}
 """Calls whose arguments a digest or a key is bound to: each is left out once."""
 Apply = Callable[[], object]
@@ -113,15 +86,12 @@ def _statements(node: ast.AST, where: Where) -> Iterator[tuple[ast.AST, Where]]:
     scope, run = where
     inside = bool(run)
     match node:
-        case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Global():
-            return
-        case ast.FunctionDef(name="__repr__" | "__str__"):
-            return
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return
-        case ast.Expr(value=ast.Constant()):
-            return
-        case ast.Assign(targets=[ast.Name(id="__all__")]):
+        case (
+            (ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Global())
+            | (ast.FunctionDef(name="__repr__" | "__str__") | ast.Expr(value=ast.Constant()))
+            | ast.If(test=ast.Name(id="TYPE_CHECKING"))
+            | ast.Assign(targets=[ast.Name(id="__all__")])
+        ):
             return
         case ast.FunctionDef() | ast.ClassDef():
             scope = f"{scope}.{node.name}".lstrip(".")
@@ -155,9 +125,7 @@ def _changes(node: ast.AST) -> Iterator[Apply]:
             yield _switch(node.ops, 0, SWAPS[type(op)]())
         case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
             yield _switch(node, "op", SWAPS[type(op)]())
-        case ast.UnaryOp(op=ast.Not()):
-            yield _switch(node, "op", ast.UAdd())
-        case ast.UnaryOp(op=ast.USub()):
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
             yield _switch(node, "op", ast.UAdd())
         case ast.Constant(value=bool(value)):
             yield _switch(node, "value", not value)
