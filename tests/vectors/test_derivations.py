@@ -1,12 +1,12 @@
 """Pinned bytes: what two versions of precad must agree on to take part in one task."""
 
 import hashlib
-import hmac
 import struct
 import tomllib
 
 import numpy as np
 import pytest
+from tests.vectors.proof_reference import derived, spelled
 
 from precad.common.identifiers import ClientId, Digest, Secret
 from precad.common.kernel import Rows
@@ -38,7 +38,9 @@ max_expected_records = 60.0
 """
 
 
-def test_context() -> None:
+def test_context_derived_key_and_keystream() -> None:
+    """The key is HKDF-SHA256 (RFC 5869), the stream AES-256-CTR."""
+    context = ("row-secret", b"ab", 7)
     assert encode_context("share", b"ab", 7).hex() == (
         "0f000000"
         "7072656361642f76312f7368617265"  # precad/v1/share
@@ -47,25 +49,14 @@ def test_context() -> None:
         "08000000"
         "0700000000000000"
     )
-
-
-def test_derived_key_is_hkdf_sha256() -> None:
-    """RFC 5869, written out: extract with a salt of zeros, expand by one block."""
-    extracted = hmac.digest(bytes(32), KEY.reveal(), "sha256")
-    info = encode_context("row-secret", b"ab", 7)
-    derived = derive(KEY, "row-secret", b"ab", 7).reveal()
-    assert derived == hmac.digest(extracted, info + b"\1", "sha256")
-    assert derived.hex() == "c71cc49be41f1bb87039690e87a6ecce07433c84a20f65cd757085424f86449e"
-
-
-def test_keystream() -> None:
-    assert Keystream(KEY, "share", b"ab", 7).read(32).hex() == (
-        "de72574fe1b32c88c42d8c8e8c5fcb75b56fd244e014f8bbd7479385dfaf9bef"
+    assert derive(KEY, *context).reveal() == derived(KEY.reveal(), *context)
+    assert derive(KEY, *context).reveal().hex() == (
+        "c71cc49be41f1bb87039690e87a6ecce07433c84a20f65cd757085424f86449e"
     )
-    assert Keystream(KEY, "share", b"ab", 7).words(2).tolist() == [
-        -8634328605295938850,
-        8487982980001443268,
-    ]
+    data = Keystream(KEY, "share", b"ab", 7).read(32)
+    assert data.hex() == "de72574fe1b32c88c42d8c8e8c5fcb75b56fd244e014f8bbd7479385dfaf9bef"
+    words = Keystream(KEY, "share", b"ab", 7).words(4)
+    assert words.tolist() == np.frombuffer(data, "<i8").tolist()
 
 
 def test_roster() -> None:
@@ -95,19 +86,9 @@ def test_task() -> None:
     assert task.digest == Digest.of(b"precad/v1/task\0" + task.canonical)
 
 
-# --- a model's digest and its start --------------------------------------------------------------
-
 PARAMETERS = (Parameter(name="w", shape=(2, 3)), Parameter(name="b", shape=(2,)))
 OF_TASK = Digest(bytes(range(32)))
 THETA = np.array([0.0, -0.0, 1.5, -2.25, 1e-300, 3.0, 0.1, -7.0])
-
-
-def part(data: bytes) -> bytes:
-    return struct.pack("<I", len(data)) + data
-
-
-def word(value: int) -> bytes:
-    return struct.pack("<Q", value)
 
 
 @pytest.mark.parametrize(
@@ -121,36 +102,36 @@ def word(value: int) -> bytes:
         # A model that was made when models were float64.
         (THETA, "<8d", "4c50237391f7e6dc54998ca70ca666c8ab4f95294a2346410d5e2460d74e4ead"),
     ],
+    ids=["float32", "float64"],
 )
-def test_the_digest_is_sha256_of_these_bytes(theta: ModelVector, layout: str, pinned: str) -> None:
-    w = part(b"precad/v1/tensor") + part(b"w") + part(word(2)) + part(word(3))
-    b = part(b"precad/v1/tensor") + part(b"b") + part(word(2))
-    header = part(b"precad/v1/model") + part(bytes(range(32))) + part(word(5)) + part(w) + part(b)
-    expected = hashlib.sha256(header + word(8) + struct.pack(layout, *theta)).hexdigest()
-    found = str(model_digest(OF_TASK, 5, PARAMETERS, theta))
-    assert found == expected == pinned
+def test_a_models_digest_is_sha256_of_these_bytes(
+    theta: ModelVector, layout: str, pinned: str
+) -> None:
+    shapes = spelled("tensor", b"w", 2, 3), spelled("tensor", b"b", 2)
+    data = spelled("model", OF_TASK.value, 5, *shapes) + struct.pack("<Q", 8)
+    expected = hashlib.sha256(data + struct.pack(layout, *theta)).hexdigest()
+    assert str(model_digest(OF_TASK, 5, PARAMETERS, theta)) == expected == pinned
 
 
-def test_the_digest_tells_everything_apart() -> None:
+def test_a_models_digest_tells_everything_apart() -> None:
     renamed = (Parameter(name="v", shape=(2, 3)), PARAMETERS[1])
     reshaped = (Parameter(name="w", shape=(3, 2)), PARAMETERS[1])
-    unsigned = np.where(THETA == 0, 0.0, THETA)
-    digests = {
-        model_digest(OF_TASK, 5, PARAMETERS, THETA),
-        model_digest(OF_TASK, 6, PARAMETERS, THETA),
-        model_digest(Digest(bytes(32)), 5, PARAMETERS, THETA),
-        model_digest(OF_TASK, 5, renamed, THETA),
-        model_digest(OF_TASK, 5, reshaped, THETA),
-        model_digest(OF_TASK, 5, PARAMETERS, unsigned),
-        model_digest(OF_TASK, 5, PARAMETERS, np.nextafter(THETA, 9.0)),
-        model_digest(OF_TASK, 5, PARAMETERS, THETA.astype(np.float32)),
-    }
-    assert len(digests) == 8
+    inputs = (
+        (OF_TASK, 5, PARAMETERS, THETA),
+        (OF_TASK, 6, PARAMETERS, THETA),
+        (Digest(bytes(32)), 5, PARAMETERS, THETA),
+        (OF_TASK, 5, renamed, THETA),
+        (OF_TASK, 5, reshaped, THETA),
+        (OF_TASK, 5, PARAMETERS, np.where(THETA == 0, 0.0, THETA)),
+        (OF_TASK, 5, PARAMETERS, np.nextafter(THETA, 9.0)),
+        (OF_TASK, 5, PARAMETERS, THETA.astype(np.float32)),
+    )
+    assert len({model_digest(*each) for each in inputs}) == len(inputs)
 
 
 def test_a_uniform_start_is_pinned() -> None:
     section = ModelSection(parameters=PARAMETERS, initial="uniform", initial_seed=42)
-    context = part(b"precad/v1/initial-parameters") + part(word(42)) + part(b"w")
+    context = spelled("initial-parameters", 42, b"w")
     words = struct.unpack("<6Q", hashlib.shake_256(context).digest(48))
     expected = [((word >> 11) - 2**52) / 2**52 / 3**0.5 for word in words] + [0.0, 0.0]
     assert unrounded_start(section).tolist() == expected
@@ -158,10 +139,7 @@ def test_a_uniform_start_is_pinned() -> None:
     assert initial_vector(section).tobytes() == struct.pack("<8f", *expected)
 
 
-# --- rows of the range test ----------------------------------------------------------------------
-
-D, K = 70, 3
-X = (np.arange(D, dtype=np.int64) - 35) * 0x0123_4567_89AB_CDEF
+# For the coordinates 0 to 63 and then 64 to 127, for each row of the range test: u, v.
 MASKS = [
     [
         [0x4D28CDB1E27288F1, 0x3545B4F10C8DC841],
@@ -174,25 +152,19 @@ MASKS = [
         [0x20BCB386204728A1, 0xE9F128C52DA08A1B],
     ],
 ]
-"""For the coordinates 0 to 63 and then 64 to 127, for each row: u, v."""
-Z = [-4181261990040831645, -5165088340638674385, -1721696113546224554]
 
 
-def test_masks_of_rows() -> None:
-    stream = Keystream(KEY, "validate/rows").read(2 * K * 2 * 8)
-    assert np.frombuffer(stream, dtype="<u8").reshape(2, K, 2).tolist() == MASKS
-
-
-def test_projections() -> None:
-    rows = Rows(KEY, D, K)
-    rows.absorb(X)
-    assert rows.z().tolist() == Z
-
-
-def test_projections_are_what_the_masks_say() -> None:
-    for row in range(K):
-        z = 0
-        for place in range(D):
+def test_projections_are_what_the_masks_of_rows_say() -> None:
+    stream = Keystream(KEY, "validate/rows").read(96)
+    assert np.frombuffer(stream, dtype="<u8").reshape(2, 3, 2).tolist() == MASKS
+    x = (np.arange(70, dtype=np.int64) - 35) * 0x0123_4567_89AB_CDEF
+    rows = Rows(KEY, 70, 3)
+    rows.absorb(x)
+    z = [-4181261990040831645, -5165088340638674385, -1721696113546224554]
+    assert rows.z().tolist() == z
+    for row in range(3):
+        said = 0
+        for place, value in enumerate(x.tolist()):
             u, v = MASKS[place // 64][row]
-            z += int(X[place]) * ((u >> place % 64 & 1) - (v >> place % 64 & 1))
-        assert (z - Z[row]) % 2**64 == 0
+            said += value * ((u >> place % 64 & 1) - (v >> place % 64 & 1))
+        assert (said - z[row]) % 2**64 == 0

@@ -326,8 +326,8 @@ def cohen_certify(i: Any) -> dict[str, Any]:
     found = prediction.certify_smoothing(counts, i.sigma, budget, selection=[[1, 0]])
     (result,) = found.results()
     assert isinstance(result, prediction.Abstained) is i.expected["abstain"]
-    certified = isinstance(result, prediction.Certified)
-    return {"pA_lower": float(found.p_a[0])} | ({"radius": result.radius} if certified else {})
+    sized = {"radius": result.radius} if isinstance(result, prediction.Certified) else {}
+    return {"pA_lower": float(found.p_a[0]), **sized}
 
 
 @of("simuem")
