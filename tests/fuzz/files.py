@@ -2,8 +2,8 @@
 
 import io
 import json
-import zipfile
 from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 from safetensors.numpy import save
 from tests.fuzz.stage import CLIENT, D, join, split
-from tests.fuzz.target import Target, stage
+from tests.fuzz.target import Seeds, stage, target
 from tests.rig.certified import RUN_INPUTS
 
 from precad.aggregator.collect.upload import Spool
@@ -51,6 +51,12 @@ from precad.dealer.process import DealerSettings
 ROOT = Path(__file__).parents[2]
 
 
+def _file(name: str, parse: Callable[[Path], object], suffix: str, seeds: Seeds) -> None:
+    """A target that reads a file of such a name."""
+    target(name, seeds)(lambda data: parse(stage().file(data, suffix)))
+
+
+@target("spooled-body", lambda: [bytes(8 * D + 16)])
 def _held(data: bytes) -> None:
     """A spooled body whose file differs by ``data``: its bytes come back as they were, or none."""
     body = bytes(range(8 * D))
@@ -65,15 +71,22 @@ def _held(data: bytes) -> None:
         kept.discard()
 
 
-def _settings(data: bytes) -> None:
-    kinds = (ServerASettings, ServerBSettings, DealerSettings, JoinSettings)
-    kind = kinds[data[0] % len(kinds)] if data else DealerSettings
-    settings = kind.load(stage().file(data[1:], ".toml"))
-    Task.load(settings.task)
-    Identity.load(settings.identity)
+# Tasks, settings and rosters.
 
 
-def _settings_seeds() -> list[bytes]:
+def _toml_tasks() -> list[bytes]:
+    return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
+
+
+_file("task-toml", Task.load, ".toml", _toml_tasks)
+target("task-canonical", lambda: [stage().task.canonical])(read_task)
+_file(
+    *("roster", lambda path: Roster.load(path, stage().task), ".toml"),
+    lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n'],
+)
+
+
+def _all_settings() -> list[bytes]:
     folder = stage().folder
     keys = folder / "keys" / "dealer"
     common: dict[str, object] = {"task": str(folder / "task.toml"), "identity": str(keys)}
@@ -88,13 +101,26 @@ def _settings_seeds() -> list[bytes]:
     return [bytes([i]) + to_toml(value).encode() for i, value in enumerate(values)]
 
 
-def _roster(data: bytes) -> None:
-    Roster.load(stage().file(data, ".toml"), stage().task)
+@target("settings", _all_settings)
+def _settings(data: bytes) -> None:
+    kinds = (ServerASettings, ServerBSettings, DealerSettings, JoinSettings)
+    kind = kinds[data[0] % len(kinds)] if data else DealerSettings
+    settings = kind.load(stage().file(data[1:], ".toml"))
+    Task.load(settings.task)
+    Identity.load(settings.identity)
 
 
+# Identities.
+
+
+def _kept(name: str) -> list[bytes]:
+    keys = stage().folder / "keys"
+    return [(keys / who / name).read_bytes() for who in (CLIENT.name, "server-a")]
+
+
+@target("certificate", partial(_kept, "cert.pem"))
 def _certificate(data: bytes) -> None:
-    path = stage().file(data, ".pem")
-    summarise(path)
+    summarise(stage().file(data, ".pem"))
     found = read_certificates(data, source="input")
     authorities = read_certificates(stage().identity.ca, source="ca")
     has_chain(found[0], found[1:], authorities, None)
@@ -103,43 +129,30 @@ def _certificate(data: bytes) -> None:
     check_purpose(found[0], principal_of(found[0]), source="input")
 
 
-def _identity_file(name: str) -> Callable[[bytes], None]:
-    def parse(data: bytes) -> None:
-        folder = stage().folder / "keys" / CLIENT.name
-        path = folder / name
-        before = path.read_bytes()
-        try:
-            path.write_bytes(data)
-            Identity.load(folder)
-        finally:
-            path.write_bytes(before)
-
-    return parse
+def _identity(name: str, data: bytes) -> None:
+    folder = stage().folder / "keys" / CLIENT.name
+    before = (folder / name).read_bytes()
+    try:
+        (folder / name).write_bytes(data)
+        Identity.load(folder)
+    finally:
+        (folder / name).write_bytes(before)
 
 
-def _identity_seeds(name: str) -> Callable[[], list[bytes]]:
-    def seeds() -> list[bytes]:
-        keys = stage().folder / "keys"
-        return [(keys / who / name).read_bytes() for who in (CLIENT.name, "server-a")]
-
-    return seeds
+for _what, _name in (("ca", "ca.pem"), ("key", "key.pem"), ("crl", REVOCATION_FILE)):
+    target(f"identity-{_what}", partial(_kept, _name))(partial(_identity, _name))
 
 
+@target("revocations", partial(_kept, REVOCATION_FILE))
 def _revocations(data: bytes) -> None:
     authorities = read_certificates(stage().identity.ca, source="ca")
     RevocationList(stage().file(data, ".pem"), authorities)
     read_revocation_lists(data, authorities, source="input")
 
 
+@target("signing-request", lambda: [to_pem(make_request(new_key(), Principal.client("ward-1")))])
 def _request(data: bytes) -> None:
     read_request(data, Principal.client("ward-1"), source="input")
-
-
-def _signature(data: bytes) -> None:
-    value, *certificates = [*split(data), b""]
-    signature = Signature(value, tuple(each for each in certificates if each))
-    stage().verifier.check(signature, b"signed")
-    stage().verifier.admit(signature, CLIENT)
 
 
 def _signatures() -> list[bytes]:
@@ -147,22 +160,31 @@ def _signatures() -> list[bytes]:
     return [join(good.value, *good.certificates)]
 
 
+@target("signature", _signatures)
+def _signature(data: bytes) -> None:
+    value, *certificates = [*split(data), b""]
+    signature = Signature(value, tuple(each for each in certificates if each))
+    stage().verifier.check(signature, b"signed")
+    stage().verifier.admit(signature, CLIENT)
+
+
+@target("token", lambda: [new_token().encode()])
 def _token(data: bytes) -> None:
     token_digest(data.decode(errors="surrogateescape"))
 
 
+# Models, records, votes and runs.
+
+
 def _models() -> list[bytes]:
-    task = stage().task
     path = stage().folder / "seed.safetensors"
-    save_model(path, task, 1, np.arange(D, dtype=np.float64))
+    save_model(path, stage().task, 1, np.arange(D, dtype=np.float64))
     w = np.ones(D)
     return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"version": "1"})]
 
 
-def _npz(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+target("model-vector", lambda: [bytes(8 * D)])(lambda data: model_from_bytes(data, D))
+_file("model-file", lambda path: load_model(path, stage().task), ".safetensors", _models)
 
 
 def _npy(array: Any) -> bytes:
@@ -173,13 +195,13 @@ def _npy(array: Any) -> bytes:
 
 def _records() -> list[bytes]:
     x, y = np.ones((3, 2), dtype=np.float32), np.arange(3)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", _npy(x))
-        archive.writestr("y.npy", _npy(y))
-    return [_npz(x=x, y=y), packed.getvalue(), _npy(x)]
+    plain, packed = io.BytesIO(), io.BytesIO()
+    np.savez(plain, x=x, y=y)
+    np.savez_compressed(packed, x=x, y=y)
+    return [plain.getvalue(), packed.getvalue(), _npy(x)]
 
 
+_file("client-data", read_client_data, ".npz", _records)
 _Request = TypeVar("_Request", Prediction, Loss)
 
 
@@ -187,26 +209,6 @@ def _asked(kind: type[_Request], *words: object) -> _Request:
     """What a command line asks of `precad certify`."""
     command = certify.commands[kind.__name__.lower()]
     return kind(**command.make_context(command.name, [str(word) for word in words]).params)
-
-
-def _certify(suffix: str) -> Callable[[bytes], None]:
-    def parse(data: bytes) -> None:
-        path = stage().file(data[1:], suffix)
-        given = path, "--confidence", 0.9
-        match data[0] % 5 if data else 0:
-            case 0:
-                vote_intervals(_asked(Prediction, *given), None)
-            case 1:
-                vote_intervals(_asked(Prediction, *given, "--format", "labels"), None)
-            case 2:
-                vote_intervals(_asked(Prediction, *given, "--format", "scores"), None)
-            case 3:
-                true_labels(path, 3, None)
-                vote_counts(read_array("votes", path, None, counted=True))
-            case _:
-                expectation(_asked(Loss, *given), None)
-
-    return parse
 
 
 def _arrays() -> list[bytes]:
@@ -220,6 +222,31 @@ def _tables() -> list[bytes]:
     return [bytes([i]) + text.encode() for i, text in enumerate(texts)]
 
 
+def _certify(suffix: str, data: bytes) -> None:
+    path = stage().file(data[1:], suffix)
+    given = path, "--confidence", 0.9
+    match data[0] % 5 if data else 0:
+        case 0:
+            vote_intervals(_asked(Prediction, *given), None)
+        case 1 | 2 as form:
+            forms = "labels" if form == 1 else "scores"
+            vote_intervals(_asked(Prediction, *given, "--format", forms), None)
+        case 3:
+            true_labels(path, 3, None)
+            vote_counts(read_array("votes", path, None, counted=True))
+        case _:
+            expectation(_asked(Loss, *given), None)
+
+
+target("certify-npy", _arrays)(partial(_certify, ".npy"))
+target("certify-csv", _tables)(partial(_certify, ".csv"))
+
+
+def _summaries() -> list[bytes]:
+    return [json.dumps({"certificate_inputs": RUN_INPUTS}).encode()]
+
+
+@target("run-summary", _summaries)
 def _run(data: bytes) -> None:
     folder = stage().folder / "run"
     folder.mkdir(exist_ok=True)
@@ -230,61 +257,13 @@ def _run(data: bytes) -> None:
         Trained.of(request).guarantee("gdp", request)
 
 
+@target("run-arrays", lambda: [_npy(np.arange(3)), _npy(np.full(3, 0.5))])
 def _run_arrays(data: bytes) -> None:
     folder = stage().folder / "run-arrays"
     folder.mkdir(exist_ok=True)
     (folder / "summary.json").write_bytes(_summaries()[0])
     for name in ("predictions.npy", "losses.npy"):
         (folder / name).write_bytes(data)
-    run = FinishedRun.read(folder)
-    if run.losses is not None:
-        losses: Floats = run.losses
-        if losses.min() >= 0 and losses.max() <= 1:
-            expected_loss(losses, 1.0, 0.9, ScoreBound.HOEFFDING)
-
-
-def _summaries() -> list[bytes]:
-    return [json.dumps({"certificate_inputs": RUN_INPUTS}).encode()]
-
-
-def _toml_tasks() -> list[bytes]:
-    return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
-
-
-def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], None]:
-    def parse_file(data: bytes) -> None:
-        parse(stage().file(data, suffix))
-
-    return parse_file
-
-
-def _request_seeds() -> list[bytes]:
-    return [to_pem(make_request(new_key(), Principal.client("ward-1")))]
-
-
-TARGETS: dict[str, Target] = {
-    "spooled-body": Target(_held, lambda: [bytes(8 * D + 16)]),
-    "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
-    "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
-    "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
-    "settings": Target(_settings, _settings_seeds),
-    "roster": Target(
-        _roster, lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n']
-    ),
-    "certificate": Target(_certificate, _identity_seeds("cert.pem")),
-    "identity-ca": Target(_identity_file("ca.pem"), _identity_seeds("ca.pem")),
-    "identity-key": Target(_identity_file("key.pem"), _identity_seeds("key.pem")),
-    "identity-crl": Target(_identity_file(REVOCATION_FILE), _identity_seeds(REVOCATION_FILE)),
-    "revocations": Target(_revocations, _identity_seeds(REVOCATION_FILE)),
-    "signing-request": Target(_request, _request_seeds),
-    "signature": Target(_signature, _signatures),
-    "token": Target(_token, lambda: [new_token().encode()]),
-    "model-file": Target(
-        _file(lambda path: load_model(path, stage().task), ".safetensors"), _models
-    ),
-    "client-data": Target(_file(read_client_data, ".npz"), _records),
-    "certify-npy": Target(_certify(".npy"), _arrays),
-    "certify-csv": Target(_certify(".csv"), _tables),
-    "run-summary": Target(_run, _summaries),
-    "run-arrays": Target(_run_arrays, lambda: [_npy(np.arange(3)), _npy(np.full(3, 0.5))]),
-}
+    losses: Floats | None = FinishedRun.read(folder).losses
+    if losses is not None and losses.min() >= 0 and losses.max() <= 1:
+        expected_loss(losses, 1.0, 0.9, ScoreBound.HOEFFDING)

@@ -1,12 +1,13 @@
 """What servers say to an owner, and what the owner keeps, as bytes."""
 
 import hashlib
+from functools import partial
 from typing import Any
 
 import grpc
 import numpy as np
-from tests.fuzz.stage import CLIENT, D, join, parsed, split
-from tests.fuzz.target import Target, pair, stage
+from tests.fuzz.stage import CLIENT, D, Refusing, join, parsed, split
+from tests.fuzz.target import pair, stage, target
 
 from precad.client.own_account import Account, OwnAccount
 from precad.client.pending_update import Pending
@@ -31,18 +32,17 @@ _REPLIES: tuple[tuple[str, Any], ...] = (
 _STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"}
 
 
-def _client(data: bytes, validation: str = "crypten") -> None:
+def _client(validation: str, data: bytes) -> None:
     pieces = [*split(data), *[b""] * len(_REPLIES)]
-    answers: dict[str, Any] = {}
-    for (method, kind), piece in zip(_REPLIES, pieces, strict=False):
-        answers[method] = parsed(kind, piece)
+    read = zip(_REPLIES, pieces, strict=False)
+    answers: dict[str, Any] = {method: parsed(kind, piece) for (method, kind), piece in read}
     answers["FetchModel"] = [answers["FetchModel"]]
     notices = [parsed(pb.Notice, piece) for piece in pieces[len(_REPLIES) :] if piece]
     if None not in [*answers.values(), *answers["FetchModel"], *notices]:
         stage(validation).take_part(answers | {"Watch": notices})
 
 
-def _conversations(validation: str = "crypten") -> list[bytes]:
+def _conversations(validation: str) -> list[bytes]:
     here = stage(validation)
     model = here.sessions[Role.SERVER_A].model_store.current.digest.value
     mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
@@ -80,8 +80,8 @@ def _conversations(validation: str = "crypten") -> list[bytes]:
     ]
 
 
-def _statement(data: bytes) -> None:
-    check_statement(stage().verifier, Role.SERVER_A, data)
+for _check, _name in (("crypten", "client"), ("proof", "client-with-proof")):
+    target(_name, partial(_conversations, _check))(partial(_client, _check))
 
 
 def _statements() -> list[bytes]:
@@ -90,8 +90,9 @@ def _statements() -> list[bytes]:
     return [sign_body(pen, Role.SERVER_A, body).SerializeToString()]
 
 
-def _account(data: bytes) -> None:
-    Account(stage().file(data, ".log"))
+@target("statement", _statements)
+def _statement(data: bytes) -> None:
+    check_statement(stage().verifier, Role.SERVER_A, data)
 
 
 def _accounts() -> list[bytes]:
@@ -104,14 +105,12 @@ def _accounts() -> list[bytes]:
     return [whole, whole[:-20] + b"~\n" + whole]
 
 
-def _pending(data: bytes) -> None:
-    # With a right digest behind it: chance never finds one.
-    path = stage().file(data + hashlib.sha256(data).digest(), ".pending")
-    for check in ("crypten", "proof"):
-        Pending(stage(check).task, CLIENT, path)
+@target("account", _accounts)
+def _account(data: bytes) -> None:
+    Account(stage().file(data, ".log"))
 
 
-def _pending_seeds() -> list[bytes]:
+def _kept() -> list[bytes]:
     found = []
     for check in ("crypten", "proof"):
         path, x = stage().folder / "seed.pending", np.arange(D, dtype=np.int64)
@@ -121,27 +120,16 @@ def _pending_seeds() -> list[bytes]:
     return found
 
 
+@target("pending", _kept)
+def _pending(data: bytes) -> None:
+    # With a right digest behind it: chance never finds one.
+    path = stage().file(data + hashlib.sha256(data).digest(), ".pending")
+    for check in ("crypten", "proof"):
+        Pending(stage(check).task, CLIENT, path)
+
+
+@target("error-text", lambda: [b"no", b"x" * 5000])
 def _error_text(data: bytes) -> None:
     """Whatever a hostile server ends a call with becomes an error of ours."""
-
-    class Ended(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            codes = list(grpc.StatusCode)
-            return codes[len(data) % len(codes)]
-
-        def details(self) -> str:
-            return data.decode(errors="replace")
-
-    raise error_of("server A", "a.example:1", Ended())
-
-
-TARGETS: dict[str, Target] = {
-    "client": Target(_client, _conversations),
-    "client-with-proof": Target(
-        lambda data: _client(data, "proof"), lambda: _conversations("proof")
-    ),
-    "statement": Target(_statement, _statements),
-    "account": Target(_account, _accounts),
-    "pending": Target(_pending, _pending_seeds),
-    "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
-}
+    codes = [code.name for code in grpc.StatusCode]
+    raise error_of("server A", "a.example:1", Refusing(codes[len(data) % len(codes)], data))

@@ -1,12 +1,13 @@
 """What one server says to the other, as bytes; and its own files of secrets."""
 
 import struct
+from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 from tests.fuzz.stage import CLIENT, ROUND, join, split
-from tests.fuzz.target import Target, pair, stage
+from tests.fuzz.target import pair, stage, target
 from tests.rig.aggregators import head_of
 
 from precad.aggregator import server_messages as messages
@@ -25,32 +26,35 @@ from precad.common.identity.credentials import COIN_FILE, read_coin_key
 from precad.common.identity.signatures import CertificateVerifier, SignedKind
 from precad.common.roster import Enrolment, Roster
 from precad.common.share.proof_submission import ProofSubmission
+from precad.common.task import Task
 from precad.common.wire.messages import check_opening, sign_body
 from precad.protos import precad_pb2 as pb
 
 
-class _Frames:
-    """A transport that brings these frames, then nothing."""
+def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
+    """A link that brings these frames, then nothing; what is said back is nobody's."""
+    left = iter(frames)
 
-    def __init__(self, frames: list[Frame]) -> None:
-        self._frames = frames
+    def get(timeout_s: float) -> Frame:  # noqa: ARG001
+        for frame in left:
+            return frame
+        raise PeerViolation("no more frames")
 
-    def put(self, frame: Frame) -> None:
-        """What is said back is nobody's."""
-
-    def get(self, timeout_s: float) -> Frame:
-        del timeout_s
-        if not self._frames:
-            raise PeerViolation("no more frames")
-        return self._frames.pop(0)
-
-    def require_alive(self) -> None:
-        """Nothing that brings frames is gone."""
+    transport: Any = SimpleNamespace(get=get, put=lambda _: None, require_alive=lambda: None)
+    return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=1)
 
 
+def _frames() -> list[bytes]:
+    frames = [
+        Frame(stage().task.digest, SETUP_ATTEMPT, "cohort", number, b"x" * 8, last=number != 1)
+        for number in range(4)
+    ]
+    return [join(*(frame_to_wire(frame) for frame in frames))]
+
+
+@target("link", _frames)
 def _link(data: bytes) -> None:
-    frames = [frame_from_wire(piece) for piece in split(data)]
-    link = PeerLink(_Frames(frames), stage().task.digest, max_message_bytes=64, timeout_s=1)
+    link = _link_of([frame_from_wire(piece) for piece in split(data)], stage().task, 64)
     while True:
         link.receive("cohort")
 
@@ -62,23 +66,6 @@ def _seed_part() -> ProofSubmission:
     return part
 
 
-def _proof_words(data: bytes) -> None:
-    """What server A makes of B's coin and words about one submission."""
-    task, own = stage("proof").task, _seed_part()
-    frames = [
-        Frame(task.digest, SETUP_ATTEMPT, step, number, piece, last=True)
-        for number, (step, piece) in enumerate(zip(_PROOF_STEPS, split(data), strict=False))
-    ]
-    link = PeerLink(_Frames(frames), task.digest, max_message_bytes=1 << 16, timeout_s=1)
-    server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
-    check = ByProof(server, ROUND, [CLIENT])
-    check.take([own])
-    assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
-
-
-_PROOF_STEPS = ("proof-coin/0", "proof/0")
-
-
 def _proof_word_seeds() -> list[bytes]:
     proof = stage("proof").task.proof
     assert proof is not None
@@ -86,141 +73,29 @@ def _proof_word_seeds() -> list[bytes]:
     return [join(bytes(32), b"w" + words), join(bytes(32), b"d" + words)]
 
 
-def _frames() -> list[bytes]:
-    digest = stage().task.digest
+@target("proof-words", _proof_word_seeds)
+def _proof_words(data: bytes) -> None:
+    """What server A makes of B's coin and words about one submission."""
+    task, own = stage("proof").task, _seed_part()
     frames = [
-        Frame(digest, SETUP_ATTEMPT, "cohort", number, b"x" * 8, last=number != 1)
-        for number in range(4)
+        Frame(task.digest, SETUP_ATTEMPT, step, number, piece, last=True)
+        for number, (step, piece) in enumerate(
+            zip(("proof-coin/0", "proof/0"), split(data), strict=False)
+        )
     ]
-    return [join(*(frame_to_wire(frame) for frame in frames))]
+    link = _link_of(frames, task, 1 << 16)
+    server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
+    check = ByProof(server, ROUND, [CLIENT])
+    check.take([own])
+    assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
 
 
 MESSAGES: tuple[type[messages.Message], ...] = (
-    messages.Position,
-    messages.RosterProposal,
-    messages.Cohort,
-    messages.Verdict,
-    messages.SetCheck,
-    messages.Evidence,
-    messages.CoinState,
-    messages.CoinReveal,
-    messages.ModelTransfer,
-    messages.OpenedCount,
-    messages.Fact,
-    messages.SignedMessage,
-    messages.WorkerCount,
-    messages.Workers,
+    *(messages.Position, messages.RosterProposal, messages.Cohort, messages.Verdict),
+    *(messages.SetCheck, messages.Evidence, messages.CoinState, messages.CoinReveal),
+    *(messages.ModelTransfer, messages.OpenedCount, messages.Fact, messages.SignedMessage),
+    *(messages.WorkerCount, messages.Workers),
 )
-
-
-def _peer_message(data: bytes) -> None:
-    message = MESSAGES[data[0] % len(MESSAGES)].from_bytes(data[1:]) if data else None
-    match message:
-        case messages.SignedMessage():
-            _read_seal(message)
-        case messages.Evidence():
-            signed = None if message.signed is None else _read_seal(message.signed)
-            start = history_start(stage().task.digest)
-            adoptable(start, [message], signed)
-        case messages.RosterProposal():
-            claims = [
-                Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
-            ]
-            for claim in claims:
-                claim.check(stage().task)
-            Roster({claim.client: claim for claim in claims}).digest()
-        case messages.Position() | messages.Cohort() | messages.Fact() | messages.OpenedCount():
-            # Numbers end up in the database and in digests.
-            for value in message.model_dump().values():
-                if isinstance(value, int):
-                    struct.pack("<q", value)
-        case _:
-            pass
-
-
-_COHORT = Places(ClientId(f"ward-{number}") for number in range(5))
-
-
-def _lists(data: bytes) -> None:
-    """What the other server says of who is held, offered and alike."""
-    kind, rest = data[:1], data[1:]
-    match kind:
-        case b"\0":
-            Ask.from_bytes(rest)
-        case b"\1":
-            offer = Offer.from_bytes(rest)
-            assert _COHORT.steps(_COHORT.clients(offer.clients)) == offer.clients
-            assert offer.to_bytes() == rest
-        case b"\2":
-            alike = Alike.from_bytes(rest)
-            assert _COHORT.steps(_COHORT.clients(alike.clients)) == alike.clients
-        case b"\3":
-            held = HeldList.from_bytes(rest)
-            assert HeldList.from_bytes(held.to_bytes()) == held
-        case _:
-            pass
-
-
-def _list_seeds() -> list[bytes]:
-    one, two = ClientId("ward-1"), ClientId("ward-4")
-    digest, steps = Digest.of(b"signed"), _COHORT.steps([one, two])
-    return [
-        b"\0" + Ask(patient=True).to_bytes(),
-        b"\1" + Offer(clients=steps, signed=(str(digest),) * 2).to_bytes(),
-        b"\2" + Alike(clients=steps).to_bytes(),
-        b"\3" + HeldList.listing([str(digest), *Rejection]).to_bytes(),
-    ]
-
-
-def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
-    """As server B reads what server A signed."""
-    return _seals(Role.SERVER_B).check(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
-
-
-def _seals(role: Role) -> ServerSignatures:
-    session = stage().sessions[role]
-    return ServerSignatures(session.task.digest, role, session.signer, session.verifier)
-
-
-def _head() -> dict[str, Any]:
-    """A's newest head, signed."""
-    task = stage().task.digest
-    head = head_of(task, attempt=1, history=str(history_start(task)))
-    return _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
-
-
-def _outside(data: bytes) -> None:
-    JournalFile(stage().file(data, ".jsonl"), stage().task.digest).read()
-
-
-def _outside_seeds() -> list[bytes]:
-    path = stage().folder / "seed.jsonl"
-    path.unlink(missing_ok=True)
-    journal = JournalFile(path, stage().task.digest)
-    journal.countersigned(1, 2, [CLIENT])
-    journal.opened(1, 2)
-    return [path.read_bytes()]
-
-
-def _coin_key(data: bytes) -> None:
-    path = stage().folder / "coin" / COIN_FILE
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
-    key = read_coin_key(path.parent, path.parent, stage().task.digest)
-    CoinKey(key).opening(stage().task.digest, 0)
-
-
-def _signed_opening(data: bytes) -> None:
-    """What an owner makes of a server's word on an attempt, whatever was signed."""
-    check_opening(CertificateVerifier(stage().client_identity), Role.SERVER_A, data)
-
-
-def _signed_openings() -> list[bytes]:
-    pen, digest = stage().sessions[Role.SERVER_A].signer, stage().task.digest.value
-    body = pb.OpeningBody(task_digest=digest, client=CLIENT.name, version=1, attempt=2)
-    stated = pb.OpeningBody(proof_opening=bytes(32), seed_holder="server-a")
-    stated.MergeFrom(body)
-    return [sign_body(pen, Role.SERVER_A, each).SerializeToString() for each in (body, stated)]
 
 
 def _peer_messages() -> list[bytes]:
@@ -260,12 +135,112 @@ def _peer_messages() -> list[bytes]:
     ]
 
 
-TARGETS: dict[str, Target] = {
-    "proof-words": Target(_proof_words, _proof_word_seeds),
-    "opening": Target(_signed_opening, _signed_openings),
-    "journal-file": Target(_outside, _outside_seeds),
-    "coin-key": Target(_coin_key, lambda: [bytes(32), bytes(31)]),
-    "link": Target(_link, _frames),
-    "peer-messages": Target(_peer_message, _peer_messages),
-    "peer-lists": Target(_lists, _list_seeds),
-}
+@target("peer-messages", _peer_messages)
+def _peer_message(data: bytes) -> None:
+    message = MESSAGES[data[0] % len(MESSAGES)].from_bytes(data[1:]) if data else None
+    match message:
+        case messages.SignedMessage():
+            _read_seal(message)
+        case messages.Evidence():
+            signed = None if message.signed is None else _read_seal(message.signed)
+            start = history_start(stage().task.digest)
+            adoptable(start, [message], signed)
+        case messages.RosterProposal():
+            claims = [
+                Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
+            ]
+            for claim in claims:
+                claim.check(stage().task)
+            Roster({claim.client: claim for claim in claims}).digest()
+        case messages.Position() | messages.Cohort() | messages.Fact() | messages.OpenedCount():
+            # Numbers end up in the database and in digests.
+            for value in message.model_dump().values():
+                if isinstance(value, int):
+                    struct.pack("<q", value)
+
+
+_COHORT = Places(ClientId(f"ward-{number}") for number in range(5))
+
+
+def _list_seeds() -> list[bytes]:
+    one, two = ClientId("ward-1"), ClientId("ward-4")
+    digest, steps = Digest.of(b"signed"), _COHORT.steps([one, two])
+    return [
+        b"\0" + Ask(patient=True).to_bytes(),
+        b"\1" + Offer(clients=steps, signed=(str(digest),) * 2).to_bytes(),
+        b"\2" + Alike(clients=steps).to_bytes(),
+        b"\3" + HeldList.listing([str(digest), *Rejection]).to_bytes(),
+    ]
+
+
+@target("peer-lists", _list_seeds)
+def _lists(data: bytes) -> None:
+    """What the other server says of who is held, offered and alike."""
+    rest = data[1:]
+    match data[:1]:
+        case b"\0":
+            Ask.from_bytes(rest)
+        case b"\1":
+            offer = Offer.from_bytes(rest)
+            assert _COHORT.steps(_COHORT.clients(offer.clients)) == offer.clients
+            assert offer.to_bytes() == rest
+        case b"\2":
+            alike = Alike.from_bytes(rest)
+            assert _COHORT.steps(_COHORT.clients(alike.clients)) == alike.clients
+        case b"\3":
+            held = HeldList.from_bytes(rest)
+            assert HeldList.from_bytes(held.to_bytes()) == held
+
+
+def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
+    """As server B reads what server A signed."""
+    return _seals(Role.SERVER_B).check(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
+
+
+def _seals(role: Role) -> ServerSignatures:
+    session = stage().sessions[role]
+    return ServerSignatures(session.task.digest, role, session.signer, session.verifier)
+
+
+def _head() -> dict[str, Any]:
+    """A's newest head, signed."""
+    task = stage().task.digest
+    head = head_of(task, attempt=1, history=str(history_start(task)))
+    return _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
+
+
+def _journals() -> list[bytes]:
+    path = stage().folder / "seed.jsonl"
+    path.unlink(missing_ok=True)
+    journal = JournalFile(path, stage().task.digest)
+    journal.countersigned(1, 2, [CLIENT])
+    journal.opened(1, 2)
+    return [path.read_bytes()]
+
+
+@target("journal-file", _journals)
+def _journal(data: bytes) -> None:
+    JournalFile(stage().file(data, ".jsonl"), stage().task.digest).read()
+
+
+@target("coin-key", lambda: [bytes(32), bytes(31)])
+def _coin_key(data: bytes) -> None:
+    path = stage().folder / "coin" / COIN_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    key = read_coin_key(path.parent, path.parent, stage().task.digest)
+    CoinKey(key).opening(stage().task.digest, 0)
+
+
+def _signed_openings() -> list[bytes]:
+    pen, digest = stage().sessions[Role.SERVER_A].signer, stage().task.digest.value
+    body = pb.OpeningBody(task_digest=digest, client=CLIENT.name, version=1, attempt=2)
+    stated = pb.OpeningBody(proof_opening=bytes(32), seed_holder="server-a")
+    stated.MergeFrom(body)
+    return [sign_body(pen, Role.SERVER_A, each).SerializeToString() for each in (body, stated)]
+
+
+@target("opening", _signed_openings)
+def _signed_opening(data: bytes) -> None:
+    """What an owner makes of a server's word on an attempt, whatever was signed."""
+    check_opening(CertificateVerifier(stage().client_identity), Role.SERVER_A, data)

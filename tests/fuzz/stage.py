@@ -77,13 +77,16 @@ class FakeContext:
 
 
 class Refusing(grpc.RpcError):
-    """A server that ends a call."""
+    """A server that ends a call, with a code and a text of these bytes."""
+
+    def __init__(self, code: str = "FAILED_PRECONDITION", text: bytes = b"no") -> None:
+        super().__init__(code, text)
 
     def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.FAILED_PRECONDITION
+        return grpc.StatusCode[self.args[0]]
 
     def details(self) -> str:
-        return "no"
+        return str(self.args[1], errors="replace")
 
 
 def split(data: bytes) -> list[bytes]:

@@ -15,34 +15,46 @@ from precad.common.share.submission import SubmissionContext
 from precad.common.wire.serving import NOT_NOW
 from precad.norm_check.norm_proof import share
 
+# How a call ends whose handler raised something unforeseen; or as ``NOT_NOW``.
 BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-
-
-"""How a call ends whose handler raised something unforeseen; or as ``NOT_NOW``."""
+Parse = Callable[[bytes], object]
+Seeds = Callable[[], Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A parser and what it usually reads."""
 
-    parse: Callable[[bytes], object]
-    seeds: Callable[[], Sequence[bytes]]
+    parse: Parse
+    seeds: Seeds
 
     def check(self, data: bytes) -> None:
         """Parse; any error but ours, or one of ours without bounds, is raised."""
         try:
             self.parse(data)
         except PrecadError as error:
-            _check_text(str(error))
+            text = str(error)
         except Aborted as ended:
             if ended.code in BUGS or ended.details == NOT_NOW:
                 raise
-            _check_text(ended.details)
+            text = ended.details
+        else:
+            return
+        if len(text) > MAX_TEXT:
+            raise AssertionError(f"an error of {len(text)} characters")
 
 
-def _check_text(text: str) -> None:
-    if len(text) > MAX_TEXT:
-        raise AssertionError(f"an error of {len(text)} characters")
+TARGETS: dict[str, Target] = {}
+
+
+def target(name: str, seeds: Seeds) -> Callable[[Parse], Parse]:
+    """What is decorated is a target of this name."""
+
+    def add(parse: Parse) -> Parse:
+        TARGETS[name] = Target(parse, seeds)
+        return parse
+
+    return add
 
 
 @cache
