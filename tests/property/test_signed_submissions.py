@@ -3,19 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rig.keys import company_authority
-from tests.rig.submissions import signed_anew, upload
+from tests.conftest import small_task
+from tests.rig.keys import _identity, company_authority, identity, signer, verifier
+from tests.rig.submissions import pair_of, signed_anew, upload
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, describe, match
@@ -33,47 +32,22 @@ from precad.common.share.submission import (
     Signature,
     Submission,
     SubmissionContext,
-    shard,
     signed_bytes,
 )
-from precad.common.task import Task
 from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
-D = 8
+A, B = Role.SERVER_A, Role.SERVER_B
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 MODEL = Digest(b"\2" * 32)
 CONTEXT = SubmissionContext(Digest(b"\1" * 32), 2, 3, ONE, MODEL, bytes(32))
 A_B_H = (Digest(b"\3" * 32), Digest(b"\4" * 32), Digest(b"\5" * 32))
-FIXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+FEW = settings(max_examples=25)
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("keys")
-    create_local_keys(directory, [ONE.name, TWO.name])
-    return directory
-
-
-@pytest.fixture(scope="module")
-def server(keys: Path) -> CertificateVerifier:
-    return CertificateVerifier(Identity.load(keys / "server-a"))
-
-
-@pytest.fixture(scope="module")
-def one(keys: Path) -> CertificateSigner:
-    return CertificateSigner(Identity.load(keys / ONE.name))
-
-
-@pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(D)
-    return made
-
-
-def reason_of(call: Callable[[], object]) -> Rejection:
+def reason_of(call: Callable[..., object], *given: object) -> Rejection:
     with pytest.raises(RejectedSubmission) as rejected:
-        call()
+        call(*given)
     return rejected.value.reason
 
 
@@ -81,174 +55,140 @@ def reason_of(call: Callable[[], object]) -> Rejection:
 
 digests = st.binary(min_size=32, max_size=32)
 changes = st.one_of(
-    st.tuples(st.just("task"), digests.map(Digest)),
-    st.tuples(st.just("version"), st.integers(0, 2**64 - 1)),
-    st.tuples(st.just("attempt"), st.integers(0, 2**64 - 1)),
+    st.tuples(st.sampled_from(["task", "model"]), digests.map(Digest)),
+    st.tuples(st.sampled_from(["version", "attempt"]), st.integers(0, 2**64 - 1)),
     st.tuples(st.just("client"), st.sampled_from([TWO, ClientId("ward-10"), ClientId("w")])),
-    st.tuples(st.just("model"), digests.map(Digest)),
-    st.tuples(st.just("nonce"), st.binary(min_size=32, max_size=32)),
+    st.tuples(st.just("nonce"), digests),
     st.tuples(st.sampled_from([0, 1, 2]), digests.map(Digest) | st.sampled_from(A_B_H)),
 )
 
 
-@FIXED
+@FEW
 @given(changes)
-def test_a_signature_holds_for_no_other_field(
-    one: CertificateSigner, server: CertificateVerifier, change: tuple[Any, Any]
-) -> None:
-    signature = one.sign(signed_bytes(CONTEXT, *A_B_H))
-    server.check(signature, signed_bytes(CONTEXT, *A_B_H))
+def test_a_signature_holds_for_no_other_field(change: tuple[Any, Any]) -> None:
+    signature = signer(ONE).sign(signed_bytes(CONTEXT, *A_B_H))
+    verifier().check(signature, signed_bytes(CONTEXT, *A_B_H))
     name, value = change
     context, named = CONTEXT, list(A_B_H)
     if isinstance(name, int):
         named[name] = value
     else:
         context = replace(context, **{name: value})
-    if (context, *named) == (CONTEXT, *A_B_H):
-        return
-    other = signed_bytes(context, *named)
-    assert reason_of(lambda: server.check(signature, other)) is Rejection.BAD_SIGNATURE
+    if (context, *named) != (CONTEXT, *A_B_H):
+        other = signed_bytes(context, *named)
+        assert reason_of(verifier().check, signature, other) is Rejection.BAD_SIGNATURE
 
 
-@FIXED
+@FEW
 @given(st.integers(0, 71), st.integers(1, 255))
-def test_a_changed_signature_is_refused(
-    one: CertificateSigner, server: CertificateVerifier, at: int, flip: int
-) -> None:
-    signed = signed_bytes(CONTEXT, *A_B_H)
-    signature = one.sign(signed)
+def test_a_changed_signature_is_refused(at: int, flip: int) -> None:
+    signature = signer(ONE).sign(b"signed")
     value = bytearray(signature.value)
     value[at % len(value)] ^= flip
     forged = replace(signature, value=bytes(value))
-    assert reason_of(lambda: server.check(forged, signed)) is Rejection.BAD_SIGNATURE
+    assert reason_of(verifier().check, forged, b"signed") is Rejection.BAD_SIGNATURE
 
 
 # --- whose certificate -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("party", [TWO.name, "server-a", "server-b", "dealer", "operator"])
-def test_another_partys_certificate_is_refused(
-    keys: Path, server: CertificateVerifier, party: str
+@pytest.mark.parametrize(
+    "party",
+    [Principal.client(TWO.name), *(Principal.service(r) for r in Role if r.value != "client")],
+    ids=str,
+)
+def test_another_partys_certificate_is_refused(party: Principal) -> None:
+    signature = CertificateSigner(identity(party)).sign(b"")
+    assert reason_of(verifier().admit, signature, ONE) is Rejection.BAD_SIGNATURE
+
+
+@pytest.mark.parametrize(("days", "fault"), [(400, "expired"), (-1, "authority|not yet")])
+def test_a_certificate_counts_while_it_is_valid(
+    days: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signature = CertificateSigner(Identity.load(keys / party)).sign(b"")
-    assert reason_of(lambda: server.admit(signature, ONE)) is Rejection.BAD_SIGNATURE
+    eye, signature = verifier(), signer(ONE).sign(b"")
+    monkeypatch.setattr(clock, "wall", lambda: datetime.now(UTC) + timedelta(days=days))
+    with pytest.raises(RejectedSubmission, match=fault):
+        eye.admit(signature, ONE)
 
 
-def test_another_roots_certificate_is_refused(tmp_path: Path, server: CertificateVerifier) -> None:
+def test_another_roots_certificate_is_refused_and_a_revoked_one_at_once(tmp_path: Path) -> None:
     create_local_keys(tmp_path, [ONE.name])
     signature = CertificateSigner(Identity.load(tmp_path / ONE.name)).sign(b"")
     with pytest.raises(RejectedSubmission, match="authority"):
-        server.admit(signature, ONE)
-
-
-@pytest.mark.parametrize(("days", "fault"), [(400, "expired"), (-1, "not yet valid")])
-def test_a_certificate_counts_while_it_is_valid(
-    one: CertificateSigner,
-    server: CertificateVerifier,
-    days: int,
-    fault: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(clock, "wall", lambda: datetime.now(UTC) + timedelta(days=days))
-    with pytest.raises(RejectedSubmission, match=fault if days > 0 else "authority|not yet"):
-        server.admit(one.sign(b""), ONE)
-
-
-def test_a_revoked_certificate_is_refused_at_once(tmp_path: Path) -> None:
-    create_local_keys(tmp_path, [ONE.name])
-    verifier = CertificateVerifier(Identity.load(tmp_path / "server-b"))
-    signature = CertificateSigner(Identity.load(tmp_path / ONE.name)).sign(b"")
-    verifier.admit(signature, ONE)
+        verifier().admit(signature, ONE)
+    theirs = CertificateVerifier(Identity.load(tmp_path / "server-b"))
+    theirs.admit(signature, ONE)
     deployment = Deployment.open(tmp_path)
     deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
     with pytest.raises(RejectedSubmission, match="revoked"):
-        verifier.admit(signature, ONE)
+        theirs.admit(signature, ONE)
 
 
-def test_an_intermediate_authority_must_come_along(keys: Path) -> None:
+def test_an_intermediate_authority_must_come_along() -> None:
     root_key, issuing_key, key = new_key(), new_key(), new_key()
     root = company_authority("root", root_key, "root", root_key)
     issuing = Authority(company_authority("issuing", issuing_key, "root", root_key), issuing_key)
     leaf = issuing.issue(Principal.client(ONE.name), key.public_key(), days=1)
     pem = root.public_bytes(serialization.Encoding.PEM)
-    verifier = CertificateVerifier(replace(Identity.load(keys / "server-a"), ca=pem))
+    eye = CertificateVerifier(replace(identity(Principal.service(A)), ca=pem))
     der = [c.public_bytes(serialization.Encoding.DER) for c in (leaf, issuing.certificate)]
-    value = key.sign(b"x", ec.ECDSA(hashes.SHA256()))
-    verifier.admit(Signature(value, tuple(der)), ONE)
-    verifier.check(Signature(value, tuple(der)), b"x")
-    alone = Signature(value, (der[0],))
-    assert reason_of(lambda: verifier.admit(alone, ONE)) is Rejection.BAD_SIGNATURE
-
-
-def test_a_certificate_of_no_known_version_is_refused(
-    one: CertificateSigner, server: CertificateVerifier
-) -> None:
-    """The library has an exception of its own for it, which is no ValueError."""
-    good = one.sign(b"x")
-    der = good.certificates[0]
-    version_3 = b"\xa0\x03\x02\x01\x02"
-    assert der.count(version_3) == 1
-    odd = replace(good, certificates=(der.replace(version_3, version_3[:-1] + b"\x26"),))
-    assert reason_of(lambda: server.admit(odd, ONE)) is Rejection.BAD_SIGNATURE
+    whole = Signature(key.sign(b"x", ec.ECDSA(hashes.SHA256())), tuple(der))
+    eye.admit(whole, ONE)
+    eye.check(whole, b"x")
+    alone = replace(whole, certificates=(der[0],))
+    assert reason_of(eye.admit, alone, ONE) is Rejection.BAD_SIGNATURE
 
 
 # A damaged serial number or name is still parsed, with a warning; the chain then doesn't hold.
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
-@FIXED
+@FEW
 @given(st.integers(0, 5000), st.integers(1, 255), st.binary(max_size=300))
-def test_damaged_certificates_are_refused_and_never_crash(
-    one: CertificateSigner, server: CertificateVerifier, at: int, flip: int, junk: bytes
-) -> None:
-    good = one.sign(b"x")
-    der = bytearray(good.certificates[0])
+def test_damaged_certificates_are_refused_and_never_crash(at: int, flip: int, junk: bytes) -> None:
+    good = signer(ONE).sign(b"x")
+    (whole,) = good.certificates
+    der = bytearray(whole)
     der[at % len(der)] ^= flip
-    for certificates in ((bytes(der),), (junk,), (bytes(der), junk), (*good.certificates, junk)):
+    # Of no known version: the library has an exception of its own for it, which is no ValueError.
+    version_3 = b"\xa0\x03\x02\x01\x02"
+    assert whole.count(version_3) == 1
+    odd = whole.replace(version_3, version_3[:-1] + b"\x26")
+    for certificates in ((bytes(der),), (junk,), (bytes(der), junk), (whole, junk), (odd,)):
         damaged = replace(good, certificates=certificates)
-        assert reason_of(partial(server.admit, damaged, ONE)) is Rejection.BAD_SIGNATURE
+        assert reason_of(verifier().admit, damaged, ONE) is Rejection.BAD_SIGNATURE
 
 
-@FIXED
+@FEW
 @given(st.binary(max_size=90), st.lists(st.binary(max_size=5000), max_size=6))
-def test_headers_from_outside_have_bounded_signatures(
-    one: CertificateSigner, value: bytes, certificates: list[bytes]
+def test_a_header_survives_the_wire_and_its_signature_has_bounds(
+    value: bytes, certificates: list[bytes]
 ) -> None:
-    message = header_to_wire(signed_pair(one)[0])
-    message.ClearField("certificates")
-    message.signature = value
-    message.certificates.extend(certificates)
-    bounded = 1 <= len(value) <= 72 and 1 <= len(certificates) <= 4
-    if bounded and max(map(len, certificates)) <= 4096:
-        assert header_from_wire(message, Role.SERVER_A).header.signature == Signature(
-            value, tuple(certificates)
-        )
-    elif value or certificates:
-        assert reason_of(lambda: header_from_wire(message, Role.SERVER_A)) is Rejection.MALFORMED
-    else:
-        assert (
-            reason_of(lambda: header_from_wire(message, Role.SERVER_A)) is Rejection.BAD_SIGNATURE
-        )
-
-
-def signed_pair(one: CertificateSigner) -> tuple[Submission, Submission]:
-    x = np.arange(D, dtype=np.int64)
-    return shard(x, SubmissionContext(CONTEXT.task, 2, 3, ONE, MODEL), one)
-
-
-def test_a_header_survives_the_wire(one: CertificateSigner) -> None:
-    pair = signed_pair(one)
+    pair = pair_of(small_task())
     for submission in pair:
         data = header_to_wire(submission).SerializeToString()
         read = header_from_wire(pb.SubmissionHeader.FromString(data), submission.role)
         assert read == replace(submission, body=None)
         assert read.header.whole_digest == pair[0].header.whole_digest
+    message = header_to_wire(pair[0])
+    message.ClearField("certificates")
+    message.signature = value
+    message.certificates.extend(certificates)
+    bounded = 1 <= len(value) <= 72 and 1 <= len(certificates) <= 4
+    if bounded and max(map(len, certificates)) <= 4096:
+        found = header_from_wire(message, A).header.signature
+        assert found == Signature(value, tuple(certificates))
+    else:
+        some = bool(value or certificates)
+        reason = Rejection.MALFORMED if some else Rejection.BAD_SIGNATURE
+        assert reason_of(header_from_wire, message, A) is reason
 
 
-def test_neither_repr_nor_the_wire_shows_a_key(keys: Path, one: CertificateSigner) -> None:
-    identity = Identity.load(keys / ONE.name)
-    signature = one.sign(b"x")
-    shown = repr(signature).encode() + repr(one).encode() + b"".join(signature.certificates)
-    private = serialization.load_pem_private_key(identity.key.reveal(), None)
+def test_neither_repr_nor_the_wire_shows_a_key() -> None:
+    signature = signer(ONE).sign(b"x")
+    shown = f"{signature} {signer(ONE)}".encode() + b"".join(signature.certificates)
+    pem = identity(Principal.client(ONE.name)).key.reveal()
+    private = serialization.load_pem_private_key(pem, None)
     assert isinstance(private, ec.EllipticCurvePrivateKey)
     number = private.private_numbers().private_value.to_bytes(32, "big")
     assert number not in shown
@@ -261,57 +201,43 @@ def test_neither_repr_nor_the_wire_shows_a_key(keys: Path, one: CertificateSigne
 class Servers:
     """Both servers' inboxes for one round, and their match."""
 
-    def __init__(self, keys: Path, task: Task, folder: Path) -> None:
-        self.task = task
-        self.verifiers = {
-            role: CertificateVerifier(Identity.load(keys / role.value))
-            for role in (Role.SERVER_A, Role.SERVER_B)
-        }
+    def __init__(self, folder: Path) -> None:
+        self.task = small_task()
         self.inboxes = {
-            role: Inbox(role, task, verifier, folder / role.value)
-            for role, verifier in self.verifiers.items()
+            role: Inbox(role, self.task, verifier(), folder / role.value) for role in (A, B)
         }
-        self.spool = folder / Role.SERVER_B.value
+        self.spool = folder / B.value
+
+    def open(self) -> None:
         for inbox in self.inboxes.values():
             inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
 
-    def pair(self, identity: Identity, client: ClientId = ONE) -> tuple[Submission, Submission]:
-        return shard(
-            np.arange(D, dtype=np.int64),
-            SubmissionContext(self.task.digest, 2, 3, client, MODEL),
-            CertificateSigner(identity),
-        )
-
-    def send(self, s: Submission) -> None:
-        upload(self.inboxes[s.role], s)
+    def send(self, *submissions: Submission) -> None:
+        for each in submissions:
+            upload(self.inboxes[each.role], each)
 
     def match(self, meddle: Callable[[HeldList], HeldList] = lambda held: held) -> list[Matched]:
         """What A makes of B's list, and B of A's as ``meddle`` changed it on its way."""
         opened = Opened(3, 2, (ONE, TWO), MODEL, frozenset((ONE, TWO)))
         collected = {role: inbox.close() for role, inbox in self.inboxes.items()}
         lists = {role: describe(held).to_bytes() for role, held in collected.items()}
-        a, b = Role.SERVER_A, Role.SERVER_B
-        from_a, from_b = meddle(HeldList.from_bytes(lists[a])), HeldList.from_bytes(lists[b])
-        return [match(opened, a, collected[a], from_b), match(opened, b, collected[b], from_a)]
+        from_a, from_b = meddle(HeldList.from_bytes(lists[A])), HeldList.from_bytes(lists[B])
+        return [match(opened, A, collected[A], from_b), match(opened, B, collected[B], from_a)]
+
+    def both_say(self, reason: Rejection) -> None:
+        a, b = self.match()
+        assert a.rejections == b.rejections == {ONE: reason, TWO: Rejection.ABSENT}
+        assert not a.submissions
+        assert not b.submissions
+        # What doesn't count leaves nothing behind.
+        assert list(self.spool.iterdir()) == []
 
 
 @pytest.fixture
-def servers(keys: Path, task: Task, tmp_path: Path) -> Servers:
-    return Servers(keys, task, tmp_path)
-
-
-@pytest.fixture
-def ward_1(keys: Path) -> Identity:
-    return Identity.load(keys / ONE.name)
-
-
-def both_say(servers: Servers, reason: Rejection) -> None:
-    a, b = servers.match()
-    assert a.rejections == b.rejections == {ONE: reason, TWO: Rejection.ABSENT}
-    assert not a.submissions
-    assert not b.submissions
-    # What doesn't count leaves nothing behind.
-    assert list(servers.spool.iterdir()) == []
+def servers(tmp_path: Path) -> Servers:
+    made = Servers(tmp_path)
+    made.open()
+    return made
 
 
 FIELDS = ("header", "signature", "seed", "salt")
@@ -328,7 +254,7 @@ def assembled(pairs: Sequence[Submission], whose: Mapping[str, int]) -> Submissi
         seed.seed,
         salt.salt,
     )
-    if header.role is Role.SERVER_A:
+    if header.role is A:
         return submission
     salt_h, body = (pairs[whose[field]].body for field in ("salt_h", "body"))
     assert isinstance(salt_h, HeldBody)
@@ -344,21 +270,16 @@ def door(whose: Mapping[str, int]) -> Rejection | None:
 
 
 @pytest.mark.parametrize("at_a", list(product((0, 1), repeat=4)), ids=str)
-def test_two_tales_cost_their_client_alone(
-    keys: Path, task: Task, tmp_path: Path, at_a: tuple[int, ...]
-) -> None:
+def test_two_tales_cost_their_client_alone(tmp_path: Path, at_a: tuple[int, ...]) -> None:
     """Every field of what A and B get from either of two good submissions: all 1,024 ways."""
-    servers = Servers(keys, task, tmp_path)
-    cheat, honest = (Identity.load(keys / client.name) for client in (ONE, TWO))
-    tales = servers.pair(cheat), servers.pair(cheat)
-    bystander = servers.pair(honest, TWO)
+    servers = Servers(tmp_path)
+    tales = pair_of(servers.task), pair_of(servers.task)
+    bystander = pair_of(servers.task, TWO)
     of_a = dict(zip(FIELDS, at_a, strict=True))
     for at_b in product((0, 1), repeat=6):
         of_b = dict(zip(FIELDS_B, at_b, strict=True))
-        for inbox in servers.inboxes.values():
-            inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
-        for submission in bystander:
-            servers.send(submission)
+        servers.open()
+        servers.send(*bystander)
         found = []
         for number, whose in enumerate((of_a, of_b)):
             sent = assembled([tale[number] for tale in tales], whose)
@@ -367,7 +288,7 @@ def test_two_tales_cost_their_client_alone(
             if reason is None:
                 servers.send(sent)
             else:
-                assert reason_of(partial(servers.send, sent)) is reason
+                assert reason_of(servers.send, sent) is reason
                 # As the service says to the inbox, whatever the body did.
                 servers.inboxes[sent.role].refuse(3, ONE, reason)
         unlike = Rejection.UNMATCHED if of_a["header"] != of_b["header"] else None
@@ -380,79 +301,53 @@ def test_two_tales_cost_their_client_alone(
         assert list(servers.spool.iterdir()) == []
 
 
-def test_commitments_with_the_roles_exchanged_are_refused(
-    servers: Servers, ward_1: Identity
-) -> None:
-    a, b = servers.pair(ward_1)
-    signer = CertificateSigner(ward_1)
+def test_commitments_with_the_roles_exchanged_are_refused(servers: Servers) -> None:
+    a, b = pair_of(servers.task)
     turned = replace(
         a.header, commitment_a=a.header.commitment_b, commitment_b=a.header.commitment_a
     )
-    header = signed_anew(turned, signer)
+    header = signed_anew(turned, signer(ONE))
     # Each with its own seed, and with the one that its commitment was made of.
     for to_a, to_b in ((a, b), (b, a)):
-        for role, seeds in ((Role.SERVER_A, to_a), (Role.SERVER_B, to_b)):
+        for role, seeds in ((A, to_a), (B, to_b)):
             sent = Submission(header, role, seeds.seed, seeds.salt, b.body)
-            assert reason_of(partial(servers.send, sent)) is Rejection.MALFORMED
-    both_say(servers, Rejection.MALFORMED)
+            assert reason_of(servers.send, sent) is Rejection.MALFORMED
+    servers.both_say(Rejection.MALFORMED)
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("made_by", "changes", "reason"),
     [
-        ({"version": 1}, Rejection.WRONG_ATTEMPT),
-        ({"model": Digest(bytes(32))}, Rejection.WRONG_MODEL),
-        ({"nonce": bytes(32)}, Rejection.MALFORMED),
+        (ONE, {"version": 1}, Rejection.WRONG_ATTEMPT),
+        (ONE, {"model": Digest(bytes(32))}, Rejection.WRONG_MODEL),
+        (ONE, {"nonce": bytes(32)}, Rejection.MALFORMED),
+        # A replayed header under the own name and signature opens nothing.
+        (TWO, {"client": ONE}, Rejection.MALFORMED),
     ],
+    ids=["version", "model", "nonce", "another client's"],
 )
 def test_a_commitment_made_for_another_context_is_refused(
-    servers: Servers, ward_1: Identity, changes: dict[str, Any], reason: Rejection
+    servers: Servers, made_by: ClientId, changes: dict[str, Any], reason: Rejection
 ) -> None:
-    pair = servers.pair(ward_1)
+    pair = pair_of(servers.task, made_by)
     context = replace(pair[0].context, **changes)
-    header = signed_anew(replace(pair[0].header, context=context), CertificateSigner(ward_1))
+    header = signed_anew(replace(pair[0].header, context=context), signer(ONE))
     for submission in pair:
-        moved = replace(submission, header=header)
-        assert reason_of(partial(servers.send, moved)) is reason
-    both_say(servers, reason)
+        assert reason_of(servers.send, replace(submission, header=header)) is reason
+    servers.both_say(reason)
 
 
-def test_another_clients_commitments_are_refused(
-    servers: Servers, keys: Path, ward_1: Identity
-) -> None:
-    """A replayed header under the own name and signature opens nothing."""
-    stolen = servers.pair(Identity.load(keys / TWO.name), TWO)
-    context = replace(stolen[0].context, client=ONE)
-    header = signed_anew(replace(stolen[0].header, context=context), CertificateSigner(ward_1))
-    for submission in stolen:
-        own = replace(submission, header=header)
-        assert reason_of(partial(servers.send, own)) is Rejection.MALFORMED
-    both_say(servers, Rejection.MALFORMED)
-
-
-def test_two_certificates_of_one_client_are_unmatched_on_both(task: Task, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    create_local_keys(keys, [ONE.name])
-    servers = Servers(keys, task, tmp_path)
-    first = Identity.load(keys / ONE.name)
-    Deployment.open(keys).renew(Principal.client(ONE.name))
-    second = Identity.load(keys / ONE.name)
-    a, b = servers.pair(first)
-    servers.send(a)
-    servers.send(replace(b, header=signed_anew(b.header, CertificateSigner(second))))
-    both_say(servers, Rejection.UNMATCHED)
+def test_two_certificates_of_one_client_are_unmatched_on_both(servers: Servers) -> None:
+    a, b = pair_of(servers.task)
+    renewed = CertificateSigner(_identity.__wrapped__(Principal.client(ONE.name)))
+    servers.send(a, replace(b, header=signed_anew(b.header, renewed)))
+    servers.both_say(Rejection.UNMATCHED)
 
 
 def test_what_the_other_server_says_otherwise_is_unmatched_and_touches_nobody_else(
-    servers: Servers, keys: Path, ward_1: Identity
+    servers: Servers,
 ) -> None:
-    for client, identity in ((ONE, ward_1), (TWO, Identity.load(keys / TWO.name))):
-        for submission in servers.pair(identity, client):
-            servers.send(submission)
-
-    def meddle(held: HeldList) -> HeldList:
-        return HeldList.listing(["00" * 32, held.signed[1]])
-
-    at_b = servers.match(meddle)[1]
+    servers.send(*pair_of(servers.task), *pair_of(servers.task, TWO))
+    at_b = servers.match(lambda held: HeldList.listing(["00" * 32, held.signed[1]]))[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
     assert list(at_b.submissions) == [TWO]
