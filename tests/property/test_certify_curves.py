@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from research.papers.general_groups import Iterated, RenyiDP
-from scipy.special import log_ndtr, ndtr
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
@@ -16,7 +15,6 @@ from precad.certify.guarantee import (
     ApproximateDP,
     Booleans,
     Direction,
-    Floats,
     GaussianDP,
     Guarantee,
     Integers,
@@ -64,17 +62,10 @@ def guarantees(draw: st.DrawFn) -> Guarantee:
 def test_curves_enclose_the_clean_score(g: Guarantee, k: int, direction: Direction) -> None:
     curves = g.curves(k, direction)
     lower, upper = curves.lower(SCORES), curves.upper(SCORES)
-    assert (lower <= SCORES + 1e-12).all()
-    assert (upper >= SCORES - 1e-12).all()
-    assert (lower >= 0).all()
-    assert (upper <= 1).all()
-    assert (np.diff(lower) >= -1e-12).all()
-    assert (np.diff(upper) >= -1e-12).all()
-
-
-@settings(max_examples=15)
-@given(guarantees(), directions)
-def test_no_change_is_the_identity(g: Guarantee, direction: Direction) -> None:
+    assert ((lower >= 0) & (lower <= SCORES + 1e-12)).all()
+    assert ((upper >= SCORES - 1e-12) & (upper <= 1)).all()
+    assert (np.diff([lower, upper]) >= -1e-12).all()
+    # No change is the identity.
     curves = g.curves(0, direction)
     assert (curves.lower(SCORES) == SCORES).all()
     assert (curves.upper(SCORES) == SCORES).all()
@@ -122,26 +113,6 @@ def test_a_larger_epsilon_widens(epsilon: float, more: float, delta: float, k: i
         )
         assert (large.upper(SCORES) >= small.upper(SCORES) - 1e-12).all()
         assert (large.lower(SCORES) <= small.lower(SCORES) + 1e-12).all()
-
-
-def gdp_delta(epsilon: Floats, mu: float) -> Floats:
-    second = np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2))
-    return np.asarray(ndtr(-epsilon / mu + mu / 2) - second)
-
-
-@settings(max_examples=15)
-@given(st.floats(0.001, 0.999), st.floats(0.01, 4.0))
-def test_closed_form_is_the_infimum_over_all_real_epsilon(p: float, mu: float) -> None:
-    # e^ε p + δ(ε) is stationary where Φ(−ε/μ − μ/2) = p; a grid around it, negative ε included.
-    epsilons = np.linspace(-12 * mu - 3 * mu**2, 12 * mu + 3 * mu**2, 20_001)
-    numeric_upper = (np.exp(epsilons) * p + gdp_delta(epsilons, mu)).min()
-    numeric_lower = (np.exp(-epsilons) * (p - gdp_delta(epsilons, mu))).max()
-    curves = GaussianDP(mu).curves(1, Direction.ADDITIONS)
-    assert float(curves.upper(p)) == pytest.approx(numeric_upper, abs=1e-6)
-    assert float(curves.lower(p)) == pytest.approx(numeric_lower, abs=1e-6)
-    # Restricted to ε ≥ 0, as PRECAD prints it, the bound is never better.
-    restricted = np.exp(epsilons[epsilons >= 0]) * p + gdp_delta(epsilons[epsilons >= 0], mu)
-    assert restricted.min() >= float(curves.upper(p)) - 1e-9
 
 
 @settings(max_examples=15)

@@ -47,6 +47,9 @@ def test_squared_norms_are_exact_integers(x: NDArray[np.int64], f: int) -> None:
 @given(ring_vectors, st.integers(1, 2**25), bits)
 @example(np.full(100, -(2**63)), 2**25, 20)
 @example(np.full(2, 2**63 - 1), 2**25, 20)
+# At C = 30.1 and d = 2 a clip to C alone would leave 43 % of all vectors above floor(C·2^f).
+@example(np.array([1, 1]) * 30 * 2**20, math.floor(30.1 * 2**16), 16)
+@example(np.array([3, -5]) * 2**40, math.floor(30.1 * 2**20), 20)
 def test_a_clipped_update_is_never_longer_than_its_bound(
     x: NDArray[np.int64], bound: int, f: int
 ) -> None:
