@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.process_invariants import kill_all
-from tests.faults.processes import ENDLESS, FaultyDeployment, Forks
+from tests.faults.processes import FaultyDeployment
 from tests.rig.waiting import until
+from tests.soak.conftest import Deploy
 
 from precad.cli.local_deployment import free_addresses
 
@@ -27,7 +27,6 @@ RULES = ROOT / "deploy" / "monitoring" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "monitoring" / "dashboard.json"
 CASES = ROOT / "tests" / "peers" / "alerts.yml"
 PARTS = ("dealer", "server-a", "server-b")
-EPSILON_LIMIT = 1.5
 
 
 def program(name: str) -> str:
@@ -40,16 +39,12 @@ def program(name: str) -> str:
     return found
 
 
-def promtool(*arguments: object) -> None:
-    done = subprocess.run(
-        [program("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> None:
-    promtool("check", "rules", RULES)
-    promtool("test", "rules", CASES)
+    for words in (("check", "rules", RULES), ("test", "rules", CASES)):
+        done = subprocess.run(
+            [program("promtool"), *map(str, words)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +81,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path, forks: Forks) -> Iterator[Watched]:
-    deployment = FaultyDeployment(tmp_path / "run", forks, ENDLESS, epsilon_limit=EPSILON_LIMIT)
+def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
+    deployment = deploy(epsilon_limit=1.5)
     *scraped, web = free_addresses(len(PARTS) + 1)
     for part, address in zip(PARTS, scraped, strict=True):
         path = deployment.folder / f"{part}.toml"
@@ -120,17 +115,6 @@ def watched(tmp_path: Path, forks: Forks) -> Iterator[Watched]:
     finally:
         prometheus.kill()
         prometheus.wait()
-        kill_all(deployment)
-
-
-def questions() -> dict[str, str]:
-    """The dashboard's, by panel, with all that a person may choose there."""
-    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-    return {
-        f"{panel['title']}, {target['refId']}": target["expr"].replace("$instance", ".*")
-        for panel in panels
-        for target in panel.get("targets", ())
-    }
 
 
 def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer(
@@ -154,6 +138,12 @@ def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer
     [lower, higher] = sorted(float(part["value"][1]) for part in parts)
     assert 0.9 < higher <= 1.0
     assert lower > 0.0
-    asked = questions()
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    # With all that a person may choose there.
+    asked = {
+        f"{panel['title']}, {target['refId']}": target["expr"].replace("$instance", ".*")
+        for panel in panels
+        for target in panel.get("targets", ())
+    }
     assert len(asked) > 30
     assert [panel for panel, question in asked.items() if not watched.result(question)] == []

@@ -7,29 +7,28 @@ back had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.faults.operators import Operators
 from tests.faults.process_invariants import kill_all
-from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order
+from tests.soak.conftest import Deploy
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 
-Deploy = Callable[[], FaultyDeployment]
+BOTH = tuple(map(Role, SERVER_ROLES))
 
 
 @pytest.fixture
-def deployment(tmp_path: Path, forks: Forks) -> Iterator[FaultyDeployment]:
-    made = FaultyDeployment(tmp_path, forks, ENDLESS)
+def deployment(deploy: Deploy) -> FaultyDeployment:
+    made = deploy()
     made.start_all()
     made.strike(())
-    yield made
-    kill_all(made)
+    return made
 
 
 def state(deployment: FaultyDeployment, role: str) -> Path:
@@ -38,6 +37,36 @@ def state(deployment: FaultyDeployment, role: str) -> Path:
 
 def url(deployment: FaultyDeployment, role: str) -> str:
     return f"sqlite:///{state(deployment, role) / 'state.db'}"
+
+
+def require_sound(deployment: FaultyDeployment, says: str = "") -> None:
+    """What both servers keep; each of them has said so much."""
+    kill_all(deployment)
+    for role in SERVER_ROLES:
+        assert says in deployment.log(role)
+        assert audit_ledger(url(deployment, role)).findings == ()
+
+
+def go_on(deployment: FaultyDeployment, beyond: int) -> None:
+    """Start the dead and wait for two attempts more; operators do what they are told."""
+    deployment.restart_the_dead()
+    operators = Operators(deployment)
+
+    def went_on() -> bool:
+        # What was under way when both were put back may have left: they ask before they go on.
+        operators.look()
+        newest = [max(deployment.rounds(each), default=0) for each in SERVER_ROLES]
+        return min(newest) > beyond + 2
+
+    deployment.wait_for(went_on)
+
+
+def error_of(deployment: FaultyDeployment, role: Role) -> str:
+    try:
+        return deployment.operator(role).status(timeout_s=2.0).error
+    except PeerUnavailable:
+        # It is being started.
+        return ""
 
 
 def back_up(deployment: FaultyDeployment, role: str) -> None:
@@ -81,28 +110,16 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
         put_back(deployment, role)
     forgotten = {role: charged(deployment, role) for role in roles}
     assert all(forgotten[role] != before[role] for role in roles), "nothing was forgotten"
-    deployment.restart_the_dead()
-    operators = Operators(deployment)
-
-    def went_on() -> bool:
-        # What was under way when both were put back may have left: they ask before they go on.
-        operators.look()
-        return all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES)
-
-    deployment.wait_for(went_on)
+    go_on(deployment, used)
     for role in SERVER_ROLES:
         now = charged(deployment, role)
         assert all(now[client] >= count for client, count in before[role].items())
-    kill_all(deployment)
+    require_sound(deployment)
     for role in roles:
-        assert "in the ledger again" in deployment.log(role) or "in its ledger" in deployment.log(
-            role
-        )
-    for role in SERVER_ROLES:
-        assert audit_ledger(url(deployment, role)).findings == ()
+        log = deployment.log(role)
+        assert "in the ledger again" in log or "in its ledger" in log
     # But for the attempt that was under way when everybody was killed.
-    differences = compare_ledgers(*(url(deployment, role) for role in SERVER_ROLES))
-    assert len(differences) <= 1
+    assert len(compare_ledgers(*(url(deployment, role) for role in SERVER_ROLES))) <= 1
     masks = [tuple(note["spent"]) for note in deployment.notes("server-a") if "spent" in note]
     assert len(masks) == len(set(masks)), "masks of one attempt were used twice"
 
@@ -125,19 +142,16 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     for name in ("server-a", late):
         deployment.let_go(name)
     deployment.restart_the_dead()
-    for server in (Role.SERVER_A, Role.SERVER_B):
+    for server in BOTH:
         deployment.wait_for(
             lambda: "a release of it may have left" in error_of(deployment, server)  # noqa: B023
         )
     assert deployment.done() < done, "a version was released again that nobody allowed"
     version = deployment.operator(Role.SERVER_A).status().version
-    for server in (Role.SERVER_A, Role.SERVER_B):
+    for server in BOTH:
         deployment.operator(server).allow("attempts", version)
     deployment.strike(())
-    kill_all(deployment)
-    for role in SERVER_ROLES:
-        assert "was forgotten by both servers" in deployment.log(role)
-        assert audit_ledger(url(deployment, role)).findings == ()
+    require_sound(deployment, "was forgotten by both servers")
 
 
 @pytest.mark.parametrize("role", SERVER_ROLES)
@@ -153,53 +167,34 @@ def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_w
     shutil.rmtree(state(deployment, f"{role}-journal"))
     deployment.restart_the_dead()
     deployment.wait_for(lambda: "write-off" in error_of(deployment, Role(role)))
-    operators = Operators(deployment)
-
-    def went_on() -> bool:
-        operators.look()
-        return all(max(deployment.rounds(each), default=0) > done + 2 for each in SERVER_ROLES)
-
-    deployment.wait_for(went_on)
-    kill_all(deployment)
+    go_on(deployment, done)
+    require_sound(deployment)
     now = charged(deployment, role)
     assert all(now[client] >= count for client, count in known.items())
-    for each in SERVER_ROLES:
-        assert audit_ledger(url(deployment, each)).findings == ()
-
-
-def error_of(deployment: FaultyDeployment, role: Role) -> str:
-    try:
-        return deployment.operator(role).status(timeout_s=2.0).error
-    except PeerUnavailable:
-        # It is being started.
-        return ""
 
 
 def test_after_three_opened_attempts_the_operators_of_both_decide(
     deployment: FaultyDeployment,
 ) -> None:
     """Each opened attempt shows a server the outcome of a check of the same update."""
-    orders = [Order("server-a", "before", "Attempts.prepare")] * 3
-    deployment.order(orders)
+    deployment.order([Order("server-a", "before", "Attempts.prepare")] * 3)
 
-    def status(role: str) -> str:
+    def waits(role: Role) -> bool:
         deployment.restart_the_dead()
-        return error_of(deployment, Role(role))
+        return "waits for the operators" in error_of(deployment, role)
 
-    deployment.wait_for(lambda: "waits for the operators" in status("server-a"))
+    deployment.wait_for(lambda: waits(Role.SERVER_A))
     assert not deployment.open_orders()
-    deployment.wait_for(lambda: "waits for the operators" in status("server-b"))
+    deployment.wait_for(lambda: waits(Role.SERVER_B))
     version = deployment.operator(Role.SERVER_A).status().version
     opened = len([v for _, v, *_ in deployment.rounds("server-a").values() if v == version])
     assert opened == 3
     # One server's operators alone change nothing.
     deployment.operator(Role.SERVER_A).allow("attempts", version)
     done = deployment.done()
-    deployment.wait_for(lambda: "waits for the operators" in status("server-b"))
+    deployment.wait_for(lambda: waits(Role.SERVER_B))
     assert deployment.done() == done
     deployment.operator(Role.SERVER_B).allow("attempts", version)
     deployment.strike(())
-    assert all(
-        status in (0, -signal.SIGKILL, None)
-        for status in (process.poll() for process in deployment.processes.values())
-    )
+    ends = {process.poll() for process in deployment.processes.values()}
+    assert ends <= {0, -signal.SIGKILL, None}
