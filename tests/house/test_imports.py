@@ -39,28 +39,13 @@ NOISE = "precad.aggregator.noise"
 PAGE = "aggregator/protocol.py"
 # No network, storage or process in them.
 PURE = (
-    "accounting",
-    "certify",
-    "aggregator/collect",
-    "aggregator/noise.py",
-    "aggregator/rounds/privacy_cap.py",
-    "aggregator/rounds/states.py",
-    "aggregator/server_messages.py",
-    "aggregator/validate",
-    "common/checks.py",
-    "common/errors.py",
-    "common/identifiers.py",
-    "common/kernel",
-    "aggregator/peer_link.py",
-    "common/model.py",
-    "common/prime_field.py",
-    "common/proof_shape.py",
-    "common/ring.py",
-    "common/roster.py",
-    "common/share",
-    "common/task.py",
-    "common/task_schema.py",
-    "norm_check",
+    *("accounting", "certify", "norm_check"),
+    *(f"aggregator/{name}" for name in ("collect", "noise.py", "peer_link.py", "validate")),
+    *(f"aggregator/{name}.py" for name in ("rounds/privacy_cap", "rounds/states")),
+    *("aggregator/server_messages.py", "common/kernel", "common/share"),
+    *(f"common/{name}.py" for name in ("checks", "errors", "identifiers", "model", "ring")),
+    *(f"common/{name}.py" for name in ("prime_field", "proof_shape", "roster")),
+    *("common/task.py", "common/task_schema.py"),
 )
 IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.aggregator.store", "precad.protos")
 # Services and stubs alone touch messages, besides common/wire; the others take plain values. This
@@ -76,20 +61,10 @@ RANDOM = ("random", "numpy.random", "torch.random")
 # Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
 # client/participant.py, whose waits before it tries again are spread by Python's generator.
 SECRET = (
-    "aggregator",
-    "common/identity",
-    "common/identifiers.py",
-    "common/kernel",
-    "common/ring.py",
-    "common/share",
-    "common/wire",
-    "client/gradients/local_update.py",
-    "client/connection.py",
-    "client/data_owner.py",
-    "dealer",
-    "norm_check",
-    "server_a",
-    "server_b",
+    *("aggregator", "common/identity", "common/identifiers.py", "common/kernel"),
+    *("common/ring.py", "common/share", "common/wire", "client/gradients/local_update.py"),
+    *("client/connection.py", "client/data_owner.py"),
+    *("dealer", "norm_check", "server_a", "server_b"),
 )
 
 
@@ -111,14 +86,13 @@ def tree_of(path: Path) -> ast.Module:
 def imported(tree: ast.AST) -> Iterator[str]:
     """Every module that is imported anywhere, also inside functions."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            assert node.module
-            yield node.module
-            # `from precad import protos` names a part too.
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                assert (level, bool(module)) == (0, True), "imports are absolute"
+                # `from precad import protos` names a part too.
+                yield from (str(module), *(f"{module}.{alias.name}" for alias in names))
 
 
 @cache
@@ -254,18 +228,11 @@ def test_what_is_imported_inside_a_function_is_heavy_or_an_extra(part: str) -> N
 
 
 FORBIDDEN_CALLS = {
-    "eval",
-    "exec",
-    "compile",
-    "__import__",
-    "torch.load",
-    "torch.save",
-    "numpy.load",
-    "joblib.load",
-    "os.system",
-    "yaml.load",
+    *("eval", "exec", "compile", "__import__", "torch.load", "torch.save", "numpy.load"),
+    *("joblib.load", "os.system", "yaml.load"),
 }
 FORBIDDEN_MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
+WEAK = {f"torch.{n}" for n in ("rand", "randn", "randint", "manual_seed", "Generator")}
 
 
 def full_name(node: ast.expr, aliases: dict[str, str]) -> str:
@@ -277,31 +244,30 @@ def full_name(node: ast.expr, aliases: dict[str, str]) -> str:
     return "?"
 
 
-def aliases_of(tree: ast.AST) -> dict[str, str]:
+def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str | None, ast.expr]]]:
+    """Every call's full name and keywords."""
     aliases = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            aliases.update({a.asname: a.name for a in node.names if a.asname})
-        elif isinstance(node, ast.ImportFrom):
-            aliases.update({a.asname or a.name: f"{node.module}.{a.name}" for a in node.names})
-    return aliases
+        match node:
+            case ast.Import(names=names):
+                aliases.update({a.asname: a.name for a in names if a.asname})
+            case ast.ImportFrom(module=module, names=names):
+                aliases.update({a.asname or a.name: f"{module}.{a.name}" for a in names})
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield full_name(node.func, aliases), {k.arg: k.value for k in node.keywords}
 
 
 def dangers(tree: ast.AST) -> list[str]:
     """Calls and imports that run or unpickle what somebody else wrote."""
-    aliases = aliases_of(tree)
     found = [module for module in imported(tree) if within(module, FORBIDDEN_MODULES)]
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
+    for name, keywords in calls(tree):
+        allowed, shell = keywords.get("allow_pickle"), keywords.get("shell")
+        # NumPy's default is False; only a literal False may be written.
+        if name == "numpy.load" and (
+            allowed is None or (isinstance(allowed, ast.Constant) and allowed.value is False)
+        ):
             continue
-        name = full_name(node.func, aliases)
-        keywords = {k.arg: k.value for k in node.keywords}
-        if name == "numpy.load":
-            allowed = keywords.get("allow_pickle")
-            # NumPy's default is False; only a literal False may be written.
-            if allowed is None or (isinstance(allowed, ast.Constant) and allowed.value is False):
-                continue
-        shell = keywords.get("shell")
         if name in FORBIDDEN_CALLS or (
             name.startswith("subprocess.") and shell is not None and ast.literal_eval(shell)
         ):
@@ -309,65 +275,51 @@ def dangers(tree: ast.AST) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_nothing_is_unpickled_or_evaluated(part: str) -> None:
-    found = {relative(path): dangers(tree_of(path)) for path in sources(part)}
-    assert {path: names for path, names in found.items() if names} == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "import torch as t\nt.load('x')",
-        "from torch import load\nload('x')",
-        "import numpy as np\nnp.load('x', allow_pickle=True)",
-        "import numpy as np\nnp.load('x', allow_pickle=flag)",
-        "eval('1')",
-        "def f():\n    import subprocess\n    subprocess.run('x', shell=True)",
-    ],
-)
-def test_the_check_sees_what_is_dangerous(source: str) -> None:
-    assert dangers(ast.parse(source))
-
-
 def weak_randomness(tree: ast.AST) -> list[str]:
     """Uses of Python's, NumPy's or torch's generators, none of which may make a secret."""
-    aliases = aliases_of(tree)
     found = [module for module in imported(tree) if within(module, RANDOM)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = full_name(node.func, aliases)
-            if within(name, RANDOM) or name in {
-                "torch.rand",
-                "torch.randn",
-                "torch.randint",
-                "torch.manual_seed",
-                "torch.Generator",
-            }:
-                found.append(name)
-    return found
+    return found + [name for name, _ in calls(tree) if within(name, RANDOM) or name in WEAK]
+
+
+def found_in(
+    files: list[Path], wrong: Callable[[ast.AST], list[str]]
+) -> list[tuple[str, list[str]]]:
+    found = [(relative(path), wrong(tree_of(path))) for path in files]
+    return [each for each in found if each[1]]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_is_unpickled_or_evaluated(part: str) -> None:
+    assert found_in(sources(part), dangers) == []
 
 
 def test_secrets_come_from_no_statistical_generator() -> None:
     files = sources(*SECRET)
     assert len(files) > 40
-    found = {relative(path): weak_randomness(tree_of(path)) for path in files}
-    assert {path: names for path, names in found.items() if names} == {}
+    assert found_in(files, weak_randomness) == []
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("check", "source"),
     [
-        "import random",
-        "import numpy as np\nnp.random.default_rng()",
-        "from numpy.random import default_rng",
-        "import torch\ntorch.randint(3)",
+        (dangers, "import pickle"),
+        (dangers, "from pickle import loads"),
+        (dangers, "import torch as t\nt.load('x')"),
+        (dangers, "from torch import load\nload('x')"),
+        (dangers, "import numpy as np\nnp.load('x', allow_pickle=True)"),
+        (dangers, "import numpy as np\nnp.load('x', allow_pickle=flag)"),
+        (dangers, "eval('1')"),
+        (dangers, "def f():\n    import subprocess\n    subprocess.run('x', shell=True)"),
+        (weak_randomness, "import random"),
+        (weak_randomness, "import numpy as np\nnp.random.default_rng()"),
+        (weak_randomness, "from numpy.random import default_rng"),
+        (weak_randomness, "import torch\ntorch.randint(3)"),
     ],
 )
-def test_the_check_sees_weak_randomness(source: str) -> None:
-    assert weak_randomness(ast.parse(source))
+def test_the_checks_see_what_is_dangerous(
+    check: Callable[[ast.AST], list[str]], source: str
+) -> None:
+    assert check(ast.parse(source))
 
 
 def test_crypten_is_imported_in_one_place() -> None:

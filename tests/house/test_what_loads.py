@@ -72,7 +72,10 @@ def accounting(loaded: set[str]) -> set[str]:
             "from precad.cli.main import app\napp(['--help'], standalone_mode=False)",
             {"numpy", "scipy", "torch", "dp_accounting", "matplotlib"},
         ),
+        # What is imported on first use is listed before.
+        ("import precad\nassert {'DataOwner', 'simulate'} <= set(dir(precad))", {"numpy", "torch"}),
     ],
+    ids=["data", "help", "names"],
 )
 def test_a_large_library_loads_only_where_it_is_used(program: str, absent: set[str]) -> None:
     assert not loaded_by(program) & absent
@@ -120,13 +123,10 @@ def test_a_library_that_cannot_be_loaded_is_as_good_as_none(tmp_path: Path) -> N
     assert (built_library(tmp_path), kernels(broken)) == (broken, {NUMPY: project_blocks})
 
 
-def test_a_kernel_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_a_kernel_that_is_not_there_is_refused_with_those_that_are_and_no_server_starts() -> None:
     available = {"c": project_blocks, NUMPY: project_blocks}
     with pytest.raises(Misconfiguration, match=r"PRECAD_KERNEL = 'avx2': must be .* c, numpy"):
         chosen(available, "avx2")
-
-
-def test_a_server_does_not_start_with_a_kernel_that_is_not_there() -> None:
     refused = process(SERVES, **{VARIABLE: "fortran"})
     assert refused.returncode == 1
     assert "Misconfiguration: PRECAD_KERNEL = 'fortran'" in refused.stderr
@@ -181,7 +181,7 @@ def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:
     return {name for name in LEAST_EXTRA if DISTRIBUTIONS.get(name, name) not in there}
 
 
-def test_the_table_names_every_package_of_a_role_and_the_extra_has_it(
+def test_each_extra_has_what_its_role_loads_and_nothing_that_it_does_not(
     extras: dict[str, set[str]],
 ) -> None:
     named = {DISTRIBUTIONS.get(name, name) for name in LEAST_EXTRA}
@@ -189,9 +189,6 @@ def test_the_table_names_every_package_of_a_role_and_the_extra_has_it(
     for name, extra in LEAST_EXTRA.items():
         assert DISTRIBUTIONS.get(name, name) in extras[extra]
     assert set(EXTRAS.values()) <= set(extras)
-
-
-def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, set[str]]) -> None:
     assert extras["client"] == {"torch", "scipy"}
     assert not extras["server"] & {"scikit-learn", "matplotlib", "dp-accounting"}
     assert extras["dealer"] == {"prometheus-client"}
@@ -199,9 +196,7 @@ def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, s
     assert extras["demo"] < extras["dev"]
 
 
-HELP = (
-    WITHOUT
-    + """
+HELP = f"""{WITHOUT}
 from click.testing import CliRunner
 from precad.cli.main import COMMANDS, app
 for command in ("", *COMMANDS):
@@ -209,7 +204,6 @@ for command in ("", *COMMANDS):
     assert said.exit_code == 0 and "Usage" in said.stdout, (command, said.output, said.exception)
     print(command)
 """
-)
 
 
 def test_every_command_shows_its_help_without_any_extra() -> None:
@@ -227,18 +221,15 @@ PARTS = {
     "report": "cli.report_sources cli.report",
     "simulation": "simulation simulation.datasets cli.demo_training",
 }
-LOADED = (
-    WITHOUT
-    + """
+LOADED = f"""{WITHOUT}
 from importlib import import_module
 for step in sys.argv[1:]:
     hidden, modules = step.split(":")
     absent = set(hidden.split(","))
     for module in modules.split():
-        import_module(f"precad.{module}")
+        import_module("precad." + module)
     assert not absent & set(sys.modules), (modules, absent & set(sys.modules))
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -289,11 +280,10 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
     said = run(program, absent, *arguments)
     assert said.returncode == 1
     text, extra = sentence.rsplit(" ", 1)
-    pattern = (
-        f"precad: {text} (\\w+), which isn't installed: pip install 'precad\\[{extra.lower()}\\]'\n"
-    )
+    install = rf"pip install 'precad\[{extra.lower()}\]'"
     # What it is about to do may stand before it.
-    found = re.search(rf"^{pattern}\Z", said.stderr, re.MULTILINE)
+    pattern = rf"^precad: {text} (\w+), which isn't installed: {install}\n\Z"
+    found = re.search(pattern, said.stderr, re.MULTILINE)
     assert found, said.stderr
     assert found[1] in absent
 
@@ -311,15 +301,9 @@ def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
 ) -> None:
     said = run(WITHOUT + program, set(LEAST_EXTRA))
     last = said.stderr.strip().splitlines()[-1]
-    assert last.startswith("precad.common.errors.MissingPackage: ")
-    assert re.search(words, last)
+    assert re.match(rf"precad\.common\.errors\.MissingPackage: .*{words}", last)
     assert issubclass(MissingPackage, ImportError)
     assert issubclass(MissingPackage, PrecadError)
-
-
-def test_what_is_imported_on_first_use_is_listed_before() -> None:
-    said = run("import precad, sys; print(*dir(precad)); assert 'torch' not in sys.modules", set())
-    assert {"DataOwner", "simulate"} <= set(said.stdout.split()), said.stderr
 
 
 @pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
