@@ -28,16 +28,14 @@ def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
     b = ServerBSettings.load(DEPLOY / "server-b.toml")
     clients = [JoinSettings.load(DEPLOY / f"{name}.toml") for name in CLIENTS]
 
-    def port(address: str) -> str:
-        return address.rpartition(":")[2]
-
-    assert {a.dealer, b.dealer} == {f"dealer:{port(dealer.listen)}"}
-    assert a.server_b == f"server_b:{port(b.listen)}"
-    assert {client.server_a for client in clients} == {f"server_a:{port(a.listen)}"}
-    assert {client.server_b for client in clients} == {f"server_b:{port(b.listen)}"}
-    assert tuple(client.client for client in clients) == CLIENTS
-    for name, client in zip(CLIENTS, clients, strict=True):
-        assert client.data == DEPLOY / "records" / f"{name}.npz"
+    of_dealer, of_a, of_b = (
+        f"{name}:{part.listen.rpartition(':')[2]}"
+        for name, part in (("dealer", dealer), ("server_a", a), ("server_b", b))
+    )
+    assert (a.dealer, b.dealer, a.server_b) == (of_dealer, of_dealer, of_b)
+    assert [(each.client, each.data, each.server_a, each.server_b) for each in clients] == [
+        (name, DEPLOY / "records" / f"{name}.npz", of_a, of_b) for name in CLIENTS
+    ]
 
 
 def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
@@ -77,29 +75,26 @@ def test_without_a_dealer_every_part_has_that_task_and_the_dealer_is_never_start
     assert not [name for name, text in whole.items() if "dealer: {condition" in text]
 
 
-@pytest.mark.parametrize("server", ["a", "b"])
-def test_with_a_database_a_server_has_the_same_settings_besides(server: str) -> None:
-    kinds: dict[str, type[ServerSettings]] = {"a": ServerASettings, "b": ServerBSettings}
+@pytest.mark.parametrize(
+    ("part", "kind", "differ"),
+    [
+        ("server-a", ServerASettings, {"database", "metrics"}),
+        ("server-b", ServerBSettings, {"database", "metrics"}),
+        ("dealer", DealerSettings, {"metrics"}),
+    ],
+)
+def test_with_databases_and_prometheus_parts_have_the_same_settings_besides(
+    part: str, kind: type[DealerSettings | ServerSettings], differ: set[str]
+) -> None:
     plain, operating = (
-        kinds[server].load(folder / f"server-{server}.toml").model_dump()
-        for folder in (DEPLOY, DEPLOY / "compose")
+        kind.load(folder / f"{part}.toml").model_dump() for folder in (DEPLOY, DEPLOY / "compose")
     )
-    differ = {name for name in plain if str(plain[name]) != str(operating[name])}
-    paths = {"task", "identity", "state", "journal"}
-    assert differ - paths == {"database", "metrics"}
-    own = f"postgresql+psycopg://precad@database_{server}/precad?sslmode=disable"
-    assert operating["database"] == own
-    for path in paths:
-        assert operating[path].name == plain[path].name
-
-
-def test_with_a_prometheus_the_dealer_has_the_same_settings_besides() -> None:
-    plain, operating = (
-        DealerSettings.load(folder / "dealer.toml").model_dump()
-        for folder in (DEPLOY, DEPLOY / "compose")
-    )
-    differ = {name for name in plain if str(plain[name]) != str(operating[name])}
-    assert differ == {"task", "identity", "metrics"}
+    paths = {name for name, value in plain.items() if isinstance(value, Path)}
+    others = [name for name in plain if str(plain[name]) != str(operating[name])]
+    assert set(others) - paths == differ
+    assert all(operating[path].name == plain[path].name for path in paths)
+    own = f"postgresql+psycopg://precad@database_{part[-1]}/precad?sslmode=disable"
+    assert operating.get("database", own) == own
 
 
 @pytest.mark.parametrize("part", ["server-a", "server-b", "dealer"])
@@ -112,11 +107,14 @@ def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own
     assert f'targets: ["{metrics[1]}:{metrics[2]}"]' in scraped
     compose = (folder / "operating.yml").read_text()
     network = metrics[1]
-    assert compose.count(f"{network}: {{aliases: [{network}]}}") == 1
-    assert compose.count(f"networks: [{network}]") == 1
-    assert f"  {network}: {{internal: true}}" in compose
-    assert f"./deploy/compose/prometheus-{short}.yml:/etc/prometheus/prometheus.yml:ro" in compose
-    assert f"./deploy/compose/{part}.toml:/precad/settings.toml:ro" in compose
+    for text in (
+        f"{network}: {{aliases: [{network}]}}",
+        f"networks: [{network}]",
+        f"  {network}: {{internal: true}}",
+        f"./deploy/compose/prometheus-{short}.yml:/etc/prometheus/prometheus.yml:ro",
+        f"./deploy/compose/{part}.toml:/precad/settings.toml:ro",
+    ):
+        assert compose.count(text) == 1, text
 
 
 @pytest.mark.parametrize("part", ["server-a", "server-b", "dealer"])
@@ -128,8 +126,8 @@ def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(part: str
     names = re.compile(rf"\b(?:name|serviceName|app): ({part}[\w-]*)")
     assert [name.replace("-clinics", "") for name in names.findall(made)] == names.findall(first)
     assert all(name.startswith(f"{part}-clinics") for name in names.findall(made))
-    ports = [int(port) for port in re.findall(r"ort: (\d+)", first)]
-    assert [int(port) for port in re.findall(r"ort: (\d+)", made)] == [each + 10 for each in ports]
+    ports = [[int(port) for port in re.findall(r"ort: (\d+)", text)] for text in (first, made)]
+    assert ports[1] == [each + 10 for each in ports[0]]
     # One copy of the keys, whatever the tasks.
     secret = re.compile(r"secretName: \S+")
     assert secret.findall(made) == secret.findall(first) != []
@@ -167,22 +165,19 @@ def test_the_image_is_built_with_every_file_that_the_package_names() -> None:
     assert let_in == files | (links - {"__pycache__"})
 
 
-SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name
+)
 def test_a_notebooks_code_is_the_scripts_and_ran_without_an_error(script: Path) -> None:
     cells = re.split(r"^# %%.*\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     notebook = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert ["".join(cell["source"]) for cell in code] == [
-        cell.strip("\n") for cell in cells if not all_comment(cell)
+        text
+        for text in (cell.strip("\n") for cell in cells)
+        if not all(line.startswith("#") for line in text.splitlines())
     ]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     kinds = {each["output_type"] for cell in code for each in cell["outputs"]}
     assert kinds <= {"stream", "display_data", "execute_result"}
     assert script.with_suffix(".ipynb").stat().st_size < 100_000
-
-
-def all_comment(cell: str) -> bool:
-    return all(line.startswith("#") for line in cell.strip("\n").splitlines())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click import ClickException
 from tests.rig import pages
-from tests.rig.pages import ROOT, Command, commands, typed
+from tests.rig.pages import ROOT, commands, typed
 
 from precad.cli.main import app
 
@@ -17,25 +17,12 @@ PARSED = [each for each in ALL if each.text.startswith("precad ")]
 MAIN: Any = app
 
 
-def place(command: Command) -> str:
-    return f"{command.page}:{command.line}"
-
-
-def players(page: str) -> list[Path]:
-    """Tests that name the page: in a folder of real processes, by its path or its name."""
-    return [
-        path
-        for folder in ("e2e", "soak")
-        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
-        if re.search(
-            rf'"({re.escape(page)}|{re.escape(Path(page).name)})"', path.read_text("utf-8")
-        )
-    ]
-
-
 @pytest.mark.parametrize("page", [each for each in pages.pages() if typed(each)])
 def test_a_page_with_commands_has_a_test_that_types_them(page: str) -> None:
-    assert players(page), [place(each) for each in typed(page)]
+    """It names the page, by its path or its name, in a folder of real processes."""
+    named = rf'"({re.escape(page)}|{re.escape(Path(page).name)})"'
+    tests = [*ROOT.glob("tests/e2e/**/test_*.py"), *ROOT.glob("tests/soak/**/test_*.py")]
+    assert any(re.search(named, path.read_text("utf-8")) for path in tests)
 
 
 def require_taken(command: str) -> None:
@@ -57,7 +44,7 @@ def test_a_command_is_taken_as_it_stands(page: str) -> None:
         try:
             require_taken(command.text)
         except (ClickException, AssertionError) as error:
-            pytest.fail(f"{place(command)}: {command.text}: {error!r}")
+            pytest.fail(f"{page}:{command.line}: {command.text}: {error!r}")
 
 
 def test_tests_that_marks_name_exist() -> None:

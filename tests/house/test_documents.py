@@ -25,7 +25,6 @@ CODE = sorted(
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
 )
-Wrong = dict[str, list[str]]
 
 
 @cache
@@ -54,8 +53,8 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).replace(" ", "-")
 
 
-def wrong_in(found: Iterator[tuple[Path, str]]) -> Wrong:
-    wrong: Wrong = {}
+def wrong_in(found: Iterator[tuple[Path, str]]) -> dict[str, list[str]]:
+    wrong: dict[str, list[str]] = {}
     for path, what in found:
         wrong.setdefault(str(path.relative_to(ROOT)), []).append(what)
     return wrong
@@ -64,14 +63,13 @@ def wrong_in(found: Iterator[tuple[Path, str]]) -> Wrong:
 def test_every_document_and_section_that_code_cites_is_there() -> None:
     cited = re.compile(r'(?<![\w/.-])((?:[\w.-]+/)*[\w-]+\.md\b)(?:, "([^"]+)")?')
 
-    def wrong() -> Iterator[tuple[Path, str]]:
-        for path in CODE:
-            for name, heading in cited.findall(flat(path)):
-                page = ROOT / name
-                if not page.is_file() or (heading and heading not in headings(page)):
-                    yield path, f"{name}, {heading}"
-
-    assert wrong_in(wrong()) == {}
+    wrong = (
+        (path, f"{name}, {heading}")
+        for path in CODE
+        for name, heading in cited.findall(flat(path))
+        if not (ROOT / name).is_file() or (heading and heading not in headings(ROOT / name))
+    )
+    assert wrong_in(wrong) == {}
 
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -104,10 +102,8 @@ def test_the_documents_stay_short() -> None:
 
 def test_the_index_links_every_document_of_its_folder() -> None:
     index = ROOT / "docs" / "index.md"
-    linked = {
-        (index.parent / target.partition("#")[0]).resolve()
-        for target in LINK.findall(text_of(index))
-    }
+    targets = (target.partition("#")[0] for target in LINK.findall(text_of(index)))
+    linked = {(index.parent / target).resolve() for target in targets}
     assert sorted(set((ROOT / "docs").rglob("*.md")) - {index} - linked) == []
 
 
@@ -151,14 +147,14 @@ def test_every_path_and_test_file_that_a_document_names_exists() -> None:
 
 
 def test_every_function_and_test_that_a_document_names_is_in_its_file() -> None:
-    def missing() -> Iterator[tuple[Path, str]]:
-        for page in DOCUMENTS:
-            for name, listed in NAMED.findall(flat(page)):
-                path = home(name)
-                wanted = set(re.findall(r"`(\w+)`", listed))
-                yield from ((page, each) for each in wanted - (names_in(path) if path else set()))
-
-    assert wrong_in(missing()) == {}
+    missing = (
+        (page, each)
+        for page in DOCUMENTS
+        for name, listed in NAMED.findall(flat(page))
+        for each in re.findall(r"`(\w+)`", listed)
+        if (path := home(name)) is None or each not in names_in(path)
+    )
+    assert wrong_in(missing) == {}
 
 
 def test_every_test_function_named_alone_exists() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.core import Metric
+from tests.conftest import small_task
 from tests.rig.aggregators import session_of
 from tests.rig.keys import identity
 
@@ -16,7 +17,6 @@ from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.store import open_store
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.task import Task
 from precad.common.wire.metrics_page import PREFIX
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
@@ -29,25 +29,16 @@ OWN = {"up"}
 """Prometheus' own metric of every target."""
 
 
-@pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(8, {"privacy.epsilon_limit": 3.0})
-    return made
-
-
 @pytest.fixture
-def of_servers(task: Task, tmp_path: Path) -> Iterator[list[Metric]]:
+def metrics(tmp_path: Path) -> Iterator[tuple[list[Metric], list[Metric]]]:
+    """What a server shows, and what the dealer shows that nobody has called."""
+    task = small_task(8, {"privacy.epsilon_limit": 3.0})
     store = open_store("sqlite://", task, Role.SERVER_A)
     session = session_of(Role.SERVER_A, task, store, tmp_path, register=Register(task, store))
-    yield list(Metrics(session).collect())
-    store.close()
-
-
-@pytest.fixture
-def of_dealer(task: Task) -> list[Metric]:
     dealer = DealerRole.of(task)
     service = DealingService(task, dealer, identity(Principal.service(Role.DEALER)))
-    return list(collect(task.name, dealer, service))
+    yield list(Metrics(session).collect()), list(collect(task.name, dealer, service))
+    store.close()
 
 
 def full_name(metric: Metric) -> str:
@@ -55,13 +46,9 @@ def full_name(metric: Metric) -> str:
     return metric.name + ("_total" if metric.type == "counter" else "")
 
 
-def names(metrics: list[Metric]) -> set[str]:
-    return {full_name(metric) for metric in metrics}
-
-
 @pytest.fixture
-def shown(of_servers: list[Metric], of_dealer: list[Metric]) -> set[str]:
-    return names(of_servers) | names(of_dealer)
+def shown(metrics: tuple[list[Metric], list[Metric]]) -> set[str]:
+    return {full_name(metric) for part in metrics for metric in part}
 
 
 @pytest.fixture(scope="module")
@@ -69,37 +56,30 @@ def dashboard() -> Any:
     return json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
 
 
-def test_names_are_prometheus_own_and_counters_end_as_counters(
-    of_servers: list[Metric], of_dealer: list[Metric]
-) -> None:
-    for metric in of_servers + of_dealer:
-        assert re.fullmatch(PREFIX + r"[a-z][a-z_]+", metric.name)
-        assert {sample.name for sample in metric.samples} <= {full_name(metric)}
-        assert metric.documentation.endswith(".")
-    for metrics in (of_servers, of_dealer):
-        assert len(names(metrics)) == len(metrics)
-
-
-def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(
-    of_dealer: list[Metric],
-) -> None:
-    """So that the first call is an increase."""
-    halves = next(metric for metric in of_dealer if full_name(metric) == "precad_halves_total")
-    found = [(sample.labels["server"], sample.value) for sample in halves.samples]
-    assert found == [("server-a", 0), ("server-b", 0)]
-
-
-def test_the_page_lists_each_part_s_metrics_and_no_others_and_says_why_they_name_nobody(
-    of_servers: list[Metric], of_dealer: list[Metric]
+def test_names_are_prometheus_own_and_the_page_lists_each_part_s_and_why_they_name_nobody(
+    metrics: tuple[list[Metric], list[Metric]],
 ) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     head = r"^\| (?:a server's|the dealer's) \| says \| names nobody, because \|\n.+\n"
-    _, servers, dealers = re.split(head, page, flags=re.MULTILINE)
-    for table, metrics in ((servers, of_servers), (dealers, of_dealer)):
+    _, *tables = re.split(head, page, flags=re.MULTILINE)
+    for table, part in zip(tables, metrics, strict=True):
+        for metric in part:
+            assert re.fullmatch(PREFIX + r"[a-z][a-z_]+", metric.name)
+            assert {sample.name for sample in metric.samples} <= {full_name(metric)}
+            assert metric.documentation.endswith(".")
         rows = [row.strip("|").split(" | ") for row in table.partition("\n\n")[0].splitlines()]
-        assert {len(row) for row in rows} == {3}
-        assert all(cell.strip() for row in rows for cell in row)
-        assert {name for row in rows for name in NAME.findall(row[0])} == names(metrics)
+        assert {len([cell for cell in row if cell.strip()]) for row in rows} == {3}
+        listed = {name for row in rows for name in NAME.findall(row[0])}
+        assert sorted(listed) == sorted(map(full_name, part))
+
+
+def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(
+    metrics: tuple[list[Metric], list[Metric]],
+) -> None:
+    """So that the first call is an increase."""
+    halves = next(metric for metric in metrics[1] if full_name(metric) == "precad_halves_total")
+    found = [(sample.labels["server"], sample.value) for sample in halves.samples]
+    assert found == [("server-a", 0), ("server-b", 0)]
 
 
 def test_every_rule_is_about_a_metric_that_is_there(shown: set[str]) -> None:
