@@ -53,18 +53,13 @@ def of_call(node: ast.Call) -> Iterator[str]:
     method = name.rpartition(".")[2]
     if method in WAITS:
         for keyword in node.keywords:
-            value = keyword.value
-            if (
-                keyword.arg in DEADLINES
-                and isinstance(value, ast.Constant)
-                and isinstance(value.value, int | float)
-                and 0 < value.value < LEAST_S
-            ):
-                yield f"a deadline of {value.value} s; none below {LEAST_S:g} s"
-    if method == "bind" and node.args and isinstance(node.args[0], ast.Tuple):
-        *_, port = node.args[0].elts
-        if isinstance(port, ast.Constant) and port.value != 0:
-            yield f"a fixed port, {port.value!r}; bind to 0"
+            match keyword:
+                case ast.keyword(arg=arg, value=ast.Constant(value=int() | float() as limit_s)):
+                    if arg in DEADLINES and 0 < limit_s < LEAST_S:
+                        yield f"a deadline of {limit_s} s; none below {LEAST_S:g} s"
+    match method, node.args:
+        case "bind", [ast.Tuple(elts=[*_, ast.Constant(value=port)])] if port != 0:
+            yield f"a fixed port, {port!r}; bind to 0"
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(TESTS)))
@@ -119,11 +114,8 @@ def test_every_folder_with_tests_is_in_one_of_the_tiers() -> None:
 
 
 def test_every_soak_test_is_in_one_part_and_twenty_commits_in_a_row_have_all_parts() -> None:
-    units = [[f"test-{number}"] for number in range(60)] + [["together-1", "together-2"]]
-    parts = split(units, {f"test-{number}": float(number) for number in range(50)}, PARTS)
-    assert sorted(test for part in parts for test in part) == sorted(
-        test for unit in units for test in unit
-    )
-    assert any({"together-1", "together-2"} <= part for part in parts)
+    tests = [f"test-{number}" for number in range(60)]
+    parts = split(tests, {f"test-{number}": float(number) for number in range(50)}, PARTS)
+    assert sorted(test for part in parts for test in part) == sorted(tests)
     turns = [run.turn("ab", str(count), shallow=False).number for count in range(852, 872)]
     assert sorted(turns) == list(range(1, PARTS + 1))

@@ -1,6 +1,5 @@
 """Which soak tests belong to which part: parts that take about equally long, alike everywhere."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,23 +33,13 @@ class Part:
         return cls(int(found[1]), int(found[2]))
 
 
-def weights() -> dict[str, float]:
-    found: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8"))
-    return found
-
-
-def split(
-    units: Sequence[Sequence[str]], seconds: Mapping[str, float], of: int
-) -> list[frozenset[str]]:
-    """The tests of each part: the longest unit first, each to the part that has the least so far.
-
-    A unit's tests stay together; most stand alone.
-    """
+def split(tests: Sequence[str], seconds: Mapping[str, float], of: int) -> list[frozenset[str]]:
+    """The tests of each part: the longest first, each to the part that has the least so far."""
     found: list[set[str]] = [set() for _ in range(of)]
     taken = [0.0] * of
-    weighed = [(sum(seconds.get(test, DEFAULT_S) for test in unit), unit) for unit in units]
-    for weight, unit in sorted(weighed, key=lambda each: (-each[0], each[1])):
+    weighed = [(seconds.get(test, DEFAULT_S), test) for test in tests]
+    for weight, test in sorted(weighed, key=lambda each: (-each[0], each[1])):
         least = taken.index(min(taken))
-        found[least] |= set(unit)
+        found[least].add(test)
         taken[least] += weight
     return [frozenset(tests) for tests in found]

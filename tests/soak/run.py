@@ -29,12 +29,10 @@ ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"
 NOTHING_COLLECTED = 5
 """pytest's exit status; a part may be empty."""
-LEAST_S = 0.5
-"""Shorter tests aren't told apart by their weights."""
 
 
-def git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+def git(*words: str, at: Path = ROOT) -> str:
+    done = subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -48,11 +46,6 @@ def turn(hash_: str, count: str, *, shallow: bool, of: int = PARTS) -> Part:
     """The part whose turn it is: by the commit's number, or by its name where history is cut."""
     number = int(hash_ or "0", 16) if shallow or not count else int(count)
     return Part(number % of + 1, of)
-
-
-def turn_of_this_commit() -> Part:
-    shallow = git("rev-parse", "--is-shallow-repository") != "false"
-    return turn(git("rev-parse", "HEAD"), git("rev-list", "--count", "HEAD"), shallow=shallow)
 
 
 def run(part: Part, words: list[str]) -> dict[str, Any]:
@@ -101,12 +94,9 @@ def write(path: Path, results: dict[str, dict[str, Any]]) -> None:
 
 def weigh(path: Path) -> None:
     """Keep the seconds of the last results as weights."""
-    seconds = {
-        test: each
-        for result in read(path).values()
-        for test, each in result["seconds_by_test"].items()
-    }
-    kept = {test: max(LEAST_S, each) for test, each in sorted(seconds.items())}
+    tests = [test for result in read(path).values() for test in result["seconds_by_test"].items()]
+    # Shorter ones aren't told apart by their weights.
+    kept = {test: max(0.5, seconds) for test, seconds in sorted(dict(tests).items())}
     SECONDS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
@@ -126,10 +116,12 @@ def main() -> int:
         # A result of a tree with changes says nothing of the tree as it is now.
         done = {name for name, each in results.items() if each["commit"] == now != "unknown"}
         wanted = [part for part in parts if str(part) not in done or now.endswith("changes")]
+    elif given.part == "commit":
+        shallow = git("rev-parse", "--is-shallow-repository") != "false"
+        count = git("rev-list", "--count", "HEAD")
+        wanted = parts = [turn(git("rev-parse", "HEAD"), count, shallow=shallow)]
     else:
-        wanted = parts = [
-            turn_of_this_commit() if given.part == "commit" else Part.parse(given.part)
-        ]
+        wanted = parts = [Part.parse(given.part)]
     for part in wanted:
         sys.stdout.write(f"::: soak, part {part}\n")
         sys.stdout.flush()

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.soak.parts import Part, split, weights
+from tests.soak.parts import SECONDS, Part, split
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,9 +16,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "together: this module's tests share a costly set-up and go to one part"
-    )
     if (path := config.getoption("--seconds")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(Path(path)))
 
@@ -31,12 +28,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--part") is None:
         return
     part = Part.parse(config.getoption("--part"))
-    units: dict[str, list[str]] = defaultdict(list)
-    for item in items:
-        name = name_of(item)
-        shared = item.get_closest_marker("together") is not None
-        units[item.path.name if shared else name].append(name)
-    chosen = split(list(units.values()), weights(), part.of)[part.number - 1]
+    weights = json.loads(SECONDS.read_text(encoding="utf-8"))
+    chosen = split(list(map(name_of, items)), weights, part.of)[part.number - 1]
     others = [item for item in items if name_of(item) not in chosen]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if name_of(item) in chosen]
@@ -48,22 +41,16 @@ class Outcomes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seconds: dict[str, float] = defaultdict(float)
-        self._failed: set[str] = set()
-        self._skipped: set[str] = set()
+        self._ended: dict[str, set[str]] = {"failed": set(), "skipped": set(), "passed": set()}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file, _, test = report.nodeid.partition("::")
         name = f"{Path(file).name}::{test}"
         self._seconds[name] += report.duration
-        if report.failed:
-            self._failed.add(name)
-        elif report.skipped:
-            self._skipped.add(name)
+        self._ended[report.outcome].add(name)
 
     def pytest_sessionfinish(self) -> None:
-        found = {
-            "failed": sorted(self._failed),
-            "skipped": sorted(self._skipped),
-            "seconds_by_test": {test: round(s, 1) for test, s in sorted(self._seconds.items())},
-        }
+        failed, skipped = (sorted(self._ended[what]) for what in ("failed", "skipped"))
+        seconds = {test: round(s, 1) for test, s in sorted(self._seconds.items())}
+        found = {"failed": failed, "skipped": skipped, "seconds_by_test": seconds}
         self._path.write_text(json.dumps(found), encoding="utf-8")

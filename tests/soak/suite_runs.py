@@ -18,7 +18,6 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds.hardware import hardware
-from tests.soak.run import ROOT, commit
+from tests.soak.run import ROOT, children_s, commit, git
 
 OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
 KEPT = ROOT / "build" / "suite"
@@ -74,19 +73,14 @@ def load(kind: str, seed: int) -> Iterator[None]:
         changing.join()
 
 
-def clone(where: Path) -> Path:
-    """This commit, as somebody else gets it."""
+def clone(where: Path) -> None:
     shutil.rmtree(where, ignore_errors=True)
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(where)], check=True)
-    return where
 
 
 def is_of(where: Path, of: str) -> bool:
     """Whether a clone is there already, set up, of this commit."""
-    if not (where / ".venv" / ".ready").exists():
-        return False
-    head = ("git", "-C", str(where), "rev-parse", "HEAD")
-    return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip() == of
+    return (where / ".venv" / ".ready").exists() and git("rev-parse", "HEAD", at=where) == of
 
 
 def environment() -> dict[str, str]:
@@ -98,8 +92,7 @@ def environment() -> dict[str, str]:
 def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     one_core = kind == "random" and random.Random(f"{seed} cores").random() < 0.25
     cores = ["taskset", "-c", "0"] if one_core else []
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    load_average = [os.getloadavg()[1]]
+    spent, began, load_average = children_s(), time.monotonic(), [os.getloadavg()[1]]
     with load(kind, seed):
         done = subprocess.run(
             [*cores, "make", "test"],
@@ -110,25 +103,21 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
             check=False,
         )
         wall = time.monotonic() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    load_average.append(os.getloadavg()[1])
     said = done.stdout.splitlines()
     closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]
-    failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
     found: dict[str, Any] = {
         "load": kind,
         "seed": seed,
         "one_core": one_core,
         "status": done.returncode,
         "seconds": round(wall, 1),
-        "load_average": load_average,
+        "load_average": [*load_average, os.getloadavg()[1]],
         "closing": closing[-1].strip("= ") if closing else "",
-        "failed": failed,
+        "failed": [line for line in said if line.startswith(("FAILED", "ERROR"))],
     }
     if kind == "quiet":
         # Under load the loops are children too.
-        spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-        found["cpu_seconds"] = round(spent, 1)
+        found["cpu_seconds"] = round(children_s() - spent, 1)
     if done.returncode:
         log = Path(tempfile.mkdtemp()) / "make-test.log"
         log.write_text(done.stdout + done.stderr, encoding="utf-8")
@@ -151,9 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--load", choices=KINDS, default="quiet")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument(
-        "--fresh", action="store_true", help="a new clone for each, set-up included"
-    )
+    parser.add_argument("--fresh", action="store_true", help="set up a new clone for each")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args()
