@@ -55,9 +55,8 @@ class Site:
     """A deployment with a server that cheats."""
 
     def __init__(self, folder: Path, forks: Forks, cheater: str) -> None:
-        self.deployment = FaultyDeployment(
-            folder, forks, ENDLESS, validation="proof", poisoned=True
-        )
+        how: Any = {"validation": "proof", "poisoned": True}
+        self.deployment = FaultyDeployment(folder, forks, ENDLESS, **how)
         self.cheater = cheater
         self.honest = B if cheater == A else A
         self._seen = 0
