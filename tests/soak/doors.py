@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -40,8 +40,8 @@ class Besieger:
     """One certificate's bad calls at both servers, in a thread of its own."""
 
     def __init__(self, deployment: FaultyDeployment, client: ClientId, random: Random) -> None:
-        self._deployment = deployment
-        self._client = client
+        self._addresses = deployment.addresses
+        self._own: Any = {"task_digest": deployment.task.digest.value, "client": client.name}
         self._random = random
         self._identity = Identity.load(deployment.folder / "keys" / client.name)
         self._stop = threading.Event()
@@ -54,9 +54,11 @@ class Besieger:
 
     def enrol_badly(self) -> None:
         """A good claim at A; at B none, or another one."""
-        self._call(Role.SERVER_A, "Enrol", self._claim(20, 0.2), wait=True)
+        good = pb.EnrolRequest(**self._own, records=20, record_rate=0.2)
+        self._call(Role.SERVER_A, "Enrol", good, START_S)
         if self._random.random() < 0.5:
-            self._call(Role.SERVER_B, "Enrol", self._claim(21, 0.2), wait=True)
+            other = pb.EnrolRequest(**self._own, records=21, record_rate=0.2)
+            self._call(Role.SERVER_B, "Enrol", other, START_S)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -67,43 +69,27 @@ class Besieger:
         self._thread.join()
 
     def _run(self) -> None:
+        body = pb.StatementBody(version=2**40, attempt=2**40).SerializeToString()
+        forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
+        others: Any = self._own | {"client": "ward-0"}
+        bad = [
+            *(("Enrol", pb.EnrolRequest(**self._own, records=n, record_rate=q)) for n, q in CLAIMS),
+            ("Opening", pb.OpeningRequest(**self._own, attempt=10**6)),
+            ("Opening", pb.OpeningRequest(**others, attempt=0)),
+            ("Statement", pb.StatementRequest(**others)),
+            ("Statement", pb.StatementRequest(**self._own, shown=forged)),
+        ]
         while not self._stop.wait(0.1):
             role = self._random.choice((Role.SERVER_A, Role.SERVER_B))
-            name, request = self._random.choice(
-                [("Enrol", self._claim(*claim)) for claim in CLAIMS]
-                + [
-                    ("Opening", self._opening(self._client.name, 10**6)),
-                    ("Opening", self._opening("ward-0", 0)),
-                    ("Statement", self._statement("ward-0")),
-                    ("Statement", self._statement(self._client.name, forged=True)),
-                ]
-            )
-            if self._call(role, name, request, wait=False):
+            name, request = self._random.choice(bad)
+            if self._call(role, name, request):
                 self.taken.append(f"{role.value}: {name} {request}")
 
-    def _claim(self, records: int, rate: float) -> pb.EnrolRequest:
-        digest = self._deployment.task.digest.value
-        return pb.EnrolRequest(
-            task_digest=digest, client=self._client.name, records=records, record_rate=rate
-        )
-
-    def _opening(self, name: str, attempt: int) -> pb.OpeningRequest:
-        digest = self._deployment.task.digest.value
-        return pb.OpeningRequest(task_digest=digest, client=name, attempt=attempt)
-
-    def _statement(self, name: str, *, forged: bool = False) -> pb.StatementRequest:
-        request = pb.StatementRequest(task_digest=self._deployment.task.digest.value, client=name)
-        if forged:
-            body = pb.StatementBody(version=2**40, attempt=2**40).SerializeToString()
-            request.shown.CopyFrom(pb.Signed(body=body, signature=b"x", certificates=[b"y"]))
-        return request
-
-    def _call(self, role: Role, name: str, request: Any, *, wait: bool) -> bool:
-        address = self._deployment.addresses[role.value]
-        with open_channel(address, self._identity, role) as channel:
+    def _call(self, role: Role, name: str, request: Any, wait_s: float | None = None) -> bool:
+        with open_channel(self._addresses[role.value], self._identity, role) as channel:
             call = getattr(AggregationStub(channel), name)
             try:
-                call(request, wait_for_ready=wait, timeout=START_S if wait else 2.0)
+                call(request, wait_for_ready=wait_s is not None, timeout=wait_s or 2.0)
             except grpc.RpcError as error:
                 self.codes[error.code().name] += 1
                 self.read.append(str(error.details()))
@@ -141,8 +127,7 @@ def besieged(
                 deployment.order([each])
                 until(deployment, lambda: not deployment.open_orders() or finished(deployment))
             for path in deployment.orders.glob("*.orders"):
-                with suppress(FileNotFoundError):
-                    path.unlink()
+                path.unlink(missing_ok=True)
             until(deployment, lambda: finished(deployment))
             deployment.wait_for(lambda: min(each.made for each in floods) >= CONNECTIONS)
             for role in SERVER_ROLES:
@@ -188,7 +173,9 @@ def require_nobody_in_charge(
         log = deployment.log(role)
         assert "Too many open files" not in log
         assert "a bug stopped the training" not in log
-        assert stranger not in roster(deployment, role)
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+            rows = database.execute("SELECT client FROM enrolment WHERE in_roster").fetchall()
+        assert (stranger.name,) not in rows
         names = {name for each in deployment.charges(role).values() for name in each}
         assert names == {client.name for client in deployment.clients}
     assert besieger.taken == [], "a bad call was taken"
@@ -197,12 +184,6 @@ def require_nobody_in_charge(
         assert not set(text.lower().replace(":", " ").split()) & (others | TELLING), text
     for client in deployment.clients:
         # What stopped a server stands in that server's log alone.
-        assert "training stopped" not in deployment.log(client.name)
-        assert "Traceback" not in deployment.log(client.name)
-
-
-def roster(deployment: FaultyDeployment, role: str) -> set[ClientId]:
-    path = deployment.folder / "state" / role / "state.db"
-    with closing(sqlite3.connect(path)) as database:
-        rows = database.execute("SELECT client FROM enrolment WHERE in_roster").fetchall()
-    return {ClientId(name) for (name,) in rows}
+        log = deployment.log(client.name)
+        assert "training stopped" not in log
+        assert "Traceback" not in log

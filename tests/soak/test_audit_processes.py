@@ -44,17 +44,14 @@ def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
     plans = planned(made, 1, less=less_noise(build))
     power = {statement.name: plan.caught for statement, plan in plans.items()}
     assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
-    trained = train(made, build_of=build, popen=forked)
-    verdicts = audit(plans, [(trained, made)])
+    verdicts = audit(plans, [(train(made, build_of=build, popen=forked), made)])
     assert {each.statement.name: each.refuted for each in verdicts} == found
 
 
 def test_a_server_that_breaks_the_link_to_look_again_sees_the_same_noise() -> None:
-    canaries, rounds, _ = FAULTS[Build.REDRAWN]
-    made = designed(canaries, rounds, SEED)
+    made = designed(*FAULTS[Build.REDRAWN][:2], SEED)
     trained = train(made, looks=RELEASES, popen=forked)
-    verdicts = audit(planned(made, 1), [(trained, made)])
-    assert not any(each.refuted for each in verdicts)
+    assert not any(each.refuted for each in audit(planned(made, 1), [(trained, made)]))
 
 
 def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms() -> None:
@@ -63,12 +60,8 @@ def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms
     assert power.caught == 1.0
     models = train_present(made, build_of=Build.UNCHECKED, popen=forked)
     assert presence.audit(made, power, models, SIGNIFICANCE).refuted
-
-
-def test_who_is_there_shows_no_more_than_stated_of_real_owners() -> None:
-    made = presence.present(*OWNERS, SEED)
+    # Of real owners who is there shows no more than stated; guessing would be right half the time.
     models = train_present(made, popen=forked)
     found = presence.audit(made, made.plan(SIGNIFICANCE), models, SIGNIFICANCE)
     assert not found.refuted
-    # Guessing would be right half of the time.
     assert found.guesses.correct > 0.6 * found.guesses.made

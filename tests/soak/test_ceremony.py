@@ -40,24 +40,16 @@ def records(path: Path, seed: int) -> None:
             writer.writerow([f"{age:.0f}", f"{pressure:.0f}", "yes" if risk > 0 else "no"])
 
 
-def secret_places(folder: Path) -> dict[str, set[str]]:
-    """By the digest of each private key's bytes, the folders that it lies in."""
+def check_no_key_travels(folder: Path) -> int:
+    """Each private key's bytes lie in one folder, and none in the post. Returns how many."""
     places: dict[str, set[str]] = {}
     for where, _, names in os.walk(folder):
-        for name in names:
-            path = Path(where, name)
+        for path in (Path(where, name) for name in names):
             data = path.read_bytes() if path.is_file() else b""
-            if name == "coin.key" or any(mark in data for mark in KEYS):
+            if path.name == "coin.key" or any(mark in data for mark in KEYS):
                 places.setdefault(hashlib.sha256(data).hexdigest(), set()).add(where)
-    return places
-
-
-def check_no_key_travels(folder: Path) -> int:
-    places = secret_places(folder)
-    twice = {digest: found for digest, found in places.items() if len(found) > 1}
-    assert not twice
-    posted = str(folder / "post")
-    assert not [found for found in places.values() if any(w.startswith(posted) for w in found)]
+    assert {digest: found for digest, found in places.items() if len(found) > 1} == {}
+    assert not any(w.startswith(str(folder / "post")) for found in places.values() for w in found)
     return len(places)
 
 

@@ -16,26 +16,15 @@ in simulated time is ``tests/faults/test_cheating_servers.py``.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults import deviations
 from tests.faults.cheat import candidate
-from tests.faults.deviations import (
-    DEVIATIONS,
-    DONE,
-    FAULT,
-    IN_SET_UP,
-    POISON,
-    REFUSALS,
-    REFUSED,
-    SERVED,
-    SHOWN,
-    deviations_of,
-    ends_of,
-)
+from tests.faults.deviations import DONE, FAULT, POISON, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.operators import Operators
 from tests.faults.process_invariants import check_what_left, kill_all
@@ -78,6 +67,15 @@ class Site:
     def cheats_no_more(self) -> None:
         self._cheat(self.cheater).unlink()
 
+    def cheat_for(self, versions: int, deviation: str) -> int:
+        """So many versions, then all end; the version in which it began."""
+        self.cheats(deviation)
+        before = self.deployment.done()
+        self.deployment.wait_for(lambda: self.deployment.done() >= before + versions)
+        kill_all(self.deployment)
+        check_what_left(self.deployment, self.honest)
+        return before
+
     def _cheat(self, name: str) -> Path:
         return self.deployment.orders / f"{name}.cheat"
 
@@ -85,11 +83,10 @@ class Site:
         """What a server sent, did and could have said."""
         return self.deployment.notes(party, "heard")
 
-    def kill_servers(self) -> None:
+    def _kill(self, name: str) -> None:
         """As by a power cut."""
-        for name in SERVER_ROLES:
-            self.deployment.processes[name].kill()
-            self.deployment.processes[name].wait()
+        self.deployment.processes[name].kill()
+        self.deployment.processes[name].wait()
 
     def said(self) -> str:
         """What the honest server has logged since the deviation was asked for."""
@@ -98,12 +95,13 @@ class Site:
     def play(self, deviation: str) -> str:
         """Until the honest server has met the deviation; how that ended for it."""
         deployment = self.deployment
-        in_set_up = not IN_SET_UP.isdisjoint(DEVIATIONS[deviation].sends or ())
+        sends = deviations.DEVIATIONS[deviation].sends or ()
+        in_set_up = not deviations.IN_SET_UP.isdisjoint(sends)
         logged = len(deployment.log(B))
         if in_set_up:
-            self.kill_servers()
-        self._seen = len(self.heard(self.honest))
-        self._log = len(deployment.log(self.honest))
+            self._kill(A)
+            self._kill(B)
+        self._seen, self._log = len(self.heard(self.honest)), len(deployment.log(self.honest))
         before = len(self.heard(self.cheater))
         self.cheats(deviation)
         if in_set_up:
@@ -126,9 +124,8 @@ class Site:
 
     def _ended(self) -> str:
         said = self.said()
-        assert "a bug stopped" not in said, said
-        assert "internal error" not in said, said
-        assert "Traceback" not in said, said
+        for bug in ("a bug stopped", "internal error", "Traceback"):
+            assert bug not in said, said
         if re.search(r"training stopped: \S|; trying again for", said):
             return FAULT
         counts = re.findall(r"version \d+ is made: (\d+) of (\d+) submissions count", said)
@@ -143,10 +140,9 @@ class Site:
         before, operators = deployment.done(), Operators(deployment)
 
         def ready() -> bool:
-            if not all(
-                (deployment.folder / "logs" / f"{name}.log").exists() for name in SERVER_ROLES
-            ):
-                # On a busy machine a process may take a while to its first line.
+            # On a busy machine a process may take a while to its first line.
+            logs = [deployment.folder / "logs" / f"{name}.log" for name in SERVER_ROLES]
+            if not all(log.exists() for log in logs):
                 return False
             operators.look()
             # Who met a fault says so, stops, and waits for its operators.
@@ -154,15 +150,13 @@ class Site:
                 stops = deployment.log(name).count("training stopped: ")
                 if stops > self._stops[name]:
                     self._stops[name] = stops
-                    deployment.processes[name].kill()
-                    deployment.processes[name].wait()
+                    self._kill(name)
                     deployment.start(name)
-            charges = [deployment.charges(name) for name in SERVER_ROLES]
+            of_a, of_b = (deployment.charges(name) for name in SERVER_ROLES)
             return any(
-                charged[number] == set(CANDIDATES) == charges[1].get(number)
-                for charged in charges[:1]
+                of_a.get(number) == set(CANDIDATES) == of_b.get(number)
                 for number, (state, version, *_) in deployment.rounds(self.honest).items()
-                if state == "done" and version >= before and number in charged
+                if state == "done" and version >= before
             )
 
         deployment.wait_for(ready)
@@ -197,31 +191,27 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, forks: Forks) -> Iterat
 
 
 PARTS = 4
-
-
-@contextmanager
-def named(deviation: str) -> Iterator[None]:
-    """What fails tells at which deviation: the logs alone don't."""
-    try:
-        yield
-    except AssertionError as error:
-        error.add_note(f"at the deviation: {deviation}")
-        raise
+either = pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+@either
 def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site, part: int) -> None:
     site.start()
     bits = 0
-    for deviation in deviations_of(Role(site.cheater), "proof", workers=True)[part::PARTS]:
-        with named(deviation):
+    all_of_them = deviations.deviations_of(Role(site.cheater), "proof", workers=True)
+    for deviation in all_of_them[part::PARTS]:
+        try:
             ended = site.play(deviation)
             bits += site.nothing_new(deviation)
             assert ended in ends_of(deviation, "proof"), f"{ended}\n{site.said()}"
             if deviation in REFUSALS:
                 assert f"{REFUSALS[deviation]} of 2 submissions count" in site.said()
             site.goes_on()
+        except AssertionError as error:
+            # The logs alone don't tell it.
+            error.add_note(f"at the deviation: {deviation}")
+            raise
     assert bits > 0, "no deviation got as far as bits"
     kill_all(site.deployment)
     check_what_left(site.deployment, site.honest)
@@ -230,21 +220,22 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site,
 def noisy_sums(site: Site) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]]:
     """By attempt, what both noisy shares that left make together, ``[d] int64``."""
     sums: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
-    shares: dict[str, dict[int, bytes]] = {}
-    for party in SERVER_ROLES:
-        shares[party] = {
+    shares = [
+        {
             note["attempt"]: bytes.fromhex(note["payload"])
             for note in site.heard(party)
             if note.get("sent") == "noisy-share"
         }
-    for number in shares[A].keys() & shares[B].keys():
-        of_a, of_b = (from_bytes(shares[party][number]) for party in SERVER_ROLES)
+        for party in SERVER_ROLES
+    ]
+    for number in shares[0].keys() & shares[1].keys():
+        of_a, of_b = (from_bytes(each[number]) for each in shares)
         FIELD.add(of_a, of_b)
         sums[number] = FIELD.decode(of_a)
     return sums
 
 
-@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+@either
 def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(site: Site) -> None:
     """A server that leaves its noise out gets the sum with the other's whole noise, not with half.
 
@@ -252,11 +243,7 @@ def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(site: Site) 
     """
     site.start()
     deployment, task = site.deployment, site.deployment.task
-    site.cheats("no noise of its own")
-    before = deployment.done()
-    deployment.wait_for(lambda: deployment.done() >= before + 14)
-    kill_all(deployment)
-    check_what_left(deployment, site.honest)
+    before = site.cheat_for(14, "no noise of its own")
     total = sum(candidate(task, which) for which in CANDIDATES.values())
     counted = deployment.charges(site.honest)
     done = [
@@ -273,7 +260,7 @@ def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(site: Site) 
     assert 0.65 < np.sqrt((noise**2).mean()) < 1.4
 
 
-@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+@either
 def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_same(
     site: Site,
 ) -> None:
@@ -285,11 +272,7 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
     """
     site.start({})
     deployment, task = site.deployment, site.deployment.task
-    site.cheats("the last word on the model")
-    before = deployment.done()
-    deployment.wait_for(lambda: deployment.done() >= before + 6)
-    kill_all(deployment)
-    check_what_left(deployment, site.honest)
+    before = site.cheat_for(6, "the last word on the model")
     sums = noisy_sums(site)
     rounds = deployment.rounds(site.honest)
     under = [n for n, (state, v, *_) in rounds.items() if state == "done" and v > before + 1]
@@ -309,12 +292,12 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
         assert "rejected" not in log
 
 
-@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+@either
 def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> None:
     """What both sign for an attempt and A announces is one model: else no owner computes."""
     site.start()
     deployment = site.deployment
-    site.cheats(SHOWN)
+    site.cheats(deviations.SHOWN)
     owners = [deployment.processes[name] for name in CANDIDATES]
     deployment.wait_for(lambda: all(owner.poll() is not None for owner in owners))
     for name in CANDIDATES:
@@ -326,11 +309,11 @@ def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> No
     site.goes_on()
 
 
-@pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
+@either
 def test_a_server_that_serves_other_bytes_is_passed_over(site: Site) -> None:
     site.start()
     deployment = site.deployment
-    site.cheats(SERVED)
+    site.cheats(deviations.SERVED)
     before = deployment.done()
     deployment.wait_for(lambda: deployment.done() >= before + 3)
     logs = "".join(map(deployment.log, CANDIDATES))

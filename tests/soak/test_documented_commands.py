@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from safetensors.numpy import save_file
 from tests.rig.commands import printed
 from tests.rig.consortium import task
@@ -50,37 +51,28 @@ class Shell:
         text = command.text
         for name, address in self.names.items():
             text = text.replace(name, address)
+        how: Any = {"cwd": self.folder, "env": self._environment}
         if text.startswith(SERVES):
-            return self._serve(text.removesuffix("&"))
+            return self._serve(text.removesuffix("&"), how)
         done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            ["bash", "-c", text], capture_output=True, text=True, check=False, **how
         )
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
-        return done.stdout
+        return str(done.stdout)
 
-    def _serve(self, text: str) -> str:
+    def _serve(self, text: str, how: Any) -> str:
         log = self.folder / f"served-{len(self._background)}"
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {text}"],
-                cwd=self.folder,
-                env=self._environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            words = ["bash", "-c", f"exec {text}"]
+            process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, **how)
         self._background.append(process)
-        until(
-            lambda: " on port " in log.read_text("utf-8") or process.poll() is not None,
-            lambda: log.read_text("utf-8"),
-        )
-        said = log.read_text("utf-8")
-        assert process.poll() is None, said
-        return said
+
+        def said() -> str:
+            return log.read_text("utf-8")
+
+        until(lambda: " on port " in said() or process.poll() is not None, said)
+        assert process.poll() is None, said()
+        return said()
 
     def close(self) -> None:
         for process in self._background:
@@ -89,13 +81,11 @@ class Shell:
             process.wait(DEADLINE_S)
 
 
-@contextmanager
-def shell(folder: Path) -> Iterator[Shell]:
-    made = Shell(folder)
-    try:
-        yield made
-    finally:
-        made.close()
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    made.close()
 
 
 def play(
@@ -138,23 +128,23 @@ def trained_by_hand(at: Shell) -> None:
     np.savez(at.folder / "new.npz", x=x[:5])
 
 
-def test_by_hand_a_training_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
-    with shell(tmp_path) as at:
-        trained_by_hand(at)
-        *_, status = play("README.md", at)
-        assert "3" in re.findall(r"version +(\d+)", status)
-        _, evaluated = play("docs/trained-model.md", at)
-        assert "40 records" in evaluated or "right" in evaluated
-        assert (tmp_path / "predictions.csv").read_text("utf-8").count("\n") == 6
+def test_by_hand_a_training_ends_with_a_model_that_predicts(at: Shell, tmp_path: Path) -> None:
+    trained_by_hand(at)
+    *_, status = play("README.md", at)
+    assert "3" in re.findall(r"version +(\d+)", status)
+    _, evaluated = play("docs/trained-model.md", at)
+    assert "40 records" in evaluated or "right" in evaluated
+    assert (tmp_path / "predictions.csv").read_text("utf-8").count("\n") == 6
 
 
-def test_keys_are_made_and_revoked(tmp_path: Path) -> None:
-    with shell(tmp_path) as at:
-        play("docs/identity.md", at)
-        assert printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked") == 1
+def test_keys_are_made_and_revoked(at: Shell, tmp_path: Path) -> None:
+    play("docs/identity.md", at)
+    assert printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked") == 1
 
 
-def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Path) -> None:
+def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(
+    at: Shell, tmp_path: Path
+) -> None:
     values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"]["clients"] = 20
@@ -174,19 +164,17 @@ def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Pat
     found = re.search(r"^```python\n(import[^`]*?)\nattacked = ", text, re.MULTILINE)
     assert found
     (tmp_path / "mymodule.py").write_text(found[1], encoding="utf-8")
-    with shell(tmp_path) as at:
-        play("docs/simulate.md", at)
+    play("docs/simulate.md", at)
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
-def test_experiments_are_listed_and_shown(tmp_path: Path) -> None:
-    with shell(tmp_path) as at:
-        listed, shown = play("docs/experiments.md", at)
+def test_experiments_are_listed_and_shown(at: Shell) -> None:
+    listed, shown = play("docs/experiments.md", at)
     assert "precad-fig3" in listed
     assert len(shown.splitlines()) > 5
 
 
-def test_a_model_of_ones_own_starts_from_a_file(tmp_path: Path) -> None:
+def test_a_model_of_ones_own_starts_from_a_file(at: Shell, tmp_path: Path) -> None:
     text = (
         "from torch import nn\n\ndef Net():\n"
         "    return nn.Sequential(nn.Conv2d(3, 2, 5, 4), nn.Flatten(), nn.Linear(98, 2))\n"
@@ -195,12 +183,13 @@ def test_a_model_of_ones_own_starts_from_a_file(tmp_path: Path) -> None:
     shapes = {"0.weight": (2, 3, 5, 5), "0.bias": (2,), "2.weight": (2, 98), "2.bias": (2,)}
     ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     save_file(ones, tmp_path / "start.safetensors")
-    with shell(tmp_path) as at:
-        play("docs/own-model.md", at)
+    play("docs/own-model.md", at)
     assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
 
 
-def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path) -> None:
+def test_a_task_with_an_objective_is_made_and_its_model_certified(
+    at: Shell, tmp_path: Path
+) -> None:
     def before(command: Command) -> None:
         if command.text.startswith("precad certify"):
             # A training's model and held-out records; how good it is doesn't matter here.
@@ -209,20 +198,18 @@ def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path
             x = np.random.default_rng(2).normal(size=(3, 64)).astype(np.float32)
             np.savez(tmp_path / "held-out.npz", x=x, y=np.array([1, 2, 3]))
 
-    with shell(tmp_path) as at:
-        play("docs/robustness.md", at, before)
+    play("docs/robustness.md", at, before)
     assert (tmp_path / "radius.png").stat().st_size > 5_000
     assert (tmp_path / "votes.jsonl").is_file()
 
 
-def test_reports_are_made_of_a_run_and_of_both_servers(tmp_path: Path) -> None:
+def test_reports_are_made_of_a_run_and_of_both_servers(at: Shell, tmp_path: Path) -> None:
     small = ("--json", "--output", "demo-run", "--rounds", 2, "--clients", 2)
     printed("-m", "precad", "demo", *small, cwd=tmp_path)
     for server in ("server-a", "server-b"):
         (tmp_path / server).mkdir()
         (tmp_path / server / "state").symlink_to(tmp_path / "demo-run" / "state" / server)
-    with shell(tmp_path) as at:
-        play("docs/report.md", at)
+    play("docs/report.md", at)
     assert (tmp_path / "training.html").stat().st_size > 10_000
     assert (tmp_path / "report.json").is_file()
 
@@ -246,7 +233,7 @@ def write(path: Path, rows: list[list[str]], *names: str) -> None:
         csv.writer(file).writerows([["age", "pressure", "unit", *names], *rows])
 
 
-def test_the_quick_start_is_short_and_ends_in_predictions(tmp_path: Path) -> None:
+def test_the_quick_start_is_short_and_ends_in_predictions(at: Shell, tmp_path: Path) -> None:
     text = (ROOT / START).read_text(encoding="utf-8")
     fences = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)[::-1])
     files = {"columns.toml": fences["toml"], "nets.py": fences["python"]}
@@ -270,8 +257,7 @@ def test_the_quick_start_is_short_and_ends_in_predictions(tmp_path: Path) -> Non
         looks = command.text.startswith(("precad doctor", "precad task check"))
         return joins - 1 if looks else command.line
 
-    with shell(tmp_path) as at:
-        play(START, at, order=order)
+    play(START, at, order=order)
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         said = [row["class"] for row in csv.DictReader(file)]
     for owner in ("ward-1", "ward-2", "ward-3"):

@@ -6,6 +6,7 @@ The first version failed then, after the training: no summary, no plot, no model
 import json
 import os
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -27,14 +28,11 @@ COLLECT_S = 60.0
 def owners_of(folder: Path) -> list[int]:
     """The processes of this run's owners: by where they write."""
     found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                log = (each / "fd" / "1").readlink()
-            except OSError:
-                continue
+    for each in Path("/proc").glob("[0-9]*/fd/1"):
+        with suppress(OSError):
+            log = each.readlink()
             if log.parent == folder / "logs" and log.name.startswith("owner-"):
-                found.append(int(each.name))
+                found.append(int(each.parts[2]))
     return found
 
 

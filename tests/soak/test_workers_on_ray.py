@@ -5,7 +5,6 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +31,11 @@ class Cluster:
         assert self.process.stdout.readline() == "done\n"
 
 
-@contextmanager
-def clustered() -> Iterator[Cluster]:
-    """Each node has room for all workers of both servers."""
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Who has its token may submit; each node has room for all workers of both servers."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
     command = [sys.executable, "-m", "tests.rig.ray_cluster", str(2 * WORKERS)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -43,22 +44,16 @@ def clustered() -> Iterator[Cluster]:
         yield Cluster(process, process.stdout.readline().strip())
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Who has its token may submit."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
-    with clustered() as made:
-        yield made
+def settings(cluster: Cluster, workers: int) -> str:
+    lines = f'workers = {workers}\nworkers_on = "ray"\nray = "{cluster.address}"\n'
+    return lines + 'worker_listen = "0.0.0.0:0"\n'
 
 
 def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
     tmp_path: Path, make_task: Callable[..., Task], cluster: Cluster
 ) -> None:
-    settings = f'workers = {WORKERS}\nworkers_on = "ray"\nray = "{cluster.address}"\n'
-    settings += 'worker_listen = "0.0.0.0:0"\n'
-    task = make_task(64, CHANGES)
-    with deployed(tmp_path, task, settings) as (deployment, crowd), crowd.at_work():
+    task, lines = make_task(64, CHANGES), settings(cluster, WORKERS)
+    with deployed(tmp_path, task, lines) as (deployment, crowd), crowd.at_work():
         crowd.hold_at = 1
         # On a busy machine Ray takes minutes for what it starts first.
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
@@ -103,10 +98,8 @@ def test_servers_whose_cluster_is_gone_end_as_by_a_failure(
     tmp_path: Path, make_task: Callable[..., Task], cluster: Cluster
 ) -> None:
     """Ray ends whoever has lost its head for a minute; a unit starts a server again."""
-    settings = f'workers = 1\nworkers_on = "ray"\nray = "{cluster.address}"\n'
-    settings += 'worker_listen = "0.0.0.0:0"\n'
-    task = make_task(64, CHANGES | {"validation": "proof"})
-    with deployed(tmp_path, task, settings) as (deployment, crowd), crowd.at_work():
+    task, lines = make_task(64, CHANGES | {"validation": "proof"}), settings(cluster, 1)
+    with deployed(tmp_path, task, lines) as (deployment, crowd), crowd.at_work():
         until(deployment, lambda: version(deployment) >= 1)
         cluster.told("end")
         processes = [deployment.processes[name] for name in SERVERS]
