@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Never
 
 import grpc
@@ -17,7 +19,7 @@ from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.process import open_session
-from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session, TrainingDone
 from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
@@ -29,7 +31,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.ring import RingVector
 from precad.common.share.proof_submission import SERVERS
 from precad.common.wire.messages import BODY_WANTED, sign_body
 from precad.dealer.dealer_role import DealerRole
@@ -54,26 +55,22 @@ class Aborted(Exception):
         self.details = details
 
 
-class FakeContext:
+def context_of(certificate: bytes) -> SimpleNamespace:
     """What a servicer sees of a caller whose handshake is over."""
 
-    def __init__(self, certificate: bytes) -> None:
-        self._certificate = certificate
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        return {"x509_pem_cert": [self._certificate]}
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    def done(self) -> bool:
-        return False
-
-    async def send_initial_metadata(self, metadata: Any) -> None:
+    async def send_initial_metadata(_: object) -> None:
         """A body is wanted."""
 
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> Never:
+    async def abort(code: grpc.StatusCode, details: str = "") -> Never:
         raise Aborted(code, details)
+
+    return SimpleNamespace(
+        auth_context=lambda: {"x509_pem_cert": [certificate]},
+        peer=lambda: "ipv4:127.0.0.1:1",
+        done=lambda: False,
+        send_initial_metadata=send_initial_metadata,
+        abort=abort,
+    )
 
 
 class Refusing(grpc.RpcError):
@@ -132,8 +129,7 @@ class Stage:
             for role in (Role.SERVER_A, Role.SERVER_B)
         }
         self.sessions = {
-            role: self.loop.run_until_complete(self._session(role))
-            for role in (Role.SERVER_A, Role.SERVER_B)
+            role: self.loop.run_until_complete(self._session(role)) for role in self._pens
         }
         self.aggregation = {role: AggregationService(s) for role, s in self.sessions.items()}
         self.operation = OperationService(self.sessions[Role.SERVER_A])
@@ -159,12 +155,10 @@ class Stage:
             "dealer": NOWHERE if self.task.has_dealer else None,
             "state": self.folder / role.value,
         }
-        settings: ServerSettings = (
-            ServerASettings(**values, server_b=NOWHERE)
-            if role is Role.SERVER_A
-            else ServerBSettings(**values)
+        of_a = role is Role.SERVER_A
+        session = open_session(
+            role, ServerASettings(**values, server_b=NOWHERE) if of_a else ServerBSettings(**values)
         )
-        session = open_session(role, settings)
         session.event_log.publish(TrainingDone(0, session.model_store.current.digest))
         await asyncio.sleep(0)
         return session
@@ -178,7 +172,7 @@ class Stage:
     def call(self, handler: Callable[..., Any], request: Any, party: str) -> None:
         """One unary call or answered stream, to its end."""
         certificate = (self.folder / "keys" / party / "cert.pem").read_bytes()
-        answer = handler(request, FakeContext(certificate))
+        answer = handler(request, context_of(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
     def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> bool:
@@ -220,26 +214,18 @@ class Stage:
         at_b.CopyFrom(answers["Describe"])
         if at_b.role == "server-a":
             at_b.role = "server-b"
-        stubs: Any = {
-            Role.SERVER_A: _Answers(answers | self._signed(Role.SERVER_A, answers)),
-            Role.SERVER_B: _Answers(
-                {**answers, "Describe": at_b} | self._signed(Role.SERVER_B, answers)
-            ),
-        }
-        self._servers._stubs = stubs
+        stubs: Any = self._servers._stubs
+        for role, own in ((Role.SERVER_A, answers), (Role.SERVER_B, answers | {"Describe": at_b})):
+            # A server says anything under its own signature.
+            pen = self._pens[role]
+            signed = {name: sign_body(pen, role, own[name]) for name in ("Opening", "Statement")}
+            stubs[role] = _Answers(own | signed)
         self._servers.check_task()
         self._servers.enrol(50, 0.2)
         pending = Pending(self.task, CLIENT)
         account = OwnAccount(self.task, 0.2, None, None)
-        take_part(self._servers, account, pending, self._update, clock=_NoPatience())
-
-    def _signed(self, role: Role, answers: dict[str, Any]) -> dict[str, pb.Signed]:
-        """A server says anything under its own signature."""
-        pen = self._pens[role]
-        return {name: sign_body(pen, role, answers[name]) for name in ("Opening", "Statement")}
-
-    def _update(self, _view: object) -> RingVector:
-        return np.zeros(D, dtype=np.int64)
+        zeros = np.zeros(D, dtype=np.int64)
+        take_part(self._servers, account, pending, lambda _: zeros, clock=_NoPatience())
 
 
 class _NoPatience(LeapingClock):
@@ -264,24 +250,17 @@ class _Answers:
                 raise Refusing
             return _Stream(answer) if isinstance(answer, list) else answer
 
-        call.future = lambda request, **_: _Begun(lambda: call(request))  # type: ignore[attr-defined]
+        def future(request: Any, **_: object) -> SimpleNamespace:
+            # It is this client's turn at once, and the call ends when it is asked how.
+            result = partial(call, request)
+            return SimpleNamespace(result=result, initial_metadata=lambda: BODY_WANTED)
+
+        call.future = future  # type: ignore[attr-defined]
         return call
 
 
-class _Begun:
-    """A call that ends when it is asked how."""
-
-    def __init__(self, result: Callable[[], Any]) -> None:
-        self.result = result
-
-    def initial_metadata(self) -> tuple[tuple[str, str], ...]:
-        """It is this client's turn at once."""
-        return BODY_WANTED
-
-
 class _Stream(list[Any]):
-    def cancel(self) -> None:
-        self.clear()
+    cancel = list[Any].clear
 
 
 async def streamed(messages: list[Any]) -> AsyncIterator[Any]:

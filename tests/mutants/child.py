@@ -101,7 +101,6 @@ def _forked(child: Callable[[], tuple[int, Any]], cpu_s: float) -> tuple[int, An
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(reading)
         status = 3
         try:
             soft = int(cpu_s) + 1
@@ -121,10 +120,9 @@ def _forked(child: Callable[[], tuple[int, Any]], cpu_s: float) -> tuple[int, An
             os._exit(status)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
-        text = pipe.read()
+        text = pipe.read() or "null"
     _, status, used = os.wait4(pid, 0)
-    found = json.loads(text) if text else None
-    return os.waitstatus_to_exitcode(status), found, used.ru_utime + used.ru_stime
+    return os.waitstatus_to_exitcode(status), json.loads(text), used.ru_utime + used.ru_stime
 
 
 def _quick_properties() -> None:

@@ -82,16 +82,15 @@ def test_no_sequence_of_openings_costs_more_than_the_account_says(
 
         one.script.on_step = die
         one.run_until_done()
+        named = {each.attempt: max(each.charges) for each in events if isinstance(each, Open)}
         largest: dict[int, int] = defaultdict(int)
-        for each in one.script.sent:
-            if each.x.any():
-                m = max(e for o in events if isinstance(o, Open) and o.attempt == each.attempt
-                        for e in o.charges)  # fmt: skip
-                # No server's word makes more releases of it than this owner has shared it for.
-                shared = {s.attempt for s in one.script.sent
-                          if s.version == each.version and s.x.any()}  # fmt: skip
-                before = sum(attempt < each.attempt for attempt in shared)
-                largest[each.version] = max(largest[each.version], min(m, before))
+        shared = [each for each in one.script.sent if each.x.any()]
+        for each in shared:
+            # No server's word makes more releases of it than this owner has shared it for.
+            attempts_of = {s.attempt for s in shared if s.version == each.version}
+            before = sum(attempt < each.attempt for attempt in attempts_of)
+            m = min(named[each.attempt], before)
+            largest[each.version] = max(largest[each.version], m)
         account = one.open_account()
         assert account.epsilon() >= cost(task, list(largest.values())) * (1 - 1e-12)
         for version, m in largest.items():

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,11 @@ def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
 
 @given(values())
 def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) -> None:
-    try:
-        task = Task.parse(data)
-    except Misconfiguration as refused:
+    if refused := refusal_of(data):
         section, _, field = refused.field.partition(".")
         assert field in data[section] if field else section in data
         return
+    task = Task.parse(data)
     # What headroom promises (docs/soundness.md, "Headroom").
     assert 1 <= task.bound <= MAX_BOUND
     assert 14 * task.bound * task.dimension < 2**63
@@ -110,9 +110,7 @@ def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
     data["projections"] = max(100, data["projections"])
     task = Task.parse(data)
     again = read_task(task.canonical)
-    assert again.digest == task.digest
-    assert again.canonical == task.canonical
-    assert again == task
+    assert (again, again.digest, again.canonical) == (task, task.digest, task.canonical)
     # And it is canonical: keys sorted, no space, in whatever order the values came.
     shuffled = {key: data[key] for key in reversed(data)}
     assert Task.parse(shuffled).digest == task.digest
@@ -156,17 +154,13 @@ CHANGES = (
 def test_every_field_is_in_the_digest(make_task: Any) -> None:
     digests = [make_task().digest, *(make_task(8, {path: value}).digest for path, value in CHANGES)]
     assert len(set(digests)) == len(CHANGES) + 1
-    leaves = set()
 
-    def walk(values: dict[str, Any], path: str) -> None:
+    def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
         for key, value in values.items():
-            if isinstance(value, dict):
-                walk(value, f"{path}{key}.")
-            else:
-                leaves.add(path + key)
+            nested = isinstance(value, dict)
+            yield from leaves(value, f"{path}{key}.") if nested else (path + key,)
 
-    walk(json.loads(make_task().canonical), "")
-    assert leaves == {path for path, _ in CHANGES}
+    assert set(leaves(json.loads(make_task().canonical))) == {path for path, _ in CHANGES}
 
 
 @settings(max_examples=200)
@@ -183,9 +177,10 @@ def test_no_bytes_crash_the_reader(data: bytes) -> None:
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 """Blanks, dots, quotes, emoji, control characters, and none at all."""
-leaves = st.one_of(keys, st.booleans(), st.integers(), st.floats(allow_nan=False))
+scalars = st.one_of(keys, st.booleans(), st.integers(), st.floats(allow_nan=False))
 written = st.recursive(
-    leaves, lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(keys, one, max_size=3))
+    scalars,
+    lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(keys, one, max_size=3)),
 )
 
 
