@@ -4,15 +4,12 @@ Each line is one fault, or several that belong together: who dies, and before or
 its steps. Whoever dies is started again at once; two further rounds must then get done.
 """
 
-import signal
 from typing import Any
 
 import pytest
-from tests.faults.process_invariants import check, kill_all, own_account
+from tests.faults.process_invariants import check, kill_all
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order
 from tests.soak.conftest import Deploy
-
-from precad.common.identifiers import Role
 
 ROUNDS = 3
 
@@ -195,42 +192,3 @@ def test_killed_at_the_beginning_or_the_end_the_training_gets_done(
     check(deployment)
     finals = {deployment.rounds(role)[max(deployment.rounds(role))][4] for role in SERVER_ROLES}
     assert len(finals) == 1
-
-
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_client_that_comes_back_in_time_never_samples_again(
-    deploy: Deploy,
-    lost: bool,  # noqa: FBT001 -- pytest gives it by name
-) -> None:
-    """The round is still open: what was kept is sent; when it is lost, the round is sat out."""
-    # Enough for a client to be back in time on a machine that does four other things.
-    deployment = running(deploy, collect_s=60.0)
-
-    def submitted(what: str = "submitted") -> set[int]:
-        """Rounds that ward-0 began to send something for, or that all was ``delivered`` for."""
-        return {note[what] for note in deployment.notes("ward-0") if what in note}
-
-    # The round stays open until the client is back: A stands still before it closes it.
-    held = "server-a pause-before Attempts.begin, server-a pause-before Inbox.close"
-    deployment.hold(*orders_of(held))
-    deployment.order(orders_of("ward-0 after OwnAccount.charge"))
-    deployment.let_go("server-a")
-    assert deployment.processes["ward-0"].wait() == -signal.SIGKILL
-    number = max(deployment.rounds(Role.SERVER_A.value))
-    version = max(own_account(deployment, "ward-0"))
-    assert version == deployment.rounds(Role.SERVER_A.value)[number][1]
-    pending = deployment.folder / "state" / "ward-0" / "pending.bin"
-    assert pending.stat().st_mode & 0o777 == 0o600
-    if lost:
-        pending.unlink()
-    deployment.restart_the_dead()
-    deployment.wait_for(
-        lambda: number in submitted("delivered") or "sitting" in deployment.log("ward-0")
-    )
-    deployment.let_go("server-a")
-    deployment.strike(())
-    kill_all(deployment)
-    check(deployment)
-    charged = deployment.charges(Role.SERVER_A.value).get(number, set())
-    sat_out = "sitting it out" in deployment.log("ward-0")
-    assert (number in submitted(), sat_out, "ward-0" in charged) == (not lost, lost, not lost)

@@ -5,7 +5,6 @@ back had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
 """
 
 import shutil
-import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -152,49 +151,3 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
         deployment.operator(server).allow("attempts", version)
     deployment.strike(())
     require_sound(deployment, "was forgotten by both servers")
-
-
-@pytest.mark.parametrize("role", SERVER_ROLES)
-def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_word(
-    deployment: FaultyDeployment, role: str
-) -> None:
-    """State and journal are gone, without a copy, while the other may have sent its share."""
-    deployment.order([Order(role, "after", "Attempts.sent")])
-    deployment.wait_for(lambda: deployment.processes[role].poll() is not None)
-    done = max(deployment.rounds(role))
-    known = charged(deployment, role)
-    shutil.rmtree(state(deployment, role))
-    shutil.rmtree(state(deployment, f"{role}-journal"))
-    deployment.restart_the_dead()
-    deployment.wait_for(lambda: "write-off" in error_of(deployment, Role(role)))
-    go_on(deployment, done)
-    require_sound(deployment)
-    now = charged(deployment, role)
-    assert all(now[client] >= count for client, count in known.items())
-
-
-def test_after_three_opened_attempts_the_operators_of_both_decide(
-    deployment: FaultyDeployment,
-) -> None:
-    """Each opened attempt shows a server the outcome of a check of the same update."""
-    deployment.order([Order("server-a", "before", "Attempts.prepare")] * 3)
-
-    def waits(role: Role) -> bool:
-        deployment.restart_the_dead()
-        return "waits for the operators" in error_of(deployment, role)
-
-    deployment.wait_for(lambda: waits(Role.SERVER_A))
-    assert not deployment.open_orders()
-    deployment.wait_for(lambda: waits(Role.SERVER_B))
-    version = deployment.operator(Role.SERVER_A).status().version
-    opened = len([v for _, v, *_ in deployment.rounds("server-a").values() if v == version])
-    assert opened == 3
-    # One server's operators alone change nothing.
-    deployment.operator(Role.SERVER_A).allow("attempts", version)
-    done = deployment.done()
-    deployment.wait_for(lambda: waits(Role.SERVER_B))
-    assert deployment.done() == done
-    deployment.operator(Role.SERVER_B).allow("attempts", version)
-    deployment.strike(())
-    ends = {process.poll() for process in deployment.processes.values()}
-    assert ends <= {0, -signal.SIGKILL, None}
