@@ -85,9 +85,7 @@ ORPHAN = f"""subprocess.run([sys.executable, '-c', "import subprocess; {CHILD}"]
 
 
 @pytest.mark.parametrize("body", [STOPPED, ORPHAN], ids=["stopped", "orphan"])
-def test_what_is_left_running_fails_the_run_by_name_and_is_killed(
-    tmp_path: Path, body: str
-) -> None:
+def test_what_is_left_running_fails_the_run_and_is_killed(tmp_path: Path, body: str) -> None:
     path = tmp_path / "test_one.py"
     path.write_text(LEAVES_ONE.format(body=body), encoding="utf-8")
     # Its own settings: another file of them may lie in a folder above.

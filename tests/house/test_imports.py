@@ -281,22 +281,20 @@ def weak_randomness(tree: ast.AST) -> list[str]:
     return found + [name for name, _ in calls(tree) if within(name, RANDOM) or name in WEAK]
 
 
-def found_in(
-    files: list[Path], wrong: Callable[[ast.AST], list[str]]
-) -> list[tuple[str, list[str]]]:
+def hits(files: list[Path], wrong: Callable[[ast.AST], list[str]]) -> list[tuple[str, list[str]]]:
     found = [(relative(path), wrong(tree_of(path))) for path in files]
     return [each for each in found if each[1]]
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_nothing_is_unpickled_or_evaluated(part: str) -> None:
-    assert found_in(sources(part), dangers) == []
+    assert hits(sources(part), dangers) == []
 
 
 def test_secrets_come_from_no_statistical_generator() -> None:
     files = sources(*SECRET)
     assert len(files) > 40
-    assert found_in(files, weak_randomness) == []
+    assert hits(files, weak_randomness) == []
 
 
 @pytest.mark.parametrize(
@@ -316,9 +314,7 @@ def test_secrets_come_from_no_statistical_generator() -> None:
         (weak_randomness, "import torch\ntorch.randint(3)"),
     ],
 )
-def test_the_checks_see_what_is_dangerous(
-    check: Callable[[ast.AST], list[str]], source: str
-) -> None:
+def test_the_checks_see_the_dangerous(check: Callable[[ast.AST], list[str]], source: str) -> None:
     assert check(ast.parse(source))
 
 

@@ -25,12 +25,13 @@ from precad.dealer.process import collect
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
 NAME = re.compile(r"\bprecad_\w+")
+Both = tuple[list[Metric], list[Metric]]
 OWN = {"up"}
 """Prometheus' own metric of every target."""
 
 
 @pytest.fixture
-def metrics(tmp_path: Path) -> Iterator[tuple[list[Metric], list[Metric]]]:
+def metrics(tmp_path: Path) -> Iterator[Both]:
     """What a server shows, and what the dealer shows that nobody has called."""
     task = small_task(8, {"privacy.epsilon_limit": 3.0})
     store = open_store("sqlite://", task, Role.SERVER_A)
@@ -47,7 +48,7 @@ def full_name(metric: Metric) -> str:
 
 
 @pytest.fixture
-def shown(metrics: tuple[list[Metric], list[Metric]]) -> set[str]:
+def shown(metrics: Both) -> set[str]:
     return {full_name(metric) for part in metrics for metric in part}
 
 
@@ -56,9 +57,7 @@ def dashboard() -> Any:
     return json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
 
 
-def test_names_are_prometheus_own_and_the_page_lists_each_part_s_and_why_they_name_nobody(
-    metrics: tuple[list[Metric], list[Metric]],
-) -> None:
+def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(metrics: Both) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     head = r"^\| (?:a server's|the dealer's) \| says \| names nobody, because \|\n.+\n"
     _, *tables = re.split(head, page, flags=re.MULTILINE)
@@ -73,9 +72,7 @@ def test_names_are_prometheus_own_and_the_page_lists_each_part_s_and_why_they_na
         assert sorted(listed) == sorted(map(full_name, part))
 
 
-def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(
-    metrics: tuple[list[Metric], list[Metric]],
-) -> None:
+def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(metrics: Both) -> None:
     """So that the first call is an increase."""
     halves = next(metric for metric in metrics[1] if full_name(metric) == "precad_halves_total")
     found = [(sample.labels["server"], sample.value) for sample in halves.samples]
@@ -99,9 +96,7 @@ def metrics_in(expression: str) -> set[str]:
     return set(re.findall(r"[a-zA-Z_]\w*(?!\w*\s*\()", bare)) - {"by"}
 
 
-def test_the_dashboard_asks_for_every_metric_and_for_nothing_else(
-    dashboard: Any, shown: set[str]
-) -> None:
+def test_the_dashboard_asks_for_every_metric_and_no_more(dashboard: Any, shown: set[str]) -> None:
     asked = {name for target in targets(dashboard) for name in metrics_in(target["expr"])}
     assert asked == shown | OWN
 

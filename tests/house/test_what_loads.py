@@ -108,9 +108,7 @@ def test_who_expands_a_mask_loads_nothing_else_of_a_submission() -> None:
     assert shared == {"", ".errors", ".identifiers", ".ring"}
 
 
-def test_keys_are_not_made_where_their_folder_cannot_be_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_no_keys_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(Misconfiguration, match="make keys on Linux"):
         Deployment.create(tmp_path)
@@ -181,9 +179,7 @@ def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:
     return {name for name in LEAST_EXTRA if DISTRIBUTIONS.get(name, name) not in there}
 
 
-def test_each_extra_has_what_its_role_loads_and_nothing_that_it_does_not(
-    extras: dict[str, set[str]],
-) -> None:
+def test_each_extra_has_what_its_role_loads_and_no_more(extras: dict[str, set[str]]) -> None:
     named = {DISTRIBUTIONS.get(name, name) for name in LEAST_EXTRA}
     assert named == extras["demo"] - extras[""] - {"sklearn"}
     for name, extra in LEAST_EXTRA.items():
@@ -235,9 +231,7 @@ for step in sys.argv[1:]:
 @pytest.mark.parametrize(
     "chain", [("", "client", "simulation"), ("dealer",), ("plan", "report"), ("server",)]
 )
-def test_a_part_loads_with_nothing_but_its_extra(
-    extras: dict[str, set[str]], chain: tuple[str, ...]
-) -> None:
+def test_a_part_needs_its_extra_alone(extras: dict[str, set[str]], chain: tuple[str, ...]) -> None:
     """One process for parts of which each needs more than the one before."""
     absent = [lacking(extras, each) for each in chain]
     assert all(more >= less for more, less in pairwise(absent))
@@ -296,9 +290,7 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
         ("import precad; precad.DataOwner", r"DataOwner needs torch.*precad.client."),
     ],
 )
-def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
-    program: str, words: str
-) -> None:
+def test_the_sdk_without_its_extra_is_an_error_that_names_it(program: str, words: str) -> None:
     said = run(WITHOUT + program, set(LEAST_EXTRA))
     last = said.stderr.strip().splitlines()[-1]
     assert re.match(rf"precad\.common\.errors\.MissingPackage: .*{words}", last)

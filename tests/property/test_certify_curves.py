@@ -117,9 +117,7 @@ def test_a_larger_epsilon_widens(epsilon: float, more: float, delta: float, k: i
 
 @settings(max_examples=15)
 @given(mechanisms, st.integers(1, 20), directions)
-def test_exact_is_never_worse_than_any_other(
-    m: SampledGaussian, k: int, direction: Direction
-) -> None:
+def test_exact_is_never_worse_than_others(m: SampledGaussian, k: int, direction: Direction) -> None:
     exact = ExactGroups(m)
     curves = exact.curves(k, direction)
     others = (exact.as_approximate(), exact.as_approximate(1e-5), Iterated(exact), RenyiGroups(m))

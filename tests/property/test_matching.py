@@ -72,7 +72,7 @@ def both(pairs: Pairs) -> tuple[Matched, Matched]:
 
 
 @given(cohorts)
-def test_both_servers_agree_on_every_client_and_the_same_signed_bytes_alone_match(
+def test_both_servers_agree_on_everybody_and_the_same_signed_bytes_alone_match(
     pairs: Pairs,
 ) -> None:
     a, b = both(pairs)
@@ -97,7 +97,7 @@ ALL: list[Claim | Rejection] = [Claim(0), *Rejection]
 
 
 @pytest.mark.parametrize(("at_a", "at_b"), list(itertools.product(ALL, ALL)))
-def test_every_pair_of_outcomes_has_one_reason(
+def test_each_two_outcomes_have_one_reason(
     at_a: Claim | Rejection, at_b: Claim | Rejection
 ) -> None:
     a, b = both([(at_a, at_b)])

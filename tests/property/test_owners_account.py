@@ -151,9 +151,7 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
 
 @quick
 @given(cuts=st.lists(st.integers(1, 120), max_size=6))
-def test_lines_that_crashes_cut_short_cost_nothing_and_hide_nothing(
-    tasks: tuple[Task, Task], cuts: list[int]
-) -> None:
+def test_lines_cut_short_cost_and_hide_nothing(tasks: tuple[Task, Task], cuts: list[int]) -> None:
     with in_memory() as folder:
         path = Path(folder) / "participations.log"
         sent = []

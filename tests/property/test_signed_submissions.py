@@ -161,9 +161,7 @@ def test_damaged_certificates_are_refused_and_never_crash(at: int, flip: int, ju
 
 @FEW
 @given(st.binary(max_size=90), st.lists(st.binary(max_size=5000), max_size=6))
-def test_a_header_survives_the_wire_and_its_signature_has_bounds(
-    value: bytes, certificates: list[bytes]
-) -> None:
+def test_a_header_survives_the_wire_within_bounds(value: bytes, certificates: list[bytes]) -> None:
     pair = pair_of(small_task())
     for submission in pair:
         data = header_to_wire(submission).SerializeToString()
@@ -344,9 +342,7 @@ def test_two_certificates_of_one_client_are_unmatched_on_both(servers: Servers) 
     servers.both_say(Rejection.UNMATCHED)
 
 
-def test_what_the_other_server_says_otherwise_is_unmatched_and_touches_nobody_else(
-    servers: Servers,
-) -> None:
+def test_what_the_other_server_says_otherwise_touches_that_client_alone(servers: Servers) -> None:
     servers.send(*pair_of(servers.task), *pair_of(servers.task, TWO))
     at_b = servers.match(lambda held: HeldList.listing(["00" * 32, held.signed[1]]))[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}

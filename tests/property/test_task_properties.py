@@ -76,7 +76,7 @@ def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) ->
 
 
 @given(values(usual | borders), st.sampled_from([None, 1e4]))
-def test_the_fractional_bits_that_a_refusal_names_make_a_task_and_no_others_nearer_do(
+def test_a_refusal_names_the_nearest_bits_that_do(
     data: dict[str, Any], noise: float | None
 ) -> None:
     """At the borders noise may be enough for any number of bits."""

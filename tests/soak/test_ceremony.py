@@ -84,9 +84,7 @@ def play(all_of_them: dict[str, Organisation], folder: Path, *, dealer: bool) ->
 @pytest.mark.parametrize(
     ("form", "dealer"), [("namespaces", True), ("loopback", True), ("loopback", False)]
 )
-def test_three_organisations_train_after_the_page_alone(
-    tmp_path: Path, form: str, *, dealer: bool
-) -> None:
+def test_three_organisations_train_by_the_page(tmp_path: Path, form: str, *, dealer: bool) -> None:
     """On three addresses of one loopback too, which is all that some machines allow."""
     with organisations(tmp_path, apart=form == "namespaces") as (all_of_them, network):
         where = "network namespaces" if network.separate else "three addresses of one loopback"

@@ -146,9 +146,7 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
 
 
 @pytest.mark.parametrize("party", SERVER_ROLES)
-def test_with_proofs_killed_at_any_step_of_validation_the_training_goes_on(
-    deploy: Deploy, party: str
-) -> None:
+def test_with_proofs_killed_in_validation_the_training_goes_on(deploy: Deploy, party: str) -> None:
     """All other steps are the same code, under either check."""
     deployment = running(deploy, validation="proof")
     for step in PROOF_STEPS:
@@ -180,9 +178,7 @@ def test_with_proofs_killed_at_any_step_of_validation_the_training_goes_on(
         ),
     ],
 )
-def test_killed_at_the_beginning_or_the_end_the_training_gets_done(
-    deploy: Deploy, orders: str
-) -> None:
+def test_killed_at_the_beginning_or_end_the_training_gets_done(deploy: Deploy, orders: str) -> None:
     deployment = deploy(ROUNDS)
     deployment.order(orders_of(orders))
     deployment.start_all()

@@ -50,9 +50,7 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     assert f"{attackers} of them bad: {attack}" in run.stderr
 
 
-def test_a_run_with_an_objective_ends_with_one_report_of_all_three_robustnesses(
-    tmp_path: Path,
-) -> None:
+def test_a_run_with_an_objective_ends_with_a_report_of_three_robustnesses(tmp_path: Path) -> None:
     rounds, clients = 3, 3
     run = demo(
         tmp_path / "run", *("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients)
@@ -77,9 +75,7 @@ def test_a_run_with_an_objective_ends_with_one_report_of_all_three_robustnesses(
     assert (run.folder / "certificate.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_with_proofs_the_same_is_rejected_and_a_malicious_server_is_accounted_for(
-    tmp_path: Path,
-) -> None:
+def test_with_proofs_the_same_is_rejected_and_a_bad_server_is_accounted_for(tmp_path: Path) -> None:
     rounds, clients = 3, 3
     run = demo(
         tmp_path / "run",

@@ -91,7 +91,7 @@ ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ADDRESS)
-def test_a_cluster_gives_what_one_process_gives_also_when_a_node_is_lost_amid_a_cell(
+def test_a_cluster_that_loses_a_node_gives_what_a_process_gives(
     tmp_path: Path, backend: str
 ) -> None:
     plugin = tmp_path / "held.py"

@@ -117,7 +117,7 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
         prometheus.wait()
 
 
-def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer(
+def test_all_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(
     watched: Watched,
 ) -> None:
     deployment = watched.deployment

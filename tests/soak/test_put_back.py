@@ -123,9 +123,7 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
     assert len(masks) == len(set(masks)), "masks of one attempt were used twice"
 
 
-def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
-    deployment: FaultyDeployment,
-) -> None:
+def test_an_attempt_that_both_forgot_waits_for_the_operators(deployment: FaultyDeployment) -> None:
     """The dealer alone remembers it, surely once it has answered: its release may have left."""
     for role in SERVER_ROLES:
         back_up(deployment, role)

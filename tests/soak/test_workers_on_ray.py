@@ -81,7 +81,7 @@ print("in", ray.get(ray.remote(lambda: 1).remote()))
 
 
 @pytest.mark.parametrize("token", [None, "0" * 32])
-def test_whoever_reaches_the_clusters_ports_without_its_token_runs_nothing_there(
+def test_without_the_clusters_token_nobody_runs_anything(
     cluster: Cluster, token: str | None
 ) -> None:
     """A program there could read the servers' keys."""

@@ -104,9 +104,7 @@ THETA = np.array([0.0, -0.0, 1.5, -2.25, 1e-300, 3.0, 0.1, -7.0])
     ],
     ids=["float32", "float64"],
 )
-def test_a_models_digest_is_sha256_of_these_bytes(
-    theta: ModelVector, layout: str, pinned: str
-) -> None:
+def test_a_models_digest_is_of_these_bytes(theta: ModelVector, layout: str, pinned: str) -> None:
     shapes = spelled("tensor", b"w", 2, 3), spelled("tensor", b"b", 2)
     data = spelled("model", OF_TASK.value, 5, *shapes) + struct.pack("<Q", 8)
     expected = hashlib.sha256(data + struct.pack(layout, *theta)).hexdigest()
