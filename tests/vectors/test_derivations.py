@@ -1,4 +1,7 @@
-"""Pinned bytes: what two versions of precad must agree on to take part in one task."""
+"""Pinned bytes of tasks, rosters and models: what two versions of precad must agree on.
+
+Of contexts, derived keys, masks and rows: test_submission.py and test_proof.py.
+"""
 
 import hashlib
 import struct
@@ -6,17 +9,14 @@ import tomllib
 
 import numpy as np
 import pytest
-from tests.vectors.proof_reference import derived, spelled
+from tests.vectors.proof_reference import spelled
 
-from precad.common.identifiers import ClientId, Digest, Secret
-from precad.common.kernel import Rows
+from precad.common.identifiers import ClientId, Digest
 from precad.common.model import ModelVector, initial_vector, model_digest, unrounded_start
-from precad.common.ring import Keystream, derive, encode_context
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
-KEY = Secret(bytes(range(32)))
 TASK = """\
 name = "ward-study"
 fractional_bits = 20
@@ -36,27 +36,6 @@ rounds = 60
 clients = 10
 max_expected_records = 60.0
 """
-
-
-def test_context_derived_key_and_keystream() -> None:
-    """The key is HKDF-SHA256 (RFC 5869), the stream AES-256-CTR."""
-    context = ("row-secret", b"ab", 7)
-    assert encode_context("share", b"ab", 7).hex() == (
-        "0f000000"
-        "7072656361642f76312f7368617265"  # precad/v1/share
-        "02000000"
-        "6162"
-        "08000000"
-        "0700000000000000"
-    )
-    assert derive(KEY, *context).reveal() == derived(KEY.reveal(), *context)
-    assert derive(KEY, *context).reveal().hex() == (
-        "c71cc49be41f1bb87039690e87a6ecce07433c84a20f65cd757085424f86449e"
-    )
-    data = Keystream(KEY, "share", b"ab", 7).read(32)
-    assert data.hex() == "de72574fe1b32c88c42d8c8e8c5fcb75b56fd244e014f8bbd7479385dfaf9bef"
-    words = Keystream(KEY, "share", b"ab", 7).words(4)
-    assert words.tolist() == np.frombuffer(data, "<i8").tolist()
 
 
 def test_roster() -> None:
@@ -135,34 +114,3 @@ def test_a_uniform_start_is_pinned() -> None:
     assert unrounded_start(section).tolist() == expected
     assert expected[0] == 0.24826077858897005
     assert initial_vector(section).tobytes() == struct.pack("<8f", *expected)
-
-
-# For the coordinates 0 to 63 and then 64 to 127, for each row of the range test: u, v.
-MASKS = [
-    [
-        [0x4D28CDB1E27288F1, 0x3545B4F10C8DC841],
-        [0x644BAD9AA07ABF50, 0x2267340BDC8C05E8],
-        [0xC8C82DBE9BB63B73, 0x929D4292A4650CB0],
-    ],
-    [
-        [0xE18D0E71A6D3A166, 0xF6402483D2D720CC],
-        [0x4399B4BFD9088D56, 0x02BC8C965E083F79],
-        [0x20BCB386204728A1, 0xE9F128C52DA08A1B],
-    ],
-]
-
-
-def test_projections_are_what_the_masks_of_rows_say() -> None:
-    stream = Keystream(KEY, "validate/rows").read(96)
-    assert np.frombuffer(stream, dtype="<u8").reshape(2, 3, 2).tolist() == MASKS
-    x = (np.arange(70, dtype=np.int64) - 35) * 0x0123_4567_89AB_CDEF
-    rows = Rows(KEY, 70, 3)
-    rows.absorb(x)
-    z = [-4181261990040831645, -5165088340638674385, -1721696113546224554]
-    assert rows.z().tolist() == z
-    for row in range(3):
-        said = 0
-        for place, value in enumerate(x.tolist()):
-            u, v = MASKS[place // 64][row]
-            said += value * ((u >> place % 64 & 1) - (v >> place % 64 & 1))
-        assert (said - z[row]) % 2**64 == 0

@@ -93,7 +93,8 @@ def test_commitments(letter: str) -> None:
 def test_masks_are_aes_256_ctr_under_a_key_by_hkdf(letter: str) -> None:
     names = made("ctx", "commitment_a", "commitment_b")
     stream = mask_stream(GOOD.secret(f"seed_{letter}"), ROLES[letter], *map(Digest, names))
-    key = derived(*given(f"seed_{letter}"), "mask", f"server-{letter}".encode(), *names)
+    (seed,) = given(f"seed_{letter}")
+    key = derived(seed, "mask", f"server-{letter}".encode(), *names)
     expected = np.frombuffer(ctr(key, 0, 2), "<i8").tolist()
     assert stream.words(4).tolist() == expected == MADE[f"mask_{letter}"]
 
