@@ -25,12 +25,14 @@ from precad.protos import precad_pb2 as pb
 A, B = Role.SERVER_A, Role.SERVER_B
 
 
-def _headers() -> list[bytes]:
-    parts = [part for check in ("crypten", "proof") for part in pair(check)]
-    return [header_to_wire(part).SerializeToString() for part in parts]
-
-
-@target("submission-header", _headers)
+@target(
+    "submission-header",
+    lambda: [
+        header_to_wire(part).SerializeToString()
+        for check in ("crypten", "proof")
+        for part in pair(check)
+    ],
+)
 def _header(data: bytes) -> None:
     message = parsed(pb.SubmissionHeader, data)
     if message is not None:

@@ -74,11 +74,10 @@ def _held(data: bytes) -> None:
 # Tasks, settings and rosters.
 
 
-def _toml_tasks() -> list[bytes]:
-    return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
-
-
-_file("task-toml", Task.load, ".toml", _toml_tasks)
+_file(
+    *("task-toml", Task.load, ".toml"),
+    lambda: [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()],
+)
 target("task-canonical", lambda: [stage().task.canonical])(read_task)
 _file(
     *("roster", lambda path: Roster.load(path, stage().task), ".toml"),

@@ -99,7 +99,10 @@ MESSAGES: tuple[type[messages.Message], ...] = (
 
 
 def _peer_messages() -> list[bytes]:
-    digest, seal = "ab" * 32, _head()
+    task = stage().task.digest
+    head = head_of(task, attempt=1, history=str(history_start(task)))
+    seal = _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
+    digest = "ab" * 32
     prepared = {"version": 1, "attempt": 1, "valid_set": digest, "bound": True}
     fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
     values: list[dict[str, Any]] = [
@@ -200,13 +203,6 @@ def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
 def _seals(role: Role) -> ServerSignatures:
     session = stage().sessions[role]
     return ServerSignatures(session.task.digest, role, session.signer, session.verifier)
-
-
-def _head() -> dict[str, Any]:
-    """A's newest head, signed."""
-    task = stage().task.digest
-    head = head_of(task, attempt=1, history=str(history_start(task)))
-    return _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
 
 
 def _journals() -> list[bytes]:

@@ -25,24 +25,20 @@ def test_a_page_with_commands_has_a_test_that_types_them(page: str) -> None:
     assert any(re.search(named, path.read_text("utf-8")) for path in tests)
 
 
-def require_taken(command: str) -> None:
-    words = shlex.split(command, comments=True)[1:]
-    ends = [place for place, word in enumerate(words) if word in {"&", ">", "|", "||", "&&", ";"}]
-    words = words[: min(ends, default=len(words))]
-    inner, context = MAIN, None
-    while hasattr(inner, "list_commands") and words and not words[0].startswith("-"):
-        inner, words = inner.get_command(context, words[0]), words[1:]
-        assert inner is not None
-    if words != ["--version"]:
-        inner.make_context("precad", words)
-
-
 @pytest.mark.parametrize("page", sorted({each.page for each in PARSED}))
 def test_a_command_is_taken_as_it_stands(page: str) -> None:
     """Also where it isn't run: names and options are right."""
     for command in (each for each in PARSED if each.page == page):
+        words = shlex.split(command.text, comments=True)[1:]
+        ends = [at for at, word in enumerate(words) if word in {"&", ">", "|", "||", "&&", ";"}]
+        words = words[: min(ends, default=len(words))]
+        inner, context = MAIN, None
         try:
-            require_taken(command.text)
+            while hasattr(inner, "list_commands") and words and not words[0].startswith("-"):
+                inner, words = inner.get_command(context, words[0]), words[1:]
+                assert inner is not None
+            if words != ["--version"]:
+                inner.make_context("precad", words)
         except (ClickException, AssertionError) as error:
             pytest.fail(f"{page}:{command.line}: {command.text}: {error!r}")
 

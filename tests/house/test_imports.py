@@ -95,11 +95,6 @@ def imported(tree: ast.AST) -> Iterator[str]:
                 yield from (str(module), *(f"{module}.{alias.name}" for alias in names))
 
 
-@cache
-def imports_of(path: Path) -> tuple[str, ...]:
-    return tuple(imported(tree_of(path)))
-
-
 def within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == p or module.startswith(f"{p}.") for p in packages)
 
@@ -109,7 +104,9 @@ def relative(path: Path) -> str:
 
 
 def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str, str]]:
-    return [(relative(path), each) for path in files for each in imports_of(path) if wrong(each)]
+    return [
+        (relative(path), each) for path in files for each in imported(tree_of(path)) if wrong(each)
+    ]
 
 
 @pytest.mark.parametrize("part", PARTS)

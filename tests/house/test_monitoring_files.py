@@ -90,14 +90,12 @@ def targets(dashboard: Any) -> list[dict[str, str]]:
     return [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
 
 
-def metrics_in(expression: str) -> set[str]:
-    """Names that are neither functions, labels nor within a selector."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", "", expression)
-    return set(re.findall(r"[a-zA-Z_]\w*(?!\w*\s*\()", bare)) - {"by"}
-
-
 def test_the_dashboard_asks_for_every_metric_and_no_more(dashboard: Any, shown: set[str]) -> None:
-    asked = {name for target in targets(dashboard) for name in metrics_in(target["expr"])}
+    asked = set()
+    for target in targets(dashboard):
+        # Names that are neither functions, labels nor within a selector.
+        bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", "", target["expr"])
+        asked |= set(re.findall(r"[a-zA-Z_]\w*(?!\w*\s*\()", bare)) - {"by"}
     assert asked == shown | OWN
 
 

@@ -73,16 +73,6 @@ def load(kind: str, seed: int) -> Iterator[None]:
         changing.join()
 
 
-def clone(where: Path) -> None:
-    shutil.rmtree(where, ignore_errors=True)
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(where)], check=True)
-
-
-def is_of(where: Path, of: str) -> bool:
-    """Whether a clone is there already, set up, of this commit."""
-    return (where / ".venv" / ".ready").exists() and git("rev-parse", "HEAD", at=where) == of
-
-
 def environment() -> dict[str, str]:
     """Nothing of this process's own but what any shell has."""
     kept = ("HOME", "PATH", "LANG", "TERM", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "CI")
@@ -146,8 +136,11 @@ def main() -> None:
     given = parser.parse_args()
     of, bad = commit(), 0
     for number in range(given.runs):
-        if given.fresh or not is_of(KEPT, of):
-            clone(KEPT)
+        # One that is there already, set up, of this commit, is kept.
+        there = (KEPT / ".venv" / ".ready").exists() and git("rev-parse", "HEAD", at=KEPT) == of
+        if given.fresh or not there:
+            shutil.rmtree(KEPT, ignore_errors=True)
+            subprocess.run(["git", "clone", "--quiet", str(ROOT), str(KEPT)], check=True)
         found = run(KEPT, given.load, given.seed + number) | {"fresh": given.fresh}
         keep(given.output, found, of)
         bad += found["status"] != 0

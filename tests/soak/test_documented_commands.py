@@ -108,28 +108,24 @@ COMMENTED = ("README.md", "docs/identity.md", "docs/quick-start.md")
 """Their comments explain, and aren't what is printed."""
 
 
-def trained_by_hand(at: Shell) -> None:
+def test_by_hand_a_training_ends_with_a_model_that_predicts(at: Shell, tmp_path: Path) -> None:
     """Settings of all parties in one folder, as README's commands name them."""
     values = task().model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"] |= {"clients": 1, "min_clients": 1}
-    (at.folder / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
     rng = np.random.default_rng(1)
     x = rng.normal(size=(40, 2)).astype(np.float32)
     y = (x.sum(axis=1) > 0).astype(np.int64)
-    records = write_client_data(at.folder, ClientId(OWNER), x, y)
+    records = write_client_data(tmp_path, ClientId(OWNER), x, y)
     addresses = dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
-    write_parties(at.folder, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60)
+    write_parties(tmp_path, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60)
     # The page's owner has a file of its own name, and a certificate that `keys init` numbered.
-    (at.folder / f"{OWNER}.toml").rename(at.folder / "ward-3.toml")
-    (at.folder / "state" / OWNER).mkdir(parents=True)
+    (tmp_path / f"{OWNER}.toml").rename(tmp_path / "ward-3.toml")
+    (tmp_path / "state" / OWNER).mkdir(parents=True)
     at.names["a.example:7301"] = addresses["server-a"]
-    np.savez(at.folder / "known.npz", x=x, y=y)
-    np.savez(at.folder / "new.npz", x=x[:5])
-
-
-def test_by_hand_a_training_ends_with_a_model_that_predicts(at: Shell, tmp_path: Path) -> None:
-    trained_by_hand(at)
+    np.savez(tmp_path / "known.npz", x=x, y=y)
+    np.savez(tmp_path / "new.npz", x=x[:5])
     *_, status = play("README.md", at)
     assert "3" in re.findall(r"version +(\d+)", status)
     _, evaluated = play("docs/trained-model.md", at)

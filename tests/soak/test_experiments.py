@@ -122,7 +122,9 @@ def test_a_cluster_that_loses_a_node_gives_what_a_process_gives(
             env=environment | {ADDRESS[backend]: address},
         ) as driver:
             try:
-                until(partial(two_have_begun, tmp_path, driver), "two cells at a time")
+                begun = partial(tmp_path.glob, "begun-*")
+                until(lambda: driver.poll() is not None or len(list(begun())) >= 2, "two cells")
+                assert driver.poll() is None
                 cluster.stdin.write("kill\n")
                 cluster.stdin.flush()
                 assert cluster.stdout.readline() == "done\n"
@@ -138,8 +140,3 @@ def test_a_cluster_that_loses_a_node_gives_what_a_process_gives(
     together = Kept(tmp_path, "held", Scale.SMALL).of(EXPERIMENTS[WHOLE].all_cells(Scale.SMALL))
     assert [r.values for r in together] == [r.values for r in alone]
     assert [r.settings for r in together] == [r.settings for r in alone]
-
-
-def two_have_begun(folder: Path, driver: "subprocess.Popen[str]") -> bool:
-    assert driver.poll() is None
-    return len(list(folder.glob("begun-*"))) >= 2

@@ -46,20 +46,6 @@ def require_sound(deployment: FaultyDeployment, says: str = "") -> None:
         assert audit_ledger(url(deployment, role)).findings == ()
 
 
-def go_on(deployment: FaultyDeployment, beyond: int) -> None:
-    """Start the dead and wait for two attempts more; operators do what they are told."""
-    deployment.restart_the_dead()
-    operators = Operators(deployment)
-
-    def went_on() -> bool:
-        # What was under way when both were put back may have left: they ask before they go on.
-        operators.look()
-        newest = [max(deployment.rounds(each), default=0) for each in SERVER_ROLES]
-        return min(newest) > beyond + 2
-
-    deployment.wait_for(went_on)
-
-
 def error_of(deployment: FaultyDeployment, role: Role) -> str:
     try:
         return deployment.operator(role).status(timeout_s=2.0).error
@@ -109,7 +95,15 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
         put_back(deployment, role)
     forgotten = {role: charged(deployment, role) for role in roles}
     assert all(forgotten[role] != before[role] for role in roles), "nothing was forgotten"
-    go_on(deployment, used)
+    deployment.restart_the_dead()
+    operators = Operators(deployment)
+
+    def went_on() -> bool:
+        # What was under way when both were put back may have left: they ask before they go on.
+        operators.look()
+        return all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES)
+
+    deployment.wait_for(went_on)
     for role in SERVER_ROLES:
         now = charged(deployment, role)
         assert all(now[client] >= count for client, count in before[role].items())
