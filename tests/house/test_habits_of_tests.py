@@ -14,7 +14,7 @@ import pytest
 from tests.rig.commands import python
 from tests.rig.stops import runs
 from tests.soak import run
-from tests.soak.parts import PARTS, split
+from tests.soak.selection import PARTS, split
 
 TESTS = Path(__file__).parents[1]
 WAITING = TESTS / "rig" / "waiting.py"

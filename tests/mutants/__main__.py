@@ -14,7 +14,9 @@ Neither well-kept tool fits. mutmut 3 doesn't follow the links that ``src/precad
 changes no constant of a module and no decorated function; cosmic-ray writes each change into the
 source and starts pytest anew for it: imports of torch and SciPy are seconds a mutant.
 
-``explained.json`` says of survivors why no test can tell them apart, or what would.
+``explained.json`` says of survivors why no test can tell them apart, or what would. ``named.txt``
+has mutants that reviews made by hand and that no test killed then, by module and tests: name, text
+before, text after. Each dies now.
 """
 
 import argparse
@@ -25,17 +27,17 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.mutants.child import ROOT, covering, imported, play
-from tests.mutants.named import survivors
 from tests.mutants.operators import Mutation, mutated, mutations
 
 RESULT = ROOT / "benchmarks/results/mutants.json"
 EXPLAINED = Path(__file__).with_name("explained.json")
+NAMED = Path(__file__).with_name("named.txt")
 PARTS = (
     *("accounting", "certify", "aggregator/noise.py", "common/ring.py", "common/share"),
     *("norm_check", "aggregator/validate", "aggregator/release.py", "aggregator/store"),
@@ -156,17 +158,31 @@ def judge(mutation: Mutation, coverage: Coverage) -> list[str]:
     return ["survived"]
 
 
+def named() -> Iterator[tuple[str, str, str, str, str]]:
+    """Module, tests, name, text before and after of each of ``named.txt``."""
+    module = tests = name = old = ""
+    for line in NAMED.read_text(encoding="utf-8").splitlines():
+        match line[:2], line[2:]:
+            case "# ", name:
+                pass
+            case "- ", old:
+                pass
+            case "+ ", new:
+                yield module, f"tests/{tests}", name, old, new
+            case _:
+                module, tests = line.split()
+
+
 def judge_named() -> list[dict[str, Any]]:
     """The review's survivors, each with the test that kills it."""
     found = []
-    for each in survivors():
-        source = (ROOT / each.module).read_text(encoding="utf-8")
-        assert source.count(each.old) == 1, f"{each.module} has no such place: {each.old}"
-        tree = ast.parse(source.replace(each.old, each.new))
-        played = play([each.tests], 300.0, (each.module, tree))
-        shown = {"name": each.name, "module": each.module, "mutation": f"{each.old} → {each.new}"}
+    for module, tests, name, old, new in named():
+        source = (ROOT / module).read_text(encoding="utf-8")
+        assert source.count(old) == 1, f"{module} has no such place: {old}"
+        played = play([tests], 300.0, (module, ast.parse(source.replace(old, new))))
+        shown = {"name": name, "module": module, "mutation": f"{old} → {new}"}
         found.append(shown | {"killed by": played.killer, "cpu_s": round(played.cpu_s, 1)})
-        print(f"{each.name}: {played.killer or 'SURVIVED'}", flush=True)  # noqa: T201
+        print(f"{name}: {played.killer or 'SURVIVED'}", flush=True)  # noqa: T201
     return found
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds.hardware import hardware
-from tests.soak.parts import PARTS, SECONDS, Part
+from tests.soak.selection import PARTS, SECONDS, Part
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"

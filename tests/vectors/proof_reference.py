@@ -98,18 +98,12 @@ class Sizes:
     @property
     def domain(self) -> tuple[int, int]:
         """N and c_w."""
-        found = []
-        for log in range(2, 16):
-            n = 2**log
-            fitting = (
-                c
-                for c in range(8, 8 * max(self.d, self.bits), 8)
-                if rows_of(self.d, c) + 2 * rows_of(self.bits, c) <= n - 1
-            )
-            c = next(fitting, None)
-            if c is not None:
-                found.append((2 * n + 2 * c, n, c))
-        _, n, c = min(found)
+        _, n, c = min(
+            (2 * n + 2 * c, n, c)
+            for n in (2**log for log in range(2, 16))
+            for c in range(8, 8 * max(self.d, self.bits), 8)
+            if rows_of(self.d, c) + 2 * rows_of(self.bits, c) <= n - 1
+        )
         return n, c
 
 
@@ -158,15 +152,12 @@ def ternary(key: bytes, d: int) -> list[Words]:
     blocks = rows_of(d, 64)
     data = ctr(derived(key, "validate/rows"), 0, blocks * ROWS)
     masks = struct.unpack(f"<{2 * blocks * ROWS}Q", data)
-    found = []
-    for row in range(ROWS):
-        entries = []
-        for i in range(d):
-            at = 2 * (i // 64 * ROWS + row)
-            u, v = masks[at : at + 2]
-            entries.append((u >> i % 64 & 1) - (v >> i % 64 & 1))
-        found.append(entries)
-    return found
+
+    def entry(row: int, i: int) -> int:
+        at = 2 * (i // 64 * ROWS + row)
+        return int((masks[at] >> i % 64 & 1) - (masks[at + 1] >> i % 64 & 1))
+
+    return [[entry(row, i) for i in range(d)] for row in range(ROWS)]
 
 
 def written(sizes: Sizes, z: Words, squared: int) -> Words:
@@ -316,9 +307,10 @@ def transcript(given: dict[str, Any]) -> dict[str, Any]:
         for words in queries(coin, made["whole_digest"], 4 + ROWS)
         if pow(words[0], 2 * n, P) != 1
     )
+    hexes = ("ctx", "commitment", "update_digest", "rows_key", "bits_digest", "bits_key")
     found: dict[str, Any] = {
         "sizes": {"points": n, "columns": c, "bits": sizes.bits, "weights": sizes.weights},
-        **{name: made[name].hex() for name in HEXES},
+        **{name: made[name].hex() for name in (*hexes, "proof_digest", "signed", "whole_digest")},
         "z": made["z"],
         "bits": "".join(map(str, made["bits"])),
         **{f"{name}_words": of_long(made[name]) for name in ("values", "words")},
@@ -343,12 +335,6 @@ def transcript(given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-HEXES = (
-    *("ctx", "commitment", "update_digest", "rows_key", "bits_digest", "bits_key"),
-    *("proof_digest", "signed", "whole_digest"),
-)
-
-
 def of_long(words: Sequence[int]) -> dict[str, Any]:
     """The first and last of many words, and the SHA-256 of them all, little-endian."""
     digest = hashlib.sha256(packed(words)).hexdigest()
@@ -358,40 +344,32 @@ def of_long(words: Sequence[int]) -> dict[str, Any]:
 def given_of(x: Words, beta: int, holder: str) -> dict[str, Any]:
     """Inputs: secrets are runs of bytes that anybody can write down."""
 
-    def run(start: int, size: int = 32) -> str:
-        return bytes((start + i) % 256 for i in range(size)).hex()
+    def run(start: int) -> str:
+        return bytes(range(start, start + 32)).hex()
 
+    single = {"task": 1, "model": 2, "nonce": 3, "seed": 30, "salt": 40, "salt_h": 50}
+    single |= {"mask_seed": 60, "signature": 70}
+    double = {"openings": (10, 20), "certificates": (80, 90), "coins": (100, 110)}
     return {
         "x": x,
         "beta": beta,
         "seed_holder": holder,
-        "task": run(1),
+        "client": "ward-3",
         "version": 5,
         "attempt": 7,
-        "client": "ward-3",
-        "model": run(2),
-        "nonce": run(3),
-        "openings": [run(10), run(20)],
-        "seed": run(30),
-        "salt": run(40),
-        "salt_h": run(50),
-        "mask_seed": run(60),
-        "signature": run(70),
-        "certificates": [run(80), run(90)],
-        "coins": [run(100), run(110)],
         "turn": 0,
+        **{name: run(start) for name, start in single.items()},
+        **{name: [run(start) for start in starts] for name, starts in double.items()},
     }
 
 
 def keystream() -> dict[str, Any]:
     """A stream around the place of its first word of W_0 that isn't below p, which was searched."""
     key, place = bytes(range(32)), 3_716_396_515
-    words = stream(key, "field-words", size=5, start=place - 2)
+    around = stream(key, "field-words", size=5, start=place - 2)
     first = stream(key, "field-words", size=3)
-    return {"key": key.hex(), "purpose": "field-words", "first": first} | {
-        "rejected": place,
-        "around": words,
-    }
+    found = {"key": key.hex(), "purpose": "field-words", "first": first}
+    return found | {"rejected": place, "around": around}
 
 
 def vectors() -> dict[str, Any]:
@@ -412,12 +390,11 @@ def vectors() -> dict[str, Any]:
 
 def in_lines(values: dict[str, Any]) -> str:
     """JSON in which a list without structure has one line."""
-    data = json.dumps(values, indent=1)
-    return re.sub(
-        r"\[[^][{}]*\]",
-        lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"),
-        data,
-    )
+
+    def on_one(found: re.Match[str]) -> str:
+        return " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]")
+
+    return re.sub(r"\[[^][{}]*\]", on_one, json.dumps(values, indent=1))
 
 
 if __name__ == "__main__":
