@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.rig.commands import printed
 
 # Links to the top-level folders; in a source distribution the folders themselves.
 ROOT = Path(__file__).parents[2] / "src" / "precad"
@@ -133,6 +132,7 @@ def test_no_part_imports_what_the_wheel_lacks() -> None:
 
 
 def test_mathematics_imports_no_network_and_no_storage() -> None:
+    """What it loads in turn: test_what_loads.py."""
     assert importers(sources(*PURE), lambda module: within(module, IMPURE)) == []
 
 
@@ -140,30 +140,6 @@ def test_only_services_and_stubs_touch_messages() -> None:
     found = importers(sources(*PARTS), lambda module: within(module, ("precad.protos",)))
     outside = {path for path, _ in found if not path.startswith("common/wire/")}
     assert outside == MESSAGES
-
-
-@pytest.mark.parametrize(
-    ("modules", "impure"),
-    [
-        ("common.ring common.share common.model common.task", IMPURE),
-        ("norm_check.norm_proof certify accounting.guarantees aggregator.noise", IMPURE),
-        # The servers' messages are protobuf.
-        ("aggregator.validate", ("grpc", "sqlalchemy")),
-        # It keeps what it does in a store.
-        ("aggregator.protocol", ("grpc",)),
-    ],
-)
-def test_mathematics_loads_no_network_and_no_storage(modules: str, impure: tuple[str, ...]) -> None:
-    """At run time, with everything that it imports in turn."""
-    program = (
-        "import sys, importlib\n"
-        f"for name in {modules.split()}:\n"
-        "    importlib.import_module(f'precad.{name}')\n"
-        f"    loaded = [m for m in sys.modules for p in {impure}"
-        "              if f'{m}.'.startswith(f'{p}.')]\n"
-        "    assert not loaded, (name, sorted(loaded))"
-    )
-    printed("-c", program)
 
 
 def test_no_two_files_of_the_wheel_have_one_name_but_each_parts_process() -> None:

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.faults.operators import Operators
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order
 from tests.soak.conftest import Deploy
+from tests.soak.doors import until
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.common.errors import PeerUnavailable
@@ -95,15 +95,8 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
         put_back(deployment, role)
     forgotten = {role: charged(deployment, role) for role in roles}
     assert all(forgotten[role] != before[role] for role in roles), "nothing was forgotten"
-    deployment.restart_the_dead()
-    operators = Operators(deployment)
-
-    def went_on() -> bool:
-        # What was under way when both were put back may have left: they ask before they go on.
-        operators.look()
-        return all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES)
-
-    deployment.wait_for(went_on)
+    # What was under way when both were put back may have left: they ask before they go on.
+    until(deployment, lambda: min(max(deployment.rounds(r)) for r in SERVER_ROLES) > used + 2)
     for role in SERVER_ROLES:
         now = charged(deployment, role)
         assert all(now[client] >= count for client, count in before[role].items())

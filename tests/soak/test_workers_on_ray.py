@@ -41,7 +41,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        yield Cluster(process, process.stdout.readline().strip())
+        address = process.stdout.readline().strip()
+        assert address, "no cluster was started"
+        yield Cluster(process, address)
 
 
 def settings(cluster: Cluster, workers: int) -> str:
