@@ -62,7 +62,6 @@ def wrong_in(found: Iterator[tuple[Path, str]]) -> dict[str, list[str]]:
 
 def test_every_document_and_section_that_code_cites_is_there() -> None:
     cited = re.compile(r'(?<![\w/.-])((?:[\w.-]+/)*[\w-]+\.md\b)(?:, "([^"]+)")?')
-
     wrong = (
         (path, f"{name}, {heading}")
         for path in CODE
@@ -76,18 +75,17 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def test_every_link_leads_to_a_file_and_a_section() -> None:
-    def broken() -> Iterator[tuple[Path, str]]:
-        for page in DOCUMENTS:
-            for target in LINK.findall(text_of(page)):
-                name, _, fragment = target.partition("#")
-                linked = page.parent / name if name else page
-                if "://" not in target and (
-                    not linked.exists()
-                    or (fragment and fragment not in map(anchor, headings(linked)))
-                ):
-                    yield page, target
+    def leads(page: Path, name: str, fragment: str) -> bool:
+        linked = page.parent / name if name else page
+        return linked.exists() and (not fragment or fragment in map(anchor, headings(linked)))
 
-    assert wrong_in(broken()) == {}
+    broken = (
+        (page, f"{name}#{fragment}")
+        for page in DOCUMENTS
+        for name, _, fragment in (t.partition("#") for t in LINK.findall(text_of(page)))
+        if "://" not in name and not leads(page, name, fragment)
+    )
+    assert wrong_in(broken) == {}
 
 
 def test_the_documents_stay_short() -> None:
@@ -135,34 +133,22 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def test_every_path_and_test_file_that_a_document_names_exists() -> None:
-    missing = (
-        (page, name)
-        for page in DOCUMENTS
-        for pattern in (NAMED_PATH, NAMED_TEST)
-        for name in pattern.findall(text_of(page))
-        if home(name) is None
-    )
-    assert wrong_in(missing) == {}
-
-
-def test_every_function_and_test_that_a_document_names_is_in_its_file() -> None:
-    missing = (
-        (page, each)
-        for page in DOCUMENTS
-        for name, listed in NAMED.findall(flat(page))
-        for each in re.findall(r"`(\w+)`", listed)
-        if (path := home(name)) is None or each not in names_in(path)
-    )
-    assert wrong_in(missing) == {}
-
-
-def test_every_test_function_named_alone_exists() -> None:
+def test_every_path_function_and_test_that_a_document_names_exists() -> None:
     known: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         known |= {path.stem, *re.findall(r"^ *def (test_\w+)", text_of(path), re.MULTILINE)}
-    named = ((page, name) for page in DOCUMENTS for name in re.findall(r"`(test_\w+)`", flat(page)))
-    assert wrong_in((page, name) for page, name in named if name not in known) == {}
+
+    def missing() -> Iterator[tuple[Path, str]]:
+        for page in DOCUMENTS:
+            paths = NAMED_PATH.findall(text_of(page)) + NAMED_TEST.findall(text_of(page))
+            yield from ((page, name) for name in paths if home(name) is None)
+            for name, listed in NAMED.findall(flat(page)):
+                there = names_in(path) if (path := home(name)) else set()
+                yield from ((page, each) for each in set(re.findall(r"`(\w+)`", listed)) - there)
+            alone = re.findall(r"`(test_\w+)`", flat(page))
+            yield from ((page, name) for name in alone if name not in known)
+
+    assert wrong_in(missing()) == {}
 
 
 def test_every_file_that_answers_one_of_the_ten_questions_is_there() -> None:

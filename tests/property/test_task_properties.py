@@ -5,13 +5,10 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rig.memory import in_memory
 
 from precad.aggregator.store.summary import read_task
 from precad.cli.local_deployment import to_toml
@@ -161,18 +158,6 @@ def test_every_field_is_in_the_digest(make_task: Any) -> None:
             yield from leaves(value, f"{path}{key}.") if nested else (path + key,)
 
     assert set(leaves(json.loads(make_task().canonical))) == {path for path, _ in CHANGES}
-
-
-@settings(max_examples=200)
-@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-def test_no_bytes_crash_the_reader(data: bytes) -> None:
-    with in_memory() as folder:
-        path = Path(folder) / "task.toml"
-        path.write_bytes(data)
-        with pytest.raises(Misconfiguration):
-            Task.load(path)
-    with pytest.raises(Misconfiguration):
-        read_task(data)
 
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
