@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.rig.consortium import PARTIES
 from tests.rig.organisations import NAMES, Organisation, organisations
 from tests.rig.pages import typed, written
 from tests.rig.waiting import until
@@ -22,11 +23,6 @@ from precad.common.identity.credentials import Identity
 
 PAGE = "docs/ceremony.md"
 KEYS = (b"PRIVATE KEY-----",)
-PARTIES = {
-    "North": {"server-a", "north-ward"},
-    "South": {"server-b", "south-ward"},
-    "West": {"dealer", "west-ward", "operator"},
-}
 
 
 def records(path: Path, seed: int) -> None:
@@ -70,14 +66,13 @@ def play(all_of_them: dict[str, Organisation], folder: Path, *, dealer: bool) ->
     """Type everything. Returns how many commands."""
     for name, file, text in written(PAGE):
         all_of_them[name].write(file, text if dealer else without_dealer(text))
-    said = [
-        (each.title, each.text if dealer else without_dealer(each.text)) for each in typed(PAGE)
-    ]
-    lines = [(name, text) for name, text in said if text]
-    for name, text in lines:
-        all_of_them[name].type(text)
-        check_no_key_travels(folder)
-    return len(lines)
+    count = 0
+    for each in typed(PAGE):
+        if text := each.text if dealer else without_dealer(each.text):
+            all_of_them[each.title].type(text)
+            check_no_key_travels(folder)
+            count += 1
+    return count
 
 
 @pytest.mark.timeout(1200)
@@ -102,8 +97,8 @@ def test_three_organisations_train_by_the_page(tmp_path: Path, form: str, *, dea
     # A signing key a party, the root's, and each server's half of the coin.
     assert check_no_key_travels(tmp_path) == 6 + dealer + 1 + 2
     for name, parties in PARTIES.items():
-        for party in parties - ({"dealer"} if not dealer else set()):
-            assert Identity.load(tmp_path / name / party / "keys").principal.name == party
+        for party in (each for each in parties if dealer or each.name != "dealer"):
+            assert Identity.load(tmp_path / name / party.name / "keys").principal == party
     kits = sorted((tmp_path / "post").glob("*-kit.tar.gz"))
     assert len(kits) == 5 + dealer
     assert not [kit for kit in kits if any(mark in d for d in packed(kit) for mark in KEYS)]
