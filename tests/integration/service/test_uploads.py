@@ -1,0 +1,328 @@
+"""Uploads to real servers: what is signed counts, and who is slow or greedy keeps nothing."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.integration.service.conftest import ONE, TWO, A, B, Deploy, Deployed, reasons
+from tests.rig.submissions import masked, signed_anew
+from tests.rig.waiting import DEADLINE_S, until
+
+from precad.aggregator.rpc.limits import Limits, TransferSlots
+from precad.common.errors import BudgetExceeded, PeerViolation, Rejection, StorageFailure
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner
+from precad.common.model import model_digest, to_bytes
+from precad.common.ring import KEY_BYTES
+from precad.common.share.submission import Submission
+from precad.common.wire.messages import sign_body, upload_pieces
+from precad.common.wire.serving import NOT_NOW
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+Code = grpc.StatusCode
+Pieces = Iterator[pb.SubmissionPiece]
+
+
+def test_the_key_that_signed_must_be_the_connections(
+    deployed: Deployed, keys: Path, tmp_path: Path
+) -> None:
+    deployed.open_round()
+    # Another good certificate of the same client, as a stolen one would be.
+    Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
+    second = CertificateSigner(Identity.load(tmp_path / "second"))
+    with deployed.connect(ONE) as servers:
+        a, b = map(masked, deployed.pair(servers))
+        header = signed_anew(a.header, second)
+        receipts = servers.submit((replace(a, header=header), replace(b, header=header)))
+    assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
+    assert "another key" in receipts[0].detail
+    assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
+
+
+def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor left is the same: the spool's file can't be opened."""
+    deployed.open_round()
+    spool = deployed.folder / B.value / "spool"
+    away = spool.rename(spool.with_name("elsewhere"))
+    inbox, tries = deployed.sessions[B].inbox, []
+    start = inbox.start
+
+    def place_at_the_third_try(submission: Submission) -> Any:
+        tries.append(submission)
+        if len(tries) > 2:
+            away.rename(spool)
+        return start(submission)
+
+    monkeypatch.setattr(inbox, "start", place_at_the_third_try)
+    with deployed.connect(ONE) as one, deployed.channel(B) as channel:
+        pair = deployed.pair(one)
+        receipt = AggregationStub(channel).Submit(upload_pieces(pair[1]), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.TRUNCATED.value
+        assert str(deployed.folder) not in receipt.detail
+        assert reasons(one.submit(pair)) == [None, None]
+    assert (len(tries), deployed.outcome()[ONE]) == (3, "counted")
+
+
+SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"
+FAILURES = (
+    *(kind(SECRET) for kind in (StorageFailure, BudgetExceeded, PeerViolation, KeyError)),
+    OSError(24, SECRET),
+)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_no_text_of_a_failure_reaches_a_client(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """It may be about somebody else: one told a stranger who was drawn, and who at its limit."""
+    deployed.open_round()
+
+    def fail(*_arguments: Any, **_named: Any) -> Any:
+        raise failure
+
+    for session in deployed.sessions.values():
+        for part, name in (
+            *((session.register, "enrol"), (session.inbox, "start")),
+            *((session.model_store, "get"), (session.event_log, "follow")),
+        ):
+            monkeypatch.setattr(part, name, fail)
+    digest = deployed.task.digest.value
+    with deployed.connect(ONE) as servers, deployed.channel(A) as channel:
+        stub = AggregationStub(channel)
+        claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
+        model = pb.ModelRequest(task_digest=digest, version=0)
+        watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
+        pieces = list(upload_pieces(deployed.pair(servers)[0]))
+        calls: list[Callable[[], Any]] = [
+            lambda: stub.Enrol(claim, timeout=DEADLINE_S),
+            lambda: stub.ModelDigest(model, timeout=DEADLINE_S),
+            lambda: list(stub.FetchModel(model, timeout=DEADLINE_S)),
+            lambda: list(stub.Watch(watch, timeout=DEADLINE_S)),
+            lambda: stub.Submit(iter(pieces), timeout=DEADLINE_S),
+        ]
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            error = refused.value
+            assert (error.code(), error.details()) == (Code.UNAVAILABLE, NOT_NOW)
+            said = str(error) + str(error.trailing_metadata())
+            assert not [secret for secret in ("ward-2", "/var") if secret in said]
+
+
+# --- slow and greedy callers ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def stalled() -> Iterator[Callable[..., Pieces]]:
+    """An upload that sends these pieces and then keeps its stream open, or drips."""
+    over = threading.Event()
+
+    def upload(pieces: list[pb.SubmissionPiece], drip_s: float | None = None) -> Pieces:
+        yield from pieces
+        while not over.wait(drip_s):
+            yield pb.SubmissionPiece(body=b"")
+
+    yield upload
+    over.set()
+
+
+@contextmanager
+def taken(deployed: Deployed, role: Role, slots: str) -> Iterator[TransferSlots]:
+    """From now on one transfer at a time, and until the block ends that is somebody else's."""
+    one = TransferSlots(1)
+    setattr(deployed.services[role], slots, one)
+    other = one.one()
+    deployed.loop.run(other.take())
+    try:
+        yield one
+    finally:
+        deployed.loop.loop.call_soon_threadsafe(other.close)
+
+
+@pytest.mark.parametrize(
+    ("role", "kind"), [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")]
+)
+def test_a_slow_loris_is_cut_off_and_keeps_nothing(
+    deploy: Deploy, stalled: Callable[..., Pieces], role: Role, kind: str
+) -> None:
+    drips = kind == "drip"
+    collect_s, idle_s = (0.6, DEADLINE_S) if drips else (DEADLINE_S, 0.3)
+    deployed = deploy({"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
+    deployed.open_round()
+    with deployed.connect(ONE) as servers, deployed.channel(role) as channel:
+        pair = deployed.pair(servers)
+        header, *body = upload_pieces(pair[0] if role is A else pair[1])
+        pieces = {"no header": [], "no body": [header], "drip": [header]}
+        if kind in ("salt", "half"):
+            half = pb.SubmissionPiece(body=body[1].body[:16])
+            pieces |= {"salt": [header, body[0]], "half": [header, body[0], half]}
+        upload = stalled(pieces[kind], 0.05 if drips else None)
+        receipt = AggregationStub(channel).Submit(upload, timeout=DEADLINE_S)
+        spooled = list((deployed.folder / B.value / "spool").iterdir())
+        assert (receipt.rejection, spooled) == (Rejection.TRUNCATED.value, [])
+        # Its place is free again, and the whole upload is welcome; it may take its time.
+        deployed.services[role].calls.limits = Limits()
+        if not drips:
+            assert reasons(servers.submit(pair, DEADLINE_S)) == [None, None]
+            assert deployed.outcome()[ONE] == "counted"
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "unasked"])
+def test_a_body_is_read_when_its_turn_comes(
+    deployed: Deployed,
+    asked: bool,  # noqa: FBT001 -- a column
+) -> None:
+    deployed.open_round()
+    with (
+        deployed.connect(ONE) as servers,
+        deployed.channel(B) as channel,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        pair = deployed.pair(servers)
+        with taken(deployed, B, "_upload_slots") as slots:
+            if asked:
+                uploading: Any = executor.submit(servers.submit, pair)
+            else:
+                submit = AggregationStub(channel).Submit
+                uploading = submit.future(upload_pieces(pair[1]), timeout=DEADLINE_S)
+            until(lambda: slots._waiting, "an upload that waits for its slot")
+            came = deployed.sessions[B].traffic["clients to server-b"]
+            assert (came, uploading.done()) == (KEY_BYTES, False)
+        if asked:
+            assert reasons(uploading.result()) == [None, None]
+            assert deployed.outcome()[ONE] == "counted"
+        else:
+            assert uploading.result().rejection == ""
+
+
+def test_a_quick_upload_passes_by_all_that_stall(
+    deployed: Deployed, stalled: Callable[..., Pieces]
+) -> None:
+    deployed.open_round()
+    deployed.services[B]._upload_slots = TransferSlots(1)
+    with (
+        deployed.channel(B) as channel,
+        deployed.connect(ONE) as slow,
+        deployed.connect(TWO) as quick,
+    ):
+        header, salt_h, *_ = upload_pieces(deployed.pair(slow)[1])
+        submit = AggregationStub(channel).Submit
+        calls = [
+            submit.future(stalled(pieces, 0.01), timeout=DEADLINE_S)
+            for pieces in ([header], [header, salt_h])
+        ]
+        until(lambda: len(deployed.services[B].calls) == len(calls), "open uploads")
+        assert reasons(quick.submit(deployed.pair(quick), DEADLINE_S)) == [None, None]
+        assert not any(call.done() for call in calls)
+        for call in calls:
+            call.cancel()
+
+
+@pytest.mark.parametrize("role", [A, B])
+def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: Role) -> None:
+    """The last client's download holds up no upload of the first's."""
+    deployed.open_round()
+    model = deployed.sessions[role].model_store.current.digest
+    with (
+        deployed.connect(ONE) as first,
+        deployed.connect(TWO) as late,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        late.serves_first = role
+        with taken(deployed, role, "_fetch_slots") as slots:
+            fetching = executor.submit(late.fetch_model, 0, model)
+            until(lambda: slots._waiting, "a download that waits for its slot")
+            assert reasons(first.submit(deployed.pair(first), DEADLINE_S)) == [None, None]
+            assert not fetching.done()
+        fetching.result(DEADLINE_S)
+
+
+def test_a_client_that_is_refused_at_its_header_sends_no_body(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[Role, list[str | None]] = {A: [], B: []}
+
+    def noted(submission: Submission) -> Pieces:
+        for piece in upload_pieces(submission):
+            drawn[submission.role].append(piece.WhichOneof("piece"))
+            yield piece
+
+    monkeypatch.setattr("precad.client.connection.upload_pieces", noted)
+    deployed.open_round()
+    with taken(deployed, B, "_upload_slots"), deployed.connect(ONE) as servers:
+        pair = deployed.pair(servers, attempt=7)
+        assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2
+    assert drawn == {A: ["header"], B: ["header"]}
+    assert deployed.sessions[B].traffic["clients to server-b"] == 0
+
+
+def giving(
+    deployed: Deployed,
+    role: Role,
+    version: int,
+    until_set: threading.Event | None = None,
+    client: ClientId = ONE,
+    model: bytes | None = None,
+) -> Iterator[pb.GivenPiece]:
+    """A model that an owner gives back: the statement, then nothing more until it is let."""
+    digest, theta = deployed.task.digest, np.zeros(deployed.task.dimension)
+    found = model_digest(digest, version, deployed.task.model.parameters, theta)
+    owner: dict[str, Any] = {"task_digest": digest.value, "client": client.name}
+    body = pb.StatementBody(**owner, version=version, model_digest=found.value)
+    signed = sign_body(deployed.sessions[role].signer, role, body)
+    yield pb.GivenPiece(**owner, statement=signed)
+    if until_set is not None:
+        until_set.wait(DEADLINE_S)
+    yield pb.GivenPiece(data=to_bytes(theta) if model is None else model)
+
+
+@pytest.mark.parametrize("role", [A, B])
+def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
+    deployed: Deployed, role: Role
+) -> None:
+    progress, service = deployed.sessions[role].progress, deployed.services[role]
+    go_on, end = threading.Event(), threading.Event()
+    with deployed.channel(role) as channel:
+        give = AggregationStub(channel).GiveBack
+        # Not a byte of it was sent, and the call is over.
+        give(giving(deployed, role, 0, end), timeout=DEADLINE_S)
+        assert progress.given_back is None
+        first = give.future(giving(deployed, role, 1, go_on), timeout=DEADLINE_S)
+        until(service._giving_back.locked, "an owner that gives one back")
+        with pytest.raises(grpc.RpcError) as second:
+            give(giving(deployed, role, 1, end), timeout=DEADLINE_S)
+        assert second.value.code() is Code.RESOURCE_EXHAUSTED
+        go_on.set()
+        first.result()
+        assert progress.given_back is not None
+        assert progress.given_back[0] == 1
+        # What it was given, it has.
+        give(giving(deployed, role, 1, end), timeout=DEADLINE_S)
+    end.set()
+
+
+def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed) -> None:
+    """Else one that dawdles begins again as soon as it is cut off, before everybody else."""
+    with deployed.channel(A) as channel, deployed.channel(A, TWO) as another:
+        for code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED):
+            bad = giving(deployed, A, 1, model=bytes(8))
+            with pytest.raises(grpc.RpcError) as refused:
+                AggregationStub(channel).GiveBack(bad, timeout=DEADLINE_S)
+            assert refused.value.code() is code
+        good = giving(deployed, A, 1, client=TWO)
+        AggregationStub(another).GiveBack(good, timeout=DEADLINE_S)
+    assert deployed.sessions[A].progress.given_back is not None
