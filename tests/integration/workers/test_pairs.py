@@ -1,65 +1,217 @@
-"""Pairs of worker processes do what one process does, and one that is lost costs little."""
+"""Pairs of workers do what one process does, and one that is lost costs little.
 
-from collections.abc import Sequence
+Servers are two threads here; dealer and workers are on a loop of this process (``rig/parts.py``).
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
 import pytest
-from tests.integration.workers.conftest import Hire, Site
+from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
+from tests.rig.keys import signer
+from tests.rig.loop import LoopThread
+from tests.rig.parties import opened, play_both
+from tests.rig.parts import Here
+from tests.rig.parts import dealer as dealer_on
 from tests.rig.waiting import until
 
-from precad.aggregator.rounds.states import Summed
-from precad.aggregator.workers.worker_pairs import WorkerPairs
-from precad.aggregator.workers.worker_placement import ThisMachine, WorkerProcess
+from precad.aggregator.collect.upload import Spool
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.release import aggregate
+from precad.aggregator.rounds.states import Matched, Summed
+from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerPairs, pairs_of
+from precad.aggregator.workers.worker_placement import (
+    ThisMachine,
+    WorkerHost,
+    WorkerPool,
+    WorkerProcess,
+    WorkerStart,
+)
+from precad.cli.local_deployment import task_to_toml
+from precad.common.clock import RetryPolicy
 from precad.common.errors import PeerUnavailable, Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel
-from precad.common.prime_field import FIELD, RING, Group, group_of
+from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
+from precad.common.prime_field import group_of
 from precad.common.ring import RingVector, clip_update
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
+from precad.dealer.dealer_role import DealerRole, LocalDealing
+from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
 
+A, B = SERVERS
 SEED = 20261122
 TOO_LONG = (3, 7)
 """Whose norm is above the bound."""
 UNCOUNTED = 5
 CLIENTS = 11
+COUNTED = [ClientId(f"ward-{number:04d}") for number in range(CLIENTS) if number != UNCOUNTED]
+Disturb = Callable[[Role, WorkerPairs], None]
+Outcome = tuple[Summed, Summed]
 
 
-def vectors_of(task: Task) -> Sequence[RingVector]:
-    print("seed", SEED)  # noqa: T201 -- seen where a test fails
-    rng = np.random.default_rng(SEED)
-    made = []
-    for number in range(CLIENTS):
-        total = np.trunc(1e5 * rng.standard_normal(task.dimension)).astype(np.int64)
-        made.append(clip_update(total, task.bound, task.fractional_bits))
-        if number in TOO_LONG:
-            made[-1][number] = 2 * task.bound
-    return made
+@dataclass(slots=True)
+class Site:
+    """A dealer, for each server its workers, and what clients share: two of it are too long."""
+
+    folder: Path
+    task: Task
+    dealers: dict[Role, RemoteDealer | NoDealer] = field(default_factory=dict)
+    keys: dict[Role, Secret] = field(default_factory=dict)
+    own_workers: dict[Role, OwnWorkers] = field(default_factory=dict)
+    spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)
+    """Of the last play."""
+    vectors: list[RingVector] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(SEED)
+        for number in range(CLIENTS):
+            total = np.trunc(1e5 * rng.standard_normal(self.task.dimension)).astype(np.int64)
+            self.vectors.append(clip_update(total, self.task.bound, self.task.fractional_bits))
+            if number in TOO_LONG:
+                self.vectors[-1][number] = 2 * self.task.bound
+
+    def halves(self, attempt: int = 0) -> Halves:
+        return submissions_of(self.task, self.vectors, attempt, signer)
+
+    def play(
+        self,
+        halves: Halves,
+        attempt: int = 0,
+        *,
+        early: bool = True,
+        disturb: Disturb = lambda _role, _pairs: None,
+    ) -> Outcome:
+        """What both servers end with; half of it is taken ``early``, then comes a disturbance.
+
+        Bodies are in a spool, as an inbox keeps them. Raises the more telling error.
+        """
+        self.all_up()
+        folder = self.folder / f"spool-{attempt}"
+        folder.mkdir()
+        spool = Spool(folder)
+        held = {
+            role: {client: spooled(half, spool) for client, half in halves[role].items()}
+            for role in SERVERS
+        }
+
+        def at(role: Role, link: PeerLink) -> Summed:
+            server = self._server(role, link, attempt, self.dealers[role])
+            state = opened(attempt, held[role], COUNTED)
+            first = frozenset(state.cohort[: len(state.cohort) // 2] if early else ())
+            own = self.own_workers[role]
+            with WorkerPairs(server, state, own, pairs_of(server, len(own.pool))) as validator:
+                links = validator._links.values()
+                until(lambda: all(link.ready or link.error for link in links), "workers linked up")
+                validator.take([held[role][client] for client in sorted(first)])
+                disturb(role, validator)
+                return aggregate(server, Matched(state, held[role], {}, first), validator)
+
+        return self._both(at)
+
+    def in_process(self, halves: Halves) -> Outcome:
+        """The same without a worker, and with a dealer in this process."""
+        dealer = DealerRole(self.task.digest, self.task.dimension, self.keys)
+
+        def at(role: Role, link: PeerLink) -> Summed:
+            dealing = LocalDealing(dealer, role) if self.task.has_dealer else NoDealer()
+            server = self._server(role, link, 0, dealing)
+            return aggregate(server, Matched(opened(0, halves[role], COUNTED), halves[role], {}))
+
+        return self._both(at)
+
+    def _server(self, role: Role, link: PeerLink, attempt: int, dealing: Any) -> Any:
+        link.begin_attempt(attempt)
+        self.spent[role] = MemorySpentTriples()
+        return aggregating(self.task, role, link, dealing, self.keys[role], self.spent[role])
+
+    def _both(self, at: Callable[[Role, PeerLink], Summed]) -> Outcome:
+        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
+
+    def check_sum(self, outcome: Outcome) -> None:
+        """It is that of all who are counted, but for those whose norm is above the bound."""
+        a, b = outcome
+        bad = {ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED for number in TOO_LONG}
+        assert a.counted.rejections == b.counted.rejections == bad
+        good = [x for n, x in enumerate(self.vectors) if n not in (*TOO_LONG, UNCOUNTED)]
+        group, total = group_of(self.task), a.share_sum.copy()
+        group.add(total, b.share_sum)
+        assert group.decode(total).tolist() == np.sum(good, axis=0).tolist()
+
+    def all_up(self) -> None:
+        pools = [own.pool for own in self.own_workers.values()]
+        until(
+            lambda: all(p.worker(n) is not None for p in pools for n in range(len(p))),
+            "workers that listen",
+        )
 
 
-def name(number: int) -> ClientId:
-    return ClientId(f"ward-{number:04d}")
+def spooled(submission: AnySubmission, spool: Spool) -> AnySubmission:
+    """As the inbox keeps it."""
+    if submission.body is None:
+        return submission
+    file = spool.begin(submission.context.client)
+    for piece in submission.body.pieces():
+        file.add(memoryview(piece))
+    return replace(submission, body=file.finish(submission.body.prefix))
 
 
-def check_sum(
-    outcome: tuple[Summed, Summed], vectors: Sequence[RingVector], group: Group = RING
-) -> None:
-    a, b = outcome
-    bad = {name(number): Rejection.NORM_EXCEEDED for number in TOO_LONG}
-    assert a.counted.rejections == b.counted.rejections == bad
-    good = [x for n, x in enumerate(vectors) if n not in (*TOO_LONG, UNCOUNTED)]
-    total = a.share_sum.copy()
-    group.add(total, b.share_sum)
-    assert group.decode(total).tolist() == cast("RingVector", sum(good)).tolist()
+Hire = Callable[..., Site]
 
 
-COUNTED = [name(number) for number in range(CLIENTS) if number != UNCOUNTED]
+@pytest.fixture
+def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator[Hire]:
+    """``hire(workers, place)``: a dealer and both servers' workers, here unless it says where."""
+    with ExitStack() as stack:
+        loop = stack.enter_context(LoopThread())
+
+        def make(
+            workers: int,
+            place: WorkerHost | None = None,
+            validation: str = "crypten",
+            *,
+            same_disk: bool = True,
+        ) -> Site:
+            changes = {"enrolment.clients": 12, "deadlines.peer": 120.0, "validation": validation}
+            task, place = make_task(64, changes), place or Here(loop, same_disk=same_disk)
+            folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+            dealer = None
+            if task.has_dealer:
+                dealer = dealer_on(loop, task, Identity.load(keys / "dealer"))
+            site = Site(folder, task)
+            for role in SERVERS:
+                identity = Identity.load(keys / role.value)
+                site.dealers[role] = NoDealer()
+                if dealer is not None:
+                    channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
+                    site.dealers[role] = RemoteDealer(channel, dealer, task, role)
+                site.keys[role] = site.dealers[role].join()
+                start = WorkerStart(
+                    role=role.value,
+                    task=folder / "task.toml",
+                    identity=keys / role.value,
+                    dealer=dealer,
+                    listen="127.0.0.1:0",
+                )
+                pool = WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
+                stack.callback(pool.close)
+                site.own_workers[role] = OwnWorkers(pool, identity, other_host="127.0.0.1")
+            return site
+
+        yield make
 
 
 @pytest.mark.parametrize("validation", ["crypten", "proof"])
@@ -67,15 +219,13 @@ def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) ->
     """The same submissions, invalid and uncounted ones among them: the same set, the same share."""
     # The three get bodies over the network, the one opens its server's files.
     sites = {n: hire(n, validation=validation, same_disk=n == 1) for n in (1, 3)}
-    vectors = vectors_of(sites[1].task)
-    halves = sites[1].halves(vectors, 0)
-    outcomes = [sites[1].in_process(halves, 0, counted=COUNTED)]
+    halves = sites[1].halves()
+    outcomes = [sites[1].in_process(halves)]
     for workers, site in sites.items():
-        before = len(site.spent.get(Role.SERVER_A, []))
-        outcomes.append(site.play(halves, 0, counted=COUNTED))
-        assert site.spent[Role.SERVER_A][before:] == [(0, batch) for batch in range(workers)]
+        outcomes.append(site.play(halves))
+        assert site.spent[A]._spent == {(0, batch) for batch in range(workers)}
     for outcome in outcomes:
-        check_sum(outcome, vectors, group_of(sites[1].task))
+        sites[1].check_sum(outcome)
         for mine, first in zip(outcome, outcomes[0], strict=True):
             assert mine.counted == first.counted
             assert mine.share_sum.tolist() == first.share_sum.tolist()
@@ -90,28 +240,26 @@ def kill(site: Site, role: Role, number: int) -> None:
     until(lambda: pool.worker(number) is not placed, "the end is seen")
 
 
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@pytest.mark.parametrize("role", SERVERS)
 def test_a_pair_that_is_lost_after_its_batch_was_recorded_ends_the_attempt(
     hire: Hire, role: Role
 ) -> None:
     """And it is started again: the next attempt, shared afresh, goes through."""
     site = hire(2)
-    vectors = vectors_of(site.task)
 
     def lose_one(at: Role, _pairs: WorkerPairs) -> None:
         if at is role:
             kill(site, role, 1)
 
     with pytest.raises(PeerUnavailable, match=r"worker|the other server"):
-        site.play(site.halves(vectors, 0), 0, counted=COUNTED, disturb=lose_one)
-    check_sum(site.play(site.halves(vectors, 1), 1, counted=COUNTED), vectors)
+        site.play(site.halves(), disturb=lose_one)
+    site.check_sum(site.play(site.halves(1), 1))
 
 
-@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@pytest.mark.parametrize("role", SERVERS)
 def test_a_pair_that_is_lost_before_costs_nothing(hire: Hire, role: Role) -> None:
     """Nothing of it was recorded: another pair does its part, in the same attempt."""
     site = hire(2)
-    vectors = vectors_of(site.task)
 
     def lose_one(at: Role, pairs: WorkerPairs) -> None:
         if at is role:
@@ -119,18 +267,15 @@ def test_a_pair_that_is_lost_before_costs_nothing(hire: Hire, role: Role) -> Non
         # Both have noticed: nothing else could be asserted of the batches.
         until(lambda: pairs._links[1].error is not None, "the loss is noticed")
 
-    outcome = site.play(site.halves(vectors, 0), 0, counted=COUNTED, disturb=lose_one, early=False)
-    check_sum(outcome, vectors)
-    assert site.spent[Role.SERVER_A] == site.spent[Role.SERVER_B] == [(0, 0)]
+    site.check_sum(site.play(site.halves(), disturb=lose_one, early=False))
+    assert site.spent[A]._spent == site.spent[B]._spent == {(0, 0)}
 
 
-def refusal(site: Site, keys: Path, caller: Role | str, call: str) -> grpc.StatusCode | None:
+def refusal(site: Site, keys: Path, caller: str, call: str) -> grpc.StatusCode | None:
     """How server B's worker answers this party; None where it lets it in."""
-    placed = site.own_workers[Role.SERVER_B].pool.worker(0)
+    placed = site.own_workers[B].pool.worker(0)
     assert placed is not None
-    name = caller.value if isinstance(caller, Role) else caller
-    identity = Identity.load(keys / name)
-    with open_channel(f"127.0.0.1{placed.address}", identity, Role.SERVER_B) as channel:
+    with open_channel(f"127.0.0.1{placed.address}", Identity.load(keys / caller), B) as channel:
         # Another task's: whoever is let in hears of that.
         begin = pb.WorkOrder(begin=pb.WorkBegin(task_digest=bytes(32)))
         try:
@@ -139,8 +284,7 @@ def refusal(site: Site, keys: Path, caller: Role | str, call: str) -> grpc.Statu
             else:
                 list(PeerStub(channel).Link(iter(())))
         except grpc.RpcError as error:
-            code: grpc.StatusCode = error.code()
-            return code
+            return error.code()
         return None
 
 
@@ -149,22 +293,38 @@ def test_a_worker_takes_orders_from_its_own_server_and_a_link_from_its_like_alon
 ) -> None:
     site = hire(1)
     site.all_up()
+    expected: dict[tuple[str, str], grpc.StatusCode | None] = {
+        (caller, call): grpc.StatusCode.PERMISSION_DENIED
+        for caller in ("ward-00", "operator", "dealer", "server-a", "server-b")
+        for call in ("Validate", "Link")
+    }
+    expected["server-b", "Validate"] = grpc.StatusCode.FAILED_PRECONDITION
+    expected["server-a", "Link"] = None
     code = partial(refusal, site, keys)
-    for stranger in ("ward-00", "operator", "dealer"):
-        for call in ("Validate", "Link"):
-            assert code(stranger, call) is grpc.StatusCode.PERMISSION_DENIED
-    assert code(Role.SERVER_A, "Validate") is grpc.StatusCode.PERMISSION_DENIED
-    assert code(Role.SERVER_B, "Link") is grpc.StatusCode.PERMISSION_DENIED
-    assert code(Role.SERVER_B, "Validate") is grpc.StatusCode.FAILED_PRECONDITION
-    assert code(Role.SERVER_A, "Link") is None
+    assert {(caller, call): code(caller, call) for caller, call in expected} == expected
+
+
+def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_numbers(
+    hire: Hire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The first version said none.
+    monkeypatch.setattr("precad.aggregator.workers.worker_process.GREETING", ())
+    site = hire(1, validation="proof")
+
+    def look_again(_role: Role, pairs: WorkerPairs) -> None:
+        assert pairs._linked() == []
+        raise PeerUnavailable("enough was seen")
+
+    with pytest.raises(PeerUnavailable, match="enough was seen"):
+        site.play(site.halves(), early=False, disturb=look_again)
+    said = rf"the worker at \S+ speaks wire version 1, this side {WIRE_VERSION}: "
+    assert re.search(f"{said}upgrade precad at the worker", caplog.text)
 
 
 def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire: Hire) -> None:
     # With proofs: workers that load no CrypTen are there in a second.
     site = hire(1, ThisMachine(), validation="proof")
-    site.all_up()
-    vectors = vectors_of(site.task)
-    halves = site.halves(vectors, 0)
+    halves = site.halves()
     seen: list[bytes] = []
 
     def look(at: Role, _pairs: WorkerPairs) -> None:
@@ -172,12 +332,14 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
         process = Path(f"/proc/{placed._process.pid}")
         seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
 
-    check_sum(site.play(halves, 0, counted=COUNTED, disturb=look), vectors, FIELD)
-    given = [half.seed for at in halves.values() for half in at.values()]
-    secrets = [seed.reveal() for seed in given if seed is not None]
+    site.check_sum(site.play(halves, disturb=look))
+    secrets = [
+        half.seed.reveal()
+        for at in halves.values()
+        for half in at.values()
+        if half.seed is not None
+    ]
     assert len(seen) == len(halves)
     for text in seen:
         assert b"workers.worker" in text
-        for secret in secrets:
-            assert secret not in text
-            assert secret.hex().encode() not in text
+        assert not [each for each in secrets if each in text or each.hex().encode() in text]

@@ -6,24 +6,23 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
+from tests.rig.stops import runs
 from tests.rig.waiting import until as wait_until
-from tests.rig.warm import SOURCES, forked
 
 from precad.aggregator.workers import worker_placement
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
-from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
 
@@ -33,10 +32,13 @@ FLOOD = SILENT + 36
 WAIT_S = 60.0
 
 
+Training = tuple[LocalDeployment, Crowd]
+
+
 @pytest.fixture(scope="module")
 def training(
     tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., Task]
-) -> Iterator[tuple[LocalDeployment, Crowd]]:
+) -> Iterator[Training]:
     """With proofs: such workers load no CrypTen, and are there in a second."""
     task = make_task(64, CHANGES | {"validation": "proof"})
     folder = tmp_path_factory.mktemp("training")
@@ -57,9 +59,7 @@ def workers_of(deployment: LocalDeployment, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
-    training: tuple[LocalDeployment, Crowd], name: str
-) -> None:
+def test_a_worker_dies_in_mid_round_and_the_training_goes_on(training: Training, name: str) -> None:
     deployment, crowd = training
     # One that dies while it starts is no worker yet, and the server says so in other words.
     until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
@@ -75,20 +75,15 @@ def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
 
 
 def ports_of(process: int) -> list[int]:
+    """Where it listens (state 0A)."""
     own = set()
     for each in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):
             own.add(str(each.readlink()))
-    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    table += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    listening = "0A"
-    return sorted(
-        {
-            int(e[1].rpartition(":")[2], 16)
-            for e in table
-            if e[3] == listening and f"socket:[{e[9]}]" in own
-        }
-    )
+    tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    rows = [line.split() for line in itertools.chain(*tables)]
+    found = (row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own)
+    return sorted({int(address.rpartition(":")[2], 16) for address in found})
 
 
 def reached(deployment: LocalDeployment, wanted: int) -> bool:
@@ -98,9 +93,9 @@ def reached(deployment: LocalDeployment, wanted: int) -> bool:
 
 
 def test_a_flood_of_every_port_of_every_part_keeps_no_server_out_and_costs_no_round(
-    training: tuple[LocalDeployment, Crowd],
+    training: Training,
 ) -> None:
-    """Whoever reaches the ports, without a certificate; server B comes back meanwhile."""
+    """Whoever reaches the ports, without a certificate; server B comes back with new workers."""
     deployment, _ = training
     until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
     parts = [deployment.processes[name].pid for name in SERVERS]
@@ -109,74 +104,27 @@ def test_a_flood_of_every_port_of_every_part_keeps_no_server_out_and_costs_no_ro
     # A server's own and its metrics', and one a worker.
     assert [len(each) for each in ports.values()] == [2, 2, *[1] * 2 * WORKERS]
     with ExitStack() as stack:
-        held = {
-            port: [
+        held = [
+            [
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
                 for _ in range(FLOOD)
             ]
-            for port in itertools.chain.from_iterable(ports.values())
-        }
-        for connections in held.values():
+            for port in itertools.chain(*ports.values())
+        ]
+        for connections in held:
             for each in connections[:-SILENT]:
                 each.settimeout(WAIT_S)
                 # Ended by the guard, long before a handshake's time is over.
                 assert each.recv(1) == b""
         before = version(deployment)
         until(deployment, lambda: version(deployment) >= before + 2)
+        workers = workers_of(deployment, "server-b")
         deployment.processes["server-b"].kill()
         deployment.processes["server-b"].wait()
+        wait_until(lambda: not any(map(runs, workers)), "the end of its workers")
         deployment.start_server("server-b")
         until(deployment, lambda: reached(deployment, before + 4))
     until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
-
-
-def test_workers_end_with_their_server(training: tuple[LocalDeployment, Crowd]) -> None:
-    deployment, _ = training
-    server = deployment.processes["server-b"]
-    until(deployment, lambda: up(deployment)[1] == WORKERS)
-    workers = workers_of(deployment, "server-b")
-    assert len(workers) == WORKERS
-    server.kill()
-    server.wait()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "their end")
-    deployment.start_server("server-b")
-
-
-FIRST_VERSION = """
-import sys
-if "precad.aggregator.workers.worker_process" in sys.orig_argv:
-    from precad.common.identity import mutual_tls
-    mutual_tls.GREETING = ()
-    from precad.common.wire import guarded_port
-    refusing = guarded_port.RefusingOtherVersions
-    refusing.intercept_service = lambda _, handler, details: handler(details)
-"""
-"""A ``sitecustomize``: workers are of the first wire version, which said and checked none."""
-
-
-def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_numbers(
-    tmp_path: Path, make_task: Callable[..., Task]
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(FIRST_VERSION, encoding="utf-8")
-
-    def started(arguments: list[str], **options: Any) -> Any:
-        if arguments[-3] != "a":
-            return forked(arguments, **options)
-        found = os.pathsep.join([str(tmp_path), SOURCES])
-        return subprocess.Popen(
-            arguments, **options | {"env": options["env"] | {"PYTHONPATH": found}}
-        )
-
-    task = make_task(64, CHANGES | {"validation": "proof"})
-    with (
-        deployed(tmp_path / "run", task, "workers = 1\n", started) as (deployment, crowd),
-        crowd.at_work(),
-    ):
-        said = (
-            rf"the worker at \S+ speaks wire version 1, this side {WIRE_VERSION}: "
-            "upgrade precad at the worker"
-        )
-        until(deployment, lambda: re.search(said, deployment.log("server-a")))
 
 
 def test_a_ray_cluster_that_lets_anybody_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +139,8 @@ def test_a_ray_cluster_that_lets_anybody_in_is_refused(monkeypatch: pytest.Monke
 def test_a_ray_cluster_that_is_not_there_is_said_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def init(**_: object) -> None:
-        raise ConnectionError("failed to connect")
-
-    ray = SimpleNamespace(
-        init=init, is_initialized=bool, exceptions=SimpleNamespace(RayError=ValueError)
-    )
+    ray = Mock(is_initialized=bool, exceptions=SimpleNamespace(RayError=ValueError))
+    ray.init.side_effect = ConnectionError("failed to connect")
     monkeypatch.setattr(worker_placement, "_ray", lambda: ray)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(PeerUnavailable, match=r"10\.0\.0\.4:6379 isn't there, or has"):
