@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from research.audits.builds import Build
@@ -28,12 +27,9 @@ from precad.audit.verdict import (
 )
 from precad.certify.guarantee import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
-from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 
 # --- lower bounds of ε ---------------------------------------------------------------------------
-
-DELTA = 1e-5
 
 
 def played(canaries: int, mu: float, made: int, seed: int) -> Guesses:
@@ -47,11 +43,10 @@ def played(canaries: int, mu: float, made: int, seed: int) -> Guesses:
 def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_do() -> None:
     # True ε 4.38 at δ = 1e-5. With all coins guessed the two methods' bounds are poor, and with
     # the surest 400 the first one comes within a quarter.
-    truth = gdp.epsilon_of_delta(1.0, DELTA)
+    truth = gdp.epsilon_of_delta(1.0, 1e-5)
     assert truth == pytest.approx(4.38, abs=0.01)
-    one = played(10_000, 1.0, 400, 1)
-    by_trade_off = gdp.epsilon_of_delta(lower_bound(gaussian, one, 0.05, 8.0), DELTA)
-    assert 2.19 < by_trade_off < truth
+    found = lower_bound(gaussian, played(10_000, 1.0, 400, 1), 0.05, 8.0)
+    assert 2.19 < gdp.epsilon_of_delta(found, 1e-5) < truth
 
 
 def test_bounds_of_a_sound_mechanism_rarely_pass_the_truth() -> None:
@@ -66,10 +61,8 @@ def test_a_mechanism_that_shows_everything_is_refuted_at_any_epsilon() -> None:
 @given(st.integers(1, 200), st.data())
 def test_more_correct_guesses_never_bound_less(made: int, data: st.DataObject) -> None:
     correct = data.draw(st.integers(0, made - 1))
-    fewer, more = (
-        lower_bound(gaussian, Guesses(400, made, right), 0.05, 8.0)
-        for right in (correct, correct + 1)
-    )
+    two = (Guesses(400, made, right) for right in (correct, correct + 1))
+    fewer, more = (lower_bound(gaussian, each, 0.05, 8.0) for each in two)
     assert more >= fewer - 1e-6
 
 
@@ -78,9 +71,7 @@ def test_a_trade_off_from_a_profile_lies_below_the_gaussians_own(mu: float, alph
     accountant = ExactAccountant()
     accountant.compose(poisson_gaussian(rate=1.0, noise_multiplier=1 / mu))
     true = float(norm.cdf(norm.isf(alpha) - mu))
-    found = of_statement(accountant.delta)(alpha)
-    assert found <= true + 1e-9
-    assert found >= true - 0.05
+    assert true - 0.05 <= of_statement(accountant.delta)(alpha) <= true + 1e-9
 
 
 @given(st.floats(0.0, 5.0), st.floats(0.0, 0.5), st.floats(0.0, 1.0))
@@ -99,13 +90,11 @@ def test_impossible_counts_are_refused(numbers: tuple[int, int, int]) -> None:
 
 # --- canaries -----------------------------------------------------------------------------------
 
-LIKE = Records(torch.randn(20, 3), torch.zeros(20, dtype=torch.int64))
-
 
 def test_a_coin_a_round_states_what_one_round_hides() -> None:
     task = designed(50, 4, 1).task
-    assert [statement.rounds for statement in statements(task, 4)] == [1, 1]
-    assert [statement.rounds for statement in statements(task, 1)] == [4, 4]
+    stated = {coins: [each.rounds for each in statements(task, coins)] for coins in (4, 1)}
+    assert stated == {4: [1, 1], 1: [4, 4]}
 
 
 def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
@@ -138,14 +127,11 @@ def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
 
 # --- presence of whole clients -------------------------------------------------------------------
 
-CLIENTS, ROUNDS = 50, 12
-SEED = 3
-
 
 def audited(build: Build) -> Verdict:
-    made = present(CLIENTS, ROUNDS, SEED)
+    made = present(50, 12, 3)
     power = made.plan(SIGNIFICANCE, build)
-    return audit(made, power, train_owners(made, build_of=build, seed=SEED), SIGNIFICANCE)
+    return audit(made, power, train_owners(made, build_of=build, seed=3), SIGNIFICANCE)
 
 
 def test_who_is_there_shows_no_more_than_stated_while_norms_are_checked() -> None:
@@ -157,17 +143,11 @@ def test_who_is_there_shows_no_more_than_stated_while_norms_are_checked() -> Non
 
 def test_owners_that_are_eight_times_as_long_as_allowed_are_found() -> None:
     found = audited(Build.UNCHECKED)
-    assert found.power.caught == 1.0
-    assert found.refuted
+    assert (found.power.caught, found.refuted) == (1.0, True)
     assert found.by_family >= found.epsilon
 
 
 # --- certificates that are attacked --------------------------------------------------------------
-
-FEW_MODELS = 24
-WEAK = 0.2
-"""So few models can show at all."""
-CERTIFIED = 1
 
 
 @pytest.mark.parametrize(
@@ -188,9 +168,7 @@ def test_votes_refute_what_they_contradict(votes: list[int], expected: tuple[boo
 
 
 def test_owners_whose_norms_nobody_checks_refute_the_certificate() -> None:
-    found = audit_certificates(
-        certifiable(CERTIFIED), FEW_MODELS, CERTIFIED, loose=64.0, significance=WEAK
-    )
-    assert found.refuted
+    # So few models can show at all.
+    found = audit_certificates(certifiable(1), 24, 1, loose=64.0, significance=0.2)
+    assert (found.refuted, found.beyond) == (True, ())
     assert found.flipped_by == found.least_certified == 1
-    assert not found.beyond

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import site
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -15,17 +14,17 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from subprocess import run
 
 import pytest
-from click.testing import CliRunner
+from tests.rig.commands import document, said
 from tests.rig.demo import Demo, check_every_run, demo
 
 import precad
-from precad.cli.main import app
 
 CHECKOUT = Path(__file__).parents[2]
 ROUNDS, CLIENTS, ATTACKERS = 3, 3, 1
-DOCUMENTS = ("LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile")
+DOCUMENTS = {"LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile"}
 # What git ignores, by name; builds of a checkout would leave files behind and find old ones.
 NOT_SOURCE = (".git", ".venv", "*.egg-info", "*.so", "build", "dist", "runs", "precad-demo")
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
@@ -38,7 +37,6 @@ WHERE = """
 import importlib.metadata, json, precad, sys
 print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.path]))
 """
-
 MADE = ".made"
 """Names a folder that is whole."""
 
@@ -66,25 +64,22 @@ def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Both distributions, unpacked names, and an environment with the wheel."""
+    """Names of both distributions' files, and an environment with the wheel."""
 
     sdist: frozenset[str]
-    """Files, relative to the source distribution's own folder."""
+    """Relative to the source distribution's own folder."""
     wheel: frozenset[str]
     wheel_without_compiler: Path
     environment: Path
 
-    def program(self, name: str) -> str:
-        return str(self.environment / "bin" / name)
-
     def says(self, program: str, *arguments: str, cwd: Path) -> str:
         """What one prints, with nothing of the test's own on its path."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        return call(self.program(program), *arguments, cwd=cwd, env=clean)
+        return call(str(self.environment / "bin" / program), *arguments, cwd=cwd, env=clean)
 
 
 def call(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    ended = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    ended = run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -132,14 +127,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     with tarfile.open(sdist) as archive:
         members = [member for member in archive.getmembers() if not member.isdir()]
     assert all(member.isfile() for member in members), "a link leads nowhere once it is unpacked"
+    files = frozenset(member.name.partition("/")[2] for member in members)
     with zipfile.ZipFile(wheel) as archive:
-        names = frozenset(archive.namelist())
-    return Package(
-        frozenset(str(PurePosixPath(*PurePosixPath(m.name).parts[1:])) for m in members),
-        names,
-        without,
-        folder / "environment",
-    )
+        return Package(files, frozenset(archive.namelist()), without, folder / "environment")
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +141,13 @@ def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
             folder / "run",
             *("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS),
             *("--attack", "wraparound", "--attackers", ATTACKERS),
-            program=(package.program("precad"),),
+            program=(str(package.environment / "bin" / "precad"),),
         )
         (folder / "said.json").write_text(json.dumps([run.summary, run.stderr]), encoding="utf-8")
 
     folder = made_once(tmp_path_factory, "trained", train)
     summary, stderr = json.loads((folder / "said.json").read_text("utf-8"))
     return Demo(folder / "run", summary, stderr)
-
-
-def files_of(folder: str) -> set[str]:
-    """Files of the checkout's folder that belong to the source, relative to the checkout."""
-    paths = (CHECKOUT / folder).rglob("*")
-    return {
-        str(path.relative_to(CHECKOUT))
-        for path in paths
-        if path.is_file() and "__pycache__" not in path.parts
-    }
 
 
 def modules_of_the_source() -> set[str]:
@@ -184,13 +164,8 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     assert len(modules) > 100
     code = {name for name in package.wheel if ".dist-info/" not in name}
     assert {name for name in code if name.endswith(".py")} == modules
-    others = {
-        "report_page.html",
-        "py.typed",
-        "precad.proto",
-        "precad_pb2.pyi",
-        "precad_pb2_grpc.pyi",
-    }
+    others = {"report_page.html", "py.typed", "precad.proto"}
+    others |= {"precad_pb2.pyi", "precad_pb2_grpc.pyi"}
     others |= {path.name for path in (CHECKOUT / "cli" / "machines").iterdir()}
     compiled = {KERNEL} if COMPILER else set()
     assert {PurePosixPath(name).name for name in code - modules - compiled} == others
@@ -200,11 +175,25 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in package.wheel)
 
 
-def test_the_kernel_is_compiled_when_the_package_is_installed(
-    package: Package, tmp_path: Path
+def test_the_source_distribution_holds_tests_and_documents_and_nobody_s_key_or_state(
+    package: Package,
 ) -> None:
-    in_use = package.says("python", "-c", IN_USE, cwd=tmp_path).strip()
-    assert in_use in ({"avx512-vnni", "avx2", "c"} if COMPILER else {"numpy"})
+    sources = {f"src/precad/common/kernel/{each}.c" for each in ("projections", "field")}
+    assert package.sdist >= {"setup.py"} | sources | DOCUMENTS
+    assert {name.removeprefix("src/") for name in package.sdist} >= modules_of_the_source()
+    source = {
+        path.relative_to(CHECKOUT)
+        for folder in ("docs", "deploy", "benchmarks", ".ci", "tests")
+        for path in (CHECKOUT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    wanted = {
+        str(path) for path in source if path.parts[0] != "tests" or path.suffix not in PRIVATE
+    }
+    assert "tests/vectors/golden.json" in wanted
+    assert wanted <= package.sdist
+    both = package.sdist | package.wheel
+    assert {name for name in both if PurePosixPath(name).suffix in PRIVATE} == set()
 
 
 def test_without_a_compiler_the_package_is_installed_and_numpy_does_the_work(
@@ -217,69 +206,46 @@ def test_without_a_compiler_the_package_is_installed_and_numpy_does_the_work(
     assert call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment) == "numpy\n"
 
 
-def test_the_source_distribution_holds_tests_and_documents(package: Package) -> None:
-    assert set(DOCUMENTS) <= package.sdist
-    sources = {f"src/precad/common/kernel/{each}.c" for each in ("projections", "field")}
-    assert {"setup.py"} | sources <= package.sdist
-    assert {name.removeprefix("src/") for name in package.sdist} >= modules_of_the_source()
-    for folder in ("docs", "deploy", "benchmarks", ".ci"):
-        assert files_of(folder) <= package.sdist
-    tests = {name for name in files_of("tests") if PurePosixPath(name).suffix not in PRIVATE}
-    assert "tests/vectors/golden.json" in tests
-    assert tests <= package.sdist
-
-
-def test_no_key_or_state_is_published(package: Package) -> None:
-    both = package.sdist | package.wheel
-    assert {name for name in both if PurePosixPath(name).suffix in PRIVATE} == set()
-
-
-def test_what_runs_is_the_installed_wheel(package: Package, tmp_path: Path) -> None:
+def test_what_runs_is_the_installed_wheel_with_its_kernel(package: Package, tmp_path: Path) -> None:
     file, version, path = json.loads(package.says("python", "-c", WHERE, cwd=tmp_path))
     assert Path(file).is_relative_to(package.environment)
     assert version == precad.__version__
     foreign = [entry for entry in path if (Path(entry) / "precad").exists()]
     assert [Path(entry).is_relative_to(package.environment) for entry in foreign] == [True]
     for command in (("precad",), ("python", "-m", "precad")):
-        said = package.says(*command, "--version", cwd=tmp_path)
-        assert said == f"precad {precad.__version__}\n"
+        printed = package.says(*command, "--version", cwd=tmp_path)
+        assert printed == f"precad {precad.__version__}\n"
+    kernel = package.says("python", "-c", IN_USE, cwd=tmp_path).strip()
+    assert kernel in ({"avx512-vnni", "avx2", "c"} if COMPILER else {"numpy"})
 
 
 def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(trained: Demo) -> None:
     check_every_run(trained, rounds=ROUNDS, clients=CLIENTS, attackers=ATTACKERS)
-    said = trained.summary
-    assert (said["dataset"], said["model"]) == ("breast-cancer", "logistic")
-    assert said["rejected"] == {"norm-exceeded": ROUNDS * ATTACKERS}
-    counted = ROUNDS * (CLIENTS - ATTACKERS)
-    assert said["accepted"] == counted
-    assert f"{ATTACKERS} of them bad: wraparound" in trained.stderr
+    summary, submitted = trained.summary, ROUNDS * CLIENTS
+    assert (summary["dataset"], summary["model"]) == ("breast-cancer", "logistic")
+    assert summary["rejected"] == {"norm-exceeded": ROUNDS * ATTACKERS}
+    assert summary["accepted"] == ROUNDS * (CLIENTS - ATTACKERS)
     # A's share of an update is a seed of 32 bytes; B gets its own, the body of 8·d and its salt.
-    submitted = ROUNDS * CLIENTS
-    assert said["bytes"]["clients to server-a"] == submitted * 32
-    assert said["bytes"]["clients to server-b"] == submitted * (32 + 32 + 8 * said["dim"])
-    for words in ("accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
+    assert summary["bytes"]["clients to server-a"] == submitted * 32
+    assert summary["bytes"]["clients to server-b"] == submitted * (32 + 32 + 8 * summary["dim"])
+    bad = f"{ATTACKERS} of them bad: wraparound"
+    for words in (bad, "accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
         assert words in trained.stderr
 
 
 def test_the_folder_of_a_run_is_what_certify_report_and_ledger_take(
     trained: Demo, tmp_path: Path
 ) -> None:
-    runs = json.loads(answer("certify", "loss", "--runs", trained.folder, "--json"))["runs"]
+    runs = document("certify", "loss", "--runs", trained.folder)["runs"]
     assert runs["count"] == 1
     assert runs["task_digest"] == trained.summary["certificate_inputs"]["task_digest"]
     cost = runs["joint_privacy_cost"][0]["epsilon"]
     assert math.isclose(cost, trained.summary["epsilon_exact_server"], rel_tol=0.01)
     for role in ("server-a", "server-b"):
         ledger = trained.folder / "state" / role
-        shown = json.loads(answer("ledger", "show", ledger, "--json"))
-        counts = [client["participations"] for client in shown["clients"]]
-        assert sorted(counts) == [0] * ATTACKERS + [ROUNDS] * (CLIENTS - ATTACKERS)
-        answer("ledger", "verify", ledger)
-    answer("report", trained.folder, "--out", tmp_path / "report.html")
+        clients = document("ledger", "show", ledger)["clients"]
+        counts = sorted(client["participations"] for client in clients)
+        assert counts == [0] * ATTACKERS + [ROUNDS] * (CLIENTS - ATTACKERS)
+        said("ledger", "verify", ledger)
+    said("report", trained.folder, "--out", tmp_path / "report.html")
     assert trained.summary["model_digest_a"] in (tmp_path / "report.html").read_text("utf-8")
-
-
-def answer(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == 0, done.output
-    return done.stdout
