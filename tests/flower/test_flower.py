@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
-from tests.conftest import task_values
+from tests.conftest import small_task
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -24,7 +25,6 @@ from precad.client import TrainedModel, model_section
 from precad.client.flower import client_app, records_of
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.task import Task
 
 NAMES = ("ward-1", "ward-2", "ward-3")
 ROUNDS = 3
@@ -40,19 +40,6 @@ def load_data(partition: int) -> Any:
     x = rng.normal(size=(40, 4)).astype(np.float32)
     rows: Any = [{"img": row, "label": int(row.sum() > 0)} for row in x]
     return DataLoader(rows, batch_size=16)
-
-
-def task_of_three() -> Task:
-    values = task_values()
-    values |= {
-        "name": "flower",
-        "model": model_section(net(), "net", "uniform"),
-        "training": {"learning_rate": 1.0, "rounds": ROUNDS},
-        "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 40.0},
-        "deadlines": {"enrol": 120.0, "collect": 60.0},
-    }
-    values["privacy"]["record_rate"] = 0.5
-    return Task.parse(values)
 
 
 def context(settings: Path | None, partition: int = 0, **run: Any) -> Context:
@@ -75,49 +62,48 @@ def own_records(flower: Context) -> Any:
 
 @pytest.mark.timeout(300)
 def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(tmp_path: Path) -> None:
+    changes = {
+        "model": model_section(net(), "net", "uniform"),
+        "training": {"learning_rate": 1.0, "rounds": ROUNDS},
+        "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 40.0},
+        "deadlines": {"enrol": 120.0, "collect": 60.0},
+        "privacy.record_rate": 0.5,
+    }
+    task = small_task(changes=changes)
     # Not what the model takes: the records that count are the app's own.
     nothing = (np.zeros((1, 5), np.float32), np.zeros(1, np.int64))
     data = {ClientId(name): nothing for name in NAMES}
     app = client_app(net, records=own_records)
-    with LocalDeployment(tmp_path, task_of_three(), data) as deployment:
+    with LocalDeployment(tmp_path, task, data) as deployment:
         deployment.start_servers()
 
-        def owner(number: int) -> Message:
+        def owner(number: int) -> Any:
             settings = tmp_path / f"{NAMES[number]}.toml"
             reply = app(take_part(), context(settings, number))
-            assert isinstance(reply, Message)
-            return reply
+            return {name: dict(record) for name, record in reply.content.items()}
 
         with ThreadPoolExecutor(len(NAMES)) as threads:
             replies = list(threads.map(owner, range(len(NAMES))))
-    for reply in replies:
-        assert {name: dict(record) for name, record in reply.content.items()} == {
-            "precad": {"ended": "over"}
-        }
+    assert replies == [{"precad": {"ended": "over"}}] * len(NAMES)
     models = [
-        TrainedModel.load(tmp_path / "state" / name / "model.safetensors", task_of_three())
-        for name in NAMES
+        TrainedModel.load(tmp_path / "state" / name / "model.safetensors", task) for name in NAMES
     ]
-    assert {(model.version, str(model.digest)) for model in models} == {
-        (ROUNDS, str(models[0].digest))
-    }
+    assert [model.version for model in models] == [ROUNDS] * len(NAMES)
+    assert len({str(model.digest) for model in models}) == 1
 
 
 def test_what_fails_is_told_to_the_owner_and_not_to_flower(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret = 987_654
-
-    def bad_records(_context: Context) -> Any:
-        return records_of([{"img": torch.zeros(1, 4), "label": torch.tensor([secret])}])
-
+    bad = [{"img": torch.zeros(1, 4), "label": torch.tensor([987_654])}]
     settings = tmp_path / "ward-1.toml"
     settings.write_text("client = 'ward-1'\n", encoding="utf-8")
+    app = client_app(net, records=lambda _: records_of(bad))
     with (
         caplog.at_level(logging.ERROR, "precad"),
         pytest.raises(RuntimeError, match="own log") as told,
     ):
-        client_app(net, records=bad_records)(take_part(), context(settings))
+        app(take_part(), context(settings))
     assert str(tmp_path) not in str(told.value)
     assert told.value.__suppress_context__
     assert "ward-1.toml" in caplog.text
@@ -147,10 +133,8 @@ def test_batches_without_records_or_with_other_keys_are_refused(batches: Any, fi
 
 
 def test_the_pages_code_makes_both_apps(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path(__file__).parents[2] / "docs" / "flower.md"
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     project = ModuleType("myproject.task")
     project.__dict__.update(Net=net, load_data=lambda part: (load_data(part), None))
@@ -158,22 +142,15 @@ def test_the_pages_code_makes_both_apps(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "myproject.task", project)
     names: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+        exec(block, names)
     assert isinstance(names["app"], ClientApp)
     assert len(names["records"](context(None))) == 40
-    sent: list[Message] = []
-
-    class Grid:
-        def get_node_ids(self) -> list[int]:
-            return [7, 8]
-
-        def send_and_receive(self, messages: Any) -> list[Message]:
-            sent.extend(messages)
-            return []
-
-    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
-    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
-    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
-    names["main"](Grid(), None)
-    assert [message.metadata.dst_node_id for message in sent] == [7, 8]
-    assert {message.metadata.message_type for message in sent} == {"train"}
+    for identity in ("_node_id", "_run_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, identity, 1)
+    grid = Mock()
+    grid.get_node_ids.return_value = [7, 8]
+    grid.send_and_receive.return_value = []
+    names["main"](grid, None)
+    sent = [each.metadata for call in grid.send_and_receive.call_args_list for each in call.args[0]]
+    told = [(each.dst_node_id, each.message_type) for each in sent]
+    assert told == [(7, "train"), (8, "train")]
