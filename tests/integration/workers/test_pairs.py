@@ -1,7 +1,4 @@
-"""Pairs of workers do what one process does, and one that is lost costs little.
-
-Servers are two threads here; dealer and workers are on a loop of this process (``rig/parts.py``).
-"""
+"""Pairs of workers do what one process does, and one that is lost costs little."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -63,7 +60,7 @@ Outcome = tuple[Summed, Summed]
 
 @dataclass(slots=True)
 class Site:
-    """A dealer, for each server its workers, and what clients share: two of it are too long."""
+    """A dealer and both servers' workers on a loop beside the test, and what clients share."""
 
     folder: Path
     task: Task

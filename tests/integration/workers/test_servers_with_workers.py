@@ -3,7 +3,6 @@
 import ast
 import itertools
 import os
-import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
-from tests.rig.stops import runs
+from tests.rig.stops import descendants, runs
 from tests.rig.waiting import until as wait_until
 
 from precad.aggregator.workers import worker_placement
@@ -48,14 +47,7 @@ def training(
 
 
 def workers_of(deployment: LocalDeployment, name: str) -> list[int]:
-    server = deployment.processes[name].pid
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError):
-            parent = re.search(r"^PPid:\s(\d+)$", status.read_text(), re.MULTILINE)
-            if parent is not None and int(parent[1]) == server:
-                found.append(int(status.parent.name))
-    return found
+    return sorted(descendants(deployment.processes[name].pid))
 
 
 @pytest.mark.parametrize("name", SERVERS)
