@@ -1,26 +1,199 @@
-"""The SDK as a data owner uses it: own data, own model, own loss, own limit; README's snippet."""
+"""What a data owner has of its training, by `precad join` and by the SDK; README's snippet."""
 
+import csv
+import json
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.integration.deployment.conftest import Deploy, limit_of
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
+from tests.rig.commands import document, precad
+from tests.rig.waiting import DEADLINE_S, until
+from tests.rig.warm import said
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from precad.accounting.exact import record_epsilon
-from precad.cli.local_deployment import LINGER_S
+from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
 from precad.client.gradients.torch_models import logistic
-from precad.common.errors import Misconfiguration
+from precad.client.records.read_records import write_client_data
+from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId, Role
+from precad.common.model import load_model, model_digest, weights_digest
 
-ROUNDS = 4
-ALLOWED = 2
+ROUNDS, ALLOWED = 4, 2
+LIMIT = 1.1
+"""On ε, with room for so many rounds as ALLOWED, and no more."""
+
+
+# --- precad join ---------------------------------------------------------------------------------
+
+START = np.array([0.25] * 6 + [1.0] * 2)
+STAYS, LEAVES = "ward-stays", "ward-leaves"
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(80, 3)).astype(np.float32)
+Y = (X.sum(axis=1) > 0).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Two owners had the same records; one left at its limit. Nobody runs any more."""
+
+    deployment: LocalDeployment
+
+    def state(self, name: str) -> Path:
+        return self.deployment.folder / "state" / name
+
+    def model(self, name: str) -> TrainedModel:
+        return TrainedModel.load(self.state(name) / "model.safetensors", self.deployment.task)
+
+    def settings(self, name: str) -> Path:
+        return self.deployment.folder / f"{name}.toml"
+
+    def says(self, *arguments: object) -> str:
+        ended = precad(*arguments)
+        assert ended.exit_code == 0, ended.output
+        return ended.stdout
+
+    def joins(self, settings: Path, *options: str) -> tuple[int, str]:
+        return said(self.deployment.folder, "join", *options, "--config", settings)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Iterator[Trained]:
+    weights = tmp_path_factory.mktemp("public") / "start.safetensors"
+    save_file({"1.weight": torch.full((2, 3), 0.25), "1.bias": torch.ones(2)}, weights)
+    changes = {
+        "model.initial": "file",
+        "model.initial_file": str(weights),
+        "model.initial_digest": weights_digest(START),
+        "training.rounds": ROUNDS,
+    }
+    data = {ClientId(name): (X, Y) for name in (STAYS, LEAVES)}
+    with deploy_once(changes, data=data, linger_s=LINGER_S) as deployment:
+        write_client_data(deployment.folder / "records", ClientId("held-out"), X[:20], Y[:20])
+        set_in(deployment, STAYS, held_out="records/held-out.npz")
+        set_in(deployment, LEAVES, epsilon_limit=LIMIT)
+        deployment.start_servers()
+        deployment.start_clients()
+        assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 3}
+        # The dealer hears of both servers' end, and stays: its settings don't say otherwise.
+        left = "left: its training is over"
+        until(lambda: deployment.log("dealer").count(left) == 2, lambda: deployment.log("dealer"))
+        assert deployment.processes["dealer"].poll() is None
+        deployment.stop()
+        yield Trained(deployment)
+
+
+def test_an_owner_that_has_the_final_model_needs_no_server_and_another_does(
+    trained: Trained,
+) -> None:
+    told = trained.says("doctor", "--config", trained.settings(STAYS))
+    model = trained.state(STAYS) / "model.safetensors"
+    assert f"! finished training: {model} is its final model" in told
+    # No mistake, and nothing to begin.
+    assert [told.count(words) for words in ("! server ", "✗", "precad join")] == [2, 0, 0]
+    assert precad("doctor", "--config", trained.settings(LEAVES)).exit_code == 1
+    # The task lets it wait for five minutes.
+    assert trained.joins(trained.settings(STAYS))[0] == 0
+    status, printed = trained.joins(trained.settings(LEAVES), "--wait", "0.0005")
+    assert (status, "refuses connections" in printed) == (1, True), printed
+
+
+def test_an_owner_hears_what_its_limit_covers_and_why_it_ended_and_raises_it_with_a_word(
+    trained: Trained,
+) -> None:
+    log = trained.deployment.log(LEAVES)
+    covers = log.index(f"allows {ALLOWED} of the task's {ROUNDS} rounds: it ends this owner's part")
+    assert covers < log.index("the owner's limit ended its part before the training's end")
+    assert "no limit of your own" in trained.deployment.log(STAYS)
+    higher = trained.settings("higher")
+    higher.write_bytes(trained.settings(LEAVES).read_bytes())
+    set_in(trained.deployment, "higher", epsilon_limit=90.0)
+    status, printed = trained.joins(higher, "--wait", "0.0003")
+    assert (status, "--raise-limit" in printed) == (2, True)
+    status, printed = trained.joins(higher, "--wait", "0.0003", "--raise-limit")
+    assert status == 1  # no server is there
+    assert f"allows {ROUNDS - ALLOWED} more, after {ALLOWED}, of the task's {ROUNDS}" in printed
+
+
+def test_each_owner_has_the_newest_model_that_it_saw_from_the_task_s_file_of_weights_on(
+    trained: Trained,
+) -> None:
+    task, stays, leaves = trained.deployment.task, trained.model(STAYS), trained.model(LEAVES)
+    at_server = load_model(trained.state("server-a") / "model.safetensors", task)
+    assert (stays.version, stays.digest) == (ROUNDS, at_server.digest)
+    assert stays.theta.tobytes() == at_server.theta.tobytes()
+    served = read_models(trained.state(STAYS) / "models.log")
+    assert (leaves.version, leaves.digest) == (ALLOWED, served[task.digest, ALLOWED])
+    theta = START.astype(np.float32)
+    assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, theta)
+
+
+def test_the_file_is_read_without_precad_and_says_what_it_is(trained: Trained) -> None:
+    path = trained.state(STAYS) / "model.safetensors"
+    module = logistic(3, 2)
+    module.load_state_dict(load_file(path))
+    bias = dict(module.named_parameters())["1.bias"].detach().numpy()
+    assert (bias == trained.model(STAYS).weights["1.bias"].astype(np.float32)).all()
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    private = json.loads(metadata["private_training"])
+    assert (metadata["task_name"], metadata["version"]) == ("small", str(ROUNDS))
+    assert (private["noise_multiplier"], private["rounds"]) == (2.0, ROUNDS)
+    assert re.search(r"ε = \d\.\d+, δ = 1e-05.* all 4 rounds", metadata["guarantee"])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_rounds_are_in_the_state_folder_and_in_the_logs_a_line_each(trained: Trained) -> None:
+    text = (trained.state(STAYS) / "history.csv").read_text("utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    numbers = [str(n) for n in range(1, ROUNDS + 1)]
+    assert [(row["round"], row["counted"]) for row in rows] == [(n, "True") for n in numbers]
+    tried = [float(row["validation_accuracy"]) for row in rows if row["validation_accuracy"]]
+    assert 0 <= min(tried) <= max(tried) <= 1
+    log = trained.deployment.log(STAYS)
+    assert re.findall(rf"INFO round (\d+) of {ROUNDS}: counted; ε", log) == numbers
+    assert "held-out" not in log
+    for server in SERVERS:
+        log = trained.deployment.log(server)
+        assert re.findall(r"INFO version (\d+) is made", log) == numbers
+
+
+def test_predict_and_evaluate_take_the_owners_settings(trained: Trained, tmp_path: Path) -> None:
+    settings, at_server = trained.settings(STAYS), trained.state("server-a") / "model.safetensors"
+    module = trained.model("server-a").load_into(logistic(3, 2))
+    with torch.no_grad():
+        shares = torch.softmax(module(torch.from_numpy(X)), dim=1).numpy()
+    np.savez(tmp_path / "new.npz", x=X)
+    printed = trained.says("predict", tmp_path / "new.npz", "--config", settings)
+    rows = list(csv.DictReader(printed.splitlines()))
+    assert [int(row["class"]) for row in rows] == shares.argmax(axis=1).tolist()
+    assert float(rows[3]["probability_1"]) == pytest.approx(shares[3, 1], abs=1e-5)
+
+    trained.says("predict", tmp_path / "new.npz", "-c", settings, "--out", tmp_path / "p.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), shares, atol=1e-6)
+
+    np.savez(tmp_path / "known.npz", x=X, y=Y)
+    model = ("--task", settings.with_name("task.toml"), "--model-file", at_server)
+    told = document("evaluate", tmp_path / "known.npz", *model)
+    right = float((shares.argmax(axis=1) == Y).mean())
+    loss = float(-np.log(shares[np.arange(len(Y)), Y]).mean())
+    found = (told["records"], told["accuracy"], told["loss"])
+    assert found == (len(Y), pytest.approx(right), pytest.approx(loss, rel=1e-4))
+
+
+# --- the SDK -------------------------------------------------------------------------------------
+
 FEATURES = 5
 
 
@@ -39,46 +212,30 @@ class Median(torch.nn.Module):
 def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_limits(
     deploy: Deploy,
 ) -> None:
-    deployment = deploy(
-        {
-            "model.architecture": "custom",
-            "model.parameters": [
-                {"name": "slope", "shape": [FEATURES]},
-                {"name": "offset", "shape": [1]},
-            ],
-            "training.rounds": ROUNDS,
-        },
-        linger_s=LINGER_S,
-    )
-    privacy = deployment.task.privacy
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(80, FEATURES)).astype(np.float32)
+    parameters = [{"name": "slope", "shape": [FEATURES]}, {"name": "offset", "shape": [1]}]
+    changes = {"model.architecture": "custom", "model.parameters": parameters}
+    deployment = deploy(changes | {"training.rounds": ROUNDS}, linger_s=LINGER_S)
+    folder, privacy = deployment.folder, deployment.task.privacy
+    x = np.random.default_rng(5).normal(size=(80, FEATURES)).astype(np.float32)
     y = x.sum(axis=1)
-    # Finite, but not so their gradients: drawn in some attempt but with probability 1e-7 or less.
-    x_bad = x.copy()
-    x_bad[:20] = 3e38
 
-    def cost(participations: int) -> float:
-        return record_epsilon(
-            record_rate=privacy.record_rate,
-            noise_multiplier=privacy.noise_multiplier,
-            participations=participations,
-            delta=privacy.delta,
-        )
+    def cost(participations: int) -> Any:
+        names = ("record_rate", "noise_multiplier", "delta")
+        how: dict[str, Any] = {name: getattr(privacy, name) for name in names}
+        return pytest.approx(record_epsilon(participations=participations, **how))
 
-    def owner(name: str, data: object, limit: float | None, held_out: object = None) -> DataOwner:
+    def owner(name: str, data: object, **more: Any) -> DataOwner:
         return DataOwner(
             name,
-            task=deployment.folder / "task.toml",
+            task=folder / "task.toml",
             data=data,
             model=Median(),
             loss=functional.mse_loss,
             server_a=deployment.addresses["server-a"],
             server_b=deployment.addresses["server-b"],
-            identity=deployment.folder / "keys" / name,
-            state=deployment.folder / "own" / name,
-            epsilon_limit=limit,
-            held_out=held_out,
+            identity=folder / "keys" / name,
+            state=folder / "own" / name,
+            **more,
         )
 
     told: list[RoundInfo] = []
@@ -87,80 +244,50 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
         told.append(info)
         raise ZeroDivisionError
 
-    dataset = TensorDataset(torch.from_numpy(x_bad), torch.from_numpy(y))
-    unlimited = owner("ward-00", dataset, None, held_out=(x[:30], y[:30]))
-    limited = owner("ward-01", (x, y), limit_of(deployment.task, ALLOWED))
+    dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    unlimited = owner("ward-00", dataset, epsilon_limit=None, held_out=(x, y))
+    limited = owner("ward-01", (x, y), epsilon_limit=LIMIT)
     deployment.start_servers()
     with ThreadPoolExecutor(2) as threads:
         ends = threads.submit(unlimited.run, on_round=fails)
-        to_the_limit = threads.submit(limited.run).result()
-        to_the_end = ends.result()
+        short = threads.submit(limited.run).result()
+        whole = ends.result()
 
-    assert (to_the_end.ended, to_the_end.submitted, to_the_end.counted) == (
-        "finished",
-        ROUNDS,
-        ROUNDS,
-    )
-    assert to_the_end.epsilon == pytest.approx(cost(ROUNDS))
-    assert to_the_end.model is not None
-    assert to_the_end.model.theta.shape == (FEATURES + 1,)
-    assert np.any(to_the_end.model.theta != 0)
-    check_what_was_told(to_the_end, told)
-    check_the_model(to_the_end, deployment.folder, x[:30], y[:30])
-    assert to_the_limit.model is not None
-    assert to_the_limit.model.version == ALLOWED
-    assert to_the_limit.model_file == deployment.folder / "own" / "ward-01" / "model.safetensors"
+    assert (whole.ended, whole.submitted, whole.counted) == ("finished", ROUNDS, ROUNDS)
+    assert (short.ended, short.submitted) == ("budget", ALLOWED)
+    assert whole.epsilon == cost(ROUNDS)
+    assert short.epsilon <= limited.budget.epsilon() == cost(ALLOWED)
+    # A callback that raises each time stops nothing, and isn't silent.
+    assert (whole.callback_failures, type(whole.callback_error)) == (ROUNDS, ZeroDivisionError)
+    numbers = list(range(1, ROUNDS + 1))
+    assert [(info.number, info.counted) for info in told] == [(n, True) for n in numbers]
+    assert told[-1].epsilon == cost(ROUNDS)
+    assert [row["round"] for row in whole.table()] == numbers
+    assert whole.model is not None
+    assert whole.model.theta.shape == (FEATURES + 1,)
+    assert np.any(whole.model.theta != 0)
+    with torch.no_grad():
+        outputs = whole.load_into(Median())(torch.from_numpy(x))
+    assert whole.validation is not None
+    loss = float(functional.mse_loss(outputs, torch.from_numpy(y)))
+    assert whole.validation.loss == pytest.approx(loss, rel=1e-5)
+    assert whole.validation.accuracy is None
+    assert short.model is not None
+    assert short.model.version == ALLOWED
+    assert short.model_file == folder / "own" / "ward-01" / "model.safetensors"
     for role in (Role.SERVER_A, Role.SERVER_B):
         status = deployment.operator(role).status()
-        assert status.model_digest == to_the_end.model.digest.value
+        assert status.model_digest == whole.model.digest.value
         assert dict(status.participations) == {"ward-00": ROUNDS, "ward-01": ALLOWED}
         assert dict(status.rejected_by_client) == {}
-    assert (to_the_limit.ended, to_the_limit.submitted) == ("budget", ALLOWED)
-    private = (deployment.folder / "own" / "ward-00" / "failed-records.log").read_text()
-    assert private.count("attempt") == ROUNDS
-    assert private.count(" 0 records") < ROUNDS
-    assert to_the_limit.epsilon <= (limited.budget.epsilon()) == pytest.approx(cost(ALLOWED))
 
 
-def check_what_was_told(result: Participation, told: list[RoundInfo]) -> None:
-    """A callback that raises each time stops nothing, and isn't silent."""
-    assert (result.callback_failures, len(told)) == (ROUNDS, ROUNDS)
-    assert isinstance(result.callback_error, ZeroDivisionError)
-    assert [(info.number, info.counted) for info in told] == [
-        (number, True) for number in range(1, ROUNDS + 1)
-    ]
-    assert told[-1].epsilon == pytest.approx(result.epsilon)
-    assert [row["round"] for row in result.table()] == [info.number for info in told]
-
-
-def check_the_model(result: Participation, folder: Path, x: Any, y: Any) -> None:
-    """It goes into a module and a file of the owner's own, and was tried on held-out records."""
-    mine = result.load_into(Median())
-    with torch.no_grad():
-        expected = float(functional.mse_loss(mine(torch.from_numpy(x)), torch.from_numpy(y)))
-    assert result.validation is not None
-    assert result.validation.loss == pytest.approx(expected, rel=1e-5)
-    assert result.validation.accuracy is None
-    result.save(folder / "elsewhere.safetensors")
-    saved = TrainedModel.load(folder / "elsewhere.safetensors", folder / "task.toml")
-    assert result.model is not None
-    assert saved.digest == result.model.digest
-    with pytest.raises(Misconfiguration, match="parameter 0"):
-        result.load_into(torch.nn.Linear(FEATURES, 1))
-
-
-README = Path(__file__).parents[3] / "README.md"
-
-
-def snippet() -> str:
-    section = README.read_text("utf-8").split("## For data owners: the SDK")[1]
-    (code, *_) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
-    return str(code)
-
-
-def test_it_trains_and_brings_the_model_home(
+def test_readmes_snippet_trains_and_brings_the_model_home(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    section = readme.split("## For data owners: the SDK")[1]
+    code = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)[0]
     columns = [{"name": name} for name in ("a", "b", "c")]
     target = {"name": "y", "kind": "categorical", "levels": ["0", "1"]}
     changes = {"data": {"target": target, "columns": columns}, "training.rounds": 3}
@@ -169,16 +296,14 @@ def test_it_trains_and_brings_the_model_home(
     there = deploy(changes, 1, {ClientId("ward-3"): (x, y)}, linger_s=LINGER_S)
     rows = [",".join(f"{value:.6g}" for value in row) for row in np.column_stack([x, y])]
     (there.folder / "ward.csv").write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
-    with there:
-        there.start_servers()
-        code = snippet()
-        for name, role in (("a.example:7301", "server-a"), ("b.example:7302", "server-b")):
-            assert name in code
-            code = code.replace(name, there.addresses[role])
-        monkeypatch.chdir(there.folder)
-        net = logistic(3, 2)
-        names: dict[str, Any] = {"net": net}
-        exec(code, names)
+    there.start_servers()
+    for name, role in (("a.example:7301", "server-a"), ("b.example:7302", "server-b")):
+        assert name in code
+        code = code.replace(name, there.addresses[role])
+    monkeypatch.chdir(there.folder)
+    net = logistic(3, 2)
+    names: dict[str, Any] = {"net": net}
+    exec(code, names)
     result = names["result"]
     assert isinstance(result, Participation)
     assert (result.ended, result.counted) == ("finished", 3)

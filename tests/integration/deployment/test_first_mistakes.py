@@ -7,16 +7,12 @@ what `precad doctor` then says, and can't drift. ``PRECAD_WRITE_FIRST_MISTAKES=1
 import json
 import os
 import re
-import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,7 @@ import pytest
 from tests.integration.deployment.conftest import TaskMaker
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
-from tests.rig.warm import SOURCES, forked, said
+from tests.rig.warm import forked, said
 
 from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml, to_toml
@@ -42,145 +38,131 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "first-mistakes.md"
 FEATURES, CLASSES, RECORDS = 64, 10, 60
 WAIT_S = 30.0
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+LONG = {
+    "name": "mistakes",
+    **logistic(FEATURES, CLASSES),
+    "privacy.client_clip": 10.0,
+    "privacy.noise_multiplier": 8.0,
+    "privacy.record_rate": 0.1,
+    "training.rounds": 400,
+    "deadlines": {"enrol": 3600.0, "work": 2.0, "outage": 3600.0},
+}
+"""Of a small task that goes on for longer than all this takes."""
 NORMED = """from torch import nn
 
 
 def Net():
     return nn.Sequential(nn.BatchNorm1d(64, affine=False), nn.Linear(64, 10))
 """
+RNG = np.random.default_rng(1)
+X = RNG.random((RECORDS, FEATURES)).astype(np.float32)
+Y = RNG.integers(CLASSES, size=RECORDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Ward:
-    """A data owner's folder and settings, to be spoilt."""
-
-    folder: Path
-    settings: dict[str, Any]
-    keys: Path
-    """Folder of everybody's keys."""
-
-    def records(self, x: Any = None, y: Any = None) -> None:
-        good_x, good_y = good_records()
-        path = self.folder / "records.npz"
-        np.savez(path, x=good_x if x is None else x, y=good_y if y is None else y)
-        self.settings["data"] = str(path)
-
-    def write(self, name: str, text: str) -> str:
-        (self.folder / name).write_text(text, encoding="utf-8")
-        return str(self.folder / name)
+Settings = dict[str, Any]
+"""None leaves one out."""
 
 
-def good_records() -> tuple[Any, Any]:
-    rng = np.random.default_rng(1)
-    x = rng.random((RECORDS, FEATURES)).astype(np.float32)
-    return x, rng.integers(CLASSES, size=RECORDS)
+def written(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
-def _swapped(ward: Ward) -> None:
-    settings = ward.settings
-    settings["server_a"], settings["server_b"] = settings["server_b"], settings["server_a"]
+def records(folder: Path, x: Any = X, y: Any = Y) -> Settings:
+    np.savez(folder / "records.npz", x=x, y=y)
+    return {"data": str(folder / "records.npz")}
 
 
-def _foreign_root(ward: Ward) -> None:
-    create_local_keys(ward.folder / "others", [ward.settings["client"]])
-    ward.settings["identity"] = str(ward.folder / "others" / ward.settings["client"])
+def keys_of(name: str, good: Settings) -> str:
+    return str(Path(good["identity"]).with_name(name))
 
 
-def _another_task(ward: Ward) -> None:
-    task = Task.load(Path(ward.settings["task"])).model_copy(update={"projections": 60})
-    ward.settings["task"] = ward.write("task.toml", task_to_toml(task))
+def nothing(_folder: Path, _good: Settings) -> Settings:
+    """The settings are good."""
+    return {}
 
 
-def _nan(ward: Ward) -> None:
-    x, _ = good_records()
+def _foreign_root(folder: Path, good: Settings) -> Settings:
+    create_local_keys(folder / "others", [good["client"]])
+    return {"identity": str(folder / "others" / good["client"])}
+
+
+def _another_task(folder: Path, good: Settings) -> Settings:
+    task = Task.load(Path(good["task"])).model_copy(update={"projections": 60})
+    return {"task": written(folder / "task.toml", task_to_toml(task))}
+
+
+def _nan(folder: Path, _good: Settings) -> Settings:
+    x = X.copy()
     x[25, 3] = np.nan
-    ward.records(x=x)
+    return records(folder, x)
 
 
-def _bad_cell(ward: Ward) -> None:
-    x, y = good_records()
+def _bad_cell(folder: Path, _good: Settings) -> Settings:
     names = [f"p{place}" for place in range(FEATURES)]
-    rows = [[f"{v:.3f}" for v in row] + [str(label)] for row, label in zip(x, y, strict=True)]
+    rows = [[f"{v:.3f}" for v in row] + [str(label)] for row, label in zip(X, Y, strict=True)]
     rows[7][2] = "n/a"
     text = "\n".join(",".join(row) for row in [[*names, "digit"], *rows])
-    ward.settings["data"] = ward.write("ward.csv", text)
-    ward.settings["columns"] = {"inputs": names, "target": "digit"}
+    columns = {"inputs": names, "target": "digit"}
+    return {"data": written(folder / "ward.csv", text), "columns": columns}
 
 
-def _batch_norm(ward: Ward) -> None:
-    ward.write("nets_with_norm.py", NORMED)
+def _batch_norm(folder: Path, _good: Settings) -> Settings:
+    written(folder / "nets_with_norm.py", NORMED)
     # Its owner has looked at it, and said so.
     make_folder(allowed_file().parent)
-    append_line(allowed_file(), _digest(ward.folder)[1])
-    ward.settings["model"] = "nets_with_norm:Net"
+    append_line(allowed_file(), _digest(folder)[1])
+    return {"model": "nets_with_norm:Net"}
 
 
-def _unreadable_key(ward: Ward) -> None:
-    shutil.copytree(ward.settings["identity"], ward.folder / "keys")
-    ward.settings["identity"] = str(ward.folder / "keys")
-    path = ward.folder / "keys" / "key.pem"
-    path.write_bytes(path.read_bytes()[:40])
+def _unreadable_key(folder: Path, good: Settings) -> Settings:
+    keys = Path(shutil.copytree(good["identity"], folder / "keys"))
+    (keys / "key.pem").write_bytes((keys / "key.pem").read_bytes()[:40])
+    return {"identity": str(keys)}
 
 
-def _used_token(ward: Ward) -> None:
-    neighbour = tomllib.loads((ward.keys.parent / "ward-1.toml").read_text(encoding="utf-8"))
-    ward.settings["token"] = neighbour["token"]
+def _used_token(_folder: Path, good: Settings) -> Settings:
+    neighbour = Path(good["identity"]).parents[1] / "ward-1.toml"
+    return {"token": tomllib.loads(neighbour.read_text("utf-8"))["token"]}
 
 
-def _another(**values: Callable[[Ward], Any]) -> Callable[[Ward], None]:
-    return lambda ward: ward.settings.update({name: of(ward) for name, of in values.items()})
-
-
-MISTAKES: dict[str, Callable[[Ward], object]] = {
-    "wrong port": _another(server_a=lambda _: free_addresses(1)[0]),
-    "no such port": _another(server_a=lambda _: "127.0.0.1:99999"),
+MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
+    "wrong port": lambda *_: {"server_a": free_addresses(1)[0]},
+    "no such port": lambda *_: {"server_a": "127.0.0.1:99999"},
     "another authority's certificate": _foreign_root,
-    "another owner's certificate": _another(identity=lambda ward: str(ward.keys / "ward-3")),
-    "swapped servers": _swapped,
+    "another owner's certificate": lambda _, good: {"identity": keys_of("ward-3", good)},
+    "swapped servers": lambda _, good: {"server_a": good["server_b"], "server_b": good["server_a"]},
     "another task": _another_task,
     "NaN among the inputs": _nan,
     "a cell that is no number": _bad_cell,
-    "labels of the wrong type": lambda w: w.records(y=good_records()[1].astype(np.float32)),
-    "a label out of range": lambda w: w.records(y=np.where(np.arange(RECORDS) == 4, 10, 0)),
+    "labels of the wrong type": lambda at, _: records(at, y=Y.astype(np.float32)),
+    "a label out of range": lambda at, _: records(at, y=np.where(np.arange(RECORDS) == 4, 10, 0)),
     "batch norm": _batch_norm,
-    "records of the wrong shape": lambda ward: ward.records(x=good_records()[0][:, :63]),
-    "too small a limit": _another(epsilon_limit=lambda _: 0.01),
-    "a clock two hours behind": lambda _: None,
+    "records of the wrong shape": lambda at, _: records(at, X[:, :63]),
+    "too small a limit": lambda *_: {"epsilon_limit": 0.01},
+    "a clock two hours behind": nothing,
     "an unreadable key": _unreadable_key,
-    "a name that is taken": _another(
-        client=lambda _: "ward-1", identity=lambda ward: str(ward.keys / "ward-1")
-    ),
-    "no enrolment token": lambda ward: ward.settings.pop("token"),
-    "half an enrolment token": _another(token=lambda ward: ward.settings["token"][:26]),
-    "a wrong enrolment token": _another(token=lambda _: new_token()),
+    "a name that is taken": lambda _, good: {
+        "client": "ward-1",
+        "identity": keys_of("ward-1", good),
+    },
+    "no enrolment token": lambda *_: {"token": None},
+    "half an enrolment token": lambda _, good: {"token": good["token"][:26]},
+    "a wrong enrolment token": lambda *_: {"token": new_token()},
     "another owner's enrolment token": _used_token,
-    "a full disk": lambda _: None,
-    "a late start": lambda _: None,
+    "a full disk": nothing,
+    "a late start": nothing,
 }
-LATE, FULL_DISK = "a late start", "a full disk"
-PROGRAMS = {"a clock two hours behind": "tests.rig.behind"}
+PROGRAMS = {"a clock two hours behind": "tests.rig.behind", "a full disk": "tests.rig.full_disk"}
 
 
+@dataclass(frozen=True, slots=True)
 class Clinic:
     """Servers that wait for owners, and ask for tokens, and others that train already."""
 
-    def __init__(self, folder: Path, make_task: TaskMaker) -> None:
-        self._folder = folder
-        names = [ClientId(f"ward-{number}") for number in (1, 2, 3)]
-        data = dict.fromkeys(names, good_records())
-        tasks = (make_task(8, LONG | {"enrolment.clients": clients}) for clients in (3, 1))
-        self.open, self.training = (
-            LocalDeployment(folder / name, task, data, popen=forked)
-            for name, task in zip(("open", "training"), tasks, strict=True)
-        )
-        tokens = {name: new_token() for name in names}
-        for role in SERVERS:
-            append_line(self.open.folder / f"{role.value}.toml", 'enrolment = "token"')
-            book = ByToken(self.open.folder / "state" / role.value)
-            for token in tokens.values():
-                book.add(token_digest(token))
-        for name, token in tokens.items():
-            append_line(self.open.folder / f"{name}.toml", f'token = "{token}"')
+    folder: Path
+    open: LocalDeployment
+    training: LocalDeployment
 
     def ready(self) -> bool:
         """Whether ward-1 is there in the one, and enrolment is over in the other."""
@@ -194,99 +176,63 @@ class Clinic:
                 return False
         return True
 
-    def tell(self, mistake: str) -> tuple[int, list[dict[str, str]], list[str]]:
-        """Status, findings, and what is to be mended, without what differs from run to run."""
-        deployment = self.training if mistake == LATE else self.open
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
+    def tell(self, mistake: str) -> tuple[int, set[str], list[str]]:
+        """Status, what was looked at, and what is to be mended, without what differs by run."""
+        deployment = self.training if mistake == "a late start" else self.open
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
         good = tomllib.loads((deployment.folder / "ward-2.toml").read_text(encoding="utf-8"))
-        for name in ("task", "identity", "data"):
-            good[name] = str(deployment.folder / good[name])
+        good |= {name: str(deployment.folder / good[name]) for name in ("task", "identity", "data")}
         good |= {"state": str(folder / "state"), "epsilon_limit": 4.0}
-        ward = Ward(folder, good, deployment.folder / "keys")
-        if mistake in MISTAKES:
-            MISTAKES[mistake](ward)
-        config = ward.write("ward.toml", to_toml(ward.settings))
+        settings = good | MISTAKES.get(mistake, nothing)(folder, good)
+        kept = {name: value for name, value in settings.items() if value is not None}
         # Machines of tests are busy.
-        command = ("doctor", "--json", "--wait", WAIT_S, "--config", config)
-        if mistake == FULL_DISK:
-            status, printed = on_a_small_disk(folder, *map(str, command))
-        else:
-            status, printed = said(folder, *command, program=PROGRAMS.get(mistake, "precad"))
+        command = ("doctor", "--json", "--wait", WAIT_S, "--config")
+        program = PROGRAMS.get(mistake, "precad")
+        config = written(folder / "ward.toml", to_toml(kept))
+        status, printed = said(folder, *command, config, program=program)
         found = [line for line in printed.splitlines() if line.startswith('{"')]
         assert found, printed
         findings = json.loads(found[-1])["findings"]
-        bad = (each["said"] for each in findings if each["kind"] == "bad")
-        places = {str(folder): "OWNER", str(deployment.folder): "SHARED"}
-        return status, findings, [plain(text, places) for text in bad]
-
-
-def plain(text: str, places: dict[str, str]) -> str:
-    for found, shown in places.items():
-        text = text.replace(found, shown)
-    text = re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", text)
-    return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1…", text)
-
-
-LONG = {
-    "name": "mistakes",
-    **logistic(FEATURES, CLASSES),
-    "privacy.client_clip": 10.0,
-    "privacy.noise_multiplier": 8.0,
-    "privacy.record_rate": 0.1,
-    "training.rounds": 400,
-    "deadlines": {"enrol": 3600.0, "work": 2.0, "outage": 3600.0},
-}
-"""Of a small task that goes on for longer than all this takes."""
-
-
-MOUNTED = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$0" && exec "$@"')
-"""A command in a name space of its own, where the first argument is a disk of 64 KiB."""
-
-
-@cache
-def can_mount() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run([*MOUNTED, folder, "true"], check=False).returncode == 0
-
-
-def on_a_small_disk(folder: Path, *arguments: str) -> tuple[int, str]:
-    """The command's status and what it printed; else no file may grow, which is what it sees."""
-
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))
-
-    (folder / "state").mkdir()
-    before = [*MOUNTED, str(folder / "state")] if can_mount() else []
-    ended = subprocess.run(
-        [*before, sys.executable, "-m", "precad", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        preexec_fn=None if can_mount() else small_files,
-        env=os.environ | {"PYTHONPATH": SOURCES},
-    )
-    return ended.returncode, ended.stdout + ended.stderr
+        bad = [each["said"] for each in findings if each["kind"] == "bad"]
+        for shown, path in (("OWNER", folder), ("SHARED", deployment.folder)):
+            bad = [text.replace(str(path), shown) for text in bad]
+        bad = [re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", text) for text in bad]
+        bad = [re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1…", text) for text in bad]
+        return status, {each["about"] for each in findings}, bad
 
 
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Clinic]:
-    made = Clinic(tmp_path_factory.mktemp("clinic"), make_task)
+    folder = tmp_path_factory.mktemp("clinic")
+    tokens = {ClientId(f"ward-{number}"): new_token() for number in (1, 2, 3)}
+    waiting, training = (
+        LocalDeployment(folder / name, task, dict.fromkeys(tokens, (X, Y)), popen=forked)
+        for name, task in (
+            ("open", make_task(8, LONG | {"enrolment.clients": 3})),
+            ("training", make_task(8, LONG | {"enrolment.clients": 1})),
+        )
+    )
+    for role in SERVERS:
+        append_line(waiting.folder / f"{role.value}.toml", 'enrolment = "token"')
+        book = ByToken(waiting.folder / "state" / role.value)
+        for token in tokens.values():
+            book.add(token_digest(token))
+    for name, token in tokens.items():
+        append_line(waiting.folder / f"{name}.toml", f'token = "{token}"')
+    made = Clinic(folder, waiting, training)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("home")))
-        for deployment in (made.open, made.training):
+        for deployment in (waiting, training):
             stack.enter_context(deployment)
             deployment.start_servers()
             deployment.start_client(deployment.clients[0])
-        until(made.ready, lambda: made.open.log_tail("ward-1"), poll_s=0.2)
+        until(made.ready, lambda: waiting.log_tail("ward-1"), poll_s=0.2)
         yield made
 
 
 def test_nothing_is_wrong_with_good_settings(clinic: Clinic) -> None:
-    status, findings, wrong = clinic.tell("none")
+    status, about, wrong = clinic.tell("none")
     assert (status, wrong) == (0, [])
-    about = {each["about"] for each in findings}
     assert about >= {"task", "identity", "data", "model and loss", "limit", "state", "clock"}
     assert about >= {"server A", "server B"}
 
@@ -294,9 +240,8 @@ def test_nothing_is_wrong_with_good_settings(clinic: Clinic) -> None:
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.replace(" ", "-"))
 def test_each_mistake_is_said_as_the_document_has_it(mistake: str, clinic: Clinic) -> None:
     status, _, wrong = clinic.tell(mistake)
-    assert status == 1
     # One mistake, and what follows from it: not a screen of them.
-    assert 1 <= len(wrong) <= 2
+    assert (status, len(wrong) in (1, 2)) == (1, True)
     assert all("Traceback" not in text and len(text) < 600 for text in wrong)
     text = DOCUMENT.read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith(f"| {mistake} |"))
@@ -304,7 +249,7 @@ def test_each_mistake_is_said_as_the_document_has_it(mistake: str, clinic: Clini
         # Both servers may say the same.
         shown = " <br> ".join(dict.fromkeys(wrong)).replace("|", "\\|")
         DOCUMENT.write_text(text.replace(row, f"| {mistake} | {shown} |"), encoding="utf-8")
-    elif mistake != FULL_DISK or can_mount():
+    else:
         assert [each for each in wrong if shape(each) not in shape(row)] == []
 
 
@@ -316,25 +261,20 @@ def shape(text: str) -> str:
 def test_the_sdk_finds_what_the_doctor_finds(clinic: Clinic) -> None:
     settings = JoinSettings.load(clinic.open.folder / "ward-2.toml")
     assert settings.data_owner().check(WAIT_S).wrong == ()
-    swapped = settings.model_copy(
-        update={"server_a": settings.server_b, "server_b": settings.server_a}
-    )
-    x, y = good_records()
-    wrong = swapped.data_owner((x[:, :63], y)).check(WAIT_S).wrong
+    swap = {"server_a": settings.server_b, "server_b": settings.server_a}
+    wrong = settings.model_copy(update=swap).data_owner((X[:, :63], Y)).check(WAIT_S).wrong
     assert {each.about for each in wrong} == {"model and loss", "server A", "server B"}
 
 
 def test_no_log_of_any_part_holds_a_token_or_a_key(clinic: Clinic) -> None:
-    for deployment in (clinic.open, clinic.training):
-        secrets = [
-            path.read_text("utf-8").splitlines()[1] for path in deployment.folder.rglob("key.pem")
-        ]
-        settings = "".join(path.read_text("utf-8") for path in deployment.folder.glob("*.toml"))
+    for folder in (clinic.open.folder, clinic.training.folder):
+        secrets = [path.read_text("utf-8").splitlines()[1] for path in folder.rglob("key.pem")]
+        settings = "".join(path.read_text("utf-8") for path in folder.glob("*.toml"))
         secrets += re.findall(r'token = "(.+)"', settings)
         assert len(secrets) >= 7
-        for path in deployment.folder.glob("logs/*"):
+        for path in folder.glob("logs/*"):
             text = path.read_text("utf-8")
             assert text
             assert not [each for each in secrets if each in text], path
         # What a token goes into is its owner's alone.
-        assert {each.stat().st_mode & 0o77 for each in deployment.folder.glob("ward*.toml")} == {0}
+        assert {each.stat().st_mode & 0o77 for each in folder.glob("ward*.toml")} == {0}

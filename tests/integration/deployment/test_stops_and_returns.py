@@ -1,9 +1,4 @@
-"""A stop isn't an end: real owners outlast whatever becomes of the servers, and all parts end.
-
-What owners and servers do in each of these is played out in simulated time (``tests/faults``); here
-processes end by a full disk, SIGKILL and SIGTERM, and start again. Whoever is told to end while it
-has parts running on this machine ends them too.
-"""
+"""A stop isn't an end, and one that can't be helped has words: of servers, dealers and programs."""
 
 import json
 import os
@@ -11,42 +6,39 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.integration.deployment.conftest import Deploy
+from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
+from tests.rig.light_client import joined, play_round, submit_zeros
 from tests.rig.stops import RESULTS, play, runs
-from tests.rig.tasks import logistic, task_with
+from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
-from precad.cli.local_deployment import LocalDeployment, task_to_toml
+from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
+from precad.common.task import Task
 from precad.common.wire.calls import ServerStatus
+from precad.common.wire.messages import TrainingPaused
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
-
-SERVERS = ("server-a", "server-b")
-
-
-def add(deployment: LocalDeployment, part: str, lines: str) -> None:
-    path = deployment.folder / f"{part}.toml"
-    path.write_text(path.read_text(encoding="utf-8") + lines, encoding="utf-8")
 
 
 def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
     deploy: Deploy,
 ) -> None:
     changes = {"training.rounds": 12, "enrolment.clients": 3, **logistic(127)}
-    deployment = deploy(changes, clients=2, linger_s=2)
+    deployment = deploy(changes, linger_s=2)
     date = datetime.now(UTC) + timedelta(days=300)
     for name in SERVERS:
-        add(deployment, name, f"enrol_quorum = 2\nenrol_until = {date.isoformat()}\n")
-    add(deployment, "dealer", "ends_with_training = true\n")
+        set_in(deployment, name, enrol_quorum=2, enrol_until=date.isoformat())
+    set_in(deployment, "dealer", ends_with_training=True)
     deployment.start_servers()
     owners = tuple(client.name for client in deployment.clients)
 
@@ -62,7 +54,15 @@ def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_
     assert said is not None
     assert (said.least_owners, said.most_owners) == (1, 2)
     assert said.enrolment_left_s > 299 * 86_400
-    lie_to_the_dealer(deployment)
+    # A server can't end the dealer alone, nor by saying it twice.
+    identity = Identity.load(deployment.folder / "keys" / "server-a")
+    with open_channel(deployment.addresses["dealer"], identity, Role.DEALER) as channel:
+        leave, digest = DealingStub(channel).Leave, deployment.task.digest.value
+        for _ in range(2):
+            leave(pb.LeaveRequest(task_digest=digest, role="server-a"), wait_for_ready=True)
+        with pytest.raises(grpc.RpcError) as refused:
+            leave(pb.LeaveRequest(task_digest=bytes(32), role="server-a"))
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     deployment.start_client(deployment.clients[1])
     assert next(operator.reports()).accepted == 2
 
@@ -81,7 +81,7 @@ def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_
     errors = {name: deployment.log(name).count(" ERROR ") for name in SERVERS}
     for name in SERVERS:
         deployment.processes[name].terminate()
-    assert deployment.wait(SERVERS, DEADLINE_S) == {"server-a": 0, "server-b": 0}
+    assert deployment.wait(SERVERS, DEADLINE_S) == dict.fromkeys(SERVERS, 0)
     for name in SERVERS:
         assert "told to stop; started again, the training goes on" in deployment.log(name)
         assert deployment.log(name).count(" ERROR ") == errors[name]
@@ -92,12 +92,10 @@ def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_
     assert "server-b left" in deployment.log("dealer")
     # Both know at a next start that no owner comes for the model any more.
     assert all((deployment.folder / f"state/{name}/model.fetched").exists() for name in SERVERS)
+    # Why is for operators alone.
+    words = ("finished", "disk", str(deployment.folder))
     for name in owners:
-        log = deployment.log(name)
-        assert "finished" in log
-        # Why is for operators alone.
-        assert "disk" not in log
-        assert str(deployment.folder) not in log
+        assert [each in deployment.log(name) for each in words] == [True, False, False]
 
 
 def start_again(deployment: LocalDeployment, *names: str) -> None:
@@ -116,37 +114,19 @@ def start_again(deployment: LocalDeployment, *names: str) -> None:
     )
 
 
-def lie_to_the_dealer(deployment: LocalDeployment) -> None:
-    """A server can't end the dealer alone; nor by saying it twice, nor as somebody else."""
-    identity = Identity.load(deployment.folder / "keys" / "server-a")
-    digest = deployment.task.digest.value
-    with open_channel(deployment.addresses["dealer"], identity, Role.DEALER) as channel:
-        leave = DealingStub(channel).Leave
-        for _ in range(2):
-            leave(pb.LeaveRequest(task_digest=digest, role="server-a"), wait_for_ready=True)
-        for other, code in (
-            (pb.LeaveRequest(task_digest=digest, role="server-b"), "PERMISSION_DENIED"),
-            (pb.LeaveRequest(task_digest=bytes(32), role="server-a"), "FAILED_PRECONDITION"),
-        ):
-            with pytest.raises(grpc.RpcError) as refused:
-                leave(other)
-            assert refused.value.code().name == code
-
-
 PROGRAM = """
-import sys, time, tomllib
+import sys, time
 from pathlib import Path
-
-from precad.common.task import Task
+from tests.conftest import small_task
 from precad.cli.local_deployment import LocalDeployment
 
-with LocalDeployment(Path(sys.argv[1]), Task.parse(tomllib.loads(sys.argv[2])), {}) as deployment:
+with LocalDeployment(Path(sys.argv[1]), small_task(), {}) as deployment:
     deployment.start_server("dealer")
     print(deployment.processes["dealer"].pid, flush=True)
     try:
         time.sleep(600)
     except SystemExit:
-        time.sleep(float(sys.argv[3]))
+        time.sleep(float(sys.argv[2]))
         raise
 """
 
@@ -154,13 +134,8 @@ with LocalDeployment(Path(sys.argv[1]), Task.parse(tomllib.loads(sys.argv[2])), 
 @pytest.mark.parametrize("goes_on_s", [0, 600])
 def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s: float) -> None:
     """Also where it catches the exception that comes of it, and where a part stands still."""
-    task = task_to_toml(task_with({}))
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), task, str(goes_on_s)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    with program:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(goes_on_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdout is not None
         part = int(program.stdout.readline())
         try:
@@ -178,3 +153,86 @@ def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s:
 def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path) -> None:
     recorded = json.loads(RESULTS.read_text("utf-8"))["validating"]["seconds"]
     assert list(play("validating", tmp_path, forked)) == list(recorded)
+
+
+# --- a server or a dealer that isn't there, or runs another task ----------------------------------
+
+SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
+
+
+def why(deployment: LocalDeployment, *parties: str) -> list[str]:
+    """Both servers end; the one line with which each of these said why it stopped."""
+    assert deployment.wait(SERVERS, DEADLINE_S) == {"server-a": 1, "server-b": 1}
+    found = []
+    for party in parties:
+        log = deployment.log(party)
+        lines = [line for line in log.splitlines() if "ERROR training stopped: " in line]
+        assert (len(lines), "Traceback" in log) == (1, False), log
+        found += lines
+    return found
+
+
+def test_a_server_alone_stops_and_names_the_other(deploy: Deploy) -> None:
+    deployment = deploy(SHORT)
+    nobody = free_addresses(1)[0]
+    set_in(deployment, "server-a", server_b=nobody)
+    for name in SERVERS:
+        deployment.start_server(name)
+    of_a, of_b = why(deployment, *SERVERS)
+    assert f"server B at {nobody} refuses connections: nothing listens on that port" in of_a
+    assert "check that it runs, and its address" in of_a
+    assert "server A didn't connect within 1 s" in of_b
+    assert "check that it runs and that its server_b address is this server's" in of_b
+
+
+def test_without_a_dealer_both_servers_stop_and_name_it(deploy: Deploy) -> None:
+    # Room for A's start on a busy machine: it isn't what is missing.
+    deployment = deploy({**SHORT, "deadlines.outage": 10.0})
+    deployment.start_server("server-b")
+    until(lambda: "serves task" in deployment.log("server-b"), "server B's port")
+    deployment.start_server("server-a")
+    with joined(deployment) as clients:
+        # Why is for operators alone.
+        assert {client.ended() for client in clients} == {TrainingPaused()}
+    # Whoever stops first names it; the other may find that one gone.
+    missing = f"the dealer at {deployment.addresses['dealer']} can't be reached"
+    errors = why(deployment, *SERVERS)
+    named = [error for error in errors if missing in error]
+    assert named, errors
+    assert all("check that it runs, its address" in error for error in named)
+
+
+def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: Deploy) -> None:
+    deployment = deploy({"deadlines.peer": 10.0, "deadlines.outage": 10.0})
+    deployment.start_servers()
+    with joined(deployment) as clients:
+        attempt = play_round(*clients)
+        clients[0].opened(after=attempt)
+        deployment.processes["dealer"].kill()
+        submit_zeros(clients, attempt)
+        assert {client.ended() for client in clients} == {TrainingPaused()}
+    (error,) = why(deployment, "server-a")
+    assert f"the dealer at {deployment.addresses['dealer']}" in error
+    assert "check that it runs, its address" in error
+
+
+@pytest.mark.parametrize(
+    ("party", "words"), [("server-b", "task digest differs"), ("dealer", "the dealer at")]
+)
+def test_different_tasks_stop_the_servers_with_both_digests(
+    deploy: Deploy, party: str, words: str
+) -> None:
+    # A mismatch is no outage: nobody waits for it to pass.
+    deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
+    other = Task.parse(deployment.task.model_dump() | {"name": "another"})
+    (deployment.folder / "other.toml").write_text(task_to_toml(other))
+    set_in(deployment, party, task="other.toml")
+    deployment.start_servers()
+    # Servers look for the dealer once owners are there.
+    with joined(deployment) if party == "dealer" else nullcontext():
+        errors = why(deployment, *SERVERS)
+    remedy = "give both parties the same task file"
+    said = (words, remedy, str(deployment.task.digest), str(other.digest))
+    assert [each for each in said if not all(each in error for error in errors)] == []
+    # The dealer goes on, for whoever comes with its task.
+    assert deployment.processes["dealer"].poll() is None

@@ -1,7 +1,6 @@
 """Real processes whose clock jumps two years for a while: they wait, say so, and go on."""
 
 import re
-import sys
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.rig.waiting import until
 from tests.rig.warm import forked
 from tests.rig.wrong_clock import WrongClock
 
-from precad.cli.local_deployment import LocalDeployment
 from precad.cli.start import WRONG_TIME
 
 TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)
@@ -24,21 +22,6 @@ TRIES = 20
 @pytest.fixture
 def clock(tmp_path: Path) -> WrongClock:
     return WrongClock(tmp_path / "clock")
-
-
-@pytest.fixture
-def deployment(
-    deploy: Deploy, clock: WrongClock, request: pytest.FixtureRequest
-) -> LocalDeployment:
-    """Of its parts the one that the test names has that clock."""
-
-    def started(arguments: list[str], **options: Any) -> Any:
-        part = {"a": "server-a", "b": "server-b"}.get(arguments[-3], arguments[-3])
-        return (clock.popen if part == request.param else forked)(arguments, **options)
-
-    made = deploy({"deadlines.rejoin": 5.0}, popen=started)
-    made.start_servers()
-    return made
 
 
 def play(clients: list[LightClient], after: int) -> int:
@@ -69,11 +52,14 @@ SAYS = {
 """Whose log says it, and in which words: a pattern."""
 
 
-@pytest.mark.parametrize("deployment", SAYS, indirect=True)
-def test_a_part_whose_clock_jumps_ends_nobody(
-    deployment: LocalDeployment, clock: WrongClock, request: pytest.FixtureRequest
-) -> None:
-    name = request.node.callspec.params["deployment"]
+@pytest.mark.parametrize("name", SAYS)
+def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, clock: WrongClock, name: str) -> None:
+    def started(arguments: list[str], **options: Any) -> Any:
+        has_it = arguments[-3] == name.removeprefix("server-")
+        return (clock.popen if has_it else forked)(arguments, **options)
+
+    deployment = deploy({"deadlines.rejoin": 5.0}, popen=started)
+    deployment.start_servers()
     log, words = SAYS[name]
     with joined(deployment) as clients:
         last = play(clients, -1)
@@ -94,17 +80,13 @@ def test_a_part_whose_clock_jumps_ends_nobody(
     assert "training stopped" not in deployment.log("server-a") + deployment.log("server-b")
 
 
-@pytest.mark.parametrize("deployment", ["nobody"], indirect=True)
 def test_a_part_that_starts_by_a_wrong_clock_may_be_started_again(
-    deployment: LocalDeployment, clock: WrongClock
+    deploy: Deploy, clock: WrongClock
 ) -> None:
     """An empty clock: 1970. Another status than a wrong setting's, which no unit restarts."""
     clock.set(-timedelta(days=365 * 50))
-    settings = str(deployment.folder / "dealer.toml")
-    command = [sys.executable, "-m", "precad", "serve", "dealer", "--config", settings]
-    log = deployment.folder / "logs" / "wrong.log"
-    with log.open("wb") as output:
-        assert clock.popen(command, stderr=output).wait(timeout=240) == WRONG_TIME
-    said = log.read_text()
-    assert "not yet valid" in said
-    assert "set the clock" in said
+    deployment = deploy(popen=clock.popen)
+    deployment.start_server("dealer")
+    assert deployment.processes["dealer"].wait(timeout=240) == WRONG_TIME
+    log = deployment.log("dealer")
+    assert [words for words in ("not yet valid", "set the clock") if words not in log] == []

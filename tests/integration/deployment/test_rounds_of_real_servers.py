@@ -1,0 +1,415 @@
+"""A training of real servers, of which each test plays the rounds that it wants."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tests.integration.deployment.conftest import SERVERS, TaskMaker, deployments, set_in
+from tests.rig.clock import LeapingClock
+from tests.rig.commands import precad
+from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
+from tests.rig.light_client import LightClient, joined
+from tests.rig.rounds import no_noise, play_round
+from tests.rig.submissions import body_of
+from tests.rig.tasks import logistic
+from tests.rig.terminal import Terminal
+from tests.rig.waiting import DEADLINE_S
+from tests.rig.warm import said
+
+from precad.cli import operate
+from precad.cli.local_deployment import LocalDeployment, task_to_toml
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import USER_AGENT, WIRE_VERSION, dialling, open_channel
+from precad.common.kernel import kernel_in_use
+from precad.common.proof_shape import P
+from precad.common.ring import RingVector, squared_norm
+from precad.common.roster import Enrolment, Roster
+from precad.common.task import Task
+from precad.common.wire.messages import RoundOpen, upload_pieces
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+Act = Callable[[LightClient, RoundOpen], object]
+
+DIMENSION = 256
+CLIENTS = 24
+COLLECT_S = 600.0
+"""Rounds end when all have submitted: none waits for it."""
+COUNTED, NORM_EXCEEDED = "counted", Rejection.NORM_EXCEEDED.value
+
+
+@dataclass(slots=True)
+class Running:
+    deployment: LocalDeployment
+    clients: list[LightClient]
+    _last: int = field(default=-1)
+
+    @property
+    def task(self) -> Task:
+        return self.deployment.task
+
+    def play(
+        self, acts: Mapping[int, Act | RingVector], rest: RingVector
+    ) -> tuple[RoundOpen, list[str]]:
+        """Play a round: what the clients with these numbers do, and what the others submit.
+
+        A vector stands for an honest submission of it. Returns for each client ``counted``, or the
+        reason that its notice gave.
+        """
+        # Most of its time must be left, whatever the machine has to do besides.
+        event = self.clients[0].opened(after=self._last, fresh_s=COLLECT_S / 2, timeout_s=COLLECT_S)
+        self._last = event.attempt
+
+        def act(number: int) -> None:
+            what, client = acts.get(number, rest), self.clients[number]
+            if isinstance(what, np.ndarray):
+                client.submit(event, what)
+            else:
+                what(client, event)
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(act, range(len(self.clients))))
+        ends = [client.over(event.attempt, COLLECT_S) for client in self.clients]
+        assert all(over.counted == (over.rejection == "") for over in ends)
+        return event, [over.rejection or COUNTED for over in ends]
+
+
+@contextmanager
+def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") -> Iterator[Running]:
+    """All parts started, and everybody enrolled."""
+    changes = {
+        **logistic(127),
+        "validation": validation,
+        "privacy.client_clip": 32.0,
+        # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
+        "training.learning_rate": CLIENTS * 0.2,
+        "training.rounds": 10_000,
+        "fractional_bits": 16,
+        "deadlines.collect": COLLECT_S,
+    }
+    with deployments(folder, make_task) as make:
+        deployment = make(changes, CLIENTS)
+        deployment.start_servers()
+        with joined(deployment) as clients:
+            yield Running(deployment, clients)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Running]:
+    with training(tmp_path_factory.mktemp("running"), make_task) as made:
+        yield made
+
+
+@pytest.fixture(params=["crypten", "proof"])
+def by_either_check(
+    request: pytest.FixtureRequest, tmp_path: Path, make_task: TaskMaker
+) -> Iterator[Running]:
+    """``running``, and one whose owners prove their norms."""
+    if request.param == "crypten":
+        yield request.getfixturevalue("running")
+        return
+    with training(tmp_path, make_task, request.param) as made:
+        yield made
+
+
+# --- the corpus of docs/soundness.md -------------------------------------------------------------
+
+
+def of_norm(dimension: int, length: int) -> RingVector:
+    """Four coordinates of length/2: X·X is length² exactly, for even lengths."""
+    x = np.zeros(dimension, dtype=np.int64)
+    x[[0, 7, 100, -1]] = length // 2
+    x[7] *= -1
+    assert squared_norm(x) == length * length
+    return x
+
+
+def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
+    by_either_check: Running, rng: np.random.Generator
+) -> None:
+    running = by_either_check
+    d, beta = running.task.dimension, running.task.bound
+    rejected = [
+        *wrapping(d),
+        *too_long(d, beta),
+        # 2^48 is a root of −1 modulo p, so this has a squared norm of 0 there; p/2 and p/3 wrap.
+        unit(d, 2**48) + unit(d, 1, at=1),
+        unit(d, P // 2),
+        unit(d, P // 2) + unit(d, -(P // 2), at=5),
+        unit(d, P // 3) + unit(d, -(P // 3), at=5),
+        unit(d, 16 * beta),
+        np.full(d, 69 * beta // math.isqrt(d), dtype=np.int64),
+        # All 64: tests/integration/validation.
+        *(multiple(d, i, rng) for i in (0, 1, 7, 8, 15, 16, 31, 32, 33, 48, 62, 63)),
+    ]
+    accepted = [
+        *(unit(d, value) for value in (0, 1, -1, beta)),
+        unit(d, -beta, at=d - 1),
+        of_norm(d, beta),
+        -of_norm(d, beta),
+        *(honest(running.task, rng) for _ in range(15)),
+    ]
+    cases = [(x, NORM_EXCEEDED) for x in rejected] + [(x, COUNTED) for x in accepted]
+    order = rng.permutation(len(cases)).tolist()
+    wrong = []
+    for start in range(0, len(cases), CLIENTS):
+        part = order[start : start + CLIENTS]
+        # Honest clients beside them always count.
+        expected = [cases[i][1] for i in part] + [COUNTED] * (CLIENTS - len(part))
+        acts = {number: cases[i][0] for number, i in enumerate(part)}
+        _, ended = running.play(acts, of_norm(d, beta))
+        wrong += [(part[n : n + 1], got) for n, got in enumerate(ended) if got != expected[n]]
+    assert not wrong
+
+
+# --- beside `run_round` --------------------------------------------------------------------------
+
+ROUNDS = 3
+
+
+def mixed_updates(task: Task, rng: np.random.Generator) -> list[RingVector]:
+    """Mostly honest updates of every size, and three that don't count."""
+    updates = [honest(task, rng) for _ in range(CLIENTS)]
+    for number, value in zip(
+        rng.permutation(CLIENTS), (2**32, 2 * task.bound, -(2**63)), strict=False
+    ):
+        updates[number] = unit(task.dimension, value, at=int(rng.integers(task.dimension)))
+    return updates
+
+
+def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
+    running: Running, rng: np.random.Generator
+) -> None:
+    """The processes do what `run_round` does: the same set, the same sum but for the noise."""
+    task, names = running.task, running.deployment.clients
+    roster = Roster({name: Enrolment(name, 1, task.privacy.record_rate) for name in names})
+    # η over the fixed denominator is 1, so that the model's steps are the sums themselves.
+    assert task.training.learning_rate / roster.denominator(1.0) == 1.0
+    operators = {role: running.deployment.operator(Role(role)) for role in SERVERS}
+    residuals = []
+    for _ in range(ROUNDS):
+        updates = mixed_updates(task, rng)
+        event, outcome = running.play(dict(enumerate(updates)), updates[0])
+        theta = operators["server-a"].model(task, event.version)
+        after = operators["server-a"].model(task, event.version + 1)
+        (digest,) = {each.model_digest(task, event.version + 1) for each in operators.values()}
+        fetched = running.clients[0].servers.fetch_model(event.version + 1, Digest(digest.value))
+        assert np.array_equal(fetched, after)
+
+        oracle, other = play_round(
+            task,
+            dict(zip(names, updates, strict=True)),
+            roster=roster,
+            theta=theta,
+            attempt=event.version,
+            noise=no_noise,
+        )
+        assert (oracle.opened.model, oracle.valid) == (event.model, other.valid)
+        expected = {c: reason.value for c, reason in oracle.rejections.items()}
+        assert (len(expected), expected.keys() & set(oracle.valid)) == (3, set())
+        assert dict(zip(names, outcome, strict=True)) == (
+            dict.fromkeys(oracle.valid, COUNTED) | expected
+        )
+        plain = sum(x for name, x in zip(names, updates, strict=True) if name in oracle.valid)
+        assert np.array_equal(oracle.noisy_sum, plain)
+        # In units of the last place, as float32 keeps it.
+        moved = np.ldexp(after.astype(np.float64) - theta, task.fractional_bits)
+        residuals.append(np.rint(moved) - oracle.noisy_sum)
+
+    noise = np.concatenate(residuals)
+    deviation = task.noise_units * math.sqrt(2)
+    assert np.abs(noise).max() < 12 * deviation
+    assert abs(noise.mean()) < 5 * deviation / math.sqrt(noise.size)
+    # Five standard errors of the variance: one server's noise alone would give half of it.
+    assert abs(noise.var() / deviation**2 - 1) < 5 * math.sqrt(2 / noise.size)
+    for name, operator in operators.items():
+        served = operator.status().bytes_by_link[f"{name} to clients"]
+        assert served > 0, "one server alone serves models"
+    # Fresh noise each round.
+    assert len({residual.tobytes() for residual in residuals}) == ROUNDS
+
+
+# --- uploads; wrong bytes and bindings: integration/hostile, halves of them: faults ---------------
+
+
+def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touches_nobody_else(
+    running: Running,
+) -> None:
+    deployment, beta, receipts = running.deployment, running.task.bound, {}
+
+    def pair(client: LightClient, event: RoundOpen, value: int = 1) -> Any:
+        return client.prepare(event, unit(running.task.dimension, value, at=3))
+
+    def send(name: str, client: LightClient, halves: tuple[Any, Any]) -> None:
+        receipts[name] = client.servers.submit(halves)
+
+    # Each of these is what one client does in the round.
+
+    def two_vectors(client: LightClient, event: RoundOpen) -> None:
+        """One vector's submission to A, another's to B."""
+        send("unmatched", client, (pair(client, event)[0], pair(client, event, 2)[1]))
+
+    def other_header(client: LightClient, event: RoundOpen) -> None:
+        """Seeds that open nothing: no header of this client was good, until it mends it."""
+        a, b = (replace(item, seed=Secret.random()) for item in pair(client, event))
+        send("header", client, (a, b))
+        send("mended", client, pair(client, event))
+
+    def second_thoughts(client: LightClient, event: RoundOpen) -> None:
+        send("first", client, pair(client, event))
+        send("second", client, pair(client, event, beta + 1))
+
+    def bad_first(client: LightClient, event: RoundOpen) -> None:
+        """A forged submission, then an honest one: too late."""
+        send("forged", client, pair(client, event, 2**32))
+        send("honest", client, pair(client, event))
+
+    def ended_early(client: LightClient, event: RoundOpen) -> None:
+        """B's upload ends before the body does; then all of it comes."""
+        a, b = pair(client, event)
+        identity = Identity.load(deployment.folder / "keys" / client.servers.client.name)
+        header, *_ = upload_pieces(b)
+        first = pb.SubmissionPiece(body=body_of(b)[:100])
+        with open_channel(deployment.addresses["server-b"], identity, Role.SERVER_B) as channel:
+            reply = AggregationStub(channel).Submit(iter([header, first]))
+        assert (reply.rejection, "100 of" in reply.detail) == ("truncated", True)
+        send("whole", client, (a, b))
+
+    def rejected() -> Counter[str]:
+        return Counter(dict(deployment.operator(Role.SERVER_A).status().rejected))
+
+    def reasons(name: str) -> list[Rejection | None]:
+        return [receipt.rejection for receipt in receipts[name]]
+
+    acts = dict(enumerate((two_vectors, other_header, second_thoughts, bad_first, ended_early)))
+    before = rejected()
+    _, outcome = running.play(acts, unit(running.task.dimension, beta, at=3))
+    assert outcome[:5] == ["unmatched", COUNTED, COUNTED, NORM_EXCEEDED, COUNTED]
+    assert outcome[5:] == [COUNTED] * (CLIENTS - 5)
+    assert rejected() - before == Counter(("unmatched", NORM_EXCEEDED))
+    for name in ("unmatched", "first", "forged", "whole", "mended"):
+        assert reasons(name) == [None, None]
+    assert reasons("second") == reasons("honest") == [Rejection.DUPLICATE] * 2
+    assert all("don't open the commitment" in receipt.detail for receipt in receipts["header"])
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.full(256, np.nan), *(np.zeros(shape, np.int64) for shape in [(255,), (257,), (1, 256)])],
+    ids=lambda x: f"{x.dtype}{list(x.shape)}",
+)
+def test_what_is_no_ring_vector_of_the_task_never_leaves_the_client(
+    running: Running, x: RingVector
+) -> None:
+    with pytest.raises(RejectedSubmission, match=r"this task's is int64\[256\]"):
+        running.clients[0].servers.prepare(0, 0, running.task.digest, x)
+
+
+# --- other callers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, WIRE_VERSION + 1])
+@pytest.mark.parametrize(
+    ("place", "caller", "method"),
+    [
+        (Role.SERVER_A, "ward-00", "Aggregation/Describe"),
+        (Role.SERVER_B, "ward-00", "Aggregation/Describe"),
+        (Role.DEALER, "server-a", "Dealing/Join"),
+    ],
+)
+def test_every_part_refuses_another_wire_version_of_whoever_may_call(
+    running: Running, place: Role, caller: str, method: str, version: int
+) -> None:
+    deployment, (key, _) = running.deployment, USER_AGENT
+    identity = Identity.load(deployment.folder / "keys" / caller)
+    address = deployment.addresses[place.value]
+    target, credentials, options = dialling(address, identity, place)
+    # The first version said nothing.
+    agent = (key, "precad" if version == 1 else f"precad-wire/{version}")
+    options = [agent, *(each for each in options if each[0] != key)]
+    with grpc.secure_channel(target, credentials, options) as channel:
+        call: Any = channel.unary_unary(f"/precad.v1.{method}")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"", timeout=DEADLINE_S)
+    error: Any = refused.value
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"the caller speaks wire version {version}, " in error.details()
+    assert f" {WIRE_VERSION}: upgrade precad at " in error.details()
+    assert ("at the caller" in error.details()) == (version < WIRE_VERSION)
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_status_is_one_json_document_of_what_the_server_did_and_fits_a_narrow_terminal(
+    running: Running, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero = np.zeros(running.task.dimension, dtype=np.int64)
+    running.play({3: unit(running.task.dimension, 2**32)}, zero)
+    address = running.deployment.addresses[f"server-{server}"]
+    identity = running.deployment.folder / "keys" / "operator"
+    status = partial(precad, "status", address, "--server", server, "--identity", identity)
+    asked = status("--json")
+    assert (asked.exit_code, asked.stderr, asked.stdout.count("\n")) == (0, "", 1)
+    facts = json.loads(asked.stdout)
+    expected = {
+        "role": f"server-{server}",
+        "task": running.task.name,
+        "task_digest": str(running.task.digest),
+        "phase": "training",
+        "error": "",
+        "enrolled": CLIENTS,
+        "rounds": running.task.training.rounds,
+        "kernel": kernel_in_use(),
+        "redrawn_coins": 0,
+        "workers": 0,
+    }
+    assert expected.items() <= facts.items()
+    assert 1 <= facts["version"] < facts["rounds"]
+    assert len(facts["model_digest"]) == 64
+    assert facts["rejected"][NORM_EXCEEDED] >= 1
+    assert facts["participations"]["ward-00"] >= 1
+    assert sum(facts["bytes"].values()) > 0
+
+    table = status()
+    assert table.exit_code == 0
+    for words in ("task digest", str(running.task.digest), NORM_EXCEEDED, "ward-00", "training"):
+        assert words in table.stdout
+
+    seen: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(operate, "follow", lambda _, ask, every: seen.extend((ask(), every)))
+        assert status("--watch", "--every", "0.5").exit_code == 0
+    now, every = seen
+    monkeypatch.setenv("COLUMNS", "44")
+    screen, answers = Terminal(), iter([now, now | {"phase": "done"}])
+    operate.follow(screen, lambda: next(answers), every, LeapingClock())
+    lines = screen.screen()
+    # Drawn over itself, and no line is broken into two; the bar is whole.
+    assert (len(lines), lines[2]) == (7, "━" * 44)
+    assert max(map(len, lines)) <= 44
+    assert f"{CLIENTS} owners enrolled" in screen.getvalue()
+
+
+def test_join_says_why_it_ends_on_its_last_line(running: Running, tmp_path: Path) -> None:
+    deployment = running.deployment
+    other = Task.parse(running.task.model_dump() | {"name": "another"})
+    (tmp_path / "other.toml").write_text(task_to_toml(other))
+    changed = deployment.folder / "changed.toml"
+    changed.write_bytes((deployment.folder / "ward-00.toml").read_bytes())
+    set_in(deployment, "changed", task=str(tmp_path / "other.toml"))
+    status, printed = said(tmp_path, "join", "--config", changed)
+    assert (status, "Traceback" in printed) == (1, False)
+    last = printed.splitlines()[-1]
+    assert last.startswith(f"precad: task digest differs: ours {other.digest}, theirs")
+    assert str(running.task.digest) in last
