@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
+from tests.rig.corpus import honest
 from tests.rig.keys import signer
 from tests.rig.loop import LoopThread
 from tests.rig.parties import opened, play_both
@@ -39,7 +40,7 @@ from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
 from precad.common.prime_field import group_of
-from precad.common.ring import RingVector, clip_update
+from precad.common.ring import RingVector
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
@@ -73,11 +74,9 @@ class Site:
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(SEED)
-        for number in range(CLIENTS):
-            total = np.trunc(1e5 * rng.standard_normal(self.task.dimension)).astype(np.int64)
-            self.vectors.append(clip_update(total, self.task.bound, self.task.fractional_bits))
-            if number in TOO_LONG:
-                self.vectors[-1][number] = 2 * self.task.bound
+        self.vectors += [honest(self.task, rng) for _ in range(CLIENTS)]
+        for number in TOO_LONG:
+            self.vectors[number][number] = 2 * self.task.bound
 
     def halves(self, attempt: int = 0) -> Halves:
         return submissions_of(self.task, self.vectors, attempt, signer)
