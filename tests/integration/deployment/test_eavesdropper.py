@@ -9,10 +9,9 @@ import pytest
 from tests.integration.deployment.conftest import Deploy
 from tests.rig.proxy import Proxy
 from tests.rig.tasks import logistic
-from tests.rig.waiting import DEADLINE_S, until
+from tests.rig.waiting import DEADLINE_S
 
-from precad.cli.local_deployment import LINGER_S, LocalDeployment
-from precad.common.errors import PeerUnavailable
+from precad.cli.local_deployment import LINGER_S
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES
 
@@ -32,17 +31,6 @@ class Wire(Proxy):
 
     def passed(self, forward: bool, size: int) -> None:  # noqa: FBT001 -- as `Proxy` calls it
         self.sent += size if forward else 0
-
-
-def reached(deployment: LocalDeployment, version: int) -> None:
-    def has() -> bool:
-        try:
-            return deployment.operator(Role.SERVER_A).status(timeout_s=60.0).version >= version
-        except PeerUnavailable:
-            deployment.check_alive()
-            return False
-
-    until(has, lambda: deployment.log_tail("server-a", 20), poll_s=0.05)
 
 
 @pytest.mark.parametrize("cover", [True, False], ids=["covered", "uncovered"])
@@ -70,10 +58,8 @@ def test_traffic_names_the_drawn_versions_only_where_uploads_are_not_covered(
         deployment = deploy(changes, CLIENTS, data, way=way, linger_s=LINGER_S)
         deployment.start_servers()
         deployment.start_clients()
-        totals = []
-        for version in range(ROUNDS + 1):
-            reached(deployment, version)
-            totals.append([to_b.sent for _, to_b in dialled.values()])
+        reports = deployment.operator(Role.SERVER_A).reports()
+        totals = [[to_b.sent for _, to_b in dialled.values()] for _ in reports]
         deployment.wait(dialled, DEADLINE_S)
     charged: dict[int, set[str]] = defaultdict(set)
     with closing(sqlite3.connect(deployment.folder / "state/server-a/state.db")) as database:
@@ -83,7 +69,7 @@ def test_traffic_names_the_drawn_versions_only_where_uploads_are_not_covered(
     truth = [[name in charged[version] for name in dialled] for version in range(ROUNDS)]
     assert {True, False} == {drawn for version in truth for drawn in version}
     # Bytes that each owner sent to server B, by version.
-    traffic = np.diff(np.array(totals), axis=0)
+    traffic = np.diff(np.array(totals), axis=0, prepend=0)
     named = traffic > WORD_BYTES * deployment.task.dimension / 2
     if not cover:
         assert named.tolist() == truth

@@ -7,25 +7,19 @@ import numpy as np
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
 from tests.rig.commands import document
 from tests.rig.tasks import logistic
-from tests.rig.waiting import DEADLINE_S, until
+from tests.rig.waiting import DEADLINE_S
 
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
-from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.wire.calls import ServerStatus
 
 NAMES = ("ward-1", "ward-2")
 
 
-def done(deployment: LocalDeployment) -> list[ServerStatus]:
-    def over() -> list[ServerStatus]:
-        try:
-            said = [deployment.operator(Role(name)).status() for name in SERVERS]
-        except PeerUnavailable:
-            return []
-        return said if {each.phase for each in said} == {"done"} else []
-
-    return until(over, lambda: deployment.log("server-a"), poll_s=0.3)
+def ended(deployment: LocalDeployment) -> list[ServerStatus]:
+    """What both servers say once all owners have the final model."""
+    assert set(deployment.wait(NAMES, DEADLINE_S).values()) == {0}
+    return [deployment.operator(Role(name)).status() for name in SERVERS]
 
 
 def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
@@ -48,16 +42,15 @@ def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
         deployment.start_servers()
     # One waits for its owners all along.
     clinics.start_clients()
-    for each in done(clinics):
+    for each in ended(clinics):
         assert (each.task_name, each.version, each.enrolled) == ("clinics", 2, 2)
         assert dict(each.participations) == dict.fromkeys(NAMES, 2)
     said = wards.operator(Role.SERVER_A).status(wait=True, timeout_s=DEADLINE_S)
     assert (said.task_name, said.version, said.enrolled) == ("wards", 0, 0)
 
     wards.start_clients()
-    assert len({each.model_digest for each in done(wards)}) == 1
+    assert len({each.model_digest for each in ended(wards)}) == 1
     for deployment in (wards, clinics):
-        assert set(deployment.wait(NAMES, 60.0).values()) == {0}
         # Each server has a ledger for each task, and an owner one account for all.
         view = document("ledger", "show", deployment.folder / "state" / "server-a")
         assert view["totals"]["participations"] == 2 * deployment.task.training.rounds
