@@ -37,8 +37,6 @@ WHERE = """
 import importlib.metadata, json, precad, sys
 print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.path]))
 """
-MADE = ".made"
-"""Names a folder that is whole."""
 
 
 def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -49,16 +47,14 @@ def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path],
     own = folders.getbasetemp()
     # Under pytest-xdist each process has a folder of its own, in one that they share.
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    number = 0
+    folder, whole = shared / name, shared / f"{name}.made"
     with (shared / f"{name}.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        while (folder := shared / f"{name}-{number}").exists():
-            if (folder / MADE).exists():
-                return folder
-            number += 1
-        folder.mkdir()
-        make(folder)
-        (folder / MADE).touch()
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            whole.touch()
     return folder
 
 

@@ -43,7 +43,6 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 
 Act = Callable[[LightClient, RoundOpen], object]
 
-DIMENSION = 256
 CLIENTS = 24
 COLLECT_S = 600.0
 """Rounds end when all have submitted: none waits for it."""

@@ -72,10 +72,10 @@ class Deployed:
         for session in self.sessions.values():
             session.store.close()
 
-    def open_round(self, number: int = 0) -> None:
+    def open_round(self) -> None:
         for session in self.sessions.values():
             model = session.model_store.current.digest
-            session.inbox.open(Opened(number, 0, (ONE, TWO), model, frozenset()))
+            session.inbox.open(Opened(0, 0, (ONE, TWO), model, frozenset()))
 
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
         addresses, identity = (self.addresses[A], self.addresses[B]), self.owners[client]
@@ -129,7 +129,10 @@ def deploy(keys: Path, tmp_path: Path, make_task: Callable[..., Task]) -> Iterat
 
 @pytest.fixture
 def deployed(deploy: Deploy) -> Deployed:
-    return deploy()
+    """Servers in a round, attempt 0."""
+    made = deploy()
+    made.open_round()
+    return made
 
 
 def reasons(receipts: tuple[Receipt, Receipt]) -> list[Rejection | None]:

@@ -38,7 +38,6 @@ Pieces = Iterator[pb.SubmissionPiece]
 def test_the_key_that_signed_must_be_the_connections(
     deployed: Deployed, keys: Path, tmp_path: Path
 ) -> None:
-    deployed.open_round()
     # Another good certificate of the same client, as a stolen one would be.
     Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
     second = CertificateSigner(Identity.load(tmp_path / "second"))
@@ -55,7 +54,6 @@ def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No descriptor left is the same: the spool's file can't be opened."""
-    deployed.open_round()
     spool = deployed.folder / B.value / "spool"
     away = spool.rename(spool.with_name("elsewhere"))
     inbox, tries = deployed.sessions[B].inbox, []
@@ -89,7 +87,6 @@ def test_no_text_of_a_failure_reaches_a_client(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """It may be about somebody else: one told a stranger who was drawn, and who at its limit."""
-    deployed.open_round()
 
     def fail(*_arguments: Any, **_named: Any) -> Any:
         raise failure
@@ -186,7 +183,6 @@ def test_a_body_is_read_when_its_turn_comes(
     deployed: Deployed,
     asked: bool,  # noqa: FBT001 -- a column
 ) -> None:
-    deployed.open_round()
     with (
         deployed.connect(ONE) as servers,
         deployed.channel(B) as channel,
@@ -212,7 +208,6 @@ def test_a_body_is_read_when_its_turn_comes(
 def test_a_quick_upload_passes_by_all_that_stall(
     deployed: Deployed, stalled: Callable[..., Pieces]
 ) -> None:
-    deployed.open_round()
     deployed.services[B]._upload_slots = TransferSlots(1)
     with (
         deployed.channel(B) as channel,
@@ -235,7 +230,6 @@ def test_a_quick_upload_passes_by_all_that_stall(
 @pytest.mark.parametrize("role", [A, B])
 def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: Role) -> None:
     """The last client's download holds up no upload of the first's."""
-    deployed.open_round()
     model = deployed.sessions[role].model_store.current.digest
     with (
         deployed.connect(ONE) as first,
@@ -262,7 +256,6 @@ def test_a_client_that_is_refused_at_its_header_sends_no_body(
             yield piece
 
     monkeypatch.setattr("precad.client.connection.upload_pieces", noted)
-    deployed.open_round()
     with taken(deployed, B, "_upload_slots"), deployed.connect(ONE) as servers:
         pair = deployed.pair(servers, attempt=7)
         assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2

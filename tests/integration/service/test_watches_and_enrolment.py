@@ -33,7 +33,8 @@ def signed_with(notices: Iterator[Notice]) -> bytes:
     return notice.signed or b""
 
 
-def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deployed: Deployed) -> None:
+def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deploy: Deploy) -> None:
+    deployed = deploy()
     session = deployed.sessions[A]
     opened = notice_of(session)
     done = RoundDone(opened.opened, frozenset((ONE,)), {}, opened.opened.model, 1)
