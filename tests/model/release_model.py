@@ -38,11 +38,7 @@ FIXES = {
 }
 MUTANTS = {  # name: (what is wrong, databases that must be replaced to see it, fixes that would hide it)
     "sent_first": ("the noisy share leaves with the own head, before the countersignature", 0, []),
-    "void_alone": (
-        "a prepared entry that is not sent is voided alone when the link comes back",
-        0,
-        [],
-    ),
+    "void_alone": ("a prepared entry that isn't sent is voided alone once the link is back", 0, []),
     "countersign_any": ("the other head is countersigned by a server that is not prepared", 0, []),
     "charge_late": ("the charge is written with the model, not with prepared", 0, []),
     "fresh_noise": ("a share that is asked for again carries new noise", 0, []),
@@ -50,16 +46,8 @@ MUTANTS = {  # name: (what is wrong, databases that must be replaced to see it, 
     "count_late": ("the opened attempt is counted after the first masked word", 0, []),
     "coin_per_attempt": ("the coin is drawn anew for an attempt", 0, []),
     "coin_early": ("coin bytes are sent before they are durable", 0, ["derive"]),
-    "heard_early": (
-        "clients hear of the coin as soon as A holds it, then B loses its database",
-        1,
-        ["derive"],
-    ),
-    "given_volatile": (
-        "that it countersigned is not durable before the countersignature leaves",
-        1,
-        ["journal"],
-    ),
+    "heard_early": ("clients hear of a coin that A has, and B loses it", 1, ["derive"]),
+    "given_volatile": ("its countersignature leaves before it is durable", 1, ["journal"]),
     "void_countersigned": ("a server that has countersigned or sent voids", 1, ["journal"]),
     "no_m": ("a written-off release is not counted by m", 1, ["journal"]),
     "no_adopt": ("a server that forgot charges learns none", 1, ["journal"]),
@@ -71,30 +59,24 @@ NONE = frozenset()
 
 
 class Db(NamedTuple):  # durable, one server
-    coin: (
-        tuple  # per version (own bytes, the other's commitment, the other's opening); 0 is nothing
-    )
+    coin: tuple  # per version: own bytes, the other's commitment and opening; 0 is nothing
     att: int = 0  # the last attempt of the current version that it has agreed to
     opened: int = 0  # attempts of it whose comparisons were opened
     led: frozenset = NONE  # charges (version, attempt, owners) that are not voided
     cov: frozenset = NONE  # those of `led` under a head that the other countersigned
-    has: frozenset = (
-        NONE  # those of the other's ledger under a head that the other signed and this one keeps
-    )
+    has: frozenset = NONE  # those of the other's ledger under a head of its that this one keeps
     prep: tuple = ()  # (attempt, owners, noise): own noisy share, prepared and not voided
     given: bool = False  # has countersigned the other's head for it
     sent: bool = False
     theta: tuple = ()  # per finished version (A's share, B's share)
 
 
-class Ghost(
-    NamedTuple
-):  # what happened, for the invariants; and what dealer, owners and journals remember
+class Ghost(NamedTuple):  # what happened, and what dealer, owners and journals remember
     left: frozenset = NONE  # (server, version, share)
     signed: frozenset = NONE  # (server, version, attempt): that server countersigned
     heard: frozenset = NONE  # (version, coin): a client heard of it
     seen: frozenset = NONE  # (version, coin): a server could compute it
-    sdk: tuple = ()  # per version and owner: (count, last attempt it shared X for, charges signed at its openings)
+    sdk: tuple = ()  # per version and owner: (count, last attempt, charges signed at its openings)
     rec: tuple = (NONE, NONE)  # per server, what its receipts show: charges of finished versions
     told: tuple = (NONE, NONE)  # per server, (version, theta) that came with the receipts
     journal: tuple = ((NONE, (1, 0)),) * 2
@@ -130,16 +112,14 @@ def entry(db):
 
 
 def unprepare(db, keep):
-    return db._replace(
-        prep=(), given=False, sent=False, led=db.led if keep else db.led - {entry(db)}
-    )
+    led = db.led if keep else db.led - {entry(db)}
+    return db._replace(prep=(), given=False, sent=False, led=led)
 
 
 def write_off(st, s):  # the charge stays, at both: a release may have left
     drop = {entry(st.db[s])} if "no_m" in ON else NONE
-    return st._replace(
-        db=tuple(d._replace(led=d.led - drop) for d in put(st.db, s, unprepare(st.db[s], True)))
-    )
+    both = put(st.db, s, unprepare(st.db[s], True))
+    return st._replace(db=tuple(d._replace(led=d.led - drop) for d in both))
 
 
 def roll(db, theta, led):  # the version is over
@@ -153,9 +133,8 @@ def voidable(db):
 
 def adoptable(y):
     """Charges of y's ledger that the other may learn: under its own signature, and at most the one pending release."""
-    led = y.led - (
-        {entry(y)} if y.prep and voidable(y) else NONE
-    )  # not what will be voided, or finished, first
+    # Not what will be voided, or finished, first.
+    led = y.led - ({entry(y)} if y.prep and voidable(y) else NONE)
     known = led & (y.cov | (y.has if "ownhead" in ON else NONE))
     return NONE if "no_adopt" in ON else known | set(sorted(led - known)[:1])
 
@@ -166,12 +145,10 @@ def target(s, x, y, g):
     att, opened = (max(x.att, y.att), max(x.opened, y.opened)) if ver(y) == v else (x.att, x.opened)
     if "readopt" in ON:
         for t in [t for w, t in g.told[s] if w == v]:
-            return roll(
-                x, x.theta + (t,), (x.led | g.rec[s]) - ({entry(x)} - g.rec[s] if x.prep else NONE)
-            )
-    if (
-        x.prep and att > x.prep[0]
-    ):  # both agreed to a later attempt: voided, or written off and in both ledgers
+            gone = {entry(x)} - g.rec[s] if x.prep else NONE
+            return roll(x, x.theta + (t,), (x.led | g.rec[s]) - gone)
+    if x.prep and att > x.prep[0]:
+        # Both agreed to a later attempt: voided, or written off and in both ledgers.
         x = unprepare(x, entry(x) in y.led)
     led = x.led | adoptable(y) | g.rec[s]
     if "journal" in ON:
@@ -225,7 +202,15 @@ def plan(s, x, y, g):
     return ("idle", ()) if s == 0 else ("wait", ())
 
 
-# ---- steps: (label, database after, phase after, messages, ghost after)
+# ---- steps
+class Step(NamedTuple):
+    label: str
+    db: Db  # after it
+    g: Ghost
+    mem: tuple = ("wait", ())  # phase after it
+    sends: tuple = ()
+
+
 def leave(g, s, db):
     return g._replace(left=g.left | {(s, ver(db), db.prep)})
 
@@ -235,62 +220,50 @@ def note(g, s, e=(), opened=()):  # the journal
     return g._replace(journal=put(g.journal, s, (entries | {e} if e else entries, opened or n)))
 
 
+def coin_of(db, i, d):
+    """One of the version's three words on its coin is now d."""
+    v = ver(db) - 1
+    return db._replace(coin=put(db.coin, v, put(db.coin[v], i, d)))
+
+
 def prepare(st, s, owners):
-    x, n = st.db[s], "AB"[s]
+    x, n, rel = st.db[s], "AB"[s], ("rel", ())
     db = x._replace(prep=(x.att, owners, 0), given=False, sent=False)
     db = db if "charge_late" in ON else db._replace(led=db.led | {entry(db)})
+    head = ("HEAD", entry(db), db.led)
     if "sent_first" in ON:
-        return (
-            f"{n} prepares, sends its share",
-            db,
-            ("rel", ()),
-            [("HEAD", entry(db), db.led), ("SHARE", db.prep)],
-            leave(st.g, s, db),
-        )
-    return (f"{n} prepares", db, ("rel", ()), [("HEAD", entry(db), db.led)], st.g)
+        sends = (head, ("SHARE", db.prep))
+        return Step(f"{n} prepares, sends its share", db, leave(st.g, s, db), rel, sends)
+    return Step(f"{n} prepares", db, st.g, rel, (head,))
 
 
 def own_step(st, s):
     """The step that server s takes without a message."""
     (phase, arg), x, g, n = st.mem[s], st.db[s], st.g, "AB"[s]
     v = ver(x)
-    if phase == "write":
-        return (f"{n} learns", arg, ("wait", ()), [], g)
-    if phase == "fin":
-        return (f"{n} sends its finished versions", x, ("wait", ()), [("FIN", x)], g)
-    if phase == "draw":
-        d = 1 if "derive" in ON else g.draws[s] + 1
-        db = x._replace(coin=put(x.coin, v - 1, (d, 0, 0)))
-        return (
-            f"{n} draws bytes {d}",
-            db,
-            ("coin", d),
-            [("COMMIT", d)],
-            g._replace(draws=put(g.draws, s, g.draws[s] + 1)),
-        )
-    if phase == "commit":
-        return (
-            f"{n} sends its commitment",
-            x,
-            ("coin", x.coin[v - 1][0]),
-            [("COMMIT", x.coin[v - 1][0])],
-            g,
-        )
-    if phase == "head":
-        return (f"{n} sends its head", x, ("rel", ()), [("HEAD", entry(x), x.led)], g)
-    if phase == "nop":
-        return (f"{n} signs: not prepared for {arg}", x, ("wait", ()), [("NOPREP", arg)], g)
-    if phase == "close":
-        db = x._replace(opened=x.opened + 1)
-        return (
-            f"B closes with {arg:02b}",
-            db,
-            ("mask", arg),
-            [("LIST", arg)],
-            note(g, s, opened=(v, db.opened)),
-        )
-    if phase == "prepare":
-        return prepare(st, s, arg)
+    match phase:
+        case "write":
+            return Step(f"{n} learns", arg, g)
+        case "fin":
+            return Step(f"{n} sends its finished versions", x, g, sends=(("FIN", x),))
+        case "draw":
+            d = 1 if "derive" in ON else g.draws[s] + 1
+            db = x._replace(coin=put(x.coin, v - 1, (d, 0, 0)))
+            g = g._replace(draws=put(g.draws, s, g.draws[s] + 1))
+            return Step(f"{n} draws bytes {d}", db, g, ("coin", d), (("COMMIT", d),))
+        case "commit":
+            d = x.coin[v - 1][0]
+            return Step(f"{n} sends its commitment", x, g, ("coin", d), (("COMMIT", d),))
+        case "head":
+            return Step(f"{n} sends its head", x, g, ("rel", ()), (("HEAD", entry(x), x.led),))
+        case "nop":
+            return Step(f"{n} signs: not prepared for {arg}", x, g, sends=(("NOPREP", arg),))
+        case "close":
+            db = x._replace(opened=x.opened + 1)
+            g = note(g, s, opened=(v, db.opened))
+            return Step(f"B closes with {arg:02b}", db, g, ("mask", arg), (("LIST", arg),))
+        case "prepare":
+            return prepare(st, s, arg)
     return None
 
 
@@ -300,13 +273,9 @@ def open_attempt(st):
     if "coin_per_attempt" in ON:
         coin = (coin[0] + a - 1, coin[1])
     word = " (operators' word)" if x.opened >= CAP or any(e[0] == v for e in x.led) else ""
-    return (
-        f"A opens attempt {a}{word}",
-        x._replace(att=a),
-        ("open", ()),
-        [("OPEN", a)],
-        g._replace(heard=g.heard | {(v, coin)}, masked=g.masked if a > 1 else 0),
-    )
+    g = g._replace(heard=g.heard | {(v, coin)}, masked=g.masked if a > 1 else 0)
+    db = x._replace(att=a)
+    return Step(f"A opens attempt {a}{word}", db, g, ("open", ()), (("OPEN", a),))
 
 
 def submit(x, y, g, a):
@@ -317,9 +286,7 @@ def submit(x, y, g, a):
     for owners in sorted({o & ~out for o in SETS}):
         sdk = g.sdk
         for c in AB:
-            if (
-                owners >> c & 1
-            ):  # the SDK charges 1 + m, the larger m that they sign, before it shares X
+            if owners >> c & 1:  # the SDK charges 1 + the larger m signed, before it shares X
                 n, _, openings = sdk[v - 1][c]
                 openings = openings | {e for e in x.led | y.led if e[0] == v and e[2] >> c & 1}
                 n = n if "sdk_late" in ON else max(n, 1 + count(openings, v, c))
@@ -331,100 +298,64 @@ def receive(st, s):
     """The steps on the next message for server s, none while it isn't ready for it."""
     (phase, arg), x, g, n, msg = st.mem[s], st.db[s], st.g, "AB"[s], st.q[s][0]
     kind, v, stay = msg[0], ver(x), st.mem[s]
-    if kind == "FIN":
-        z = msg[1]
-        led = x.led | adoptable(z)
-        if x.prep and entry(x) not in z.led and "voids" in ON:
-            led = led - {entry(x)}
-        return [
-            (f"{n} finishes from the other", roll(x, z.theta, frozenset(led)), ("wait", ()), [], g)
-        ]
-    if kind == "COMMIT" and phase == "coin" and x.coin[v - 1][1] in (0, msg[1]):
-        db = x._replace(coin=put(x.coin, v - 1, put(x.coin[v - 1], 1, msg[1])))
-        return [(f"{n} stores the commitment, reveals", db, stay, [("REVEAL", arg)], g)]
-    if kind == "REVEAL" and phase == "coin" and x.coin[v - 1][1] == msg[1]:
-        coin = (arg, msg[1]) if s == 0 else (msg[1], arg)
-        g = g._replace(
-            seen=g.seen | {(v, coin)},
-            heard=g.heard | ({(v, coin)} if "heard_early" in ON and s == 0 else NONE),
-        )
-        return [
-            (
-                f"{n} stores the opening",
-                x._replace(coin=put(x.coin, v - 1, put(x.coin[v - 1], 2, msg[1]))),
-                stay,
-                [],
-                g,
-            )
-        ]
-    if kind == "OPEN":
-        return [
-            (f"B joins, {o:02b} upload", x._replace(att=msg[1]), ("close", o), [], h)
-            for o, h in submit(x, st.db[0], g, msg[1])
-        ]
-    if kind == "LIST":
-        db = x._replace(opened=x.opened + 1)
-        g = note(g._replace(masked=g.masked + 1), s, opened=(v, db.opened))
-        return [("A counts, sends masked words", db, ("mask", msg[1]), [("MASK",)], g)]
-    if kind == "MASK" and phase == "mask":
-        return (
-            [("B sends masked words", x, ("prepare", arg), [("MASK",)], g)]
-            if s
-            else [prepare(st, s, arg)]
-        )
-    if kind == "HEAD" and (
-        phase == "rel" and msg[1] == entry(x) or "countersign_any" in ON and phase == "prepare"
-    ):
-        db = (
-            x._replace(given=True, has=x.has | msg[2])
-            if phase == "rel" and "given_volatile" not in ON
-            else x
-        )
-        g = (
-            note(g._replace(signed=g.signed | {(s, v, msg[1][1])}), s, msg[1])
-            if phase == "rel"
-            else g
-        )
-        return [(f"{n} countersigns", db, stay, [("CSIG", msg[2])], g)]
-    if kind == "CSIG" and phase == "rel":
-        db = x._replace(sent=True, cov=x.cov | msg[1])
-        if "fresh_noise" in ON and x.sent:
-            db = db._replace(prep=x.prep[:2] + (x.prep[2] + 1,))
-        return [
-            (f"{n} writes sent, sends its share", db, stay, [("SHARE", db.prep)], leave(g, s, db))
-        ]
-    if kind == "SHARE" and phase == "rel":
-        theta = (x.prep, msg[1]) if s == 0 else (msg[1], x.prep)
-        return [
-            (
-                f"{n} reconstructs",
-                roll(x, x.theta + (theta,), x.led | {entry(x)}),
-                ("wait", ()),
-                [],
-                g,
-            )
-        ]
-    if kind == "NOPREP" and x.prep and voidable(x):
-        return [(f"{n} voids", unprepare(x, False), ("wait", ()), [], g)]
+    match kind, phase:
+        case "FIN", _:
+            z = msg[1]
+            led = x.led | adoptable(z)
+            if x.prep and entry(x) not in z.led and "voids" in ON:
+                led = led - {entry(x)}
+            return [Step(f"{n} finishes from the other", roll(x, z.theta, frozenset(led)), g)]
+        case "COMMIT", "coin" if x.coin[v - 1][1] in (0, msg[1]):
+            label, db = f"{n} stores the commitment, reveals", coin_of(x, 1, msg[1])
+            return [Step(label, db, g, stay, (("REVEAL", arg),))]
+        case "REVEAL", "coin" if x.coin[v - 1][1] == msg[1]:
+            coin = (arg, msg[1]) if s == 0 else (msg[1], arg)
+            heard = {(v, coin)} if "heard_early" in ON and s == 0 else NONE
+            g = g._replace(seen=g.seen | {(v, coin)}, heard=g.heard | heard)
+            return [Step(f"{n} stores the opening", coin_of(x, 2, msg[1]), g, stay)]
+        case "OPEN", _:
+            db = x._replace(att=msg[1])
+            found = submit(x, st.db[0], g, msg[1])
+            return [Step(f"B joins, {o:02b} upload", db, h, ("close", o)) for o, h in found]
+        case "LIST", _:
+            db = x._replace(opened=x.opened + 1)
+            g = note(g._replace(masked=g.masked + 1), s, opened=(v, db.opened))
+            return [Step("A counts, sends masked words", db, g, ("mask", msg[1]), (("MASK",),))]
+        case "MASK", "mask" if s:
+            return [Step("B sends masked words", x, g, ("prepare", arg), (("MASK",),))]
+        case "MASK", "mask":
+            return [prepare(st, s, arg)]
+        case "HEAD", "rel" if msg[1] == entry(x):
+            durable = "given_volatile" not in ON
+            db = x._replace(given=True, has=x.has | msg[2]) if durable else x
+            g = note(g._replace(signed=g.signed | {(s, v, msg[1][1])}), s, msg[1])
+            return [Step(f"{n} countersigns", db, g, stay, (("CSIG", msg[2]),))]
+        case "HEAD", "prepare" if "countersign_any" in ON:
+            return [Step(f"{n} countersigns", x, g, stay, (("CSIG", msg[2]),))]
+        case "CSIG", "rel":
+            db = x._replace(sent=True, cov=x.cov | msg[1])
+            if "fresh_noise" in ON and x.sent:
+                db = db._replace(prep=x.prep[:2] + (x.prep[2] + 1,))
+            label, g = f"{n} writes sent, sends its share", leave(g, s, db)
+            return [Step(label, db, g, stay, (("SHARE", db.prep),))]
+        case "SHARE", "rel":
+            theta = (x.prep, msg[1]) if s == 0 else (msg[1], x.prep)
+            db = roll(x, x.theta + (theta,), x.led | {entry(x)})
+            return [Step(f"{n} reconstructs", db, g)]
+        case "NOPREP", _ if x.prep and voidable(x):
+            return [Step(f"{n} voids", unprepare(x, False), g)]
     return []
 
 
 # ---- the graph
 def after(st, s, step, pop=False):
-    label, db, mem, sends, g = step
+    label, db, g, mem, sends = step
     q = put(st.q, s, st.q[s][1:]) if pop else st.q
-    late = (
-        "own"
-        if "coin_early" in ON and " draws" in label
-        else "opened"
-        if "count_late" in ON and " counts" in label
-        else ""
-    )
-    if late:
-        st, db = st._replace(todo=put(st.todo, s, (late, mem[1]))), st.db[s]
-    return st._replace(
-        db=put(st.db, s, db), mem=put(st.mem, s, mem), q=put(q, 1 - s, q[1 - s] + tuple(sends)), g=g
-    )
+    q = put(q, 1 - s, q[1 - s] + sends)
+    for mutant, what, late in ("coin_early", " draws", "own"), ("count_late", " counts", "opened"):
+        if mutant in ON and what in label:
+            st, db = st._replace(todo=put(st.todo, s, (late, mem[1]))), st.db[s]
+    return st._replace(db=put(st.db, s, db), mem=put(st.mem, s, mem), q=q, g=g)
 
 
 def cut(st):
@@ -437,12 +368,8 @@ def greet(st):
 
 def faults(st):
     g = st.g
-    if (
-        max(g.draws) > 2
-        or max(d.att for d in st.db) >= MAXA
-        or g.deal[1] >= MAXA
-        and g.deal[0] == min(map(ver, st.db))
-    ):
+    last = g.deal[1] >= MAXA and g.deal[0] == min(map(ver, st.db))
+    if last or max(g.draws) > 2 or max(d.att for d in st.db) >= MAXA:
         return
     for s in AB:
         if st.todo[s]:
@@ -453,14 +380,8 @@ def faults(st):
         if not g.snap[s] and (REPLACE == 2 or not g.snap[1 - s]):
             yield f"snapshot of {'AB'[s]}", st._replace(g=g._replace(snap=put(g.snap, s, st.db[s])))
         elif g.snap[s] not in ((), "used", st.db[s]):
-            yield (
-                f"REPLACE {'AB'[s]}",
-                cut(
-                    st._replace(
-                        db=put(st.db, s, g.snap[s]), g=g._replace(snap=put(g.snap, s, "used"))
-                    )
-                ),
-            )
+            used = g._replace(snap=put(g.snap, s, "used"))
+            yield f"REPLACE {'AB'[s]}", cut(st._replace(db=put(st.db, s, g.snap[s]), g=used))
 
 
 def steps(st):
@@ -470,13 +391,9 @@ def steps(st):
         x, step = st.db[s], own_step(st, s)
         if st.todo[s]:
             late, d = st.todo[s]
-            now, v = st._replace(todo=put(st.todo, s, ())), ver(x)
-            db = (
-                x._replace(opened=x.opened + 1)
-                if late == "opened"
-                else x._replace(coin=put(x.coin, v - 1, put(x.coin[v - 1], 0, d)))
-            )
-            yield f"{'AB'[s]} writes late", False, now._replace(db=put(st.db, s, db))
+            db = x._replace(opened=x.opened + 1) if late == "opened" else coin_of(x, 0, d)
+            new = st._replace(todo=put(st.todo, s, ()), db=put(st.db, s, db))
+            yield f"{'AB'[s]} writes late", False, new
         if step:
             yield step[0], False, after(st, s, step)
         for one in receive(st, s) if st.q[s] and (not step or "countersign_any" in ON) else []:
@@ -493,15 +410,8 @@ def steps(st):
         for s in AB:
             x = st.db[s]
             if st.mem[s][0] == "discard":
-                yield (
-                    "operators discard the coin",
-                    False,
-                    cut(
-                        st._replace(
-                            db=put(st.db, s, x._replace(coin=put(x.coin, ver(x) - 1, (0, 0, 0))))
-                        )
-                    ),
-                )
+                db = x._replace(coin=put(x.coin, ver(x) - 1, (0, 0, 0)))
+                yield "operators discard the coin", False, cut(st._replace(db=put(st.db, s, db)))
             if st.mem[s][0] == "lost":
                 yield f"operators write off {'AB'[s]}'s release", False, cut(write_off(st, s))
     for s in AB if REPLACE else ():  # receipts come with the model, and may never come
@@ -510,16 +420,9 @@ def steps(st):
         if "agree_first" in ON:
             told = told & frozenset(enumerate(st.db[1 - s].theta, 1))
         if told - g.told[s]:
-            done = frozenset(e for e in x.led if e[0] in {v for v, _ in told})
-            yield (
-                f"{'AB'[s]}'s receipts",
-                False,
-                st._replace(
-                    g=g._replace(
-                        told=put(g.told, s, g.told[s] | told), rec=put(g.rec, s, g.rec[s] | done)
-                    )
-                ),
-            )
+            rec = g.rec[s] | frozenset(e for e in x.led if e[0] in {v for v, _ in told})
+            shown = g._replace(told=put(g.told, s, g.told[s] | told), rec=put(g.rec, s, rec))
+            yield f"{'AB'[s]}'s receipts", False, st._replace(g=shown)
     for label, new in faults(st):
         yield label, True, new
 
@@ -527,9 +430,13 @@ def steps(st):
 # ---- invariants
 def broken(old, new):
     g, used = new.g, [x == "used" for x in new.g.snap]
-    gone = {
-        (v, sh[0], c) for _, v, sh in g.left for c in AB if sh[1] >> c & 1
-    }  # releases that left, by owner
+    # Releases that left, by owner.
+    gone = {(v, sh[0], c) for _, v, sh in g.left for c in AB if sh[1] >> c & 1}
+
+    def forgotten(led, v, owners=3):
+        each = [c for c in AB if owners >> c & 1]
+        return any(count(led, v, c) < sum(r[::2] == (v, c) for r in gone) for c in each)
+
     for s, v, sh in g.left - old.g.left:
         x = new.db[s]
         if (v,) + sh[:2] not in x.led:
@@ -539,11 +446,7 @@ def broken(old, new):
         for t, w, other in old.g.left:
             if (t, w) == (s, v) and other[:2] == sh[:2]:
                 yield "I1 new noise on the same set"
-            elif (t, w) == (s, v) and any(
-                count(x.led, v, c) < sum(r[::2] == (v, c) for r in gone)
-                for c in AB
-                if sh[1] >> c & 1
-            ):
+            elif (t, w) == (s, v) and forgotten(x.led, v, sh[1]):
                 yield "I1 a second noisy share, and m does not say so"
     for x in new.db:
         for w, (a, b) in enumerate(x.theta, 1):
@@ -563,12 +466,7 @@ def broken(old, new):
         if len({v for v, _ in coins}) < len(coins):
             yield name
     if all(ver(x) > V for x in new.db):
-        if any(
-            count(new.db[s].led | g.rec[s], v, c) < sum(r[::2] == (v, c) for r in gone)
-            for s in AB
-            for v in range(1, V + 1)
-            for c in AB
-        ):
+        if any(forgotten(new.db[s].led | g.rec[s], v) for s in AB for v in range(1, V + 1)):
             yield "I6 fewer charges than releases that left"
     if g.masked > old.g.masked and any(x.opened < g.masked for x in new.db):
         yield "I7 masked words left uncounted"
@@ -602,9 +500,8 @@ def search(limit, long=True):
             labels[label[2:] if label[1] == " " else label] += 1
             j = ids.get(new)
             if j is None:
-                new = new._replace(
-                    db=tuple(same.setdefault(d, d) for d in new.db), g=same.setdefault(new.g, new.g)
-                )
+                db = tuple(same.setdefault(d, d) for d in new.db)
+                new = new._replace(db=db, g=same.setdefault(new.g, new.g))
                 j = ids[new] = len(states)
                 states.append(new)
                 parent.append((i, label))
@@ -619,33 +516,25 @@ def search(limit, long=True):
     if stuck:
         found["I7 no model in the end"] = min([i for i in stuck if not succ[i]] or stuck)
     if long:
-        print(
-            f"{len(states):,} states{'' if whole else ' (stopped)'}, {len(goal):,} of them finished, {time.time() - began:.0f} s"
-        )
-        print(
-            "  reached: "
-            + ", ".join(
-                f"{k} {n:,}"
-                for k, n in sorted(labels.items())
-                if "operators" in k or k.isupper() or k.split()[-1] in ("voids", "other")
-            )
-        )
+        end = f"{len(goal):,} of them finished, {time.time() - began:.0f} s"
+        print(f"{len(states):,} states{'' if whole else ' (stopped)'}, {end}")
+        told = {k for k in labels if k.isupper() or k.split()[-1] in ("voids", "other")}
+        told |= {k for k in labels if "operators" in k}
+        print("  reached: " + ", ".join(f"{k} {labels[k]:,}" for k in sorted(told)))
     for name, j in sorted(found.items()):
         trace = []
         while parent[j]:
             j, label = parent[j]
             trace.append(label)
-        print(
-            f"  {name} ({len(trace)} steps)" + (": " + "; ".join(reversed(trace)) if long else "")
-        )
+        way = ": " + "; ".join(reversed(trace)) if long else ""
+        print(f"  {name} ({len(trace)} steps){way}")
     return found
 
 
 def main():
     global V, MAXA, CAP, SETS, REPLACE
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     for name, n in ("versions", 1), ("attempts", 3), ("cap", 2), ("sets", 2), ("limit", 5_000_000):
         p.add_argument(f"--{name}", type=int, default=n)
     p.add_argument("--replace", choices=["none", "one", "both"], default="none")
