@@ -204,7 +204,7 @@ def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(tmp_path: Pat
 def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(tmp_path: Path) -> None:
     """In whole trainings of the simulated servers, by what they send."""
     task = simulated_task(3, changes={"privacy.client_rate": 1.0})
-    world = World(task, tmp_path, seed=3, faults=0, chance=0.0)
+    world = World(task, tmp_path, seed=3)
     world.run()
     check(world)
     # What server B sends, attempt by attempt; the last "cohort" is its word on the training's end.

@@ -1,12 +1,4 @@
-"""Has servers do what ``deviations.py`` names: methods of the real classes, wrapped.
-
-On real processes a child wraps them before its command runs, and what it is to do otherwise stands
-in a file, read anew each time, so that a test changes it while all processes go on. In simulated
-time all parties are in one process, and what a method does depends on whose turn it is.
-
-Every server notes what it sends, and its own true words of every proof, before it changes anything:
-with the other's wires, which are uniform, they say all else that the other sends.
-"""
+"""Has servers do what ``deviations.py`` names: methods of the real classes, wrapped."""
 
 import functools
 import json
@@ -15,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 import numpy as np
 from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
@@ -37,35 +29,21 @@ from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation, SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
 
-Wrap = Callable[[Any, str, Any], None]
-"""Puts something else in a class's or module's place, as ``setattr`` does."""
+Wrap = Callable[[Any, str, Any], None]  # As ``setattr``
 
 
-class Cheat(Protocol):
-    """What the party whose turn it is does otherwise, and what it notes."""
-
-    @property
-    def now(self) -> Deviation:
-        """What to do otherwise."""
-
-    def did(self) -> None:
-        """It has done otherwise."""
-
-    def note(self, **what: Any) -> None:
-        """Remember something."""
+def note_in(path: Path, what: object) -> None:
+    """Remember something through the process's death; one write, so whole or not at all."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, json.dumps(what).encode() + b"\n")
+    finally:
+        os.close(descriptor)
 
 
 class OrderedCheat:
-    """Of this process, by a file.
-
-    Args:
-        folder: of the orders.
-        name: of the party.
-    """
-
     def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / f"{name}.cheat"
-        self._notes = folder / f"{name}.heard"
+        self._path, self._notes = folder / f"{name}.cheat", folder / f"{name}.heard"
 
     @property
     def wanted(self) -> str:
@@ -77,19 +55,12 @@ class OrderedCheat:
 
     @property
     def now(self) -> Deviation:
-        """What to do otherwise."""
         return DEVIATIONS.get(self.wanted, Deviation())
 
     def note(self, **what: object) -> None:
-        """One line, whole or not at all."""
-        descriptor = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(descriptor, json.dumps(what).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        note_in(self._notes, what)
 
     def did(self) -> None:
-        """It has done otherwise."""
         self.note(did=self.wanted)
 
 
@@ -99,23 +70,16 @@ def install(cheat: OrderedCheat) -> None:
 
     @_wrapping(DataOwner, "update", setattr)
     def update(original: Any, self: Any, view: Any) -> RingVector:
-        if which := cheat.wanted:
-            return candidate(self.task, which)
-        found: RingVector = original(self, view)
-        return found
+        which = cheat.wanted
+        return candidate(self.task, which) if which else cast("RingVector", original(self, view))
 
 
-def wrap(cheat: Cheat, put: Wrap = setattr) -> None:
-    """What a server says, and asks of the dealer."""
-    _link(cheat, put)
-    _dealing(cheat, put)
-    _words(cheat, put)
-    _collection(cheat, put)
-    _release(cheat, put)
+def wrap(cheat: Any, put: Wrap = setattr) -> None:
+    for part in (_link, _dealing, _words, _collection, _release):
+        part(cheat, put)
 
 
 def _wrapping(owner: Any, method: str, put: Wrap) -> Callable[[Callable[..., Any]], None]:
-    """``@_wrapping(owner, method, put)``: calls the function with the original first."""
     original = getattr(owner, method)
 
     def replace_with(function: Callable[..., Any]) -> None:
@@ -128,11 +92,9 @@ def _wrapping(owner: Any, method: str, put: Wrap) -> Callable[[Callable[..., Any
     return replace_with
 
 
-def _link(cheat: Cheat, put: Wrap) -> None:
+def _link(cheat: Any, put: Wrap) -> None:
     @_wrapping(PeerLink, "send_piece", put)
-    def send_piece(
-        original: Any, self: Any, step: str, piece: bytes | memoryview, *, last: bool
-    ) -> None:
+    def send_piece(original: Any, self: Any, step: str, piece: Any, *, last: bool) -> None:
         name, data = step.split("/", 1)[0], bytes(piece)
         send = (cheat.now.sends or {}).get(name)
         instead = [data] if send is None else send(data)
@@ -143,7 +105,7 @@ def _link(cheat: Cheat, put: Wrap) -> None:
             original(self, step, each, last=last)
 
 
-def _words(cheat: Cheat, put: Wrap) -> None:
+def _words(cheat: Any, put: Wrap) -> None:
     coins: dict[int, str] = {}
 
     @_wrapping(ByProof, "_coin", put)
@@ -179,16 +141,7 @@ def _words(cheat: Cheat, put: Wrap) -> None:
             raise PeerUnavailable("this server has heard enough")
 
 
-def _note_sets(cheat: Cheat, aggregator: Any, matched: Any) -> None:
-    """The digest of every set that may turn out valid: both servers can compute them all."""
-    names = list(matched.submissions)
-    sets = chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
-    for valid in sets:
-        digest = releasing._set_digest(aggregator, matched, valid)
-        cheat.note(possible=str(digest), clients=[client.name for client in valid])
-
-
-def _collection(cheat: Cheat, put: Wrap) -> None:
+def _collection(cheat: Any, put: Wrap) -> None:
     @_wrapping(Inbox, "arrivals", put)
     def arrivals(original: Any, self: Any, *rest: Any) -> Any:
         return [] if cheat.now.lists else original(self, *rest)
@@ -202,10 +155,14 @@ def _collection(cheat: Cheat, put: Wrap) -> None:
         return collected
 
 
-def _release(cheat: Cheat, put: Wrap) -> None:
+def _release(cheat: Any, put: Wrap) -> None:
     @_wrapping(training_loop, "aggregate", put)
     def aggregate(original: Any, aggregator: Any, matched: Any, validator: Any) -> Any:
-        _note_sets(cheat, aggregator, matched)
+        # The digest of every set that may turn out valid: both servers can compute them all.
+        names = list(matched.submissions)
+        for valid in chain(*(combinations(names, size) for size in range(len(names) + 1))):
+            digest = releasing._set_digest(aggregator, matched, valid)
+            cheat.note(possible=str(digest), clients=[client.name for client in valid])
         return original(aggregator, matched, validator)
 
     @_wrapping(training_loop, "add_noise", put)
@@ -256,7 +213,7 @@ def _release(cheat: Cheat, put: Wrap) -> None:
         return StoredModel(version, digest, InMemory(theta))
 
 
-def _dealing(cheat: Cheat, put: Wrap) -> None:
+def _dealing(cheat: Any, put: Wrap) -> None:
     @_wrapping(DealerConversation, "ask", put)
     def ask(original: Any, self: Any, request: SquareRequest) -> None:
         asks = cheat.now.asks

@@ -1,9 +1,7 @@
 """Faults: trainings in simulated time, and processes forked from one warm parent."""
 
 import functools
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +10,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import small_task as task_with
-from tests.faults.invariants import check
+from tests.faults.invariants import checked
 from tests.faults.turns import Hang
 from tests.faults.world import World
+from tests.rig.memory import in_memory
 
 from precad.common.identifiers import Role
 from precad.common.task import Task
@@ -22,10 +21,6 @@ from precad.common.task import Task
 ROUNDS = 4
 BOTH = (Role.SERVER_A, Role.SERVER_B)
 Play = Callable[..., World]
-"""``play_in`` with a folder given."""
-
-
-DEADLINES = {"enrol": 500.0, "collect": 10.0, "rejoin": 2.0, "peer": 5.0, "outage": 300.0}
 
 
 def small_task(
@@ -39,7 +34,7 @@ def small_task(
         "privacy.client_rate": 0.8,
         "training.rounds": rounds,
         "enrolment.clients": 3,
-        "deadlines": dict(DEADLINES),
+        "deadlines": {"enrol": 500.0, "collect": 10.0, "rejoin": 2.0, "peer": 5.0, "outage": 300.0},
         "validation": validation,
     }
     return task_with(dimension, usual | (changes or {}))
@@ -62,30 +57,19 @@ def play_in(
 ) -> World:
     """Run a training and check all invariants.
 
-    Args:
-        folder: gets the parties' states, in a folder of their own.
-        seed: decides turns, faults, when who starts again.
-        rounds: T without orders.
-        faults: by chance; eight unless there are orders.
-        restores: servers whose database is put back, once each.
-        validation: how norms are checked.
-        orders: faults that strike at named steps.
-        bad: of the three clients.
-        workers: pairs of them.
+    Faults come by chance, eight unless there are orders, which strike at named steps; ``rounds``
+    is T without orders, ``workers`` counts pairs, and the servers of ``restores`` are put back.
     """
     # Some schedules have their faults all at once, others throughout.
-    chance = (0.005, 0.01, 0.02, 0.04)[seed % 4]
     # Lines of orders take about half a version each; an owner's two, because the others go on.
     servers = not any(line.startswith("ward") for line in orders)
     rounds += len(orders) * 2 // 3 if servers else len(orders) * 2
-    if faults is None:
-        faults = 0 if orders else 8
     world = World(
         small_task(rounds, validation),
         Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-")),
         seed,
-        faults=faults,
-        chance=chance,
+        faults=(0 if orders else 8) if faults is None else faults,
+        chance=(0.005, 0.01, 0.02, 0.04)[seed % 4],
         restores=restores,
         orders=orders,
         bad=bad,
@@ -97,8 +81,7 @@ def play_in(
 
         world.validation = ByPairs(world, workers)
     try:
-        world.run()
-        check(world)
+        checked(world)
         assert not world.orders.open, f"nobody came to {world.orders.open}"
     except Hang:
         # Both servers lost a model that owners had heard of, and nobody is there who has it: every
@@ -109,29 +92,25 @@ def play_in(
         assert len(world.put_back_roles) == len(BOTH)
         gone = len(world.seen.results) == len(world.clients)
         assert gone or not any(int(found[1]) in world.seen.fetched for found in awaited), errors
-    except BaseException as error:
-        error.add_note(f"seed {seed}: {world.seen.faults}")
-        error.add_note("\n".join(world.seen.trace[-40:]))
-        raise
     return world
 
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """In memory where there is such a thing: hundreds of small durable writes."""
-    memory = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
-    try:
+    with in_memory() as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as path:
         yield path
-    finally:
-        shutil.rmtree(path)
 
 
 @pytest.fixture
 def play() -> Iterator[Play]:
-    """See ``play_in``."""
-    with quick_folder() as folder:
-        yield functools.partial(play_in, folder)
+    with quick_folder() as path:
+        yield functools.partial(play_in, path)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,4 @@
-"""What a server that cheats does otherwise: a name for each deviation, and how it may end.
-
-``cheat.py`` has servers do so: real ones in simulated time (``test_cheating_servers.py``) and on
-real processes (``tests/soak/test_cheating_process.py``).
-"""
+"""What a server that cheats does otherwise: a name for each deviation, and how it may end."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +14,10 @@ from precad.common.wire.messages import decode, encode
 from precad.norm_check.dealing import SquareRequest
 
 VICTIM = ClientId("ward-0")
-POISON = 2**40
-"""Every coordinate of the noisy sum that a server chooses which speaks last."""
+POISON = 2**40  # Every coordinate of the noisy sum that a server chooses which speaks last
 
 Send = Callable[[bytes], Sequence[bytes]]
-UNKNOWN_FIELD = b"\xf8\x07\x01"
-"""Number 127, which no message has."""
+UNKNOWN_FIELD = b"\xf8\x07\x01"  # Number 127, which no message has
 MESSAGES = {
     "position": "Position",
     "pairs": "WorkerCount",
@@ -92,7 +86,6 @@ def one_more(word: int) -> int:
 
 
 def in_salt(send: Send) -> Send:
-    """In salt_h alone."""
     return lambda data: send(data) if len(data) == SALT_BYTES else [data]
 
 
@@ -101,16 +94,16 @@ def in_words(send: Send) -> Send:
     return lambda data: send(data) if len(data) > SALT_BYTES else [data]
 
 
-def other_digests(data: bytes) -> Sequence[bytes]:
-    """As if clients had signed something else for this server: all that it lists is held."""
-    held = decode("HeldList", data)["reasons"]
-    return [encode("HeldList", {"reasons": [0] * len(held), "signed": ["ab" * 32] * len(held)})]
+def others_signed(message: str, listed: str, **instead: Any) -> Send:
+    """As if clients had signed something else for this server; lists of one item are as long."""
 
+    def other(data: bytes) -> Sequence[bytes]:
+        said = decode(message, data)
+        number = len(said[listed])
+        fields = {name: value * number for name, value in instead.items()}
+        return [encode(message, said | fields | {"signed": ["ab" * 32] * number})]
 
-def other_offers(data: bytes) -> Sequence[bytes]:
-    """As if clients had signed something else for this server."""
-    clients = decode("Offer", data)["clients"]
-    return [encode("Offer", {"clients": clients, "signed": ["ab" * 32] * len(clients)})]
+    return other
 
 
 def without_the_first(data: bytes) -> Sequence[bytes]:
@@ -129,51 +122,25 @@ EMPTY: Send = lambda _: (b"",)  # noqa: E731
 
 @dataclass(frozen=True)
 class Deviation:
-    """What one server does otherwise."""
-
-    sends: Mapping[str, Send] | None = None
-    """Instead of the pieces of these steps' messages."""
-    asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = None
-    """The dealer, instead of one request."""
-    deaf: bool = False
-    """What the dealer refuses, it doesn't hear."""
-    own_value: Callable[[int], int] | None = None
-    """What it takes for its own value of a proof, in what it says and in its verdict."""
-    turned: bool = False
-    """It decides on the submissions in the other order."""
-    lists: bool = False
-    """It matches nothing before collection closes: all is on the last lists."""
-    denies: bool = False
-    """It says that it holds nothing good of the victim's, and acts so."""
-    hangs_up: bool = False
-    """It ends the link as soon as it has heard the words."""
-    noiseless: bool = False
-    """It leaves its own noise out."""
-    speaks_last: bool = False
-    """It chooses its noisy share after it has heard the other's, and the model with it."""
-    other_model: bool = False
-    """It shows owners another model, or another digest of it."""
-    other_bytes: bool = False
-    """It serves owners other bytes than the model's, and says the model's digest."""
+    sends: Mapping[str, Send] | None = None  # Instead of the pieces of these steps' messages
+    asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = None  # The dealer, instead
+    deaf: bool = False  # What the dealer refuses, it doesn't hear
+    own_value: Callable[[int], int] | None = None  # Taken for its own value of a proof
+    turned: bool = False  # It decides on the submissions in the other order
+    lists: bool = False  # It matches nothing before collection closes: all is on the last lists
+    denies: bool = False  # It says that it holds nothing good of the victim's, and acts so
+    hangs_up: bool = False  # It ends the link as soon as it has heard the words
+    noiseless: bool = False  # It leaves its own noise out
+    speaks_last: bool = False  # Its noisy share, and the model, chosen after the other's
+    other_model: bool = False  # It shows owners another model, or another digest of it
+    other_bytes: bool = False  # Than the model's whose digest it says
 
 
 IN_SET_UP = frozenset({"position", "remembered", "roster", "set-secret", "dealer", "nonce"})
 IN_A_ROUND = (
-    "coin-commitment",
-    "coin-opening",
-    "cohort",
-    "pairs",
-    "held",
-    "opened",
-    "decide",
-    "proof-coin",
-    "proof",
-    "valid-set",
-    "head",
-    "countersignature",
-    "noisy-share",
-    "model",
-    "kept",
+    *("coin-commitment", "coin-opening", "cohort", "pairs", "held", "opened", "decide"),
+    *("proof-coin", "proof", "valid-set", "head", "countersignature", "noisy-share"),
+    *("model", "kept"),
 )
 BY_A, BY_B = ("ask", "alike"), ("offer", "body")
 
@@ -200,9 +167,9 @@ DEVIATIONS: dict[str, Deviation] = {
     "a stranger in the cohort": _of("cohort", edited("cohort", clients=[1, 9])),
     "an attempt that was used": _of("cohort", edited("cohort", attempt=lambda number: number - 1)),
     "another model in the cohort": _of("cohort", edited("cohort", model="ab" * 32)),
-    "a list of other digests": _of("held", other_digests),
+    "a list of other digests": _of("held", others_signed("HeldList", "reasons", reasons=[0])),
     "a list without the first": _of("held", without_the_first),
-    "digests offered that nobody signed": _of("offer", other_offers),
+    "digests offered that nobody signed": _of("offer", others_signed("Offer", "clients")),
     "somebody alike who wasn't offered": _of(
         "alike", lambda _: [encode("Alike", {"clients": [1]})]
     ),
@@ -281,19 +248,7 @@ LOOSE = {
     "remembered with a bit flipped",
 }
 REFUSALS = {"the victim's submission denied": 1, "another value taken": 0}
-"""How many submissions still count."""
-OF_PROOFS = {
-    "the last value changed",
-    "the last zero changed",
-    "a wire changed",
-    "a word of p",
-    "the largest word",
-    "the first part dropped",
-    "neither whole nor dropped",
-    "another value taken",
-    "the other order",
-    "gone with the words",
-}
+OF_PROOFS = {"another value taken", "the other order", "gone with the words"}
 
 
 def _of_the_other_check(name: str, validation: str) -> bool:
@@ -306,7 +261,6 @@ def _of_the_other_check(name: str, validation: str) -> bool:
 
 
 def ends_of(deviation: str, validation: str) -> set[str]:
-    """How it may end at the honest server."""
     if validation == "crypten":
         if deviation.startswith(("decide ", "bits ", "no bits")):
             # Whatever is opened wrong may hold, or not.
@@ -324,13 +278,6 @@ def ends_of(deviation: str, validation: str) -> set[str]:
 
 
 def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]:
-    """Those that this server can play.
-
-    Args:
-        cheater: the server.
-        validation: how norms are checked.
-        workers: whether servers validate in worker processes, whose number they agree on.
-    """
     elsewhere = BY_B if cheater is Role.SERVER_A else BY_A
     only_a = {"a stranger in the cohort", "an attempt that was used", "another model in the cohort",
               "the last number that there is", "a number too large",

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import TypeVar
 
 import numpy as np
 from tests.faults.simulated_links import SERVERS
@@ -11,16 +12,27 @@ from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import CHARGED, PENDING, AttemptState
 from precad.client.own_account import OwnAccount
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.prime_field import group_of
 from precad.common.ring import from_bytes
 
-TELLING = {"drawn", "cohort", "charged", "limit", "counted", "σ", "roster"}
-"""Words of which no caller's error has one."""
+W = TypeVar("W", bound=World)
+TELLING = {"drawn", "cohort", "charged", "limit", "counted", "σ", "roster"}  # No caller reads
+
+
+def checked(world: W) -> W:
+    """Played to its end; what fails tells the schedule."""
+    try:
+        world.run()
+        check(world)
+    except BaseException as error:
+        error.add_note(f"seed {world.seed}: {world.seen.faults}")
+        error.add_note("\n".join(world.seen.trace[-40:]))
+        raise
+    return world
 
 
 def check(world: World) -> None:
-    """All invariants; an AssertionError names the first that is broken."""
     training_reaches_its_end(world)
     one_model_at_every_version(world)
     no_forged_update_counts(world)
@@ -37,18 +49,27 @@ def check(world: World) -> None:
     callers_read_nothing_of_others(world)
 
 
-def check_honest(world: World, honest: Role) -> None:
+def check_honest(world: World) -> None:
     """What holds of the honest server and of owners, whatever the other server has done."""
-    roles = (honest,)
-    one_model_at_every_version(world, world.servers[honest].session.model_store.current.version)
-    one_release_of_a_version(world, roles)
-    sums_are_those_of_the_charged(world, world.servers[honest].session.model_store.current.version)
-    ledgers_agree_and_cover_every_release(world, roles)
-    owners_count_no_less_than_the_servers(world, honest)
-    one_sample_for_a_version(world, honest)
+    one_model_at_every_version(world)
+    one_release_of_a_version(world)
+    sums_are_those_of_the_charged(world)
+    ledgers_agree_and_cover_every_release(world)
+    owners_count_no_less_than_the_servers(world)
+    one_sample_for_a_version(world)
     one_sample_for_a_round_number(world)
-    triples_are_spent_once(world, roles)
+    triples_are_spent_once(world)
     callers_read_nothing_of_others(world)
+
+
+def honest(world: World) -> list[Role]:
+    return [role for role in SERVERS if role not in world.cheaters]
+
+
+def versions_made(world: World) -> int:
+    """All of the training's, or where a server cheated as many as there are so far."""
+    newest = world.servers[honest(world)[0]].session.model_store.current.version
+    return newest if world.cheaters else world.task.training.rounds
 
 
 def training_reaches_its_end(world: World) -> None:
@@ -71,33 +92,28 @@ def no_forged_update_counts(world: World) -> None:
             assert not {client.name for client in world.bad} & names, "a forged update counted"
 
 
-def one_model_at_every_version(world: World, last: int | None = None) -> None:
-    if last is None:
-        assert not world.seen.early, f"owners heard of models {world.seen.early} too early"
-    by_version: dict[int, set[Digest]] = {}
+def one_model_at_every_version(world: World) -> None:
+    early = [] if world.cheaters else world.seen.early
+    assert not early, f"owners heard of models {early} too early"
     for version, models in world.seen.models.items():
-        by_version[version] = {digest for _, digest in models}
         # Where both servers lost a model that nobody was given, there is another one.
-        lost = len(world.put_back_roles) > 1
-        assert lost or len(by_version[version]) == 1, f"different models of version {version}"
+        one = len({digest for _, digest in models}) == 1
+        assert one or len(world.put_back_roles) > 1, f"different models of version {version}"
     for version, given in world.seen.given.items():
         assert len(given) == 1, f"owners were given two models of version {version}"
-    last = world.task.training.rounds if last is None else last
-    assert set(by_version) == set(range(last + 1))
+    assert set(world.seen.models) == set(range(versions_made(world) + 1))
 
 
-def one_release_of_a_version(world: World, roles: tuple[Role, ...] = SERVERS) -> None:
+def one_release_of_a_version(world: World) -> None:
     """What left was persisted, never changed, and left once a version, or the ledgers count it."""
-    for role in roles:
+    for role in honest(world):
         attempts = world.rounds(role)
         left: Counter[int] = Counter()
         for number, share in world.seen.shares[role].items():
             if number not in attempts:
                 # A database was put back, and with it an attempt was lost that nobody had heard of.
                 assert role in world.put_back_roles, f"attempt {number} is gone"
-                assert share not in world.seen.left[role], (
-                    f"attempt {number} is gone, its share left"
-                )
+                assert share not in world.seen.left[role], f"attempt {number} is gone, it left"
                 continue
             state, version, _, kept = attempts[number]
             assert kept in (share, None), "a prepared share changed"
@@ -112,7 +128,7 @@ def one_release_of_a_version(world: World, roles: tuple[Role, ...] = SERVERS) ->
             assert times == 1 or (world.put_back_roles and again), f"released twice: {left}"
 
 
-def sums_are_those_of_the_charged(world: World, last: int | None = None) -> None:
+def sums_are_those_of_the_charged(world: World) -> None:
     """Both shares of a round hold just the charged clients' updates, and each noise once."""
     a, b = (world.rounds(role) for role in SERVERS)
     charges = world.charges(Role.SERVER_A)
@@ -150,14 +166,13 @@ def sums_are_those_of_the_charged(world: World, last: int | None = None) -> None
             if used != none.tobytes():
                 del noises[role][used]
     # Where both databases were put back neither may know more of a version than its charge.
-    last = world.task.training.rounds if last is None else last
-    assert len(over) == last or len(world.put_back_roles) > 1
+    assert len(over) == versions_made(world) or len(world.put_back_roles) > 1
 
 
-def ledgers_agree_and_cover_every_release(world: World, roles: tuple[Role, ...] = SERVERS) -> None:
+def ledgers_agree_and_cover_every_release(world: World) -> None:
     a, b = (world.charges(role) for role in SERVERS)
     assert a == b, "the servers' ledgers differ"
-    for role in roles:
+    for role in honest(world):
         for number, share in world.seen.shares[role].items():
             if share in world.seen.left[role]:
                 assert number in charged(world, role), f"{role.value} forgot attempt {number}"
@@ -171,7 +186,8 @@ def charged(world: World, role: Role) -> set[int]:
     return {number for number, (state, *_) in world.rounds(role).items() if state not in free}
 
 
-def owners_count_no_less_than_the_servers(world: World, role: Role = Role.SERVER_A) -> None:
+def owners_count_no_less_than_the_servers(world: World) -> None:
+    role = honest(world)[0]
     versions = {number: row[1] for number, row in world.rounds(role).items()}
     for client in set(world.clients) - world.bad:
         path = world.folder / client.name / "participations.log"
@@ -202,22 +218,19 @@ def callers_read_nothing_of_others(world: World) -> None:
         assert not words & (others | TELLING), f"{client} read: {text}"
 
 
-def one_sample_for_a_version(world: World, role: Role = Role.SERVER_A) -> None:
-    versions = {number: row[1] for number, row in world.rounds(role).items()}
+def one_sample_for_a_version(world: World) -> None:
+    versions = {number: row[1] for number, row in world.rounds(honest(world)[0]).items()}
     first: dict[tuple[ClientId, int], bytes] = {}
     for (client, number), update in world.seen.updates.items():
-        if client in world.bad:
-            continue
-        if number in versions and update.any():
+        if client not in world.bad and number in versions and update.any():
             seen = first.setdefault((client, versions[number]), update.tobytes())
             assert seen == update.tobytes(), f"{client} shared two updates for one version"
 
 
 def one_sample_for_a_round_number(world: World) -> None:
     for (client, number), pairs in world.seen.pairs.items():
-        assert client in world.bad or len(pairs) == 1, (
-            f"{client} sent two samples for round {number}"
-        )
+        one = client in world.bad or len(pairs) == 1
+        assert one, f"{client} sent two samples for round {number}"
 
 
 def one_cohort_for_a_version(world: World) -> None:
@@ -236,6 +249,6 @@ def few_attempts_are_opened_without_the_operators(world: World) -> None:
             assert len(opened) <= OPENED_CAP + 3 * words, f"{role.value} opened {len(opened)}"
 
 
-def triples_are_spent_once(world: World, roles: tuple[Role, ...] = SERVERS) -> None:
-    for role in roles:
+def triples_are_spent_once(world: World) -> None:
+    for role in honest(world):
         assert all(times == 1 for times in world.seen.spent[role].values())

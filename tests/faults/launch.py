@@ -1,25 +1,22 @@
 """Starts precad's real commands with named points at which the test may kill them.
 
-The points exist here only: methods of the real classes are wrapped, in this process's children,
-before the command runs. At each point a child looks into its own orders; when the first order is
-this point, it strikes it off and kills itself with SIGKILL, so that nothing is flushed, closed or
-said; or, where the order says so, it stands still there until the test lets it go on. What leaves
-a process (noisy shares, submissions) is noted first, for the test's invariants.
+The points exist here only: methods of the real classes are wrapped, in children of one warm parent,
+before the command runs. Where its next order is this point, a child kills itself by SIGKILL, so
+that nothing is flushed, closed or said; or it stands still until the test lets it go on.
 
-One parent imports everything once and forks each child: a start takes a fraction of a second, and
-dozens of restarts fit into a test. It speaks JSON lines: {"start": name, "arguments": […]} in,
-{"started": name, "pid": …} and {"ended": pid, "status": …} out. When its input ends, it kills its
-children and ends.
+The parent speaks JSON lines: {"start": name, "arguments": […]} in, {"started": name, "pid": …} and
+{"ended": pid, "status": …} out. When its input ends, it kills its children and ends.
 """
 
 import functools
 import hashlib
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,49 +29,40 @@ from tests.faults import cheat
 from tests.rig.waiting import readable_within, until
 
 import precad.cli.start
-from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.enrol.register import Register
-from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rpc.dealer_client import RemoteDealer
-from precad.aggregator.store.attempts import Attempts
-from precad.aggregator.store.owners import Enrolments
-from precad.aggregator.store.versions import Versions
-from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import EventLog
-from precad.aggregator.validate import crypten_comparisons
-from precad.aggregator.validate.check_by_proof import ByProof
-from precad.aggregator.validate.check_with_dealer import Absorber
-from precad.client import data_owner
-from precad.client import owner_settings as client_settings
-from precad.client.connection import Servers
-from precad.client.data_owner import DataOwner
-from precad.client.own_account import OwnAccount
-from precad.client.pending_update import Pending
-from precad.dealer import process as dealer_process
-from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealing import DealerConversation
-from precad.server_a import process as a_process
-from precad.server_b import process as b_process
-from precad.simulation import datasets
 
 WARM = (
-    dealer_process,
-    a_process,
-    b_process,
-    crypten_comparisons,
-    datasets,
-    client_settings,
-    data_owner,
+    *("precad.dealer.process", "precad.server_a.process", "precad.server_b.process"),
+    *("precad.aggregator.validate.crypten_comparisons", "precad.simulation.datasets"),
+    *("precad.client.owner_settings", "precad.client.data_owner"),
 )
+POINTS = {
+    "norm_check.dealing:DealerConversation": ("ask", "row_key", "share"),
+    "aggregator.validate.check_with_dealer:Absorber": ("absorb", "words"),
+    "aggregator.validate.check_by_proof:ByProof": ("take",),
+    "aggregator.store.owners:Enrolments": ("claim", "freeze"),
+    "aggregator.store.attempts:Attempts": (
+        *("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"),
+    ),
+    "aggregator.store.versions:Versions": (
+        *("keep_commitment", "keep_opening", "count_opened", "keep_model_seal", "confirm"),
+    ),
+    "aggregator.training.model_store:ModelStore": ("put",),
+    "aggregator.collect.inbox:Inbox": ("open", "close", "start", "_accept"),
+    "aggregator.enrol.register:Register": ("enrol",),
+    "aggregator.rpc.dealer_client:RemoteDealer": ("join", "deal"),
+    "dealer.dealer_role:DealerRole": ("key_for", "corrections", "ask"),
+    "client.connection:Servers": ("enrol", "fetch_model", "prepare"),
+    "client.own_account:OwnAccount": ("charge",),
+    "client.pending_update:Pending": ("keep", "drop"),
+    "client.data_owner:DataOwner": ("update",),
+}
 
 
 class Orders:
-    """What a test wants of one process: the points at which it dies, in this order."""
-
     def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / f"{name}.orders"
-        self._notes = folder / f"{name}.notes"
-        self._paused = folder / f"{name}.paused"
+        self._path, self._notes, self._paused = (
+            folder / f"{name}.{kind}" for kind in ("orders", "notes", "paused")
+        )
         self._lock = threading.Lock()
 
     def at(self, when: str, point: str) -> None:
@@ -96,29 +84,12 @@ class Orders:
         until(lambda: not self._paused.exists(), f"leave to go on from {point}")
 
     def note(self, **what: object) -> None:
-        """Remember something through the process's death; one write, so whole or not at all."""
-        line = json.dumps(what).encode() + b"\n"
-        descriptor = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        cheat.note_in(self._notes, what)
 
 
 def install(orders: Orders) -> None:
-    """Wrap the real classes' methods."""
-
     def step_of(step: str, *_rest: object, **_named: object) -> str:
         return "/" + step.split("/", 1)[0]
-
-    def event_of(event: object) -> str:
-        return "/" + type(event).__name__
-
-    def role_of(submission: Any, *_rest: object) -> str:
-        return f"/{submission.role.value}"
-
-    def nothing(*_given: object, **_named: object) -> str:
-        return ""
 
     def note_noisy_share(step: str, payload: bytes) -> None:
         if step == "noisy-share":
@@ -134,69 +105,41 @@ def install(orders: Orders) -> None:
             body=str(body),
         )
 
-    def note_delivered(pair: Any, *_rest: object) -> None:
-        orders.note(delivered=pair[0].context.attempt)
-
-    def note_spent(number: int, batch: int) -> None:
-        orders.note(spent=[number, batch])
-
-    def wrap(
-        owner: type,
-        method: str,
-        suffix: Callable[..., str] = nothing,
-        first: Callable[..., None] = nothing,  # type: ignore[assignment]
-        last: Callable[..., None] = nothing,  # type: ignore[assignment]
-    ) -> None:
-        original = getattr(owner, method)
+    def wrap(at: str, method: str, suffix: Any = "", first: Any = None, last: Any = None) -> None:
+        of = pkgutil.resolve_name(f"precad.{at}")
+        original = getattr(of, method)
 
         @functools.wraps(original)
         def wrapped(self: object, *given: Any, **named: Any) -> Any:
-            point = f"{owner.__name__}.{method}{suffix(*given, **named)}"
+            point = f"{of.__name__}.{method}{suffix and suffix(*given, **named)}"
             orders.at("before", point)
-            first(*given, **named)
+            if first:
+                first(*given, **named)
             result = original(self, *given, **named)
-            last(*given, **named)
+            if last:
+                last(*given, **named)
             orders.at("after", point)
             return result
 
-        setattr(owner, method, wrapped)
+        setattr(of, method, wrapped)
 
-    wrap(PeerLink, "send", step_of, note_noisy_share)
-    wrap(PeerLink, "receive", step_of)
-    wrap(PeerLink, "receive_into", step_of)
-    for method in ("ask", "row_key", "share"):
-        wrap(DealerConversation, method)
-    for method in ("absorb", "words"):
-        wrap(Absorber, method)
-    wrap(ByProof, "take")
-    for method in ("claim", "freeze"):
-        wrap(Enrolments, method)
-    for method in ("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"):
-        wrap(Attempts, method)
-    wrap(Attempts, "spend", first=note_spent)
-    for method in ("keep_commitment", "keep_opening", "count_opened", "keep_model_seal", "confirm"):
-        wrap(Versions, method)
-    wrap(ModelStore, "put")
-    for method in ("open", "close", "start", "_accept"):
-        wrap(Inbox, method)
-    wrap(EventLog, "publish", event_of)
-    wrap(Register, "enrol")
-    for method in ("join", "deal"):
-        wrap(RemoteDealer, method)
-    for method in ("key_for", "corrections", "ask"):
-        wrap(DealerRole, method)
-    for method in ("enrol", "fetch_model", "prepare"):
-        wrap(Servers, method)
-    wrap(Servers, "submit", first=note_pair, last=note_delivered)
-    wrap(Servers, "submit_half", role_of)
-    wrap(OwnAccount, "charge")
-    for method in ("keep", "drop"):
-        wrap(Pending, method)
-    wrap(DataOwner, "update")
+    link, servers = "aggregator.peer_link:PeerLink", "client.connection:Servers"
+    wrap(link, "send", step_of, note_noisy_share)
+    wrap(link, "receive", step_of)
+    wrap(link, "receive_into", step_of)
+    told = "aggregator.training.session:EventLog"
+    wrap(told, "publish", lambda event: f"/{type(event).__name__}")
+    attempts = "aggregator.store.attempts:Attempts"
+    wrap(attempts, "spend", first=lambda number, batch: orders.note(spent=[number, batch]))
+    delivered = lambda pair, *_rest: orders.note(delivered=pair[0].context.attempt)  # noqa: E731
+    wrap(servers, "submit", first=note_pair, last=delivered)
+    wrap(servers, "submit_half", lambda submission, *_rest: f"/{submission.role.value}")
+    for where, methods in POINTS.items():
+        for method in methods:
+            wrap(where, method)
 
 
 def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
-    """Become precad's command line."""
     with log.open("ab", buffering=0) as output, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(output.fileno(), 1)
@@ -208,7 +151,8 @@ def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
 
 
 def main() -> None:
-    """Fork children as told."""
+    for module in WARM:
+        importlib.import_module(module)
     children: set[int] = set()
     unread = b""
     while True:
@@ -251,7 +195,6 @@ def main() -> None:
 
 
 def say(**what: object) -> None:
-    """One line to the test."""
     os.write(1, json.dumps(what).encode() + b"\n")
 
 

@@ -48,17 +48,11 @@ from precad.common.share.submission import Submission
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"
 Patch = pytest.MonkeyPatch
-Plan = Mapping[str, Any]
-"""Arguments of ``play_in`` but the folder and the seed."""
+Plan = Mapping[str, Any]  # Arguments of ``play_in`` but the folder and the seed
 MOST = 3000
-"""Schedules that a search plays at most."""
 
 
 Plant = Callable[[Patch], None]
-"""A change that is a bug, by its name."""
-
-
-# --- recovery -----------------------------------------------------------------------------------
 
 
 def voids_what_it_countersigned(patch: Patch) -> None:
@@ -103,17 +97,11 @@ def forgets_charges(patch: Patch) -> None:
     patch.setattr(JournalFile, "read", lambda _: JournalEntries())
 
 
-# --- release ------------------------------------------------------------------------------------
-
-
 def sends_before_the_countersignature(patch: Patch) -> None:
     """A share leaves when this server is prepared, whether or not the other one is."""
 
-    def at_once(_: Any, prepared: Prepared) -> Sent:
-        return Sent(prepared.counted, prepared.noisy_share)
-
     for module in (training_loop, recovery):
-        patch.setattr(module, "countersign", at_once)
+        patch.setattr(module, "countersign", lambda _, own: Sent(own.counted, own.noisy_share))
 
 
 def noises_again_after_a_restart(patch: Patch) -> None:
@@ -129,17 +117,15 @@ def noises_again_after_a_restart(patch: Patch) -> None:
 
 def server_b_adds_no_noise(patch: Patch) -> None:
     """One server's noise is all that one curious server doesn't know."""
-
-    def unnoised(store: Any, noised: Any) -> Prepared:
-        if store.role is Role.SERVER_B:
-            noised = replace(noised, noisy_share=sums.pop())
-        return release.prepare(store, noised)
-
     sums: list[Any] = []
 
     def kept(summed: Any, *rest: Any) -> Any:
         sums[:] = [summed.share_sum.copy()]
         return release.add_noise(summed, *rest)
+
+    def unnoised(store: Any, noised: Any) -> Prepared:
+        share = sums.pop() if store.role is Role.SERVER_B else noised.noisy_share
+        return release.prepare(store, replace(noised, noisy_share=share))
 
     patch.setattr(training_loop, "add_noise", kept)
     patch.setattr(training_loop, "prepare", unnoised)
@@ -155,9 +141,6 @@ def publishes_before_the_other_confirms(patch: Patch) -> None:
 
     for module in (training_loop, recovery):
         patch.setattr(module, "keep", published)
-
-
-# --- matching and validation --------------------------------------------------------------------
 
 
 def matches_other_bytes(patch: Patch) -> None:
@@ -189,9 +172,6 @@ def ignores_the_norm(patch: Patch) -> None:
 def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
     """What didn't pass is rejected, and its share stays in the accumulator."""
     patch.setattr(WithDealer, "_take_out", lambda *_: None)
-
-
-# --- coin, counts, owners, workers --------------------------------------------------------------
 
 
 def draws_in_each_attempt(patch: Patch) -> None:
@@ -259,8 +239,7 @@ BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
         (counts_a_pair_twice, (PAIRS,)),
         (counts_what_a_pair_refused, (PAIRS,)),
     )
-}
-"""Each with the schedules in which it is looked for: each with a seed, then with the next one."""
+}  # Each with the schedules in which it is looked for: each with a seed, then with the next one
 
 
 def broken(folder: Path, seed: int, plan: Plan, bug: Plant | None = None) -> tuple[str, str] | None:
@@ -282,34 +261,24 @@ def _what(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path(__file__).parent)
     name = [frame.name for frame in frames if frame.filename.startswith(here)][-1]
-    return {"stopped": "no server stops", "_check_release": "what leaves was charged by both"}.get(
-        name, name
-    )
+    said = {"stopped": "no server stops", "_check_release": "what leaves was charged by both"}
+    return said.get(name, name)
 
 
 def search(folder: Path, name: str) -> dict[str, Any]:
-    """The first schedule that finds it."""
     began, (bug, plans) = time.process_time(), BUGS[name]
     schedules = ((seed, plan) for seed in count(1) for plan in plans)
     for played, (seed, plan) in enumerate(schedules, start=1):
         if (found := broken(folder, seed, plan, bug)) is not None:
             spent = round(time.process_time() - began, 2)
             shown = {"invariant": found[0], "said": found[1], "schedules": played, "cpu_s": spent}
-            return {"bug": name, "seed": seed, "plan": _plain(plan), **shown}
+            return {"bug": name, "seed": seed, "plan": plan, **shown}
         if played == MOST:
             raise AssertionError(f"not found in {MOST} schedules: {name}")
     raise AssertionError
 
 
-def _plain(plan: Plan) -> dict[str, Any]:
-    found = dict(plan)
-    if "restores" in found:
-        found["restores"] = [role.value for role in found["restores"]]
-    return found
-
-
 def plan_of(found: Mapping[str, Any]) -> Plan:
-    """Inverse of what stands in the result."""
     plan = dict(found["plan"])
     if "restores" in plan:
         plan["restores"] = tuple(Role(name) for name in plan["restores"])
@@ -317,19 +286,16 @@ def plan_of(found: Mapping[str, Any]) -> Plan:
 
 
 def main() -> None:
-    """Search for all and write what was found; an argument names one, which is printed alone."""
     if sys.argv[1:]:
         with quick_folder() as folder:
             print(search(folder, sys.argv[1]))  # noqa: T201
         return
     hardware = {"processor": platform.machine(), "cores": os.cpu_count()}
-    bugs = []
     with quick_folder() as folder:
-        for name in BUGS:
-            bugs.append(search(folder, name))
-            print(json.dumps(bugs[-1]), flush=True)  # noqa: T201
+        bugs = [search(folder, name) for name in BUGS]
     shown = {"what": "planted_bugs.py", "hardware": hardware, "bugs": bugs}
-    RESULT.write_text(json.dumps(shown, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(shown, indent=2, ensure_ascii=False, default=lambda role: role.value)
+    RESULT.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""What must hold of real processes' states after kill -9, cuts and restarts.
+"""What must hold of real processes' states after kill -9, cuts and restarts."""
 
-From what is durable (databases, accounts) and what was seen leaving the processes (their notes).
-"""
-
+import re
 from collections import defaultdict
+from contextlib import suppress
 
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment
 
 from precad.client.account_file import AccountFile, Charge
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import Role
 
 
 def check(deployment: FaultyDeployment) -> None:
-    """The invariants, from databases, accounts and what was seen leaving the processes."""
     # The training was broken off: what both servers have done is settled, the rest is open.
     settled = deployment.done()
     a, b = (deployment.rounds(role) for role in SERVER_ROLES)
@@ -51,11 +51,8 @@ def check(deployment: FaultyDeployment) -> None:
 
 def check_what_left(deployment: FaultyDeployment, role: str) -> None:
     """Only persisted shares of attempts that weren't voided, one for each version."""
-    shares = {
-        digest.hex(): state
-        for state, _, _, digest, _ in deployment.rounds(role).values()
-        if digest is not None
-    }
+    rounds = deployment.rounds(role).values()
+    shares = {digest.hex(): state for state, _, _, digest, _ in rounds if digest is not None}
     left = {note["left"] for note in deployment.notes(role) if "left" in note}
     assert left, "nothing was released at all"
     assert left <= set(shares), "bytes left that are no round's persisted share"
@@ -63,14 +60,31 @@ def check_what_left(deployment: FaultyDeployment, role: str) -> None:
 
 
 def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
-    """Versions that a client's own account counts."""
     path = deployment.folder / "state" / client / "participations.log"
     return {entry.version for entry in AccountFile(path).new_entries() if isinstance(entry, Charge)}
 
 
 def kill_all(deployment: FaultyDeployment) -> None:
-    """The end of every process, without a word."""
     for process in deployment.processes.values():
         process.kill()
         process.wait()
     deployment.stop()
+
+
+class Operators:
+    def __init__(self, deployment: FaultyDeployment) -> None:
+        self._deployment = deployment
+        self._looks = 0
+
+    def look(self) -> None:
+        """Give the word that a server waits for; every 50th time, as it is asked all the time."""
+        self._looks += 1
+        if self._looks % 50 != 1:
+            return
+        for role in (Role.SERVER_A, Role.SERVER_B):
+            # Whoever is being started again is asked the next time.
+            with suppress(PeerUnavailable, PeerViolation):
+                said = self._deployment.operator(role).status().error
+                if found := re.search(r"precad allow (\S+) .*--version (\d+)", said):
+                    for each in (Role.SERVER_A, Role.SERVER_B):
+                        self._deployment.operator(each).allow(found[1], int(found[2]))

@@ -7,14 +7,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from tests.conftest import task_values
+from tests.conftest import small_task
 from tests.rig.waiting import until
 
 import precad
@@ -22,8 +23,7 @@ from precad.cli.local_deployment import LocalDeployment, servers_of
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 
-ENDLESS = 100_000
-"""Rounds of a training that the test breaks off."""
+ENDLESS = 100_000  # Rounds of a training that the test breaks off
 CLIENTS = 2
 FEATURES, CLASSES, RECORDS = 2, 2, 20
 SERVER_ROLES = (Role.SERVER_A.value, Role.SERVER_B.value)
@@ -31,8 +31,6 @@ SERVER_ROLES = (Role.SERVER_A.value, Role.SERVER_B.value)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A process, and the point at which it dies."""
-
     party: str
     when: str
     point: str
@@ -45,43 +43,30 @@ class Order:
 
 def task_of(
     rounds: int,
-    validation: str,
-    epsilon_limit: float | None,
+    validation: str = "crypten",
+    epsilon_limit: float | None = None,
     collect_s: float = 5.0,
     client_rate: float = 1.0,
     clients: int = CLIENTS,
 ) -> Task:
     """A logistic regression of six parameters with short deadlines."""
-    values = task_values()
     weight = {"name": "1.weight", "shape": [CLASSES, FEATURES]}
     bias = {"name": "1.bias", "shape": [CLASSES]}
-    values |= {
+    deadlines = {"enrol": 60.0, "collect": collect_s, "rejoin": 1.0, "peer": 3.0, "outage": 300.0}
+    changes = {
         "name": "faults",
         "model": {"architecture": "logistic", "parameters": [weight, bias]},
         "enrolment": {"clients": clients, "max_expected_records": 10.0},
         "validation": validation,
-        "deadlines": {
-            "enrol": 60.0,
-            "collect": collect_s,
-            "rejoin": 1.0,
-            "peer": 3.0,
-            "outage": 300.0,
-        },
+        "deadlines": deadlines,
+        "training.rounds": rounds,
+        "privacy.client_rate": client_rate,
     }
-    values["training"]["rounds"] = rounds
-    values["privacy"]["client_rate"] = client_rate
-    if epsilon_limit is not None:
-        values["privacy"]["epsilon_limit"] = epsilon_limit
-    return Task.parse(values)
+    limit = {} if epsilon_limit is None else {"privacy.epsilon_limit": epsilon_limit}
+    return small_task(changes=changes | limit)
 
 
 class Forks:
-    """The parent of all processes (`launch.py`), and what it says about them.
-
-    Args:
-        prefix: command that starts it elsewhere, such as ``ip netns exec name``.
-    """
-
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         sources = str(Path(precad.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": sources}
@@ -94,41 +79,30 @@ class Forks:
         self._changed = threading.Condition()
         self._started: dict[str, int] = {}
         self._ended: dict[int, int] = {}
-        assert self._parent.stdout is not None
-        told = (self._parent.stdout,)
-        threading.Thread(target=self._listen, args=told, name="forks", daemon=True).start()
+        self._orders, self._told = cast("Any", self._parent.stdin), cast("Any", self._parent.stdout)
+        threading.Thread(target=self._listen, name="forks", daemon=True).start()
 
     def start(self, name: str, arguments: Iterable[str], folder: Path, log: Path) -> int:
-        """Start ``precad *arguments``; its process number."""
-        order = {
-            "start": name,
-            "arguments": list(arguments),
-            "folder": str(folder),
-            "log": str(log),
-        }
-        assert self._parent.stdin is not None
+        files = {"folder": str(folder), "log": str(log)}
+        order = {"start": name, "arguments": list(arguments)} | files
         with self._changed:
             self._started.pop(name, None)
-            self._parent.stdin.write(json.dumps(order).encode() + b"\n")
-            self._parent.stdin.flush()
+            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.flush()
             assert self._changed.wait_for(lambda: name in self._started, 60), "no process started"
             return self._started[name]
 
     def status(self, pid: int) -> int | None:
-        """Exit status, None while it runs."""
         with self._changed:
             return self._ended.get(pid)
 
     def close(self) -> None:
-        """Kill what still runs."""
-        assert self._parent.stdin is not None
-        self._parent.stdin.close()
+        self._orders.close()
         self._parent.wait(60)
-        assert self._parent.stdout is not None
-        self._parent.stdout.close()
+        self._told.close()
 
-    def _listen(self, told: Iterable[bytes]) -> None:
-        for line in told:
+    def _listen(self) -> None:
+        for line in self._told:
             said = json.loads(line)
             with self._changed:
                 if "started" in said:
@@ -168,20 +142,7 @@ class Child:
 
 
 class FaultyDeployment(LocalDeployment):
-    """Every part a real process, killed on order and started again.
-
-    Args:
-        folder: of all parties.
-        forks: starts the processes.
-        rounds: T.
-        elsewhere: parties that other parents start.
-        collect_s: the deadline for submissions.
-        client_rate: q.
-        strangers: how many further certificates there are, for whom no process is started.
-        poisoned: whether one record of the first client's gives no finite gradient.
-        validation: how norms are checked.
-        epsilon_limit: where owners stop counting.
-    """
+    """Every part a real process, killed on order and started again."""
 
     def __init__(
         self,
@@ -189,31 +150,21 @@ class FaultyDeployment(LocalDeployment):
         forks: Forks,
         rounds: int,
         elsewhere: Mapping[str, Forks] | None = None,
-        collect_s: float = 5.0,
-        client_rate: float = 1.0,
         *,
         strangers: int = 0,
         poisoned: bool = False,
-        validation: str = "crypten",
-        epsilon_limit: float | None = None,
+        **task: Any,
     ) -> None:
         self._forks = forks
         self._elsewhere = elsewhere or {}
         self.orders = folder / "orders"
-        random = np.random.default_rng(7)
-        data = {
-            ClientId(f"ward-{n}"): (
-                random.normal(size=(RECORDS, FEATURES)).astype(np.float32),
-                random.integers(0, CLASSES, RECORDS),
-            )
-            for n in range(CLIENTS + strangers)
-        }
+        random, data = np.random.default_rng(7), {}
+        for n in range(CLIENTS + strangers):
+            x = random.normal(size=(RECORDS, FEATURES)).astype(np.float32)
+            data[ClientId(f"ward-{n}")] = x, random.integers(0, CLASSES, RECORDS)
         if poisoned:
             data[ClientId("ward-0")][0][0] = 3e38
-        task = task_of(
-            rounds, validation, epsilon_limit, collect_s, client_rate, CLIENTS + strangers
-        )
-        super().__init__(folder, task, data)
+        super().__init__(folder, task_of(rounds, clients=CLIENTS + strangers, **task), data)
         self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
@@ -226,7 +177,6 @@ class FaultyDeployment(LocalDeployment):
         path.write_text(text.replace(self.addresses[other], address), encoding="utf-8")
 
     def hold(self, *orders: Order) -> None:
-        """Wait until a process stands still at its point (``pause-before``, ``pause-after``)."""
         self.order(orders)
         self.wait_for(self._paused(orders[0].party).exists)
 
@@ -235,7 +185,6 @@ class FaultyDeployment(LocalDeployment):
         until(ready, self.explain)
 
     def let_go(self, party: str) -> None:
-        """Let a process go on that stands still, or will soon."""
         self.wait_for(self._paused(party).exists)
         self._paused(party).unlink()
 
@@ -243,12 +192,8 @@ class FaultyDeployment(LocalDeployment):
         return self.orders / f"{party}.paused"
 
     def start(self, name: str) -> None:
-        """Start one party."""
-        command = {
-            "dealer": ("serve", "dealer"),
-            "server-a": ("serve", "a"),
-            "server-b": ("serve", "b"),
-        }.get(name, ("join",))
+        serves = ("serve", name.removeprefix("server-"))
+        command = serves if name in servers_of(self.task) else ("join",)
         arguments = (*command, "--config", str(self.folder / f"{name}.toml"))
         log = self.folder / "logs" / f"{name}.log"
         forks = self._elsewhere.get(name, self._forks)
@@ -256,53 +201,43 @@ class FaultyDeployment(LocalDeployment):
         self.processes[name] = cast("subprocess.Popen[bytes]", Child(forks, pid))
 
     def start_all(self) -> None:
-        """Start every party."""
         for name in self.parties:
             self.start(name)
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Every process's name."""
         return (*servers_of(self.task), *(client.name for client in self.clients))
 
     def order(self, orders: Iterable[Order]) -> None:
-        """Each party dies at its points, in this order."""
-        by_party: dict[str, list[str]] = {}
+        by_party = defaultdict[str, list[str]](list)
         for order in orders:
-            by_party.setdefault(order.party, []).append(f"{order.when} {order.point}\n")
+            by_party[order.party].append(f"{order.when} {order.point}\n")
         for party, lines in by_party.items():
             draft = self.orders / f"{party}.draft"
             draft.write_text("".join(lines), encoding="utf-8")
             draft.replace(self.orders / f"{party}.orders")
 
     def open_orders(self) -> list[str]:
-        """Orders that nobody has come to yet."""
+        open_ones = {path.stem: path.read_text("utf-8") for path in self.orders.glob("*.orders")}
         return [
-            f"{path.stem} {line}"
-            for path in sorted(self.orders.glob("*.orders"))
-            for line in path.read_text(encoding="utf-8").splitlines()
+            f"{party} {line}" for party, text in open_ones.items() for line in text.splitlines()
         ]
 
     def restart_the_dead(self) -> list[str]:
         """Start again whoever was killed; raises AssertionError for any other end."""
         dead = []
         for name in self.parties:
-            process = self.processes.get(name)
-            if process is not None and (status := process.poll()) is not None:
-                assert status in (-signal.SIGKILL, 0), (
-                    f"{name} ended with status {status}:\n{self.log_tail(name, 40)}"
-                )
-                if status != 0:
-                    self.start(name)
-                    self.restarts.append(name)
-                    dead.append(name)
+            status = self.processes[name].poll() if name in self.processes else None
+            tail = self.log_tail(name, 40) if status not in (None, 0) else ""
+            assert status in (None, -signal.SIGKILL, 0), f"{name} ended with {status}:\n{tail}"
+            if status:
+                self.start(name)
+                dead.append(name)
+        self.restarts += dead
         return dead
 
     def strike(self, orders: Iterable[Order]) -> None:
-        """Give orders; wait until all have struck and two further rounds are done.
-
-        Whoever dies is started again at once.
-        """
+        """Give orders; wait until all have struck and two further rounds are done."""
         self.order(orders)
         target: int | None = None
 
@@ -317,18 +252,14 @@ class FaultyDeployment(LocalDeployment):
         self.wait_for(over)
 
     def until_done(self) -> None:
-        """Until the training is over for everybody, restarting whoever dies."""
-        clients = [client.name for client in self.clients]
-
         def over() -> bool:
             self.restart_the_dead()
-            ended = all(self.processes[name].poll() == 0 for name in clients)
+            ended = all(self.processes[client.name].poll() == 0 for client in self.clients)
             return ended and not self.open_orders()
 
         self.wait_for(over)
 
     def done(self) -> int:
-        """Rounds that both servers have done."""
         rounds = [self.rounds(role).values() for role in SERVER_ROLES]
         return min(len([state for state, *_ in each if state == "done"]) for each in rounds)
 
@@ -338,30 +269,25 @@ class FaultyDeployment(LocalDeployment):
         return "\n".join([f"not struck: {self.open_orders()}", *tails])
 
     def rounds(self, role: str) -> dict[int, tuple[Any, ...]]:
-        """(state, version, valid set, SHA-256 of the noisy share, next model) of each round."""
-        return {
-            number: tuple(rest)
-            for number, *rest in self._select(
-                role,
-                "SELECT attempt.attempt, state, attempt.version, attempt.valid_set, share_digest, "
-                "next_model FROM attempt LEFT JOIN ledger "
-                "ON ledger.attempt = attempt.attempt AND event = 'prepared'",
-            )
-        }
+        query = (
+            "SELECT attempt.attempt, state, attempt.version, attempt.valid_set, share_digest, "
+            "next_model FROM attempt LEFT JOIN ledger "
+            "ON ledger.attempt = attempt.attempt AND event = 'prepared'"
+        )
+        return {number: tuple(rest) for number, *rest in self._select(role, query)}
 
     def charges(self, role: str) -> dict[int, set[str]]:
         """Each attempt's charged clients on a server; voided ones aren't."""
-        charges: dict[int, set[str]] = {}
+        charges = defaultdict[int, set[str]](set)
         query = (
             "SELECT charge.attempt, client FROM charge JOIN attempt "
             "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
         )
         for number, client in self._select(role, query):
-            charges.setdefault(number, set()).add(client)
-        return charges
+            charges[number].add(client)
+        return dict(charges)
 
     def notes(self, name: str, kind: str = "notes") -> list[dict[str, Any]]:
-        """What a party's processes noted, oldest first."""
         path = self.orders / f"{name}.{kind}"
         if not path.exists():
             return []
@@ -373,12 +299,10 @@ class FaultyDeployment(LocalDeployment):
         path = self.folder / "state" / role / "state.db"
         if not path.exists():
             return []
-        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
-        try:
-            return database.execute(query).fetchall()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                return []
-            raise
-        finally:
-            database.close()
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as database:
+            try:
+                return database.execute(query).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such table" in str(error):
+                    return []
+                raise

@@ -1,7 +1,4 @@
-"""A simulated training's links: between the servers, and to the dealer.
-
-They break, fall silent or lose what was on its way; what leaves on them is looked at.
-"""
+"""A simulated training's links: between the servers, and to the dealer."""
 
 import re
 from collections import deque
@@ -24,14 +21,11 @@ SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
 
 class Cable:
-    """One link between A and B."""
-
     def __init__(self, world: "World") -> None:
         self._random = Random(f"{world.seed} cable {len(world.seen.trace)}")
+        # On their way to that role.
         self.frames: dict[Role, deque[Frame]] = {role: deque() for role in SERVERS}
-        """On their way to that role."""
-        self.broken = False
-        self.silent = False
+        self.broken = self.silent = False
 
     def cut(self) -> None:
         """Both ends notice once they have read what had arrived."""
@@ -51,16 +45,11 @@ def named(frame: Frame) -> str:
 
 
 class Transport:
-    """One end of a cable."""
-
     def __init__(self, world: "World", cable: Cable, role: Role) -> None:
-        self._world = world
-        self.cable = cable
-        self._role = role
+        self._world, self.cable, self._role = world, cable, role
         self._other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
 
     def put(self, frame: Frame) -> None:
-        """Send one frame."""
         with self._world.step(f"send {named(frame)}"):
             if frame.step == "noisy-share":
                 self._check_release(bytes(frame.payload))
@@ -68,43 +57,35 @@ class Transport:
                 self.cable.frames[self._other].append(frame)
 
     def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable."""
         frames = self.cable.frames[self._role]
         self._world.turns.wait(lambda: bool(frames) or self.cable.broken, timeout_s)
         if frames:
             frame = frames.popleft()
             with self._world.step(f"receive {named(frame)}"):
                 return frame
-        if self.cable.broken:
-            raise PeerUnavailable("the link is broken")
+        self.require_alive()
         raise PeerUnavailable("the other server sent nothing in time")
 
     def require_alive(self) -> None:
-        """Raises PeerUnavailable."""
         if self.cable.broken:
             raise PeerUnavailable("the link is broken")
 
     def close(self) -> None:
-        """End the stream."""
         self.cable.cut()
 
     def _check_release(self, share: bytes | memoryview) -> None:
         """What leaves is what was persisted, and both servers have charged for it."""
         seen = self._world.seen
         seen.left[self._role].add(bytes(share))
-        if self._role in self._world.cheaters:
-            return
-        numbers = [n for n, released in seen.shares[self._role].items() if released == share]
-        assert len(numbers) == 1, "bytes left that are no round's persisted share"
-        assert numbers[0] in seen.shares[self._other], "a share left before both had charged"
+        if self._role not in self._world.cheaters:
+            numbers = [n for n, released in seen.shares[self._role].items() if released == share]
+            assert len(numbers) == 1, "bytes left that are no round's persisted share"
+            assert numbers[0] in seen.shares[self._other], "a share left before both had charged"
 
 
 class DealerCalls:
-    """A server's way to the dealer."""
-
     def __init__(self, world: "World", role: Role) -> None:
-        self._world = world
-        self._role = role
+        self._world, self._role = world, role
         self._epoch = -1
         self.bytes_received = 0
 
@@ -117,28 +98,30 @@ class DealerCalls:
         return self._epoch.to_bytes(8, "big")
 
     def join(self) -> Secret:
-        """This server's key."""
-        with self._world.step("dealer.join"):
-            self._world.handshake(self._role.value, Role.DEALER.value)
+        with self._call("join"):
             self._epoch = self._world.epoch
             return self._world.dealer.key_for(self._role)
 
     def deal(self, request: DealRequest) -> RingVector:
-        """Correction words; a dealer that restarted since has no keys for them."""
-        with self._world.step("dealer.deal"):
-            self._world.handshake(self._role.value, Role.DEALER.value)
-            if self._epoch != self._world.epoch:
-                raise PeerUnavailable("the dealer has restarted since; join again")
+        with self._call("deal"):
+            self._check()
             return self._world.dealer.corrections(self._role, request)
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
-        """A conversation with the dealer of the moment."""
-        with self._world.step("dealer.squares"):
-            self._world.handshake(self._role.value, Role.DEALER.value)
-            if self._epoch != self._world.epoch:
-                raise PeerUnavailable("the dealer has restarted since; join again")
+        with self._call("squares"):
+            self._check()
             dealer, patience_s = self._world.dealer, self._world.task.deadlines.peer
         local = LocalDealing(dealer, self._role, patience_s, self._world.clock)
         with local.squares(attempt) as conversation:
             yield conversation
+
+    @contextmanager
+    def _call(self, name: str) -> Iterator[None]:
+        with self._world.step(f"dealer.{name}"):
+            self._world.handshake(self._role.value, Role.DEALER.value)
+            yield
+
+    def _check(self) -> None:
+        if self._epoch != self._world.epoch:
+            raise PeerUnavailable("the dealer has restarted since; join again")

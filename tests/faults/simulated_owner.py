@@ -1,9 +1,10 @@
-"""An owner's calls in a simulated training, straight to the servers' sessions."""
+"""An owner's calls in a simulated training, and a stranger's, straight to the servers' sessions."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tests.faults.simulated_links import SERVERS
@@ -12,7 +13,6 @@ from tests.faults.turns import Killed, Life
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
-from precad.aggregator.collect.upload import Upload
 from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
 from precad.aggregator.training.reconcile import give_back, lost_model
@@ -20,13 +20,8 @@ from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.client.server_statements import fetched_model
-from precad.common.errors import (
-    PeerUnavailable,
-    PrecadError,
-    RejectedSubmission,
-    Rejection,
-    StorageFailure,
-)
+from precad.common import errors
+from precad.common.errors import PeerUnavailable, RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import ModelVector
@@ -44,20 +39,14 @@ if TYPE_CHECKING:
     from tests.faults.world import World
 
 
-RECORDS = 10
-"""That each client enrols."""
-
-
-MADE_UP = ForProof((Digest.of(b"o_A"), Digest.of(b"o_B")), Role.SERVER_A)
-"""What no server has stated: of owners who make it up."""
+RECORDS = 10  # That each client enrols
+MADE_UP = ForProof((Digest.of(b"o_A"), Digest.of(b"o_B")), Role.SERVER_A)  # No server stated it
+Uploads = list[AnySubmission]
 
 
 def stated_in(pair: Pair) -> ForProof | None:
-    """What an owner's pair was made for; None where the task has no proofs."""
-    header = pair[0].header
-    return (
-        ForProof(header.openings, header.seed_holder) if isinstance(header, ProofHeader) else None
-    )
+    of = pair[0].header
+    return ForProof(of.openings, of.seed_holder) if isinstance(of, ProofHeader) else None
 
 
 class Calls:
@@ -69,138 +58,116 @@ class Calls:
         self.verifier = verifier()
         self.serves_first = Role.SERVER_A
         self.world = world
-        self._world = world
         self._life = life
         self._last: Pair | None = None
 
     def enrol(self) -> None:
-        """At B and then at A, waiting for each."""
-        claim = Enrolment(self.client, RECORDS, self.task.privacy.record_rate)
         for role in reversed(SERVERS):
-            self._until_answered(role, lambda server: server.session.register.enrol(claim))
+            self.enrol_at(role)
+
+    def enrol_at(self, role: Role, records: int = RECORDS) -> None:
+        """Until it is answered."""
+        claim = Enrolment(self.client, records, self.task.privacy.record_rate)
+        while True:
+            with self.world.step(f"call {role.value}"):
+                pass
+            self.world.turns.wait(lambda: self.world.serving(role))
+            server = self._server(role)
+            with suppress(PeerUnavailable), self._handled_by(server):
+                server.session.register.enrol(claim)
+                return
 
     def watch(self) -> Iterator[Notice]:
-        """As A's Watch: the newest event, then those that follow."""
-        world = self._world
+        world = self.world
         with world.step("watch"):
             server = self._server(Role.SERVER_A)
-        events = server.event_log.events
-        at = max(0, len(events) - 1)
+        events = server.events
         caller = Principal.client(self.client.name)
         with server.calls.one_more(caller, Call.WATCH), self._present(server):
-            while True:
-                self._wait_for(server, at)
+            for at in count(max(0, len(events) - 1)):
+                world.turns.wait(lambda at=at: len(events) > at or not server.life.alive)  # type: ignore[misc]
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
                 self.serves_first = server.session.register.serves_first(self.client)
                 notice = notice_of(events[at], self.client, serves_first=self.serves_first)
                 assert notice.ByteSize() == NOTICE_BYTES
-                at += 1
                 with world.step(f"notice {notice.WhichOneof('event')}"):
                     pass
                 yield read_notice(notice)
 
     def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
-        """θ_t from one server, its digest from the other, as `Servers` does."""
-        theta = fetched_model(
-            self.task,
-            version,
-            announced,
-            self.serves_first,
-            lambda role, _last: self._model_bytes(role, version),
-            None if signed else lambda role: self._model_digest(role, version),
-        )
-        self._world.seen.given[version].add(announced)
-        self._world.seen.fetched.add(version)
+        def fetch(role: Role, _last: object) -> bytes:
+            """As the servers' FetchModel; anything may happen amid it."""
+            with self._call("fetch", role) as server:
+                first, *others = server.session.offered(version).pieces(1 << 4)
+                with self.world.turns.acting(self._life), self.world.step("half a model"):
+                    pass
+            if not server.life.alive:
+                raise PeerUnavailable(f"{role.value} died amid the model")
+            return b"".join([first, *others])
+
+        def digest(role: Role) -> Digest:
+            with self._call("digest", role) as server:
+                return server.session.offered(version).digest
+
+        other = None if signed else digest
+        theta = fetched_model(self.task, version, announced, self.serves_first, fetch, other)
+        self.world.seen.given[version].add(announced)
+        self.world.seen.fetched.add(version)
         return theta
 
-    def _model_bytes(self, role: Role, version: int) -> bytes:
-        """As the servers' FetchModel; anything may happen amid it."""
-        with self._world.step("fetch"):
+    @contextmanager
+    def _call(self, step: str, role: Role) -> Iterator[Server]:
+        """The block is the handler of a call; anything may happen before it."""
+        with self.world.step(step):
             server = self._server(role)
         with self._handled_by(server):
-            first, *others = server.session.offered(version).pieces(1 << 4)
-            with self._world.turns.acting(self._life), self._world.step("half a model"):
-                pass
-        if not server.life.alive:
-            raise PeerUnavailable(f"{role.value} died amid the model")
-        return b"".join([first, *others])
-
-    def _model_digest(self, role: Role, version: int) -> Digest:
-        """As the servers' ModelDigest."""
-        with self._world.step("digest"):
-            server = self._server(role)
-        with self._handled_by(server):
-            return server.session.offered(version).digest
+            yield server
 
     def opening(self, role: Role, attempt: int) -> bytes:
-        """As the servers' Opening."""
-        with self._world.step(f"opening {role.value}"):
-            server = self._server(role)
-        with self._handled_by(server):
+        with self._call(f"opening {role.value}", role) as server:
             return opening_of(server.session, self.client, attempt).SerializeToString()
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
-        """As the servers' GiveBack."""
-        with self._world.step(f"give back to {role.value}"):
-            server = self._server(role)
-        with self._handled_by(server):
+        with self._call(f"give back to {role.value}", role) as server:
             model = model_from_bytes(theta, self.task.dimension)
             if (lost := lost_model(server.session, self.client, shown)) is not None:
                 give_back(server.session, self.client, lost, model)
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
-        """As the servers' Statement."""
-        with self._world.step(f"statement {role.value}"):
-            server = self._server(role)
-        with self._handled_by(server):
-            first, last = (None if m is None else pb.Signed.FromString(m) for m in (shown, opening))
+        first, last = (None if m is None else pb.Signed.FromString(m) for m in (shown, opening))
+        with self._call(f"statement {role.value}", role) as server:
             signed = statement_of(server.session, self.client, first, last)
         body = pb.StatementBody.FromString(signed.body)
-        self._world.seen.given[body.version].add(Digest(body.model_digest))
+        self.world.seen.given[body.version].add(Digest(body.model_digest))
         return signed.SerializeToString()
-
-    def _forged(self, view: RoundView) -> RingVector:
-        """Vectors that a careless check takes: squares that wrap, far too long, just too long."""
-        d, bound = self.task.dimension, self.task.bound
-        random = Random(f"{self._world.seed} {self.client} {view.attempt} forged")
-        vector = np.zeros(d, dtype=np.int64)
-        vector[: random.randint(1, d)] = random.choice(
-            [2**32, -(2**63), 3 * 2**33, bound + 1, 64 * bound, 2 * bound]
-        )
-        return vector
 
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""
-        with self._world.step("compute"):
-            times = self._world.times[f"{self.client}: compute"]
-        if self.client in self._world.bad:
-            return self._forged(view)
-        name = self._world.clients.index(self.client)
-        fresh = np.random.default_rng([self._world.seed, name, view.attempt, times])
+        with self.world.step("compute"):
+            times = self.world.times[f"{self.client}: compute"]
+        if self.client in self.world.bad:
+            # Vectors that a careless check takes: squares that wrap, far too long, just too long.
+            d, bound = self.task.dimension, self.task.bound
+            random = Random(f"{self.world.seed} {self.client} {view.attempt} forged")
+            vector, words = np.zeros(d, dtype=np.int64), random.randint(1, d)
+            wrong = [2**32, -(2**63), 3 * 2**33, bound + 1, 64 * bound, 2 * bound]
+            vector[:words] = random.choice(wrong)
+            return vector
+        name = self.world.clients.index(self.client)
+        fresh = np.random.default_rng([self.world.seed, name, view.attempt, times])
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
 
     def prepare(
-        self,
-        version: int,
-        round_number: int,
-        model: Digest,
-        x: RingVector,
-        proof: ForProof | None = None,
+        self, version: int, attempt: int, model: Digest, x: RingVector, proof: Any = None
     ) -> Pair:
-        """As `Servers.prepare`."""
-        return share(
-            self.task,
-            x,
-            SubmissionContext(self.task.digest, version, round_number, self.client, model),
-            signer(self.client),
-            proof or MADE_UP,
-        )
+        context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
+        return share(self.task, x, context, signer(self.client), proof or MADE_UP)
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
         """Both uploads in some order; sometimes one twice, sometimes an old one again."""
         context = pair[0].context
-        seen, world = self._world.seen, self._world
+        seen, world = self.world.seen, self.world
         random = Random(f"{world.seed} {self.client} {context.attempt}")
         deadline = world.turns.now + timeout_s
         # Recorded before a byte leaves.
@@ -210,7 +177,9 @@ class Calls:
         if random.random() < 0.2:
             uploads.insert(random.randrange(3), random.choice(pair))
         if self._last is not None and random.random() < 0.2:
-            self._replay(random.choice(self._last))
+            with suppress(PeerUnavailable):
+                old = self._upload(random.choice(self._last))
+                assert old.rejection is Rejection.WRONG_ATTEMPT, "a replay was taken"
         if self.client in world.bad:
             uploads = self._misdeed(random, pair, uploads)
         receipts = {each.role: self._send(each, deadline) for each in uploads}
@@ -219,21 +188,14 @@ class Calls:
         self._last = pair
         return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
 
-    def _misdeed(
-        self, random: Random, pair: Pair, uploads: list[AnySubmission]
-    ) -> list[AnySubmission]:
+    def _misdeed(self, random: Random, pair: Pair, uploads: Uploads) -> Uploads:
         """Half a pair, halves of two pairs, the last attempt's, nothing at all; or as it is."""
         kind = random.randrange(6)
         if kind == 0:
             return [random.choice(pair)]
         if kind == 1:
-            other = self.prepare(
-                pair[0].context.version,
-                pair[0].context.attempt,
-                pair[0].context.model,
-                np.ones(self.task.dimension, np.int64),
-                stated_in(pair),
-            )
+            of, ones = pair[0].context, np.ones(self.task.dimension, np.int64)
+            other = self.prepare(of.version, of.attempt, of.model, ones, stated_in(pair))
             return [pair[0], other[1]]
         if kind == 2:
             return []
@@ -241,16 +203,8 @@ class Calls:
             return [*self._last, *uploads]
         return uploads
 
-    def _replay(self, old: AnySubmission) -> None:
-        try:
-            receipt = self._upload(old)
-        except PeerUnavailable:
-            return
-        assert receipt.rejection is Rejection.WRONG_ATTEMPT, "a replay was taken"
-
     def _send(self, submission: AnySubmission, deadline: float) -> Receipt:
-        """As `Servers._send`."""
-        world = self._world
+        world = self.world
         while True:
             with world.step(f"submit {submission.role.value}"):
                 pass
@@ -261,22 +215,20 @@ class Calls:
             except PeerUnavailable:
                 world.turns.sleep(0.5)
 
-    def _upload(self, submission: AnySubmission) -> Receipt:
-        """As the servers' Submit."""
-        role = submission.role
-        server = self._server(role)
-        box = server.session.inbox
-        body = body_of(submission)
-        half = len(body) // 2
+    def _upload(self, submission: AnySubmission, *, whole: bool = True) -> Receipt:
+        """As the servers' Submit; or half of it, and the connection is gone."""
+        role, body = submission.role, body_of(submission)
+        server, half = self._server(role), len(body) // 2
+        box, upload = server.session.inbox, None
         with self._handled_by(server):
-            upload: Upload | None = None
             try:
                 upload = box.start(header_from_wire(header_to_wire(submission), role))
                 upload.add(body[:half])
-                with self._world.turns.acting(self._life), self._world.step("half an upload"):
+                with self.world.turns.acting(self._life), self.world.step("half an upload"):
                     pass
-                upload.add(body[half:])
-                upload.finish()
+                if whole:
+                    upload.add(body[half:])
+                    upload.finish()
             except RejectedSubmission as rejected:
                 return Receipt(role, rejected.reason, rejected.detail)
             finally:
@@ -286,59 +238,125 @@ class Calls:
                         box.refuse(upload.context.attempt, self.client, Rejection.TRUNCATED)
         return Receipt(role, None, "")
 
-    def _until_answered(self, role: Role, call: Callable[["Server"], object]) -> None:
-        world = self._world
-        while True:
-            with world.step(f"call {role.value}"):
-                pass
-            world.turns.wait(lambda: world.serving(role))
-            server = self._server(role)
-            try:
-                with self._handled_by(server):
-                    call(server)
-            except PeerUnavailable:
-                continue
-            return
-
     def _server(self, role: Role) -> Server:
-        if not self._world.serving(role):
+        if not self.world.serving(role):
             raise PeerUnavailable(f"{role.value} isn't there")
-        self._world.handshake(self._life.party, role.value)
-        return self._world.servers[role]
+        self.world.handshake(self._life.party, role.value)
+        return self.world.servers[role]
 
     @contextmanager
     def _handled_by(self, server: Server) -> Iterator[None]:
         """The block is the server's handler; it dies with the server, the client doesn't."""
         try:
-            with self._world.turns.acting(server.life), self._hearing():
+            with self.world.turns.acting(server.life), self._hearing():
                 yield
-        except StorageFailure as error:
+        except errors.StorageFailure as error:
             # As `Refusing` has it: the caller waits.
             raise PeerUnavailable(str(error)) from None
         except Killed:
-            self._world.turns.check_alive()
+            self.world.turns.check_alive()
             raise PeerUnavailable(f"{server.role.value} died during the call") from None
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:
-        """What this client reads of an error in the block."""
         try:
             yield
-        except PrecadError as error:
-            self._world.seen.crossed.append((self.client, told(error)))
+        except errors.PrecadError as error:
+            self.world.seen.crossed.append((self.client, told(error)))
             raise
-
-    def _wait_for(self, server: Server, number: int) -> None:
-        events = server.event_log.events
-        self._world.turns.wait(lambda: len(events) > number or not server.life.alive)
 
     @contextmanager
     def _present(self, server: Server) -> Iterator[None]:
         watch = server.session.connected_clients.watch(self.client)
-        with self._world.turns.acting(server.life):
+        with self.world.turns.acting(server.life):
             watch.__enter__()
         try:
             yield
         finally:
-            with self._world.turns.acting(server.life):
+            with self.world.turns.acting(server.life):
                 watch.__exit__(None, None, None)
+
+
+BAD_CLAIMS = (0, -1, 2**31, 10**18), (1e-15, 0.0, -0.5, 2.0, 0.11, float("nan"), float("inf"))
+FLOOD = 1000
+REFUSED = (errors.Misconfiguration, errors.PeerViolation, RejectedSubmission, TooManyCalls)
+
+
+class Stranger(Calls):
+    """Enrols at one server only, or differently at the other, and then misbehaves for ever."""
+
+    def haunt(self, random: Random) -> None:
+        self._random = random
+        self._claim(Role.SERVER_A, RECORDS)
+        if random.random() < 0.5:
+            self._claim(Role.SERVER_B, RECORDS + 1)
+        deeds = (self._absurd_claim, self._uninvited, self._frame, self._flood)
+        while True:
+            self.world.turns.sleep(random.uniform(0.1, 15.0))
+            role, deed = random.choice(SERVERS), random.choice(deeds)
+            if self.world.serving(role):
+                server = self.world.servers[role]
+                with suppress(PeerUnavailable), self._handled_by(server):
+                    deed(server)
+
+    def _claim(self, role: Role, records: int) -> None:
+        # After a restart of its own it may find the roster frozen.
+        self.world.turns.wait(lambda: self.world.serving(role))
+        server, rate = self.world.servers[role], self.task.privacy.record_rate
+        with suppress(PeerUnavailable, errors.Misconfiguration), self._handled_by(server):
+            server.session.register.enrol(Enrolment(self.client, records, rate))
+
+    def _absurd_claim(self, server: Server) -> None:
+        records, rate = RECORDS, self.task.privacy.record_rate
+        if self._random.random() < 0.5:
+            records = self._random.choice(BAD_CLAIMS[0])
+        else:
+            rate = self._random.choice(BAD_CLAIMS[1])
+        with self._refused(server, "claim"):
+            server.session.register.enrol(Enrolment(self.client, records, rate))
+
+    def _uninvited(self, server: Server) -> None:
+        """A submission for the open attempt, by somebody who isn't in it."""
+        current, opened = server.session.model_store.current, server.session.inbox.opened
+        attempt = 0 if opened is None else max(opened.attempt, 0)
+        x = np.ones(self.task.dimension, dtype=np.int64)
+        pair = self.prepare(current.version, attempt, current.digest, x)
+        own = next(each for each in pair if each.role is server.role)
+        with self._refused(server, "upload"):
+            upload = server.session.inbox.start(header_from_wire(header_to_wire(own), server.role))
+            upload.add(body_of(own))
+            upload.finish()
+
+    def _frame(self, server: Server) -> None:
+        body = pb.StatementBody(version=2**40, attempt=2**40, charged=[10**6]).SerializeToString()
+        forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
+        shown, opening = (forged, None) if self._random.random() < 0.5 else (None, forged)
+        with self._refused(server, "frame"):
+            statement_of(server.session, self.client, shown, opening)
+
+    def _flood(self, server: Server) -> None:
+        """A thousand watches that it never reads; a while later it lets go of what it got."""
+        caller, got = Principal.client(self.client.name), 0
+        with ExitStack() as held:
+            for _ in range(FLOOD):
+                try:
+                    held.enter_context(server.calls.one_more(caller, Call.WATCH))
+                    got += 1
+                except TooManyCalls as error:
+                    refused = error
+            assert got == server.calls.limits.watches, f"{got} watches of one certificate"
+            self.world.seen.crossed.append((self.client, told(refused)))
+            self.world.seen.misdeeds["flood"] += 1
+            self.world.turns.sleep(self._random.uniform(1.0, 30.0))
+
+    @contextmanager
+    def _refused(self, server: Server, kind: str) -> Iterator[None]:
+        try:
+            with self._hearing():
+                yield
+        except REFUSED:
+            self.world.seen.misdeeds[kind] += 1
+        except (errors.StorageFailure, PeerUnavailable):
+            pass
+        else:
+            raise AssertionError(f"{server.role.value} took a bad {kind}")

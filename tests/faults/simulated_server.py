@@ -1,10 +1,10 @@
 """One start of a server in a simulated training: a session as its process makes it."""
 
-import functools
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import numpy as np
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests.faults.world import World
 
 MODEL = "model.safetensors"
+# What a server writes, by store.
 STORE_STEPS = {
     "enrolment": ("claim", "freeze"),
     "versions": (
@@ -43,22 +44,45 @@ STORE_STEPS = {
         *("learn", "hear", "charge_unknown"),
     ),
 }
-"""What a server writes, by store."""
+_COMPILED: dict[Any, Any] = {}
+
+
+def opened_store(*of: Any) -> Store:
+    """With the compiled statements of all others.
+
+    A server that starts again has a new engine, and SQLAlchemy compiles all statements anew for
+    each: a fifth of a simulated training. Its cache is by dialect, so all of SQLite's are alike.
+    """
+    # For good, and not for the call alone: the cache is looked up for as long as an engine lives.
+    dialect: Any = SQLiteDialect_pysqlite
+    dialect.__eq__ = lambda self, other: type(self) is type(other)
+    dialect.__hash__ = lambda self: hash(type(self))
+    module: Any = transaction
+    cached = partial(module.create_engine, execution_options={"compiled_cache": _COMPILED})
+    with patch.object(module, "create_engine", cached):
+        return open_store(*of)
+
+
+def afterwards(target: Any, name: str, saw: Callable[..., None]) -> None:
+    """Call ``saw`` with its arguments after each call of a method."""
+    method = getattr(target, name)
+
+    def call(*arguments: Any) -> Any:
+        result = method(*arguments)
+        saw(*arguments)
+        return result
+
+    setattr(target, name, call)
 
 
 class Server:
-    """One start of a server: a session as `process` makes it."""
-
     def __init__(self, world: "World", role: Role, life: Life) -> None:
-        self.world = world
-        self.role = role
-        self.life = life
+        self.world, self.role, self.life = world, role, life
         folder = world.folder / role.value
         folder.mkdir(exist_ok=True)
         world.put_back(role)
         outside = world.folder / f"{role.value}.journal"
-        with compiled_once():
-            store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
+        store = opened_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
         life.at_death.append(store.close)
         self._observe(store)
         model_store = ModelStore(world.task, folder / MODEL)
@@ -66,31 +90,31 @@ class Server:
         world.seen.models[model_store.current.version].add((role, model_store.current.digest))
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
-        self.event_log = Notices(world)
+        self.events: list[Event] = []
         self.calls = OpenCalls(Limits())
+        own = identity(Principal.service(role))
         self.session = Session(
             role=role,
             task=world.task,
-            identity=identity(Principal.service(role)),
+            identity=own,
             store=store,
-            signer=CertificateSigner(identity(Principal.service(role))),
+            signer=CertificateSigner(own),
             verifier=verifier(),
             coin_key=world.coin_key(role),
             inbox=box,
             register=Register(world.task, store, clock=world.clock),
             connected_clients=ConnectedClients(world.task.deadlines.rejoin, world.clock),
             model_store=model_store,
-            event_log=cast("EventLog", self.event_log),
+            event_log=cast("EventLog", self),
             clock=world.clock,
         )
         self._links: deque[Transport] = deque()
         self._current: Transport | None = None
 
     def conduct(self, session: Session) -> None:
-        """The training, as this server's process conducts it."""
         try:
             world, role = self.world, self.role
-            outside = Peers(lambda: world.peers(role), Noise(world), world.validation)
+            outside = Peers(lambda: world.peers(role), self, world.validation)
             (lead if role is Role.SERVER_A else follow)(session, outside)
         except PrecadError:
             raise
@@ -107,95 +131,40 @@ class Server:
         self._links.append(transport)
 
     def wait_for_link(self, timeout_s: float) -> Transport:
-        """As `PeerService.reach`."""
         if not self.world.turns.wait(lambda: bool(self._links), timeout_s):
             raise PeerUnavailable("server A didn't connect")
         link = self._links.pop()
         self._links.clear()
         return link
 
+    def publish(self, event: Event) -> None:
+        with self.world.step(f"publish {type(event).__name__}"):
+            self.events.append(event)
+        self.world.published(event)
+
+    def draw(self, dimension: int) -> RingVector:
+        drawn = self.world.seen.noise[self.role]
+        noise = np.random.default_rng([self.world.seed, self.role is Role.SERVER_A, len(drawn)])
+        drawn.append(noise.integers(-(2**20), 2**20, dimension, dtype=np.int64))
+        # Whoever draws may change the vector, and does.
+        return drawn[-1].copy()
+
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
-        attempts, count = store.attempts, store.versions.count_opened
-        spend, prepare, finish = attempts.spend, attempts.prepare, attempts.finish
 
-        def observed_count(version: int, attempt: int) -> int:
-            counted = count(version, attempt)
-            seen.opened[role][version].add(attempt)
-            return counted
-
-        def observed_spend(number: int, batch: int) -> None:
-            spend(number, batch)
-            seen.spent[role][number, batch] += 1
-
-        def observed_prepare(number: int, *args: Any) -> None:
-            prepare(number, *args)
+        def prepared(number: int, *given: Any) -> None:
             assert number not in seen.shares[role], f"{role.value} prepared {number} twice"
             # A server adds to its own vector later.
-            seen.shares[role][number] = bytes(args[-1])
+            seen.shares[role][number] = bytes(given[-1])
 
-        def observed_finish(number: int, model: Digest) -> None:
-            finish(number, model)
+        def finished(number: int, model: Digest) -> None:
             state, version, *_ = self.world.rounds(role)[number]
             if state == AttemptState.DONE.value:
                 seen.models[version + 1].add((role, model))
 
-        changed = cast("Any", attempts)
-        changed.spend, changed.prepare = observed_spend, observed_prepare
-        changed.finish = observed_finish
-        cast("Any", store.versions).count_opened = observed_count
+        afterwards(store.attempts, "prepare", prepared)
+        afterwards(store.attempts, "finish", finished)
+        afterwards(store.attempts, "spend", lambda *which: seen.spent[role].update([which]))
+        afterwards(store.versions, "count_opened", lambda v, n: seen.opened[role][v].add(n))
         for name, steps in STORE_STEPS.items():
             self.world.name_steps(getattr(store, name), f"store.{name}", steps)
-
-
-_COMPILED: dict[Any, Any] = {}
-
-
-@contextmanager
-def compiled_once() -> Iterator[None]:
-    """Engines that are made in the block share their compiled statements.
-
-    A server that starts again has a new engine, and SQLAlchemy compiles all statements anew for
-    each: a fifth of a simulated training. Its cache is by dialect, so all of SQLite's are alike.
-    """
-    made = cast("Any", transaction).create_engine
-    # For good, and not for the block alone: the cache is looked up for as long as an engine lives.
-    dialect = cast("Any", SQLiteDialect_pysqlite)
-    dialect.__eq__ = lambda self, other: type(self) is type(other)
-    dialect.__hash__ = lambda self: hash(type(self))
-    shared = functools.partial(made, execution_options={"compiled_cache": _COMPILED})
-    try:
-        cast("Any", transaction).create_engine = shared
-        yield
-    finally:
-        cast("Any", transaction).create_engine = made
-
-
-class Notices:
-    """Stands in for the event log: events as A's clients see them."""
-
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self.events: list[Event] = []
-
-    def publish(self, event: Event) -> None:
-        """Append an event."""
-        with self._world.step(f"publish {type(event).__name__}"):
-            self.events.append(event)
-        self._world.published(event)
-
-
-class Noise:
-    """Small integers, recorded."""
-
-    def __init__(self, world: "World") -> None:
-        self._world = world
-
-    def draw(self, dimension: int) -> RingVector:
-        """Fresh noise, ``[d] int64``."""
-        role = Role(self._world.turns.life.party)
-        drawn = self._world.seen.noise[role]
-        noise = np.random.default_rng([self._world.seed, role is Role.SERVER_A, len(drawn)])
-        drawn.append(noise.integers(-(2**20), 2**20, dimension, dtype=np.int64))
-        # Whoever draws may change the vector, and does.
-        return drawn[-1].copy()

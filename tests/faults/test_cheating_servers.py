@@ -1,16 +1,11 @@
 """A malicious server in simulated time: A and B in turn, deviating in every message that it sends.
 
-Both servers, owners and the dealer are the real role objects (``world.py``); the bad server is one
-with changes (``cheat.py``), so that it knows all that a server knows. Two owners hold two candidate
-updates, as far apart as the bound allows, side by side in every round: what the honest server says
-of the one it must say of the other. Whatever the bad one does (``deviations.py``):
-
-- all that the honest server sends before its noisy share the bad one could have computed itself;
-- it ends in a named fault, a refused submission, or a round as if nothing had been;
-- with an honest partner again the training goes on.
-
-What it sends of its noisy share nobody can check: see the tests at the end for what holds. The same
-on real processes is ``tests/soak/test_cheating_process.py``.
+The bad server is a real one with changes (``cheat.py``), so that it knows all that a server knows.
+Two owners hold two candidate updates, as far apart as the bound allows, in every round: what the
+honest server says of the one it must say of the other. Whatever the bad one does, all that it hears
+before the noisy share it could have computed itself; it ends in a named fault, a refused submission
+or a round as if nothing had been; and with an honest partner again the training goes on. The last
+tests say what holds of the noisy share, which nobody can check.
 """
 
 import logging
@@ -18,27 +13,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults import deviations as ends
 from tests.faults.cheat import candidate, wrap
 from tests.faults.conftest import quick_folder, small_task
-from tests.faults.deviations import (
-    DEVIATIONS,
-    DONE,
-    FAULT,
-    IN_SET_UP,
-    POISON,
-    REFUSALS,
-    REFUSED,
-    SERVED,
-    Deviation,
-    deviations_of,
-    ends_of,
-)
+from tests.faults.deviations import DEVIATIONS, POISON, SERVED, Deviation, deviations_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.invariants import check_honest
 from tests.faults.simulated_links import SERVERS
@@ -60,27 +45,21 @@ A, B = SERVERS
 ENDLESS = 100_000
 PARTS = 4
 FAULTS = re.compile(r"training stopped: \S|; trying again for")
-OF_THE_CHECK = {"nonce", "decide", "valid-set", "body"}
-"""Messages in whose making or reading the check of norms has a part."""
+OF_THE_CHECK = {"nonce", "decide", "valid-set", "body"}  # Where the check has a part
 MADE = re.compile(r"version \d+ is made: (\d+) of (\d+) submissions count")
 
 
 def task_of(validation: str) -> Task:
-    """Two clients, both drawn every time; a body is longer than its salt."""
     changes = {"privacy.client_rate": 1.0, "enrolment.clients": len(CANDIDATES)}
     return small_task(ENDLESS, validation, changes, dimension=6)
 
 
 class Candidate(Calls):
-    """An owner that holds one of the two updates."""
-
     def compute(self, view: RoundView) -> RingVector:  # noqa: ARG002 -- as every owner's
-        """The same every time."""
         with self.world.step("compute"):
             return candidate(self.task, CANDIDATES[self.client.name])
 
     def prepare(self, *shared: Any) -> Pair:
-        """Its header will lie at both servers."""
         pair = super().prepare(*shared)
         header = pair[0].header
         body = header.body_digest if isinstance(header, SignedHeader) else header.update_digest
@@ -91,68 +70,38 @@ class Candidate(Calls):
 
 
 class CheatedWorld(World):
-    """Deviations of one server, one after another; after each one a version with an honest partner.
-
-    Args:
-        folder: durable state of all parties.
-        seed: decides turns.
-        cheater: which server.
-        validation: how norms are checked.
-        deviations: by name.
-        lasts: so many versions, where nobody notices.
-    """
+    """Deviations of one server, each followed by a version with an honest partner."""
 
     def __init__(
-        self,
-        folder: Path,
-        seed: int,
-        cheater: Role,
-        validation: str,
-        deviations: Sequence[str],
-        lasts: int,
+        self, folder: Path, seed: int, cheater: Role, check: str, names: Sequence[str], lasts: int
     ) -> None:
-        super().__init__(
-            task_of(validation), folder, seed, faults=0, chance=0.0, slowest_start_s=1.0
-        )
-        self.turns.limit(1000.0 * (len(deviations) + 1))
-        self.cheaters = {cheater}
-        self.cheater = cheater
+        # Both clients are drawn every time; a body is longer than its salt.
+        super().__init__(task_of(check), folder, seed, slowest_start_s=1.0)
+        self.turns.limit(1000.0 * (len(names) + 1))
+        self.cheater, self.cheaters = cheater, {cheater}
         self.honest = B if cheater is A else A
         self.known = Known(self.honest, self.task, self.coin_key(self.honest))
-        self.words = 0
-        """Of submissions, that the honest server said and the bad one had known."""
-        self.said: list[str] = []
-        """What anybody logged since the newest deviation began."""
-        self.sent: dict[Role, list[dict[str, Any]]] = defaultdict(list)
-        """What the servers noted since then."""
-        self.noisy: dict[int, dict[Role, RingVector]] = defaultdict(dict)
-        """By attempt, the noisy shares that left."""
-        self.deviation = ""
-        """The one that is in force."""
-        self.newest = ""
-        """The one whose end is still to be seen to cost nothing further."""
-        self._waiting = list(deviations)
-        self._lasts = lasts
-        self._did = False
-        self._begun = False
-        """Whether the honest server has opened a version since all were honest again."""
+        self.words = 0  # Of submissions, that the honest server said and the bad one had known
+        self.said: list[str] = []  # What anybody logged since the newest deviation began
+        self.sent = defaultdict[Role, list[dict[str, Any]]](list)  # What they noted since then
+        self.noisy = defaultdict[int, dict[Role, RingVector]](dict)  # Shares that left, by attempt
+        self.deviation = ""  # The one that is in force
+        self.newest = ""  # The one whose end is still to be seen to cost nothing further
+        self._waiting, self._lasts = list(names), lasts
+        self._did = self._all_over = False
+        self._begun = False  # Whether the honest one opened a version since both are honest again
         self._made = 0
-        self._all_over = False
-
-    # --- what a cheat needs ----------------------------------------------------------------------
 
     @property
     def now(self) -> Deviation:
         """What the party whose turn it is does otherwise."""
         cheats = self.deviation and self.turns.life.party == self.cheater.value
-        return DEVIATIONS[self.deviation] if cheats else _HONEST
+        return DEVIATIONS[self.deviation] if cheats else Deviation()
 
     def did(self) -> None:
-        """It has done otherwise."""
         self._did = True
 
     def note(self, **what: Any) -> None:
-        """Remember something."""
         role = Role(self.turns.life.party)
         self.sent[role].append(what)
         if what.get("sent") == "noisy-share":
@@ -160,24 +109,18 @@ class CheatedWorld(World):
         if role is self.cheater:
             self.known.take([what])
 
-    # --- one deviation after another -------------------------------------------------------------
-
     def calls_of(self, client: ClientId, life: Life) -> Calls:
-        """With the owner's candidate."""
         return Candidate(self, client, life)
 
     def published(self, event: Event) -> None:
-        """A server has told its clients something."""
         if isinstance(event, RoundOpened) and self.turns.life.party == self.honest.value:
             self._begun = True
 
     def stopped(self, server: Server) -> None:
-        """Its operator starts it again."""
         assert "internal error" not in server.session.progress.error
         self._crash(server.life)
 
     def logged(self, line: str) -> None:
-        """The party whose turn it is has said something."""
         party = self.turns.life.party
         self.said.append(f"{party}: {line}")
         if party != self.honest.value:
@@ -186,23 +129,22 @@ class CheatedWorld(World):
         if self.deviation:
             if fault:
                 assert self._did, f"before any deviation: {line}"
-                self._ends(FAULT, line)
+                self._ends(ends.FAULT, line)
             elif made:
                 self._made += 1
                 assert self._made < self._lasts + 3, "no server came to it"
                 # What is said when all is done can be noticed in the next round at the earliest.
                 late = self.deviation.startswith("kept ")
                 if self._did and self._made >= self._lasts + late:
-                    self._ends(DONE if made[1] == made[2] else REFUSED, line)
+                    self._ends(ends.DONE if made[1] == made[2] else ends.REFUSED, line)
         elif made and self._begun and made.groups() == ("2", "2"):
             self._go_on()
 
     def _ends(self, how: str, line: str) -> None:
-        """The honest server has met the deviation, and said so in ``line``."""
         deviation, self.deviation, self._begun = self.deviation, "", False
-        assert how in ends_of(deviation, self.task.validation), f"{how}: {line}"
-        if deviation in REFUSALS:
-            assert f"{REFUSALS[deviation]} of 2 submissions count" in line
+        assert how in ends.ends_of(deviation, self.task.validation), f"{how}: {line}"
+        if deviation in ends.REFUSALS:
+            assert f"{ends.REFUSALS[deviation]} of 2 submissions count" in line
 
     def _go_on(self) -> None:
         """A version was done as ever: look at what was heard, and on to the next deviation."""
@@ -219,49 +161,31 @@ class CheatedWorld(World):
             return
         self.newest = self.deviation = self._waiting.pop(0)
         self._did, self._made = False, 0
-        if not IN_SET_UP.isdisjoint(DEVIATIONS[self.deviation].sends or ()):
-            self.turns.at(0.0, self._kill_both)
-
-    def _kill_both(self) -> None:
-        """What is said when the servers meet comes again."""
-        for role in SERVERS:
-            self.turns.kill(self.servers[role].life)
+        if not ends.IN_SET_UP.isdisjoint(DEVIATIONS[self.deviation].sends or ()):
+            # What is said when the servers meet comes again.
+            for role in SERVERS:
+                self.turns.at(0.0, partial(self.turns.kill, self.servers[role].life))
 
     def _over(self) -> bool:
         return self._all_over
-
-
-_HONEST = Deviation()
-
-
-class Lines(logging.Handler):
-    """What a world's parties log."""
-
-    def __init__(self, world: CheatedWorld) -> None:
-        super().__init__(logging.INFO)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One line, at once and in its party's turn."""
-        self._world.logged(record.getMessage())
 
 
 @contextmanager
 def cheated(
     seed: int, cheater: Role, deviations: Sequence[str], validation: str = "proof", lasts: int = 1
 ) -> Iterator[CheatedWorld]:
-    """Play all deviations and check what holds in the end."""
     log = logging.getLogger("precad")
     with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
         world = CheatedWorld(folder, seed, cheater, validation, deviations, lasts)
         wrap(world, patch.setattr)
-        level = log.level
-        patch.setattr(log, "handlers", [Lines(world)])
+        level, lines = log.level, logging.Handler(logging.INFO)
+        patch.setattr(lines, "emit", lambda record: world.logged(record.getMessage()))
+        patch.setattr(log, "handlers", [lines])
         patch.setattr(log, "propagate", False)
         log.setLevel(logging.INFO)
         try:
             world.run()
-            check_honest(world, world.honest)
+            check_honest(world)
             yield world
         except BaseException as error:
             error.add_note(f"seed {seed}, at the deviation: {world.newest}")
@@ -271,6 +195,11 @@ def cheated(
             log.setLevel(level)
 
 
+@pytest.fixture(params=SERVERS)
+def cheater(request: pytest.FixtureRequest) -> Role:
+    return Role(request.param)
+
+
 def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
     task = task_of("proof")
     norms = {which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()}
@@ -278,7 +207,6 @@ def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("cheater", SERVERS)
 def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
     cheater: Role, part: int
 ) -> None:
@@ -287,12 +215,8 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
         assert world.words > 0, "no deviation got as far as words"
 
 
-@pytest.mark.parametrize("cheater", SERVERS)
 def test_under_the_other_check_too_whatever_a_server_says_ends_well(cheater: Role) -> None:
-    """What the honest server sends of a comparison on shares nobody promises anything of.
-
-    Where the check itself has a part; all else is the same code under either.
-    """
+    """What the honest server sends of a comparison on shares nobody promises anything of."""
     deviations = [
         name
         for name in deviations_of(cheater, "crypten", workers=False)
@@ -304,21 +228,13 @@ def test_under_the_other_check_too_whatever_a_server_says_ends_well(cheater: Rol
 
 
 def together(shares: Mapping[Role, RingVector]) -> RingVector:
-    """Both servers' noisy shares, as what they mean."""
     total = shares[A].copy()
     FIELD.add(total, shares[B])
     return FIELD.decode(total)
 
 
-# --- what nobody can notice ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cheater", SERVERS)
 def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(cheater: Role) -> None:
-    """A server that leaves its noise out gets the sum with the other's whole noise, not with half.
-
-    Nobody can notice: the statement of a record counts one server's noise alone.
-    """
+    """Who leaves its noise out gets the sum with the other's whole noise, not with half."""
     with cheated(7, cheater, ["no noise of its own"], lasts=3) as world:
         of_updates = sum(candidate(world.task, which) for which in CANDIDATES.values())
         drawn = {noise.tobytes() for noise in world.seen.noise[world.honest]}
@@ -326,7 +242,6 @@ def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(cheater: Rol
         assert len([noise for noise in noises if noise.tobytes() in drawn]) == 3
 
 
-@pytest.mark.parametrize("cheater", SERVERS)
 def test_where_a_server_serves_other_bytes_owners_go_to_the_other_and_on(
     cheater: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +256,6 @@ def test_where_a_server_serves_other_bytes_owners_go_to_the_other_and_on(
     assert all(re.search(passed_over, each) for each in warned)
 
 
-@pytest.mark.parametrize("cheater", SERVERS)
 def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_same(
     cheater: Role,
 ) -> None:

@@ -1,18 +1,13 @@
 """Every party dies at every step of a training, and every write to a server's disk fails.
 
 The steps aren't a list that somebody keeps: a training without faults is played first, and each
-step that a party comes to in it is one at which it dies in another. What a server does before the
-first version and after the last one has trainings of its own. Nothing here takes real time
-(``turns.py``): a training with two dozen deaths lasts a second or two.
-
-``tests/soak/test_crash_matrix.py`` has real processes and kill -9 at the same places.
+step that a party comes to in it is one at which it dies in another.
 """
 
 import pytest
 from tests.faults.conftest import Play
-from tests.faults.orders import Fault
 from tests.faults.simulated_server import STORE_STEPS
-from tests.faults.world import World
+from tests.faults.world import Fault, World
 
 from precad.common.identifiers import Role
 
@@ -24,11 +19,7 @@ DURABLE = ("store.", "model_store.", "account.", "pending.")
 """After these something stands on a disk that didn't before; after any other step a death is as
 one before the next step."""
 AT_THE_BEGINNING = {
-    "call server-a",
-    "call server-b",
-    "store.enrolment.claim",
-    "store.enrolment.freeze",
-    "dial",
+    *("call server-a", "call server-b", "store.enrolment.claim", "store.enrolment.freeze", "dial")
 }
 AT_THE_END = {"publish TrainingDone", "notice finished"}
 OF_A_LINK = {
@@ -53,7 +44,6 @@ def steps_of(world: World, party: str) -> list[str]:
 
 
 def lines(world: World, party: str) -> list[str]:
-    """Deaths at all steps of a version, and failing disks; each a line of orders."""
     found = []
     for step in steps_of(world, party):
         if step in AT_THE_BEGINNING | AT_THE_END:
@@ -127,8 +117,7 @@ RECOVERIES = (
     ),
     "ward-0 crash after: submit server-b, ward-1 crash after: submit server-a",
     "ward-0 crash after: account.charge, {a} crash before: inbox.close",
-)
-"""Deaths in the middle of mending what an earlier death broke."""
+)  # Deaths in the middle of mending what an earlier death broke
 
 
 @pytest.mark.parametrize("first", range(0, len(RECOVERIES), 6))

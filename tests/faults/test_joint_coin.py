@@ -1,8 +1,4 @@
-"""Somebody cuts the servers' link whenever its victim isn't drawn: that draws nobody anew.
-
-On the first version 6 of 6 rounds at q = 0.25 had the victim in them. Real servers, clients, coins,
-ledgers; simulated network (`world.py`).
-"""
+"""Somebody cuts the servers' link whenever its victim isn't drawn: that draws nobody anew."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.faults.conftest import small_task
-from tests.faults.invariants import check
+from tests.faults.invariants import checked
+from tests.faults.simulated_links import SERVERS
 from tests.faults.simulated_owner import RECORDS
 from tests.faults.world import World
 
@@ -28,9 +25,8 @@ class Adversary(World):
     """Sees who is drawn, as an eavesdropper does, and cuts where the victim isn't."""
 
     def __init__(self, task: Task, folder: Path, seed: int) -> None:
-        super().__init__(task, folder, seed, faults=0, chance=0.0)
-        self.cuts: Counter[int] = Counter()
-        self.cohorts: dict[int, list[frozenset[ClientId]]] = defaultdict(list)
+        super().__init__(task, folder, seed)
+        self.cuts, self.cohorts = Counter[int](), defaultdict[int, list[frozenset[ClientId]]](list)
 
     def published(self, event: Event) -> None:
         if not isinstance(event, RoundOpened) or self.turns.life.party != Role.SERVER_A.value:
@@ -51,10 +47,7 @@ TASK = small_task(
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Adversary:
-    made = Adversary(TASK, tmp_path_factory.mktemp("world"), seed=11)
-    made.run()
-    check(made)
-    return made
+    return checked(Adversary(TASK, tmp_path_factory.mktemp("world"), seed=11))
 
 
 def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(world: Adversary) -> None:
@@ -68,13 +61,10 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(world: Adv
     assert abs(drawn - VERSIONS * RATE) < 5 * spread
     assert drawn < VERSIONS * (1 - 0.75**4) - 2 * spread
     # And it is the one that both coin keys decide: nothing else had a say.
-    claims = [Enrolment(client, RECORDS, TASK.privacy.record_rate) for client in world.clients]
-    roster = Roster({claim.client: claim for claim in claims})
+    rate = TASK.privacy.record_rate
+    roster = Roster({client: Enrolment(client, RECORDS, rate) for client in world.clients})
     for version, cohorts in world.cohorts.items():
-        a, b = (
-            world.servers[role].session.coin_key.opening(TASK.digest, version)
-            for role in (Role.SERVER_A, Role.SERVER_B)
-        )
+        a, b = (world.coin_key(role).opening(TASK.digest, version) for role in SERVERS)
         assert cohorts[0] == set(cohort_of(joint_coin(a, b), roster, RATE, version))
 
 

@@ -1,15 +1,13 @@
-"""A clock that is wrong for a while, at each part: nobody ends, no round is lost, nobody is asked.
+"""A wrong clock for a while, at each part: nobody ends, no round is lost, no operator is asked."""
 
-In simulated time, on the servers' and the owner's real code. Certificates are looked at by the
-clock of whoever looks: at the other side of a connection, under a signature, and at one's own.
-"""
-
-import dataclasses
+import math
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from tests.faults.conftest import quick_folder, small_task
@@ -35,40 +33,6 @@ OFF = {
 }
 
 
-def play(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, party: str, off: timedelta, lasts_s: float
-) -> World:
-    """A training in which this party's clock jumps after the second round, and back."""
-    task = small_task(ROUNDS, "crypten")
-    # Longer than the jump: else servers stop, and are started again.
-    task = task.model_copy(
-        update={"deadlines": task.deadlines.model_copy(update={"outage": 2000.0})}
-    )
-    world = World(task, folder, 7, faults=0, chance=0.0)
-    world.turns.limit(3000.0)
-    done: list[float] = []
-    looked: Counter[str] = Counter()
-
-    def published(event: Event) -> None:
-        if isinstance(event, RoundDone):
-            done.append(world.turns.now)
-
-    def clock_is_off(who: str) -> timedelta:
-        since = done[2] if len(done) > 2 else None
-        wrong = since is not None and since <= world.turns.now < since + lasts_s and who == party
-        looked[who] += wrong
-        return off if wrong else timedelta(0)
-
-    monkeypatch.setattr(world, "published", published)
-    monkeypatch.setattr(
-        clock, "wall", lambda: datetime.now(UTC) + clock_is_off(world.turns.life.party)
-    )
-    world.clock_is_off = clock_is_off
-    world.run()
-    assert looked[party], "nobody looked at the clock while it was wrong"
-    return world
-
-
 @pytest.mark.parametrize(
     ("party", "off", "lasts_s"),
     [
@@ -87,9 +51,32 @@ def test_a_training_ends_with_every_round(
 def ends_with_every_round(
     monkeypatch: pytest.MonkeyPatch, party: str, off: str, lasts_s: float
 ) -> None:
+    done: list[float] = []
+    looked = Counter[str]()
+
+    def published(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            done.append(world.turns.now)
+
+    def clock_is_off(who: str) -> timedelta:
+        since = done[2] if len(done) > 2 else math.inf
+        wrong = who == party and since <= world.turns.now < since + lasts_s
+        looked[who] += wrong
+        return OFF[off] if wrong else timedelta(0)
+
+    def wall() -> datetime:
+        return datetime.now(UTC) + clock_is_off(world.turns.life.party)
+
     with quick_folder() as folder:
-        world = play(folder, monkeypatch, party, OFF[off], lasts_s)
+        # An outage may last longer than the jump: else servers stop, and are started again.
+        world = World(small_task(ROUNDS, changes={"deadlines.outage": 2000.0}), folder, 7)
+        world.turns.limit(3000.0)
+        world.clock_is_off = clock_is_off
+        monkeypatch.setattr(world, "published", published)
+        monkeypatch.setattr(clock, "wall", wall)
+        world.run()
         monkeypatch.undo()
+        assert looked[party], "nobody looked at the clock while it was wrong"
         check(world)
         # No operator was asked, no owner ended before the end.
         assert world.seen.words == []
@@ -110,32 +97,18 @@ def test_a_server_says_that_its_clock_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_finished_server_does_not_ask_the_clock_without_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """B answers an A that comes back, for as long as it lives; its clock may be wrong then."""
-    with quick_folder() as folder:
-        world = World(small_task(2, "proof"), folder, 3, faults=0, chance=0.0)
-        world.run()
-        server, asked = world.servers[Role.SERVER_B], Counter[str]()
+    world = World(small_task(2, "proof"), folder, 3)
+    world.run()
 
-        def train(*_: object) -> None:
-            asked["train"] += 1
-            raise PeerUnavailable("its own certificate is expired")
-
-        class Ended(Exception):
-            """After so many waits."""
-
-        def sleep(_seconds: float) -> None:
-            asked["waits"] += 1
-            if asked["waits"] == 3:
-                raise Ended
-
-        targets: list[Callable[[], None]] = []
-        monkeypatch.setattr(follow, "train", train)
-        waits = SimpleNamespace(
-            sleep=sleep, start_thread=lambda _, target: targets.append(target), now=lambda: 0.0
-        )
-        follow.follow(dataclasses.replace(server.session, clock=waits), Peers(None, None))  # type: ignore[arg-type]
-        with pytest.raises(Ended):
-            targets[0]()
-        assert asked == {"train": 3, "waits": 3}
+    train = Mock(side_effect=PeerUnavailable("its own certificate is expired"))
+    sleep, start = Mock(side_effect=[None, None, EOFError]), Mock()
+    monkeypatch.setattr(follow, "train", train)
+    waits: Any = SimpleNamespace(sleep=sleep, start_thread=start, now=lambda: 0.0)
+    session, nobody = world.servers[Role.SERVER_B].session, Peers(*[cast("Any", None)] * 2)
+    follow.follow(replace(session, clock=waits), nobody)
+    with pytest.raises(EOFError):
+        start.call_args.args[1]()
+    assert (train.call_count, sleep.call_count) == (3, 3)

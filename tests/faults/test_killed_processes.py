@@ -1,10 +1,4 @@
-"""kill -9 and a cut cable, once on real processes: what simulated time can't show.
-
-That what was durable is so for the system too, that a process that is started again finds its
-port, its locks and its files, and that gRPC notices a dead link. Every other step and order of
-deaths is played in simulated time (`test_crash_points.py`), and by real processes in
-`tests/soak/test_crash_matrix.py`.
-"""
+"""kill -9 and a cut cable, once on real processes: what simulated time can't show."""
 
 from collections.abc import Iterator
 from pathlib import Path

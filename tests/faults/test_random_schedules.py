@@ -1,9 +1,4 @@
-"""Seeded random schedules of crashes, cuts, delays, duplicates, restarts and clock jumps.
-
-Each schedule is one whole training on the real code of both servers and of the clients
-(`world.py`); what must hold after any of them is in `invariants.py`. Thousands of further seeds are
-played by `tests/soak/test_long_schedules.py`.
-"""
+"""Seeded random schedules of crashes, cuts, delays, duplicates, restarts and clock jumps."""
 
 from collections import Counter
 
@@ -56,14 +51,6 @@ def test_a_database_that_is_put_back_is_noticed_and_mended(play: Play, first: in
 def test_two_databases_that_are_put_back_are_mended_by_journals_and_owners(play: Play) -> None:
     both = [len(play(seed, restores=BOTH).put_back_roles) == 2 for seed in range(2040, 2050)]
     assert any(both)
-
-
-@pytest.mark.parametrize("seed", [3, 33])
-def test_the_same_seed_replays_the_same_run(play: Play, seed: int) -> None:
-    one, other = play(seed), play(seed)
-    assert one.seen.faults
-    assert one.seen.faults == other.seen.faults
-    assert one.seen.trace == other.seen.trace
 
 
 def test_a_server_put_back_to_before_its_operators_gave_an_attempt_up_is_mended(play: Play) -> None:

@@ -1,16 +1,9 @@
-"""Threads that take turns, chosen by a seed, on a clock that moves only when all of them wait.
-
-The servers' real code blocks in many places; here each such place hands the turn on. A thread is a
-greenlet: one runs at a time, a switch costs a microsecond, and the seed decides which is next, so a
-seed replays its whole run. Nothing waits in real time, and a wait that nothing can end is a hang
-that is found at once.
-"""
+"""Threads that take turns, chosen by a seed, on a clock that moves only when all of them wait."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from types import TracebackType
 from typing import Any
 
 import greenlet
@@ -28,12 +21,9 @@ class Hang(AssertionError):
 
 @dataclass(slots=True)
 class Life:
-    """One party from a start to its end; memory that belongs to it dies with it."""
-
     party: str
     alive: bool = True
-    clock_offset_s: float = 0.0
-    """Added to its monotonic clock."""
+    clock_offset_s: float = 0.0  # Added to its monotonic clock
     at_death: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -47,13 +37,6 @@ class _Thread:
 
 
 class Turns:
-    """The scheduler.
-
-    Args:
-        seed: decides whose turn it is.
-        limit_s: virtual seconds after which the run counts as hung.
-    """
-
     def __init__(self, seed: int, limit_s: float) -> None:
         self.now = 0.0
         self.failure: BaseException | None = None
@@ -66,17 +49,13 @@ class Turns:
         self._stopping = False
 
     def limit(self, seconds: float) -> None:
-        """The run must be over after so many virtual seconds."""
         self._limit_s = seconds
 
     @property
     def life(self) -> Life:
-        """The party that the current thread belongs to."""
         return self._current.life
 
     def spawn(self, name: str, life: Life, target: Callable[[], None]) -> None:
-        """A further thread; it gets its turns from now on."""
-
         def body() -> None:
             try:
                 if life.alive and not self._stopping:
@@ -89,11 +68,9 @@ class Turns:
         self._threads.append(_Thread(name, life, greenlet.greenlet(body, self._scheduler)))
 
     def at(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Call ``act`` between two turns, ``delay_s`` from now."""
         self._alarms.append((self.now + delay_s, len(self._alarms), act))
 
     def kill(self, life: Life) -> None:
-        """The party is gone: its threads end at their next turn, its links break."""
         if life.alive:
             life.alive = False
             for act in life.at_death:
@@ -101,7 +78,6 @@ class Turns:
 
     @contextmanager
     def acting(self, life: Life) -> Iterator[None]:
-        """Within the block the current thread runs as another party's: a call's handler."""
         thread = self._current
         own, thread.life = thread.life, life
         try:
@@ -110,12 +86,10 @@ class Turns:
             thread.life = own
 
     def check_alive(self) -> None:
-        """Raise Killed in a thread of a dead party."""
         if not self.life.alive or self._stopping:
             raise Killed
 
     def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Hand the turn on until ``ready()`` or the time is over; whether it was ready."""
         self.check_alive()
         thread = self._current
         thread.ready = ready
@@ -126,15 +100,12 @@ class Turns:
         return ready()
 
     def sleep(self, seconds: float) -> None:
-        """Virtual sleep."""
-        self.wait(_never, seconds)
+        self.wait(lambda: False, seconds)
 
     def hand_on(self) -> None:
-        """Let others run first, perhaps."""
-        self.wait(_always)
+        self.wait(lambda: True)
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Give turns until ``until()``; raises what a thread raised, or Hang."""
         try:
             while not until():
                 self._step()
@@ -168,29 +139,16 @@ class Turns:
             raise Hang(f"not over after {self._limit_s:g} virtual seconds")
 
     def _runnable(self, thread: _Thread) -> bool:
-        return (
-            not thread.life.alive
-            or thread.ready is None
-            or thread.ready()
-            or (thread.deadline is not None and thread.deadline <= self.now)
-        )
+        if not thread.life.alive or thread.ready is None or thread.ready():
+            return True
+        return thread.deadline is not None and thread.deadline <= self.now
 
     def _give(self, thread: _Thread) -> None:
         self._current = thread
         thread.run.switch()
 
 
-def _never() -> bool:
-    return False
-
-
-def _always() -> bool:
-    return True
-
-
 class TurnsClock(Clock):
-    """Each party's own monotonic clock, and what waits on it."""
-
     def __init__(self, turns: Turns, seed: int) -> None:
         self._turns = turns
         self._random = Random(f"{seed} jitter")
@@ -226,32 +184,25 @@ class TurnsCondition:
         self._turns.check_alive()
         self._held = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held = False
 
     def wait(self, timeout: float | None = None) -> bool:
         seen = self._news
-        self._held = False
-        try:
-            self._turns.wait(lambda: self._news > seen and not self._held, timeout)
-            self._turns.wait(lambda: not self._held)
-        finally:
-            self._held = True
+        self._release(lambda: self._news > seen and not self._held, timeout)
         return self._news > seen
 
     def wait_for(self, ready: Callable[[], object], timeout: float | None = None) -> bool:
+        self._release(lambda: bool(ready()), timeout)
+        return bool(ready())
+
+    def _release(self, ready: Callable[[], bool], timeout: float | None) -> None:
         self._held = False
         try:
-            self._turns.wait(lambda: bool(ready()), timeout)
+            self._turns.wait(ready, timeout)
             self._turns.wait(lambda: not self._held)
         finally:
             self._held = True
-        return bool(ready())
 
     def notify_all(self) -> None:
         self._news += 1

@@ -1,8 +1,4 @@
-"""Pairs of workers in a simulated training: real hand-over, real attempts, links in memory.
-
-A worker lives as long as one attempt lasts, as its server does at most; a fault may strike at its
-steps, and the next attempt has another one.
-"""
+"""Pairs of workers in a simulated training: real hand-over, real attempts, links in memory."""
 
 import queue
 from collections import deque
@@ -29,8 +25,6 @@ from precad.protos import precad_pb2 as pb
 
 
 class Orders:
-    """Stands in for ``queue.SimpleQueue``."""
-
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._held: deque[Any] = deque()
@@ -75,11 +69,14 @@ class SimulatedWorkerLink(WorkerLink):
             self._worker.at_death.append(cable.break_at_death)
             yield Transport(world, cable, role)
 
+        def report(**what: Any) -> None:
+            self._note(pb.WorkReport(**what))
+
         dealing = DealerCalls(world, role) if world.task.has_dealer else NoDealer()
         if isinstance(dealing, DealerCalls):
             dealing._epoch = int.from_bytes(begin.epoch, "big")
         said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
-        self._part = Attempt(task, role, said, dealing, cast("Any", reach), self._report)
+        self._part = Attempt(task, role, said, dealing, cast("Any", reach), report)
         self._part._orders = cast("Any", Orders(world.turns))
         world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
 
@@ -92,9 +89,6 @@ class SimulatedWorkerLink(WorkerLink):
     def close(self) -> None:
         self._turns.kill(self._worker)
 
-    def _report(self, **what: Any) -> None:
-        self._note(pb.WorkReport(**what))
-
     def _note(self, report: pb.WorkReport) -> None:
         try:
             super()._note(report)
@@ -106,22 +100,15 @@ class SimulatedWorkerLink(WorkerLink):
 
 
 class ByPairs:
-    """As ``ValidationWorkers.validation``, for both servers.
-
-    Args:
-        world: whose servers.
-        count: pairs of workers.
-    """
+    """As ``ValidationWorkers.validation``, for both servers."""
 
     def __init__(self, world: World, count: int) -> None:
         self.world = world
         self._count = count
-        self.cables: dict[tuple[int, int], Cable] = {}
-        """By attempt and pair."""
+        self.cables: dict[tuple[int, int], Cable] = {}  # By attempt and pair
 
     @contextmanager
     def __call__(self, aggregator: Aggregator, opened: Opened) -> Iterator[Validator]:
-        """A validator for one attempt at one server."""
         pool: Any = SimpleNamespace(
             worker=lambda number: SimpleNamespace(address=f"worker {number}"),
             place=SimpleNamespace(same_disk=False),

@@ -13,19 +13,18 @@ import hashlib
 import math
 import shutil
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
-from tests.faults.misdeeds import Stranger
-from tests.faults.orders import WEIGHTS, Fault, Orders, by_chance
 from tests.faults.simulated_links import SERVERS, Cable, DealerCalls, Transport
-from tests.faults.simulated_owner import RECORDS, Calls
+from tests.faults.simulated_owner import Calls, Stranger
 from tests.faults.simulated_server import MODEL, Server
 from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
@@ -36,7 +35,6 @@ from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.session import Event, Phase, RoundDone, RoundOpened
 from precad.aggregator.training.training_loop import Dealer, run_to_end
 from precad.aggregator.validate.validation import Validation
-from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.client.participation import Participation
@@ -46,99 +44,124 @@ from precad.common.errors import PeerUnavailable, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.party_certificate import Principal, read_certificates, validity_fault
 from precad.common.ring import RingVector
-from precad.common.roster import Enrolment
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import NoDealer
 
-MODEL_FILES = (MODEL, "model.seal")
-LIMIT_S = 250.0
-"""Below the tests' deadline for an outage: nobody may need to wait for one to run out."""
+
+class Fault(Enum):
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    CUT = "cut"  # The servers' link breaks, and both notice
+    SILENCE = "silence"  # The servers' link swallows everything from now on
+    DEALER = "dealer restarts"
+    DISK = "disk fails"  # A write to a server's database fails: it stops, and is started again
+    DELAY = "delay"
+    JUMP = "clock jump"  # This party's monotonic clock leaps, as after a suspended machine
+
+
+class Orders:
+    """Lines of faults, ``server-a crash after: store.attempts.prepare, …``, in force one by one.
+
+    A party's strikes fall in their order, those of different parties independently. Once all have
+    fallen, and a version was opened after that, the next line is in force. Where a version is
+    opened before all have fallen, what they wait for didn't come of it this time (the other server
+    was quicker, say): then the whole line is in force again, ``MOST_TRIES`` times.
+    """
+
+    MOST_TRIES = 12
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._waiting = deque(line.split(", ") for line in lines)
+        self._line: list[str] = []
+        self._begin_next()
+
+    @property
+    def open(self) -> list[str]:
+        return [strike for line in (self._line, *self._waiting) for strike in line]
+
+    def version_opened(self) -> None:
+        if not self._line:
+            self._begin_next()
+        elif self._tries < self.MOST_TRIES:
+            self._tries += len(self._line) < len(self._whole)
+            self._line = list(self._whole)
+
+    def _begin_next(self) -> None:
+        self._tries = 0
+        self._whole = self._waiting.popleft() if self._waiting else []
+        self._line = list(self._whole)
+
+    def due(self, party: str, step: str) -> Fault | None:
+        """The fault that is ordered here, if any; it is struck off."""
+        strike = next((each for each in self._line if each.startswith(f"{party} ")), "")
+        if not strike.endswith(f": {step}"):
+            return None
+        self._line.remove(strike)
+        return Fault(strike.removeprefix(f"{party} ").removesuffix(f": {step}"))
+
+
+def by_chance(of: str) -> float:
+    return int.from_bytes(hashlib.blake2b(of.encode(), digest_size=6).digest()) / 2**48
+
+
+LIMIT_S = 250.0  # Below the deadline for an outage: nobody may wait for one to run out
 QUIET_S = 20.0
 """After the newest fault every owner is back: a restart takes 8 s, an owner tries within 5 s."""
 
 
-@dataclass(slots=True)
 class Recorded:
     """What an observer of every process and wire has seen, through all crashes."""
 
-    trace: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    shares: dict[Role, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
-    """Prepared noisy shares by attempt."""
-    left: dict[Role, set[bytes]] = field(default_factory=lambda: defaultdict(set))
-    """Noisy shares that were put on the wire."""
-    noise: dict[Role, list[RingVector]] = field(default_factory=lambda: defaultdict(list))
-    models: dict[int, set[tuple[Role, Digest]]] = field(default_factory=lambda: defaultdict(set))
-    spent: dict[Role, Counter[tuple[int, int]]] = field(
-        default_factory=lambda: defaultdict(Counter)
-    )
-    updates: dict[tuple[ClientId, int], RingVector] = field(default_factory=dict)
-    """What a client's first submission for a round number holds."""
-    given: dict[int, set[Digest]] = field(default_factory=lambda: defaultdict(set))
-    """Models that owners were given, or that a server has stated to them."""
-    fetched: set[int] = field(default_factory=set)
-    """Versions of which an owner has the model itself."""
-    words: list[str] = field(default_factory=list)
-    """What the operators were asked."""
-    pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
-    """Commitments of what a client sent for a round number."""
-    drawn: dict[int, set[frozenset[ClientId]]] = field(default_factory=lambda: defaultdict(set))
-    """Cohorts of a version's attempts."""
-    opened: dict[Role, dict[int, set[int]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(set))
-    )
-    """Attempts whose comparisons were opened, by version."""
-    results: dict[ClientId, Participation] = field(default_factory=dict)
-    lost: set[ClientId] = field(default_factory=set)
-    """Owners whose disk lost a kept update."""
-    wasted: list[int] = field(default_factory=list)
-    """Attempts that came to nothing, long after the newest fault."""
-    early: list[int] = field(default_factory=list)
-    """Models that owners heard of before both servers had them."""
-    crossed: list[tuple[ClientId, str]] = field(default_factory=list)
-    """What callers read of servers' errors."""
-    misdeeds: Counter[str] = field(default_factory=Counter)
-    """What strangers tried in vain, by kind."""
-    quiet: list[tuple[int, frozenset[ClientId], frozenset[ClientId]]] = field(default_factory=list)
-    """Versions tried once, long after the newest fault: which honest owners were drawn, and who
-    counted."""
+    def __init__(self) -> None:
+        self.trace, self.faults = list[str](), list[str]()
+        self.shares = defaultdict[Role, dict[int, bytes]](dict)  # Prepared noisy ones, by attempt
+        self.left = defaultdict[Role, set[bytes]](set)  # Noisy shares that were put on the wire
+        self.noise = defaultdict[Role, list[RingVector]](list)
+        self.models = defaultdict[int, set[tuple[Role, Digest]]](set)
+        self.spent = defaultdict[Role, Counter[tuple[int, int]]](Counter)
+        # What a client's first submission for a round number holds, and all its commitments.
+        self.updates: dict[tuple[ClientId, int], RingVector] = {}
+        self.pairs = defaultdict[tuple[ClientId, int], set[bytes]](set)
+        self.given = defaultdict[int, set[Digest]](set)  # Models that owners got or were stated
+        self.fetched: set[int] = set()  # Versions whose model an owner has
+        self.words: list[str] = []  # What the operators were asked
+        self.drawn = defaultdict[int, set[frozenset[ClientId]]](set)  # A version's cohorts
+        # Attempts whose comparisons were opened, by version.
+        self.opened = {role: defaultdict[int, set[int]](set) for role in SERVERS}
+        self.results: dict[ClientId, Participation] = {}
+        self.lost: set[ClientId] = set()  # Owners whose disk lost a kept update
+        self.wasted: list[int] = []  # Came to nothing, long after the newest fault
+        self.early: list[int] = []  # Models announced before both servers had them
+        self.crossed: list[tuple[ClientId, str]] = []  # What callers read of servers' errors
+        self.misdeeds = Counter[str]()  # What strangers tried in vain, by kind
+        # Versions tried once, long after the newest fault: which honest were drawn; who counted.
+        self.quiet: list[tuple[int, frozenset[ClientId], frozenset[ClientId]]] = []
+
+
+def copy_model(source: Path, target: Path) -> None:
+    for name in (MODEL, "model.seal"):
+        (target / name).unlink(missing_ok=True)
+        if (source / name).exists():
+            shutil.copy(source / name, target / name)
 
 
 class World:
-    """One training under one schedule of faults.
-
-    Args:
-        task: small.
-        folder: durable state of all parties.
-        seed: decides turns and faults.
-        faults: most faults in the run.
-        chance: of a fault at a step, while there are some left.
-        restores: servers whose database is put back from an older copy, each once: the model file
-            comes back with it or stays, by the seed. The journal outside stays.
-        bad: how many of the task's clients do whatever may harm others.
-        strangers: how many others enrol badly and haunt the servers' doors (``misdeeds.py``).
-        orders: faults that strike where they are ordered (``Orders``), beside those by chance.
-        slowest_start_s: a party that died is back after so many virtual seconds at most.
-    """
-
     def __init__(
         self,
         task: Task,
         folder: Path,
         seed: int,
         *,
-        faults: int,
-        chance: float,
+        faults: int = 0,
+        chance: float = 0.0,
         restores: tuple[Role, ...] = (),
         bad: int = 0,
         strangers: int = 0,
         orders: Sequence[str] = (),
         slowest_start_s: float = 8.0,
     ) -> None:
-        self.task = task
-        self.folder = folder
-        self.seed = seed
+        self.task, self.folder, self.seed = task, folder, seed
         self.turns = Turns(seed, LIMIT_S)
         self.clock = TurnsClock(self.turns, seed)
         self.seen = Recorded()
@@ -148,61 +171,45 @@ class World:
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
         # With proofs nobody deals, and nothing asks.
-        self._dealer = DealerRole.of(task) if task.has_dealer else None
-        self.epoch = 0
+        self._dealer, self.epoch = DealerRole.of(task) if task.has_dealer else None, 0
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
         self.validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
-        self.clock_is_off: Callable[[str], timedelta] | None = None
-        """By how much, of the party of that name."""
-        self._slowest_start_s = slowest_start_s
-        self._faults_left = faults
-        self._restores = list(restores)
-        self.cheaters: set[Role] = set()
-        """Servers whose word on a noisy share is worth nothing."""
-        self.put_back_roles: list[Role] = []
-        """Servers that started again with an older database."""
-        self._chance = chance
-        self.times: Counter[str] = Counter()
-        self._lives: dict[str, Life] = {}
+        self.clock_is_off: Callable[[str], timedelta] | None = None  # By how much, by party
+        self._slowest_start_s, self._restores = slowest_start_s, list(restores)
+        self._faults_left, self._chance = faults, chance
+        self.cheaters: set[Role] = set()  # Servers whose word on a noisy share is worth nothing
+        self.put_back_roles: list[Role] = []  # Servers that started again with an older database
+        self.times, self._tried = Counter[str](), Counter[int]()
         self._struck_at = -math.inf
+        # By attempt: when it opened, after how many faults, with whom.
         self._opened: dict[int, tuple[float, int, frozenset[ClientId]]] = {}
-        """By attempt: when it opened, after how many faults, with whom."""
-        self._open: int | None = None
-        """The newest attempt, until its model is announced."""
-        self._tried: Counter[int] = Counter()
+        self._open: int | None = None  # The newest attempt, until its model is announced
 
     @property
     def dealer(self) -> DealerRole:
-        """The one that runs now."""
         assert self._dealer is not None
         return self._dealer
 
     def run(self) -> None:
-        """Start every party and play until all have ended well."""
         for role in SERVERS:
-            self._start_server(role)
+            self._start(role.value, "training", partial(self._serve, role))
         for client in self.clients:
             self._start_client(client)
         for client in self.strangers:
-            self._start_stranger(client)
+            self._start(client.name, "main", partial(self._haunt, client))
         self.turns.spawn("operators", Life("operators"), self._operate)
         self.turns.run(self._over)
 
     def _over(self) -> bool:
-        both = all(
-            role in self.servers
-            and self.servers[role].life.alive
-            and self.servers[role].session.progress.phase is Phase.DONE
-            for role in SERVERS
-        )
-        return both and len(self.seen.results) == len(self.clients)
+        return self.servers_are_done() and len(self.seen.results) == len(self.clients)
 
-    # --- steps and faults ----------------------------------------------------------------------
+    def servers_are_done(self) -> bool:
+        there = [self.servers[role] for role in SERVERS if self.serving(role)]
+        return [each.session.progress.phase for each in there] == [Phase.DONE] * 2
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """One named step of the current thread's party."""
         life = self.turns.life
         self.turns.check_alive()
         where = f"{life.party}: {name}"
@@ -210,15 +217,11 @@ class World:
         self.seen.trace.append(where)
         if self._restores and life.party in (role.value for role in SERVERS):
             self._copy(Role(life.party), f"{where} #{self.times[where]}")
-        fault = self.orders.due(life.party, name)
-        if fault is None:
-            fault = self._draw(f"{where} #{self.times[where]}")
-        else:
-            self._struck_at = self.turns.now
-            self.seen.faults.append(f"{where} #{self.times[where]}: {fault.value}")
-        if fault is Fault.CRASH_BEFORE:
-            self._crash(life)
+        which = f"{where} #{self.times[where]}"
+        fault = self.orders.due(life.party, name) or self._draw(which)
         if fault is not None:
+            self._struck_at = self.turns.now
+            self.seen.faults.append(f"{which}: {fault.value}")
             self._strike(fault, life)
         yield
         if fault is Fault.CRASH_AFTER:
@@ -228,16 +231,13 @@ class World:
     def _draw(self, where: str) -> Fault | None:
         if self._faults_left == 0 or by_chance(f"{self.seed} {where}") >= self._chance:
             return None
-        random = Random(f"{self.seed} {where} fault")
         self._faults_left -= 1
-        self._struck_at = self.turns.now
-        weights = WEIGHTS | ({} if " store." in where else {Fault.DISK: 0})
-        fault = random.choices(list(weights), list(weights.values()))[0]
-        self.seen.faults.append(f"{where}: {fault.value}")
-        return fault
+        often = {Fault.CRASH_BEFORE: 4, Fault.CRASH_AFTER: 4, Fault.DISK: 12 * (" store." in where)}
+        weights = dict.fromkeys(Fault, 1) | often
+        random = Random(f"{self.seed} {where} fault")
+        return random.choices(list(weights), list(weights.values()))[0]
 
     def _copy(self, role: Role, where: str) -> None:
-        """Now and then somebody backs a server's state up."""
         source = self.folder / role.value
         if by_chance(f"{self.seed} backup {where}") > 0.02 or not (source / "state.db").exists():
             return
@@ -250,46 +250,41 @@ class World:
                 return
             with closing(sqlite3.connect(target / "state.db")) as copy:
                 database.backup(copy)
-        for name in MODEL_FILES:
-            (target / name).unlink(missing_ok=True)
-            if (source / name).exists():
-                shutil.copy(source / name, target / name)
+        copy_model(source, target)
 
     def coin_key(self, role: Role) -> CoinKey:
-        """A server's, from the seed."""
         return CoinKey(Secret(hashlib.sha256(f"{self.seed} {role}".encode()).digest()))
 
     def published(self, event: Event) -> None:
-        """A server has told its clients something; a test may act on it."""
         if self.turns.life.party != Role.SERVER_A.value:
             return
         faults = len(self.seen.faults)
+
+        def calm(attempt: int) -> bool:
+            at, before, _ = self._opened[attempt]
+            return at - self._struck_at > QUIET_S and before == faults
+
         if isinstance(event, RoundOpened):
+            opened = event.opened
             self.orders.version_opened()
-            self._tried[event.opened.version] += 1
-            if (open_one := self._open) is not None:
-                at, before, _ = self._opened[open_one]
-                if at - self._struck_at > QUIET_S and before == faults:
-                    self.seen.wasted.append(open_one)
-            self._open = event.opened.attempt
-            self.seen.drawn[event.opened.version].add(frozenset(event.opened.counted))
-            honest = event.opened.counted - self.bad
-            self._opened[event.opened.attempt] = self.turns.now, faults, honest
-            return
-        if isinstance(event, RoundDone) and not self.put_back_roles:
+            self._tried[opened.version] += 1
+            if self._open is not None and calm(self._open):
+                self.seen.wasted.append(self._open)
+            self._open = opened.attempt
+            self.seen.drawn[opened.version].add(frozenset(opened.counted))
+            self._opened[opened.attempt] = self.turns.now, faults, opened.counted - self.bad
+        elif isinstance(event, RoundDone):
+            version, attempt = event.opened.version, event.opened.attempt
             held = [each.session.model_store.current.version for each in self.servers.values()]
-            if min(held) <= event.opened.version:
-                self.seen.early.append(event.opened.version + 1)
-        if isinstance(event, RoundDone) and event.opened.attempt in self._opened:
-            self._open = None
-            at, before, drawn = self._opened[event.opened.attempt]
-            version = event.opened.version
-            calm = at - self._struck_at > QUIET_S and before == faults
-            if calm and self._tried[version] == 1:
-                self.seen.quiet.append((version, frozenset(drawn), frozenset(event.valid)))
+            if not self.put_back_roles and min(held) <= version:
+                self.seen.early.append(version + 1)
+            if attempt in self._opened:
+                self._open = None
+                if calm(attempt) and self._tried[version] == 1:
+                    drawn = frozenset(self._opened[attempt][2])
+                    self.seen.quiet.append((version, drawn, frozenset(event.valid)))
 
     def put_back(self, role: Role) -> None:
-        """A server starts again with an older copy of its database, and maybe of its model."""
         copy, state = self.folder / f"{role.value}.copy", self.folder / role.value
         random = Random(f"{self.seed} restore {role} {len(self.seen.faults)}")
         if role not in self._restores or not (copy / "state.db").exists() or random.random() < 0.3:
@@ -301,15 +296,10 @@ class World:
             (state / name).unlink(missing_ok=True)
         shutil.copy(copy / "state.db", state / "state.db")
         # Not beyond the ledger: who restores a model alone has no ledger that belongs to it.
-        with_model = random.random() < 0.5
-        if with_model:
-            for name in MODEL_FILES:
-                (state / name).unlink(missing_ok=True)
-                if (copy / name).exists():
-                    shutil.copy(copy / name, state / name)
-        self.seen.faults.append(
-            f"{role.value}: restored {'with' if with_model else 'without'} model"
-        )
+        how = "with" if random.random() < 0.5 else "without"
+        if how == "with":
+            copy_model(copy, state)
+        self.seen.faults.append(f"{role.value}: restored {how} model")
 
     def _crash(self, life: Life) -> None:
         self.turns.kill(life)
@@ -317,126 +307,98 @@ class World:
 
     def _strike(self, fault: Fault, life: Life) -> None:
         random = Random(f"{self.seed} {len(self.seen.faults)}")
-        if fault is Fault.CUT:
-            for cable in self.cables:
-                cable.cut()
-        elif fault is Fault.SILENCE:
-            for cable in self.cables:
-                cable.silent = True
-        elif fault is Fault.DEALER and self._dealer is not None:
-            self._dealer = DealerRole.of(self.task)
-            self.epoch += 1
-        elif fault is Fault.DISK:
-            raise StorageFailure("the disk fails")
-        elif fault is Fault.DELAY:
-            self.turns.sleep(random.uniform(0, 2 * self.task.deadlines.peer))
-        elif fault is Fault.JUMP:
-            life.clock_offset_s += random.uniform(0, 2 * self.task.deadlines.collect)
+        match fault:
+            case Fault.CRASH_BEFORE:
+                self._crash(life)
+            case Fault.CUT:
+                for cable in self.cables:
+                    cable.cut()
+            case Fault.SILENCE:
+                for cable in self.cables:
+                    cable.silent = True
+            case Fault.DEALER if self._dealer is not None:
+                self._dealer = DealerRole.of(self.task)
+                self.epoch += 1
+            case Fault.DISK:
+                raise StorageFailure("the disk fails")
+            case Fault.DELAY:
+                self.turns.sleep(random.uniform(0, 2 * self.task.deadlines.peer))
+            case Fault.JUMP:
+                life.clock_offset_s += random.uniform(0, 2 * self.task.deadlines.collect)
 
-    def born(self, party: str, restart: Callable[[], None]) -> Life:
-        """A party starts; after a crash it starts again a while later."""
-        life = self._lives[party] = Life(party)
+    def _start(self, party: str, name: str, main: Callable[[Life], None]) -> None:
+        """Now, and after each crash again a while later."""
+        life = Life(party)
         delay = self._slowest_start_s * by_chance(f"{self.seed} {party} {len(self.seen.faults)}")
-        life.at_death.append(lambda: self.turns.at(delay, restart))
+        again = partial(self._start, party, name, main)
+        life.at_death.append(lambda: self.turns.at(delay, again))
         self.seen.trace.append(f"{party}: starts")
-        return life
+        self.turns.spawn(f"{party}: {name}", life, partial(main, life))
 
     def _operate(self) -> None:
         """The operators of both servers let the training go on, whenever it asks."""
         while True:
             self.turns.sleep(1.0)
-            for role in SERVERS:
-                if self.serving(role):
-                    session = self.servers[role].session
-                    if (needs := session.progress.needs) is not None:
-                        until = session.progress.next_attempt + 2
-                        self.seen.words.append(
-                            f"{role.value}: {needs.permission.value} {needs.version}"
-                        )
-                        for each in self.servers.values():
-                            if each.life.alive:
-                                with self.turns.acting(each.life):
-                                    each.session.store.versions.allow(
-                                        needs.permission, needs.version, until
-                                    )
+            for role in filter(self.serving, SERVERS):
+                progress = self.servers[role].session.progress
+                if (needs := progress.needs) is None:
+                    continue
+                word, version = needs.permission, needs.version
+                self.seen.words.append(f"{role.value}: {word.value} {version}")
+                until = progress.next_attempt + 2
+                for each in self.servers.values():
+                    if each.life.alive:
+                        with self.turns.acting(each.life):
+                            each.session.store.versions.allow(word, version, until)
 
-    # --- parties -------------------------------------------------------------------------------
-
-    def _start_server(self, role: Role) -> None:
-        life = self.born(role.value, lambda: self._start_server(role))
-
-        def main() -> None:
-            server = self.servers[role] = Server(self, role, life)
-            run_to_end(server.session, server.conduct)
-            if server.session.progress.phase is Phase.STOPPED:
-                self.stopped(server)
-
-        self.turns.spawn(f"{role.value}: training", life, main)
+    def _serve(self, role: Role, life: Life) -> None:
+        server = self.servers[role] = Server(self, role, life)
+        run_to_end(server.session, server.conduct)
+        if server.session.progress.phase is Phase.STOPPED:
+            self.stopped(server)
 
     def stopped(self, server: "Server") -> None:
-        """A server gave up. Where its disk failed its operator starts it again."""
         error = server.session.progress.error
         assert "disk" in error, f"{server.role.value} stopped: {error}"
         self._crash(server.life)
 
     def _start_client(self, client: ClientId) -> None:
-        life = self.born(client.name, lambda: self._start_client(client))
+        self._start(client.name, "main", partial(self._take_part, client))
 
-        def main() -> None:
-            state = self.folder / client.name
-            state.mkdir(exist_ok=True)
-            if Random(f"{self.seed} {client} {len(self.seen.faults)} disk").random() < 0.2:
-                # A disk that lost it: the round must be sat out.
-                self.seen.lost.add(client)
-                (state / "pending.bin").unlink(missing_ok=True)
-            rate = self.task.privacy.record_rate
-            budget = OwnAccount(self.task, rate, None, state / "participations.log")
-            pending = Pending(self.task, client, state / "pending.bin")
-            self.name_steps(budget, "account", ("charge",))
-            self.name_steps(pending, "pending", ("keep", "drop"))
-            servers = self.calls_of(client, life)
-            servers.enrol()
-            connection = cast("Servers", servers)
-            result = take_part(
-                connection,
-                budget,
-                pending,
-                servers.compute,
-                clock=self.clock,
-                statements=ServerStatements(self.task, client, state),
-            )
-            self.seen.results[client] = result
-
-        self.turns.spawn(f"{client}: main", life, main)
+    def _take_part(self, client: ClientId, life: Life) -> None:
+        state = self.folder / client.name
+        state.mkdir(exist_ok=True)
+        if Random(f"{self.seed} {client} {len(self.seen.faults)} disk").random() < 0.2:
+            # A disk that lost it: the round must be sat out.
+            self.seen.lost.add(client)
+            (state / "pending.bin").unlink(missing_ok=True)
+        log = state / "participations.log"
+        account = OwnAccount(self.task, self.task.privacy.record_rate, None, log)
+        pending = Pending(self.task, client, state / "pending.bin")
+        self.name_steps(account, "account", ("charge",))
+        self.name_steps(pending, "pending", ("keep", "drop"))
+        servers: Any = self.calls_of(client, life)
+        servers.enrol()
+        statements = ServerStatements(self.task, client, state)
+        self.seen.results[client] = take_part(
+            servers, account, pending, servers.compute, clock=self.clock, statements=statements
+        )
 
     def calls_of(self, client: ClientId, life: Life) -> "Calls":
-        """A client's way to the servers."""
         return Calls(self, client, life)
 
-    def _start_stranger(self, client: ClientId) -> None:
-        life = self.born(client.name, lambda: self._start_stranger(client))
-        claim = Enrolment(client, RECORDS, self.task.privacy.record_rate)
-        random = Random(f"{self.seed} {client} {len(self.seen.faults)} misdeeds")
-        stranger = Stranger(Calls(self, client, life), claim, random)
-        self.turns.spawn(f"{client}: main", life, stranger.haunt)
+    def _haunt(self, client: ClientId, life: Life) -> None:
+        seed = f"{self.seed} {client} {len(self.seen.faults)} misdeeds"
+        Stranger(self, client, life).haunt(Random(seed))
 
     def name_steps(self, target: object, prefix: str, names: tuple[str, ...]) -> None:
-        """Let calls of these methods be steps."""
         for name in names:
-            setattr(target, name, self._named(f"{prefix}.{name}", getattr(target, name)))
-
-    def _named(self, step: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **keywords: Any) -> Any:
-            with self.step(step):
-                return method(*args, **keywords)
-
-        return call
-
-    # --- what tests ask ------------------------------------------------------------------------
+            # As a decorator it makes a new step for each call.
+            setattr(target, name, self.step(f"{prefix}.{name}")(getattr(target, name)))
 
     def charges(self, role: Role) -> dict[int, set[str]]:
         """Each attempt's charged clients, from the database file itself; voided ones aren't."""
-        charges: dict[int, set[str]] = defaultdict(set)
+        charges = defaultdict[int, set[str]](set)
         query = (
             "SELECT charge.attempt, client FROM charge JOIN attempt "
             "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
@@ -457,7 +419,6 @@ class World:
 
     @contextmanager
     def peers(self, role: Role) -> Iterator[tuple[FrameTransport, Dealer]]:
-        """The other server's link and the dealer."""
         link = self.dial if role is Role.SERVER_A else self.servers[role].wait_for_link
         transport = link(self.task.deadlines.peer)
         try:
@@ -466,21 +427,17 @@ class World:
             transport.close()
 
     def handshake(self, *parties: str) -> None:
-        """As mutual TLS and each call: both look at a certificate, each by its own clock.
-
-        Raises PeerUnavailable.
-        """
-        if self.clock_is_off is not None:
-            shown = identity(Principal.service(Role.DEALER)).cert
-            certificate = read_certificates(shown, source="the other side")[0]
-            for party in parties:
-                if fault := validity_fault(
-                    certificate, datetime.now(UTC) + self.clock_is_off(party)
-                ):
-                    raise PeerUnavailable(f"{fault}, says {party}")
+        """As mutual TLS and each call: both look at a certificate, each by its own clock."""
+        if self.clock_is_off is None:
+            return
+        shown = identity(Principal.service(Role.DEALER)).cert
+        certificate = read_certificates(shown, source="the other side")[0]
+        for party in parties:
+            now = datetime.now(UTC) + self.clock_is_off(party)
+            if fault := validity_fault(certificate, now):
+                raise PeerUnavailable(f"{fault}, says {party}")
 
     def dial(self, timeout_s: float) -> "Transport":
-        """A's link to B, once B serves."""
         with self.step("dial"):
             pass
         if not self.turns.wait(lambda: self.serving(Role.SERVER_B), timeout_s):
@@ -494,5 +451,4 @@ class World:
         return Transport(self, cable, Role.SERVER_A)
 
     def serving(self, role: Role) -> bool:
-        """Whether this server's port answers."""
         return role in self.servers and self.servers[role].life.alive

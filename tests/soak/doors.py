@@ -15,8 +15,7 @@ from typing import Any, Self
 
 import grpc
 from tests.faults.invariants import TELLING
-from tests.faults.operators import Operators
-from tests.faults.process_invariants import check, kill_all
+from tests.faults.process_invariants import Operators, check, kill_all
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
 from tests.rig.idle_flood import IdleFlood
 from tests.soak.test_crash_matrix import GROUPS

@@ -24,8 +24,7 @@ import pytest
 from tests.faults import deviations
 from tests.faults.deviations import DONE, FAULT, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
-from tests.faults.operators import Operators
-from tests.faults.process_invariants import check_what_left, kill_all
+from tests.faults.process_invariants import Operators, check_what_left, kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks
 
 from precad.aggregator.rounds.aggregator import CoinKey

@@ -5,10 +5,9 @@
 
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
-from tests.faults.orders import Fault
 from tests.faults.test_crash_points import AT_THE_BEGINNING, OF_A_LINK, WARD, A, B, lines, steps_of
 from tests.faults.test_jumping_clocks import OFF, PARTIES, ends_with_every_round
-from tests.faults.world import World
+from tests.faults.world import Fault, World
 
 PER_TEST = 50
 NOT_OF_PROOFS = ("all-reduce", "dealer", "store.attempts.spend", "body", "decide")

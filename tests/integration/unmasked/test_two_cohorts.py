@@ -99,7 +99,7 @@ def salts_in(view: bytes, task: Task) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def world(task: Task, tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World(task, tmp_path_factory.mktemp("world"), seed=21, faults=0, chance=0.0)
+    made = World(task, tmp_path_factory.mktemp("world"), seed=21)
     dealer: Any = made.dealer
     dealer.ask, dealer.corrections = Mock(wraps=dealer.ask), Mock(wraps=dealer.corrections)
     made.run()
