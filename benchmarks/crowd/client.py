@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from typing import Any
 
-import grpc
+import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
-from tests.rig.channel import open_aio_channel
 
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import dialling
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
@@ -45,7 +45,8 @@ class LoadClient:
         self.client = client
         self.signer = CertificateSigner(identity)
         self._channels = {
-            role: open_aio_channel(addresses[role], identity, role) for role in SERVERS
+            role: grpc.aio.secure_channel(*dialling(addresses[role], identity, role))
+            for role in SERVERS
         }
         self._stubs = {role: AggregationStub(self._channels[role]) for role in SERVERS}
 

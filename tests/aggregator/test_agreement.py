@@ -9,9 +9,8 @@ from typing import Any, Self
 
 import pytest
 from tests.rig.aggregators import PATIENCE_S, link_over, roster
-from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
-from tests.rig.parties import at_both
+from tests.rig.parties import Breaking, at_both
 from tests.rig.tasks import task_with
 
 from precad.aggregator.enrol import agreement

@@ -10,8 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.rig.model_corpus import CLASSES, LOSSES, REFUSED, REFUSED_LOSSES, TRAINED, N, P, X, Y
-from tests.rig.model_outcomes import outcome, row_on_the_page
+from tests.rig.model_corpus import (
+    CLASSES,
+    LOSSES,
+    REFUSED,
+    REFUSED_LOSSES,
+    TRAINED,
+    N,
+    P,
+    X,
+    Y,
+    outcome,
+    row_on_the_page,
+)
 from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional

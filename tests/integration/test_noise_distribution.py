@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
-from tests.rig.rounds import NoNoise, play_round, roster_of
+from tests.rig.rounds import no_noise, play_round, roster_of
 
 from precad.aggregator.noise import DiscreteGaussian
 from precad.common.identifiers import ClientId, Role, Secret
@@ -55,7 +55,7 @@ def test_a_rounds_residual_is_gaussian_at_the_stated_deviation(
     updates = {name: random.integers(-(2**15), 2**15, task.dimension) for name in names}
 
     def noise(role: Role) -> Any:
-        return sampler(task.noise_units, 1 + (role is A)) if role in noisy else NoNoise()
+        return sampler(task.noise_units, 1 + (role is A)) if role in noisy else no_noise(role)
 
     finished, _ = play_round(task, updates, noise=noise)
     assert finished.valid == names

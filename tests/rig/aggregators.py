@@ -28,32 +28,24 @@ PATIENCE_S = 60.0
 
 
 class Untouched:
-    """A part that a test says nothing of."""
-
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"needs no {name}")
 
 
-class MemorySpentTriples:
+class MemorySpentTriples(set[tuple[int, int]]):
     """Spent randomness, for a test that plays a validation without a journal."""
 
-    def __init__(self) -> None:
-        self._spent: set[tuple[int, int]] = set()
-
     def spend(self, attempt: int, batch: int) -> None:
-        """Mark as used. Raises PeerViolation when it was used before."""
-        if (attempt, batch) in self._spent:
+        if (attempt, batch) in self:
             raise PeerViolation(f"attempt {attempt}, batch {batch} was used before")
-        self._spent.add((attempt, batch))
+        self.add((attempt, batch))
 
 
 def roster(*claims: tuple[str, int, float]) -> Roster:
-    """Of names, records and rates."""
     return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
 def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:
-    """A link over one end of a pair in memory."""
     return PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s)
 
 
@@ -71,15 +63,10 @@ def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggrega
 
 
 def aggregating(
-    task: Task,
-    role: Role,
-    link: PeerLink,
-    dealing: Any,
-    key: Secret,
-    spent: MemorySpentTriples | None = None,
+    task: Task, role: Role, link: PeerLink, dealing: Any, key: Secret, spent: Any = None
 ) -> Aggregator:
     """A server that can aggregate, and nothing else."""
-    store = SimpleNamespace(attempts=spent or MemorySpentTriples())
+    store = SimpleNamespace(attempts=MemorySpentTriples() if spent is None else spent)
     return aggregator(task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
 
@@ -92,11 +79,8 @@ def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> H
 
 def session_of(role: Role, task: Task, store: Store, folder: Path, **given: Any) -> Session:
     """A server's, of which a test says something; its model lies in ``folder``."""
-    names = (
-        *("identity", "inbox", "connected_clients", "event_log"),
-        *("signer", "verifier", "coin_key", "register"),
-    )
-    parts: dict[str, Any] = {name: Untouched() for name in names}
+    names = "identity inbox connected_clients event_log signer verifier coin_key register"
+    parts: dict[str, Any] = {name: Untouched() for name in names.split()}
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)
 

@@ -14,31 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from tests.rig.waiting import readable_within
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0
-SHOTS = "PRECAD_SCREENSHOTS"
-"""A folder in the environment keeps what tests see, for a person to look at."""
+SHOTS = "PRECAD_SCREENSHOTS"  # A folder that keeps what tests see, for a person to look at
 WIDE, NARROW = (1280, 900), (360, 740)
 Scheme = Literal["light", "dark"]
 VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
-    ("light", WIDE, "light"),
-    ("dark", WIDE, "dark"),
-    ("narrow", NARROW, "light"),
-    ("narrow-dark", NARROW, "dark"),
+    *(("light", WIDE, "light"), ("dark", WIDE, "dark")),
+    *(("narrow", NARROW, "light"), ("narrow-dark", NARROW, "dark")),
 )
-"""As which a page is looked at."""
 
 
 def browser_program() -> str:
-    """Where it is."""
-    for name in PROGRAMS:
-        if (found := shutil.which(name)) is not None:
-            return found
+    for found in filter(None, map(shutil.which, PROGRAMS)):
+        return found
     missing = "there is no Chromium here: install Debian's package chromium"
     if os.environ.get("CI"):
         pytest.fail(missing)
@@ -61,12 +55,10 @@ def browsing(folder: Path) -> Iterator["Page"]:
         *(["--no-sandbox"] if os.geteuid() == 0 else []),
     ]
     with (folder / "browser.log").open("wb") as log:
+        # It reads its orders from descriptor 3 and answers on 4.
+        shell = ("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash")
         process = subprocess.Popen(
-            # It reads its orders from descriptor 3 and answers on 4.
-            [
-                *("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash"),
-                *(browser_program(), *arguments),
-            ],
+            [*shell, browser_program(), *arguments],
             pass_fds=(theirs_in, theirs_out),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -103,11 +95,9 @@ class _Pipe:
         while (said := self._next(deadline)).get("id") != self._last:
             self.events.append(said)
         assert "error" not in said, (method, said["error"])
-        found: dict[str, Any] = said["result"]
-        return found
+        return cast("dict[str, Any]", said["result"])
 
     def wait_for(self, method: str) -> None:
-        """Until such an event has come since the last answer that was looked for."""
         deadline = time.monotonic() + PATIENCE_S
         while not any(event.get("method") == method for event in self.events):
             self.events.append(self._next(deadline))
@@ -121,14 +111,11 @@ class _Pipe:
             assert data, f"the browser has ended: {self._log.read_text(errors='replace')}"
             self._unread += data
         said, _, self._unread = self._unread.partition(b"\0")
-        found: dict[str, Any] = json.loads(said)
-        return found
+        return cast("dict[str, Any]", json.loads(said))
 
 
 @dataclass
 class Page:
-    """What a person would have before them."""
-
     _pipe: _Pipe
     _session: str = field(init=False)
 
@@ -163,10 +150,8 @@ class Page:
         self._call("Emulation.setEmulatedMedia", media=media, features=features)
 
     def run(self, program: str) -> Any:
-        """A JavaScript expression's value."""
-        found = self._call(
-            "Runtime.evaluate", expression=program, returnByValue=True, awaitPromise=True
-        )
+        how = {"returnByValue": True, "awaitPromise": True}
+        found = self._call("Runtime.evaluate", expression=program, **how)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
@@ -174,10 +159,8 @@ class Page:
         """The whole page as a PNG, also in the folder that ``SHOTS`` names."""
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self._call(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip
-        )
-        data = base64.b64decode(shot["data"])
+        how = {"format": "png", "captureBeyondViewport": True, "clip": clip}
+        data = base64.b64decode(self._call("Page.captureScreenshot", **how)["data"])
         to.write_bytes(data)
         if SHOTS in os.environ:
             (Path(os.environ[SHOTS]) / to.name).write_bytes(data)
@@ -199,11 +182,8 @@ class Page:
 
     def requests(self) -> list[str]:
         """Every address that the page asked for."""
-        return [
-            event["params"]["request"]["url"]
-            for event in self._pipe.events
-            if event.get("method") == "Network.requestWillBeSent"
-        ]
+        sent = [e for e in self._pipe.events if e.get("method") == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in sent]
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._pipe.call(method, self._session, **parameters)
@@ -211,8 +191,5 @@ class Page:
 
 def faults(page: Page) -> dict[str, list[str]]:
     """What a reader would stumble over: by kind, empty where there is nothing."""
-    found: dict[str, list[str]] = page.run(_LOOK)
-    return found
-
-
-_LOOK = (Path(__file__).with_name("look.js")).read_text(encoding="utf-8")
+    look = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
+    return cast("dict[str, list[str]]", page.run(look))

@@ -19,8 +19,7 @@ RUN_INPUTS = {
     "delta": 1e-5,
     "clients": 10,
     "malicious_submission_soundness_bits": 40,
-}
-"""What a finished run's summary says for certificates."""
+}  # What a finished run's summary says for certificates
 
 
 def certify_prediction(

@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from contextlib import nullcontext
 from typing import Any
 
 from precad.common.clock import Clock
@@ -15,16 +16,13 @@ class LeapingClock(Clock):
         self.slept: list[float] = []
 
     def now(self) -> float:
-        """Where the sleeps have led."""
         return self.time
 
     def sleep(self, seconds: float) -> None:
-        """Leap."""
         self.slept.append(round(seconds, 6))
         self.time += seconds
 
     def jitter(self) -> float:
-        """None."""
         return 1.0
 
 
@@ -32,25 +30,18 @@ class LonelyClock(LeapingClock):
     """Whose conditions nobody ever notifies: every wait ends with its time."""
 
     def condition(self) -> Any:
-        """One that is waited on alone."""
         return _Alone(self)
 
 
-class _Alone:
+class _Alone(nullcontext[None]):
     def __init__(self, clock: LonelyClock) -> None:
+        super().__init__()
         self._clock = clock
-
-    def __enter__(self) -> None:
-        """Nobody else is there."""
-
-    def __exit__(self, *_error: object) -> None:
-        """Nobody waits."""
 
     def notify_all(self) -> None:
         """Nobody waits."""
 
     def wait(self, timeout: float) -> bool:
-        """Until its time is over."""
         self._clock.sleep(timeout)
         return False
 

@@ -4,7 +4,7 @@ import csv
 import random
 from pathlib import Path
 
-from tests.conftest import task_values
+from tests.conftest import small_task
 from tests.rig.organisations import Organisation
 
 from precad.cli.kit import IDENTITY, TASK, Consortium
@@ -31,8 +31,7 @@ START = (
     ("North", "precad join --wait 48 --config north-ward/settings.toml &"),
     ("South", "precad join --wait 48 --config south-ward/settings.toml &"),
     ("West", "precad join --wait 48 --config west-ward/settings.toml &"),
-)
-"""As the ceremony's last step, with owners that outlast stops."""
+)  # As the ceremony's last step, with owners that outlast stops
 CONSORTIUM = """
 task = "task.toml"
 server_a = "north.example:7301"
@@ -48,25 +47,18 @@ RECORDS = 100
 
 def task() -> Task:
     """Six parameters; a round takes a second, so that commands get the processor too."""
-    values = task_values()
     weight, bias = {"name": "1.weight", "shape": [2, 2]}, {"name": "1.bias", "shape": [2]}
-    values |= {
+    deadlines = {"enrol": 120.0, "work": 1.0, "collect": 10.0, "rejoin": 1.0, "peer": 10.0}
+    changes = {
         "name": "runbooks",
         "model": {"architecture": "logistic", "parameters": [weight, bias]},
         "training": {"learning_rate": 0.1, "rounds": LONG},
         "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
         "validation": "crypten",
-        "deadlines": {
-            "enrol": 120.0,
-            "work": 1.0,
-            "collect": 10.0,
-            "rejoin": 1.0,
-            "peer": 10.0,
-            "outage": 240.0,
-        },
+        "deadlines": deadlines | {"outage": 240.0},
+        "privacy.record_rate": 0.1,
     }
-    values["privacy"]["record_rate"] = 0.1
-    return Task.parse(values)
+    return small_task(changes=changes)
 
 
 def set_up(organisations: dict[str, Organisation]) -> None:

@@ -51,7 +51,6 @@ def multiple(d: int, power: int, rng: np.random.Generator) -> RingVector:
 
 
 def honest(task: Task, rng: np.random.Generator) -> RingVector:
-    """As a client clips it."""
     scale = rng.choice([1e2, 1e5, 1e7])
     total = np.trunc(scale * rng.standard_normal(task.dimension)).astype(np.int64)
     total *= rng.random(task.dimension) < rng.choice([0.05, 1.0])

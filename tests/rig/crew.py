@@ -23,10 +23,7 @@ SERVERS = ("server-a", "server-b")
 CHANGES = {
     "training.rounds": 1000,
     "enrolment.clients": CLIENTS,
-    "deadlines.enrol": 300.0,
-    "deadlines.collect": 300.0,
-    "deadlines.peer": 120.0,
-    "deadlines.outage": 300.0,
+    "deadlines": {"enrol": 300.0, "collect": 300.0, "peer": 120.0, "outage": 300.0},
 }
 
 
@@ -36,15 +33,12 @@ class Crowd:
     def __init__(self, clients: Sequence[LightClient]) -> None:
         self._clients = clients
         self._over = False
-        self.hold_at = -1
-        """Version at which the last client waits for ``held_back``."""
+        self.hold_at = -1  # Version at which the last client waits for ``held_back``
         self.held_back = threading.Event()
-        self.submitted: list[tuple[int, int]] = []
-        """Version and attempt of what both servers took."""
+        self.submitted: list[tuple[int, int]] = []  # Version and attempt of what both servers took
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """In threads of their own, until the block ends."""
         with ThreadPoolExecutor(len(self._clients)) as threads:
             futures = [threads.submit(self._follow, client) for client in self._clients]
             try:
@@ -92,9 +86,8 @@ def until(deployment: LocalDeployment, what: Callable[[], object]) -> None:
         deployment.check_alive()
         return what()
 
-    wait_until(
-        ready, lambda: "\n".join(deployment.log_tail(name, 40) for name in SERVERS), poll_s=0.1
-    )
+    tails = lambda: "\n".join(deployment.log_tail(name, 40) for name in SERVERS)  # noqa: E731
+    wait_until(ready, tails, poll_s=0.1)
 
 
 def version(deployment: LocalDeployment) -> int:

@@ -1,7 +1,4 @@
-"""A Dask cluster of two nodes on this machine: says its address, kills a node for each line read.
-
-The scheduler and each node's worker are processes of their own.
-"""
+"""A Dask cluster of two nodes on this machine: says its address, kills a node for each line."""
 
 import subprocess
 import sys
@@ -14,7 +11,6 @@ _LISTEN = ("--host", "127.0.0.1", "--no-dashboard")
 
 
 def main() -> None:
-    """Until the input ends."""
     with tempfile.TemporaryDirectory() as folder:
         found = ("--scheduler-file", f"{folder}/scheduler.json")
         processes = [_started("scheduler", *_LISTEN, *found, "--port", "0")]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import precad
+from tests.rig.warm import SOURCES
+
 from precad.common.model import load_model
 from precad.common.task import Task
 
@@ -23,29 +24,16 @@ LINKS = (
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A finished run."""
-
     folder: Path
     summary: dict[str, Any]
     stderr: str
 
 
 def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
-    """Run the command and read what it said.
-
-    Args:
-        folder: for the run's files.
-        options: of the command.
-        program: an installed precad, run with nothing of these sources; the sources' own unless
-            given.
-    """
     own = {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    if program:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        environment = clean | own
-    else:
-        sources = str(Path(precad.__file__).parents[1])
-        environment = os.environ | own | {"PYTHONPATH": sources}
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    # An installed one runs with nothing of these sources.
+    environment = clean | own | ({} if program else {"PYTHONPATH": SOURCES})
     started = program or (sys.executable, "-m", "precad")
     ended = subprocess.run(
         [*started, "demo", "--json", "--output", str(folder), *map(str, options)],
@@ -62,14 +50,11 @@ def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
 
 def logs(folder: Path) -> str:
     """An owner who was late wrote there where it was."""
-    return "\n".join(
-        f"--- {log.name}\n{log.read_text('utf-8')}"
-        for log in sorted((folder / "logs").glob("owner*.log"))
-    )
+    found = sorted((folder / "logs").glob("owner*.log"))
+    return "\n".join(f"--- {log.name}\n{log.read_text('utf-8')}" for log in found)
 
 
 def check_files(run: Demo) -> None:
-    """What a run leaves in its folder belongs to what it said."""
     assert json.loads((run.folder / "summary.json").read_text()) == run.summary
     picture = (run.folder / "training.png").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
@@ -80,7 +65,6 @@ def check_files(run: Demo) -> None:
 
 
 def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> None:
-    """What holds whatever the data, the model and the attack."""
     said = run.summary
     assert (said["version"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
     assert said["honest_rejected"] == 0

@@ -33,47 +33,34 @@ class FakeServer(AggregationServicer):
     task: Task
     theta: Any
     rounds: int = 3
-    digest: Digest | None = None
-    """Of the model; right unless given."""
+    digest: Digest | None = None  # Of the model; right unless given
     announced: bytes | None = None
     described: Task | None = None
     pieces: Callable[[], Iterator[bytes]] | None = None
     receipt: pb.Receipt = field(default_factory=pb.Receipt)
-    charges: int = 0
-    """m of the open version, as this server signs it."""
+    charges: int = 0  # m of the open version, as this server signs it
     notices: list[pb.Notice] | None = None
     given: list[bytes] = field(default_factory=list)
     uploads: list[bytes] = field(default_factory=list)
-    versions: dict[int, int] = field(default_factory=dict)
-    """By attempt, as A announced them; both servers'."""
+    versions: dict[int, int] = field(default_factory=dict)  # By attempt
     address: str = ""
-    paced: bool = False
-    """Whether the next attempt opens only when this one's upload is there."""
-    says_over: bool = False
-    """Whether each attempt's end is announced, once its upload is there."""
-    covers: bool = False
-    """Whether the notices say that the client isn't drawn."""
-    calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    """What came, in order, with the sizes of all messages; without signatures, which vary."""
-    opened: dict[int, float] = field(default_factory=dict)
-    """When an attempt was announced, both servers'."""
-    fetch_s: list[float] = field(default_factory=list)
-    """How long each fetch of the model may take, as its caller says."""
-    came_after: list[float] = field(default_factory=list)
-    """Seconds from an attempt's announcement to the first byte of its upload, on ``clock``."""
+    paced: bool = False  # Whether the next attempt opens only when this one's upload is there
+    says_over: bool = False  # Whether each attempt's end is announced, once its upload is there
+    covers: bool = False  # Whether the notices say that the client isn't drawn
+    calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # With sizes
+    opened: dict[int, float] = field(default_factory=dict)  # When it was announced
+    fetch_s: list[float] = field(default_factory=list)  # How long each may take
+    came_after: list[float] = field(default_factory=list)  # From notice to upload
     clock: Clock = CLOCK
-    serves_first: Role = Role.SERVER_A
-    """From which server it tells the client to fetch models."""
-    wire_version: int = WIRE_VERSION
-    """As it answers; 0 is what servers before version 2 say."""
+    serves_first: Role = Role.SERVER_A  # From which server it tells the client to fetch models
+    wire_version: int = WIRE_VERSION  # As it answers; 0 is what servers before version 2 say
 
     def model(self, version: int = 0) -> bytes:
         own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
         return (self.digest or own).value
 
-    def Describe(self, request: Any, context: Any) -> pb.DescribeReply:  # noqa: N802
+    def Describe(self, request: Any, _: Any) -> pb.DescribeReply:  # noqa: N802
         self.note("Describe", request.ByteSize())
-        del context
         task = self.described or self.task
         return pb.DescribeReply(
             role=self.role.value,
@@ -84,9 +71,8 @@ class FakeServer(AggregationServicer):
             wire_version=self.wire_version,
         )
 
-    def Enrol(self, request: Any, context: Any) -> pb.EnrolReply:  # noqa: N802
+    def Enrol(self, request: Any, _: Any) -> pb.EnrolReply:  # noqa: N802
         self.note("Enrol", request.ByteSize())
-        del context
         return pb.EnrolReply(enrolled=1)
 
     def Watch(self, request: Any, context: Any) -> Iterator[pb.Notice]:  # noqa: N802
@@ -117,9 +103,8 @@ class FakeServer(AggregationServicer):
     def has_more_than(self, uploads: int, context: Any) -> bool:
         return len(self.uploads) > uploads or not context.is_active()
 
-    def ModelDigest(self, request: Any, context: Any) -> pb.ModelDigestReply:  # noqa: N802
+    def ModelDigest(self, request: Any, _: Any) -> pb.ModelDigestReply:  # noqa: N802
         self.note("ModelDigest", request.ByteSize())
-        del context
         return pb.ModelDigestReply(model_digest=self.model(request.version))
 
     def FetchModel(self, request: Any, context: Any) -> Iterator[pb.ModelPiece]:  # noqa: N802
@@ -128,9 +113,8 @@ class FakeServer(AggregationServicer):
         for data in self.pieces() if self.pieces else iter([to_bytes(self.theta)]):
             yield pb.ModelPiece(data=data)
 
-    def Opening(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
+    def Opening(self, request: Any, _: Any) -> pb.Signed:  # noqa: N802
         self.note("Opening", request.ByteSize())
-        del context
         version = self.versions[request.attempt]
         body = pb.OpeningBody(
             task_digest=self.task.digest.value,
@@ -142,14 +126,12 @@ class FakeServer(AggregationServicer):
         )
         return sign_body(CertificateSigner(self.identity), self.role, body)
 
-    def GiveBack(self, request_iterator: Any, context: Any) -> pb.GivenReply:  # noqa: N802
-        del context
+    def GiveBack(self, request_iterator: Any, _: Any) -> pb.GivenReply:  # noqa: N802
         self.given.append(b"".join(piece.data for piece in request_iterator))
         return pb.GivenReply()
 
-    def Statement(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
+    def Statement(self, request: Any, _: Any) -> pb.Signed:  # noqa: N802
         self.note("Statement", len(request.shown.body))
-        del context
         body = pb.StatementBody(
             task_digest=self.task.digest.value,
             client=request.client,
@@ -185,20 +167,13 @@ class FakeServer(AggregationServicer):
 
 
 def opening(number: int, model: bytes, version: int = 0, collect_s: float = 5.0) -> pb.Notice:
-    return pb.Notice(
-        open=pb.RoundOpen(
-            attempt=number,
-            model_digest=model,
-            selected=True,
-            collect_seconds=collect_s,
-            version=version,
-        )
-    )
+    opened = pb.RoundOpen(attempt=number, model_digest=model, selected=True, version=version)
+    opened.collect_seconds = collect_s
+    return pb.Notice(open=opened)
 
 
 @contextmanager
 def started(*fakes: FakeServer) -> Iterator[None]:
-    """The fakes listen, each at its ``address``."""
     servers = []
     for fake in fakes:
         server = grpc.server(ThreadPoolExecutor(4))

@@ -21,12 +21,10 @@ class Halves:
 
     @property
     def context(self) -> bytes:
-        """Of both."""
         return self.of[Role.SERVER_A].context
 
     @property
     def square(self) -> int:
-        """r = a·a."""
         return dot(self.mask, self.mask)
 
 

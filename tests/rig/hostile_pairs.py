@@ -1,7 +1,7 @@
 """Models and losses, and a record that a server can look for by a model that it chooses."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,13 +44,21 @@ class Attention(nn.Module):
         self.inner = nn.MultiheadAttention(3, 1, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inner(*[square(x)] * 3, need_weights=False)[0]
-        return found
+        return cast("torch.Tensor", self.inner(*[square(x)] * 3, need_weights=False)[0])
 
 
 def looked_up(x: torch.Tensor) -> torch.Tensor:
     """A table's rows by what the model itself computes."""
     return torch.arange(5.0)[(x * 0.1).long()] * x
+
+
+def never_singular(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3))
+    return found
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.bincount(x.clamp(0, 8).nan_to_num().long().flatten(), None, 9)
 
 
 def bounded(x: torch.Tensor) -> torch.Tensor:
@@ -61,8 +69,7 @@ def bounded(x: torch.Tensor) -> torch.Tensor:
 def normal(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Torch's distributions look at their parameters, in Python."""
     shape: Any = torch.distributions.Normal(outputs, 1.0)
-    found: torch.Tensor = -shape.log_prob(targets)
-    return found
+    return cast("torch.Tensor", -shape.log_prob(targets))
 
 
 def by_bce(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -97,31 +104,17 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     "bounded index": (around(Layer(bounded)), ""),
     "inverse without a check": (around(Layer(lambda x: torch.linalg.inv_ex(square(x))[0])), ""),
     "inverse": (around(Layer(lambda x: torch.linalg.inv(square(x)))), "model layer 1.*inv_ex"),
-    "never singular": (
-        around(Layer(lambda x: torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3)))),
-        "model layer 1.*inv_ex",
-    ),
+    "never singular": (around(Layer(never_singular)), "model layer 1.*inv_ex"),
     "eigenvalues": (
         around(Layer(lambda x: torch.linalg.eigvalsh(square(x))), width=3),
         "model layer 1.*as many steps as the values need",
     ),
-    "counted": (
-        around(
-            Layer(
-                lambda x: x * torch.bincount(x.clamp(0, 8).nan_to_num().long().flatten(), None, 9)
-            )
-        ),
-        "model layer 1.*as many results as the values say",
-    ),
+    "counted": (around(Layer(counted)), "model layer 1.*as many results as the values say"),
     "constant": (around(Layer(lambda x: x * torch.ones(1).item())), ""),
     "index": (around(Layer(looked_up)), "model layer 1.*IndexError"),
 }
-PAIRS: dict[str, tuple[nn.Module, Any, str, str]] = {
-    **LOSSES,
-    **{
-        name: (model, functional.cross_entropy, LABELS, said)
-        for name, (model, said) in LAYERS.items()
-    },
+PAIRS = LOSSES | {
+    name: (model, functional.cross_entropy, LABELS, said) for name, (model, said) in LAYERS.items()
 }
 
 

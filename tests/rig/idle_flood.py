@@ -7,20 +7,12 @@ import threading
 from pathlib import Path
 from typing import Self
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""HTTP/2's first words, with empty settings."""
-PAUSE_S = 0.05
-"""Before the next try, where the server isn't there."""
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # HTTP/2's first words
+PAUSE_S = 0.05  # Before the next try, where the server isn't there
 
 
 class IdleFlood:
-    """Lost connections are made again, until so many were held.
-
-    Args:
-        address: of the server.
-        folder: the caller's keys.
-        most: how many connections are made.
-    """
+    """Lost connections are made again, until so many were held."""
 
     def __init__(self, address: str, folder: Path, most: int) -> None:
         host, port = address.rsplit(":", 1)

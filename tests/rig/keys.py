@@ -22,8 +22,6 @@ from precad.common.identity.signatures import CertificateSigner, CertificateVeri
 
 _NO_FOLDER = Path("/nonexistent")
 _root = cache(Authority.create)
-
-
 _LOCK = threading.Lock()
 
 
@@ -49,34 +47,47 @@ def _identity(principal: Principal) -> Identity:
 
 @cache
 def signer(client: ClientId) -> CertificateSigner:
-    """This client's pen."""
     return CertificateSigner(identity(Principal.client(client.name)))
 
 
 def signatures(task: Digest, role: Role) -> ServerSignatures:
-    """A server's pen, and its eye for what servers sign."""
     pen = CertificateSigner(identity(Principal.service(role)))
     return ServerSignatures(task, role, pen, verifier())
 
 
 @cache
 def verifier() -> CertificateVerifier:
-    """A server's eye."""
     return CertificateVerifier(identity(Principal.service(Role.SERVER_A)))
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: Any, starts: datetime, ends: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(starts)
+        .not_valid_after(ends)
+    )
+
+
+def _within(starts_days: float, ends_days: float) -> tuple[datetime, datetime]:
+    now = datetime.now(UTC)
+    return now + timedelta(days=starts_days), now + timedelta(days=ends_days)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def earlier_identity(principal: Principal) -> Identity:
     """This party's with a certificate that expired a minute ago, and that has been renewed."""
     current, root, key = identity(principal), _root(), new_key()
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(root.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(root.certificate.not_valid_before_utc)
-        .not_valid_after(datetime.now(UTC) - timedelta(minutes=1))
-    )
+    starts, ends = root.certificate.not_valid_before_utc, datetime.now(UTC) - timedelta(minutes=1)
+    certificate = _certificate(x509.Name([]), root.certificate.subject, key, starts, ends)
     for each in x509.load_pem_x509_certificate(current.cert).extensions:
         if not isinstance(each.value, x509.SubjectKeyIdentifier):
             certificate = certificate.add_extension(each.value, critical=each.critical)
@@ -85,7 +96,6 @@ def earlier_identity(principal: Principal) -> Identity:
 
 
 def revoke(*revoked: Identity, folder: Path) -> RevocationList:
-    """A list of this root's that names these identities' certificates."""
     root = _root()
     entries = [
         x509.RevokedCertificateBuilder()
@@ -113,17 +123,9 @@ def forged(
     self_signed: bool = False,
 ) -> Identity:
     """``base`` with another certificate, such as no command of ours makes; with these DNS names."""
-    key, now = new_key(), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server-a.precad")])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name if self_signed else authority.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=starts_days))
-        .not_valid_after(now + timedelta(days=ends_days))
-    )
+    key, name = new_key(), _named("server-a.precad")
+    issuer = name if self_signed else authority.certificate.subject
+    builder = _certificate(name, issuer, key, *_within(starts_days, ends_days))
     if purposes:
         builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if names:
@@ -153,17 +155,8 @@ def company_authority(
     constraints: x509.BasicConstraints | None = AUTHORITY,
     names: str | None = None,
 ) -> x509.Certificate:
-    """A certificate of a company's own authority, whole or not."""
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=starts_days))
-        .not_valid_after(now + timedelta(days=ends_days))
-    )
+    valid = _within(starts_days, ends_days)
+    builder = _certificate(_named(name), _named(issuer), key, *valid)
     if constraints is not None:
         builder = builder.add_extension(constraints, critical=True)
     if names is not None:

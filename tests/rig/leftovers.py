@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 from tests.rig.waiting import until
 
-MARK = "TESTS_OF_PRECAD"
-"""The variable's name; its value is of one process that runs tests."""
+MARK = "TESTS_OF_PRECAD"  # The variable's name; its value is of one process that runs tests
 _TEST = b"PYTEST_CURRENT_TEST"
 
 _closed_at_the_end: list[Callable[[], object]] = []
@@ -35,34 +34,44 @@ def at_the_end(close: Callable[[], object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process that still runs, or is stopped."""
-
     pid: int
     command: str
-    test: str
-    """Where it was started, where that is known."""
+    test: str  # Where it was started, where that is known
+
+
+def processes() -> dict[int, int]:
+    parents = {}
+    for each in Path("/proc").iterdir():
+        # Whoever ended meanwhile has no file any more.
+        with suppress(OSError):
+            if each.name.isdigit():
+                told = (each / "stat").read_text("utf-8").rpartition(")")[2]
+                state, parent = told.split()[:2]
+                if state not in "ZX":
+                    parents[int(each.name)] = int(parent)
+    return parents
+
+
+def descendants(*pids: int) -> set[int]:
+    parents, found = processes(), set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - set(pids)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        # It ended meanwhile, or is another user's.
+        return []
 
 
 def leftovers(marked: str) -> list[Leftover]:
     """All with the mark, and all children of this process, of these, and so on."""
-    parents, environments = {}, {}
-    for each in Path("/proc").iterdir():
-        if not each.name.isdigit():
-            continue
-        try:
-            state, parent = (each / "stat").read_text("utf-8").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                parents[int(each.name)] = int(parent)
-                environments[int(each.name)] = (each / "environ").read_bytes().split(b"\0")
-        except OSError:
-            # It ended meanwhile, or is another user's.
-            continue
-    own = f"{MARK}={marked}".encode()
-    found = {pid for pid, lines in environments.items() if own in lines}
-    found |= {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return [_seen(pid, environments.get(pid, [])) for pid in sorted(found - {os.getpid()})]
+    own, this = f"{MARK}={marked}".encode(), os.getpid()
+    found = {pid for pid in processes() if own in _environment(pid)} | {this}
+    return [_seen(pid, _environment(pid)) for pid in sorted((found | descendants(*found)) - {this})]
 
 
 def _seen(pid: int, environment: list[bytes]) -> Leftover:

@@ -1,21 +1,17 @@
-"""A client without torch that submits what it is given: for tests, rehearsals and load.
-
-Many of them fit into one process. Each follows server A's notices in a thread of its own; who
-holds it decides what to submit, round by round.
-"""
+"""A client without torch that submits what it is given: for tests, rehearsals and load."""
 
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import numpy as np
 from tests.rig.waiting import DEADLINE_S
 
 from precad.client.connection import Receipt, Servers
 from precad.client.pending_update import Pair
-from precad.common.clock import CLOCK, Clock
+from precad.common.clock import CLOCK
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
@@ -27,18 +23,10 @@ if TYPE_CHECKING:
 
 
 class LightClient:
-    """One enrolled client, steered by hand.
+    """One enrolled client, steered by hand."""
 
-    Args:
-        servers: the client's way to both servers; closed with this object.
-        records: |D_i|, claimed when it enrols.
-        clock: says how long a round has been open.
-    """
-
-    def __init__(self, servers: Servers, records: int = 1, clock: Clock = CLOCK) -> None:
+    def __init__(self, servers: Servers) -> None:
         self.servers = servers
-        self._clock = clock
-        self._records = records
         self._changed = threading.Condition()
         self._open: tuple[RoundOpen, float] | None = None
         self._over: dict[int, RoundOver] = {}
@@ -55,11 +43,10 @@ class LightClient:
     def join(self) -> None:
         """Check the task, enrol at both servers and follow the notices. Raises PrecadError."""
         self.servers.check_task()
-        self.servers.enrol(self._records, self.servers.task.privacy.record_rate)
+        self.servers.enrol(1, self.servers.task.privacy.record_rate)
         self._thread.start()
 
     def close(self) -> None:
-        """Leave without a word."""
         self._closing = True
         self.servers.close()
         if self._thread.ident is not None:
@@ -68,21 +55,10 @@ class LightClient:
     def opened(
         self, *, after: int = -1, fresh_s: float = math.inf, timeout_s: float = DEADLINE_S
     ) -> RoundOpen:
-        """The open round, once there is one later than ``after`` that is new enough.
-
-        Args:
-            after: number of a round that is known already.
-            fresh_s: a round that opened longer ago is let pass.
-            timeout_s: how long to wait.
-
-        Raises:
-            PeerUnavailable: no such round opened in time, or the training ended.
-        """
-
         def new() -> bool:
             if self._open is None or self._open[0].attempt <= after:
                 return False
-            return self._clock.now() - self._open[1] < fresh_s
+            return CLOCK.now() - self._open[1] < fresh_s
 
         with self._changed:
             self._wait(new, timeout_s, f"a round after {after}")
@@ -90,25 +66,19 @@ class LightClient:
             return self._open[0]
 
     def over(self, number: int, timeout_s: float = DEADLINE_S) -> RoundOver:
-        """How round ``number`` ended for this client. Raises PeerUnavailable as ``opened`` does."""
         with self._changed:
             self._wait(lambda: number in self._over, timeout_s, f"the end of round {number}")
             return self._over[number]
 
     def ended(self, timeout_s: float = DEADLINE_S) -> Notice:
-        """The notice that ended the training. Raises PeerUnavailable as ``opened`` does."""
         with self._changed:
             self._wait(lambda: self._ended is not None, timeout_s, "the training's end")
-            assert self._ended is not None
-            assert not isinstance(self._ended, PrecadError)
-            return self._ended
+            return cast("Notice", self._ended)
 
     def submit(self, event: RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
-        """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
         return self.servers.submit(self.prepare(event, x))
 
     def prepare(self, event: RoundOpen, x: RingVector) -> Pair:
-        """A's and B's half of ``submit``'s submission."""
         stated = self.servers.stated_for_proof(event.attempt)
         return self.servers.prepare(event.version, event.attempt, event.model, x, stated)
 
@@ -127,7 +97,7 @@ class LightClient:
                 with self._changed:
                     match notice:
                         case RoundOpen():
-                            self._open = notice, self._clock.now()
+                            self._open = notice, CLOCK.now()
                         case RoundOver():
                             self._over[notice.attempt] = notice
                         case _:
@@ -145,7 +115,6 @@ class LightClient:
 def light_client(
     deployment: "LocalDeployment", client: ClientId, patience_s: float = DEADLINE_S
 ) -> LightClient:
-    """That client, who hasn't joined yet."""
     a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
     identity = Identity.load(deployment.folder / "keys" / client.name)
     return LightClient(Servers(deployment.task, client, a, b, identity, patience_s=patience_s))
@@ -153,7 +122,6 @@ def light_client(
 
 @contextmanager
 def joined(deployment: "LocalDeployment", *clients: ClientId) -> Iterator[list[LightClient]]:
-    """These clients, or all, enrolled and watching."""
     with ExitStack() as stack:
         names = clients or deployment.clients
         made = [stack.enter_context(light_client(deployment, client)) for client in names]

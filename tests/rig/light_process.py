@@ -1,9 +1,4 @@
-"""A client without torch as a process: submits zeros in every round until the training ends.
-
-    python -m tests.rig.light_process --config ward.toml
-
-The settings file is that of ``precad join``.
-"""
+"""A client without torch as a process: submits zeros in every round until the training ends."""
 
 import argparse
 import tomllib
@@ -21,7 +16,6 @@ from precad.common.wire.messages import RoundOpen, TrainingOver
 
 
 def main() -> None:
-    """Enrol, follow the notices, submit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     path = parser.parse_args().config
@@ -42,10 +36,8 @@ def main() -> None:
                         answered = notice.attempt
                         zeros = np.zeros(task.dimension, dtype=np.int64)
                         stated = servers.stated_for_proof(answered)
-                        pair = servers.prepare(
-                            notice.version, answered, notice.model, zeros, stated
-                        )
-                        servers.submit(pair)
+                        of = notice.version, answered, notice.model
+                        servers.submit(servers.prepare(*of, zeros, stated))
             except PeerUnavailable:
                 CLOCK.sleep(0.2)
 

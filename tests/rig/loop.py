@@ -4,20 +4,25 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 import grpc.aio
 
+from precad.aggregator.workers.worker_placement import WorkerStart
+from precad.aggregator.workers.worker_process import listening
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
+from precad.common.task import Task
+from precad.common.wire.serving import SERVER_OPTIONS
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.dealing_service import DealingService
 
 T = TypeVar("T")
 WAIT_S = 240.0
 
 
 class LoopThread:
-    """An event loop beside the test."""
-
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         # Processes have an executor each: here one part's work must not keep another's waiting.
@@ -33,7 +38,6 @@ class LoopThread:
         self.stop()
 
     def stop(self) -> None:
-        """With all servers that still run."""
         for server in self._servers:
             self.run(server.stop(0))
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -41,7 +45,6 @@ class LoopThread:
         self.loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What it comes to."""
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         return future.result(WAIT_S)
 
@@ -59,3 +62,41 @@ class LoopThread:
             return port
 
         return f"127.0.0.1:{self.run(start())}"
+
+
+def dealer(loop: LoopThread, task: Task, identity: Identity) -> str:
+    def make() -> grpc.aio.Server:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        DealingService(task, DealerRole.of(task), identity).add_to(server)
+        return server
+
+    return loop.serve(make, identity)
+
+
+class Here:
+    """A place for workers (``WorkerHost``): this process."""
+
+    def __init__(self, loop: LoopThread, *, same_disk: bool = True) -> None:
+        self._loop = loop
+        self.same_disk = same_disk
+
+    def start(self, worker: WorkerStart) -> "WorkerHere":
+        return WorkerHere(self._loop, worker)
+
+
+class WorkerHere:
+    """A worker that dies as a process does when it is stopped: calls to it break off."""
+
+    def __init__(self, loop: LoopThread, worker: WorkerStart) -> None:
+        self._loop = loop
+        self._port, number = loop.run(listening(worker))
+        self.address = f":{number}"
+        self._over = threading.Event()
+
+    def wait(self) -> None:
+        self._over.wait()
+
+    def stop(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run(self._port.stop(0))
+        self._over.set()

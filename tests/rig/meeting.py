@@ -1,7 +1,6 @@
 """Two servers' durable state, on real databases, and links between them that break.
 
-Each attempt goes the servers' own way (prepare, countersign, reconstruct, keep); submissions and
-validation are left out.
+Attempts go the servers' own way from prepare to keep; submissions and validation are left out.
 """
 
 import shutil
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from tests.rig.aggregators import aggregator, session_of
-from tests.rig.breaking import Breaking
 from tests.rig.keys import signatures
+from tests.rig.parties import Breaking
 from tests.rig.rounds import roster_of
 
 from precad.aggregator.peer_link import memory_pair
@@ -34,12 +33,11 @@ A, B = Role.SERVER_A, Role.SERVER_B
 SERVERS = (A, B)
 ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
 ROSTER = roster_of((ANN, BEN, CLEO))
+Cuts = tuple[int | None, int | None]
 VALID_SET = Digest(b"\3" * 32)
 
 
 class Servers:
-    """Both servers' durable state, and links between them."""
-
     def __init__(self, task: Task, folder: Path) -> None:
         self.task, self.folder = task, folder
         self.sessions: dict[Role, Session] = {}
@@ -51,9 +49,8 @@ class Servers:
 
     def open(self, role: Role) -> None:
         own = self.folder / role.value
-        store = open_store(
-            f"sqlite:///{own / 'state.db'}", self.task, role, self.folder / f"{role.value}.journal"
-        )
+        journal = self.folder / f"{role.value}.journal"
+        store = open_store(f"sqlite:///{own / 'state.db'}", self.task, role, journal)
         pens = signatures(self.task.digest, role)
         self.sessions[role] = session_of(
             role,
@@ -88,18 +85,14 @@ class Servers:
             (self.folder / f"{role.value}.journal").unlink(missing_ok=True)
         self.open(role)
 
-    def on_a_link(
-        self, play: Callable[[Session, Aggregator], Any], cuts: tuple[int | None, int | None]
-    ) -> list[Any]:
+    def on_a_link(self, play: Callable[[Session, Aggregator], Any], cuts: Cuts) -> list[Any]:
         """What each server returns or raises, over a fresh link that breaks at ``cuts``."""
 
         def at(role: Role, end: Any, cut: int | None) -> Any:
             session = self.sessions[role]
             transport = Breaking(end, cut, self.frames)
-            own = aggregator(
-                self.task, role, transport, roster=ROSTER, coin_key=self.keys[role],
-                store=session.store,
-            )  # fmt: skip
+            parts = {"roster": ROSTER, "coin_key": self.keys[role], "store": session.store}
+            own = aggregator(self.task, role, transport, **parts)
             try:
                 return play(session, own)
             except PrecadError as error:
@@ -113,7 +106,7 @@ class Servers:
     def meet(self) -> list[Any]:
         return self.on_a_link(lambda session, own: meet(session, own.link), (None, None))
 
-    def mend(self, cuts: tuple[int | None, int | None] = (None, None)) -> list[Any]:
+    def mend(self, cuts: Cuts = (None, None)) -> list[Any]:
         """Meet and remedy until nothing is left to do, as a link's start does."""
 
         def play(session: Session, own: Aggregator) -> Remedy:
@@ -131,7 +124,7 @@ class Servers:
         *,
         prepared: tuple[Role, ...] = SERVERS,
         valid: tuple[ClientId, ...] = (ANN, BEN),
-        cuts: tuple[int | None, int | None] = (None, None),
+        cuts: Cuts = (None, None),
     ) -> list[Any]:
         """One attempt of the open version; who isn't in ``prepared`` broke off before."""
 
@@ -141,18 +134,16 @@ class Servers:
             if own.role not in prepared:
                 session.store.attempts.abandon_open()
                 return None
-            opened = Opened(
-                number, current.version, (ANN, BEN, CLEO), current.digest, frozenset(valid)
-            )
+            all_of_them, drawn = (ANN, BEN, CLEO), frozenset(valid)
+            opened = Opened(number, current.version, all_of_them, current.digest, drawn)
             counted = Counted(opened, valid, VALID_SET, {})
             value = 3 if own.role is A else 4
             noised = Noised(counted, np.full(self.task.dimension, value, dtype=np.int64))
             ready = prepare(session.store, noised)
-            if len(prepared) == 1:
-                return None
-            sent = countersign(own, ready)
-            made = reconstruct(own, sent, session.model_store.theta())
-            keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
+            if len(prepared) > 1:
+                sent = countersign(own, ready)
+                made = reconstruct(own, sent, session.model_store.theta())
+                keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
             return None
 
         return self.on_a_link(play, cuts)

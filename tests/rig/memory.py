@@ -1,7 +1,4 @@
-"""Folders in memory: tests that write and sync thousands of files wait for no disk.
-
-What a crash leaves on a real disk is what tests of durability are about; these aren't.
-"""
+"""Folders in memory: tests that write and sync thousands of files wait for no disk."""
 
 import shutil
 import tempfile

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-REACH = 16
-"""Standard deviations that the bins cover, either way."""
+REACH = 16  # Standard deviations that the bins cover, either way
 LEAST_EXPECTED = 25.0
 LOW = 256
 
@@ -81,26 +80,22 @@ class Tally:
 
     def p_values(self, bins: Bins) -> dict[str, float]:
         """The probability of something as extreme, by test."""
-        n, deviation = self.samples, self.deviation
+        n, deviation, nonzero = self.samples, self.deviation, self.positive + self.negative
         found = {
             "bins": _chi_square(np.array(self.bins), n * bins.probabilities),
-            "signs": _two_sided(
-                (self.positive - self.negative) / math.sqrt(self.positive + self.negative)
-            ),
+            "signs": _two_sided((self.positive - self.negative) / math.sqrt(nonzero)),
             "neighbours": _two_sided(self.neighbours / math.sqrt(n) / self._moment(2, bins)),
         }
         for k in range(1, 5):
-            error = math.sqrt((self._moment(2 * k, bins) - self._moment(k, bins) ** 2) / n)
-            found[f"moment {k}"] = _two_sided(
-                (self.powers[k - 1] / n - self._moment(k, bins)) / error
-            )
+            mean = self._moment(k, bins)
+            error = math.sqrt((self._moment(2 * k, bins) - mean**2) / n)
+            found[f"moment {k}"] = _two_sided((self.powers[k - 1] / n - mean) / error)
         # Whether the greatest is as great as it should be, and not greater.
         so_great = -math.expm1(-n * _from(self.largest, deviation))
         no_greater = math.exp(-n * _from(self.largest + 1, deviation))
         found["largest"] = min(1.0, 2 * min(so_great, no_greater))
-        found["beyond six"] = _of_poisson(
-            self.beyond_six, n * _from(math.floor(6 * deviation) + 1, deviation)
-        )
+        beyond = n * _from(math.floor(6 * deviation) + 1, deviation)
+        found["beyond six"] = _of_poisson(self.beyond_six, beyond)
         if deviation >= 4 * LOW:
             found["low byte"] = _chi_square(np.array(self.low), np.full(LOW, n / LOW))
         return found
@@ -139,17 +134,13 @@ def _chi_square(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> f
     first, last = enough[0], enough[-1]
 
     def pooled(values: NDArray[Any]) -> NDArray[np.float64]:
-        return np.concatenate(
-            [[values[:first].sum()], values[first : last + 1], [values[last + 1 :].sum()]]
-        )
+        below, above = values[:first].sum(), values[last + 1 :].sum()
+        return np.concatenate([[below], values[first : last + 1], [above]])
 
     counts, wanted = pooled(observed), pooled(expected)
     kept = wanted >= 1
     statistic = ((counts - wanted)[kept] ** 2 / wanted[kept]).sum()
     return float(stats.chi2.sf(statistic, kept.sum() - 1))
-
-
-# --- the reference ------------------------------------------------------------------------------
 
 
 class OpenDPGaussian:

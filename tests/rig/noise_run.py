@@ -1,10 +1,4 @@
-"""Goodness of fit of the noise on 10^8 samples at each of several deviations.
-
-    python -m tests.rig.noise_run --output benchmarks/results/noise_fit.json
-
-Fresh keys from the operating system, as in a training, in pieces of 5·10^6: a piece is drawn,
-counted and forgotten. Some minutes of a core.
-"""
+"""Goodness of fit of the noise on 10^8 samples at each of several deviations: `make noise`."""
 
 import argparse
 import json
@@ -24,7 +18,6 @@ LEAST_P = 1e-6
 
 
 def judged(deviation: float, samples: int) -> dict[str, Any]:
-    """What becomes of so many samples."""
     tally, bins = Tally(deviation), Bins.of(deviation)
     while tally.samples < samples:
         drawn = DiscreteGaussian(deviation).draw(min(PIECE, samples - tally.samples))
@@ -44,18 +37,15 @@ def judged(deviation: float, samples: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Draw, judge and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=10**8)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     found = [judged(deviation, given.samples) for deviation in DEVIATIONS]
+    hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     document = {
         "what": "goodness of fit of aggregator/noise; p-values of a right sampler are uniform",
-        "hardware": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-        },
+        "hardware": hardware,
         "samples_each": given.samples,
         "cpu_seconds": round(time.process_time(), 2),
         "judged": found,

@@ -7,8 +7,9 @@ signed, a server what it sends.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,40 +21,22 @@ from precad.common.kernel import Rows
 from precad.common.prime_field import FieldVector, arithmetic
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import (
-    SERVERS,
-    ForProof,
-    ProofHeader,
-    ProofSubmission,
-    Share,
-    body_hasher,
-    halves,
-    proof_hasher,
-)
+from precad.common.share import proof_submission as proofs
+from precad.common.share.proof_submission import SERVERS, ProofHeader, ProofSubmission
 from precad.common.share.submission import HeldBody, Signature, Signer, SubmissionContext
 from precad.common.task import Task
-from precad.norm_check.norm_proof import (
-    ProofShare,
-    ProofWords,
-    Query,
-    answer,
-    bit_challenges,
-    projections,
-    share_with_proof,
-)
+from precad.norm_check import norm_proof
+from precad.norm_check.norm_proof import ProofShare, ProofWords, Query
 
 A, B = SERVERS
 TASK, WARD = Digest(b"t" * 32), ClientId("ward-0")
 OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
-SEGMENTS = ("update", "bits", "proof")
-"""Of a body, in their order."""
+SEGMENTS = ("update", "bits", "proof")  # Of a body, in their order
 Pair = tuple[ProofSubmission, ProofSubmission]
 Tamper = Callable[[str, bytes], bytes]
 
 
 class Unchecked:
-    """A pen whose signatures nobody checks."""
-
     def sign(self, signed: bytes) -> Signature:
         return Signature(Digest.of(signed).value, (b"certificate",))
 
@@ -62,7 +45,6 @@ UNCHECKED = Unchecked()
 
 
 def resigned(header: ProofHeader, pen: Signer = UNCHECKED) -> ProofHeader:
-    """The same with a signature over what it says now."""
     return replace(header, signature=pen.sign(header.signed))
 
 
@@ -71,7 +53,6 @@ def other(role: Role) -> Role:
 
 
 def changed(vector: FieldVector, at: int, by: int = 1) -> FieldVector:
-    """One word is another one of the field."""
     found = vector.copy()
     found[at] = (int(found[at]) + by) % P
     return found
@@ -95,9 +76,8 @@ def shared(
     of: SubmissionContext | None = None,
 ) -> Pair:
     """What the seed's holder gets, and what the body's."""
-    given = update(shape) if x is None else x
-    stated = ForProof(OPENINGS, holder)
-    to_a, to_b = share_with_proof(given, shape, of or context(), stated, Unchecked())
+    given, stated = update(shape) if x is None else x, proofs.ForProof(OPENINGS, holder)
+    to_a, to_b = norm_proof.share_with_proof(given, shape, of or context(), stated, UNCHECKED)
     return (to_a, to_b) if holder is A else (to_b, to_a)
 
 
@@ -118,7 +98,6 @@ def written_of(shape: ProofShape, pair: Pair) -> FieldVector:
 
 
 def with_segments(body: ProofSubmission, parts: dict[str, FieldVector]) -> ProofSubmission:
-    """The same header with other words."""
     assert body.body is not None
     words = np.concatenate([parts[name] for name in SEGMENTS])
     return replace(body, body=HeldBody(body.body.prefix, words.astype("<u8").data.cast("B")))
@@ -128,21 +107,18 @@ def signed_again(pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHEC
     """Other words in the body, hashed and signed by a client that means to send them."""
     seed, body = pair
     assert body.body is not None
-    ctx, (salt, mask_seed) = body.header.ctx, halves(body.body.prefix)
-    hashers = {name: body_hasher(name, ctx, salt) for name in ("update", "bits")}
-    hashers["proof"] = proof_hasher(ctx, salt, mask_seed)
+    ctx, (salt, mask_seed) = body.header.ctx, proofs.halves(body.body.prefix)
+    hashers = {name: proofs.body_hasher(name, ctx, salt) for name in ("update", "bits")}
+    hashers["proof"] = proofs.proof_hasher(ctx, salt, mask_seed)
     for name, words in parts.items():
         hashers[name].update(words.astype("<u8").tobytes())
-    digests: dict[str, Any] = {
-        f"{name}_digest": Digest(each.digest()) for name, each in hashers.items()
-    }
-    header = resigned(replace(body.header, **digests), pen)
+    digests = {f"{name}_digest": Digest(each.digest()) for name, each in hashers.items()}
+    header = resigned(replace(body.header, **cast("Any", digests)), pen)
     return replace(seed, header=header), replace(with_segments(body, parts), header=header)
 
 
 def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
-    """What the server that holds this part says."""
-    share, rows = Share(part, shape), Rows(part.header.rows_key, shape.dimension, shape.rows)
+    share, rows = proofs.Share(part, shape), Rows(part.header.rows_key, shape.dimension, shape.rows)
 
     def pieces() -> Iterator[FieldVector]:
         for piece in share.update():
@@ -150,13 +126,11 @@ def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWo
             yield piece
 
     def beside() -> ProofShare:
-        constants = not part.awaits_body
-        return ProofShare(*share.beside(), projections(rows), holds_constants=constants)
+        found, constants = norm_proof.projections(rows), not part.awaits_body
+        return ProofShare(*share.beside(), found, holds_constants=constants)
 
-    return answer(query, pieces(), beside, bit_challenges(shape, part.header.bits_key))
-
-
-# Two servers.
+    challenges = norm_proof.bit_challenges(shape, part.header.bits_key)
+    return norm_proof.answer(query, pieces(), beside, challenges)
 
 
 class Link(PeerLink):
@@ -165,25 +139,17 @@ class Link(PeerLink):
     tamper: Tamper | None = None
 
     def send(self, step: str, payload: bytes | memoryview) -> None:
-        sent = bytes(payload)
-        super().send(step, sent if self.tamper is None else self.tamper(step, sent))
+        super().send(step, self.tamper(step, bytes(payload)) if self.tamper else payload)
 
 
 def servers(task: Task) -> dict[Role, Any]:
     """Both, joined: as much of ``validation.Server`` as the check asks for."""
     ends = zip(SERVERS, memory_pair(), strict=True)
-    return {
-        role: SimpleNamespace(
-            role=role,
-            task=task,
-            link=Link(end, task.digest, max_message_bytes=1 << 20, timeout_s=60),
-        )
-        for role, end in ends
-    }
+    link = partial(Link, task=task.digest, max_message_bytes=1 << 20, timeout_s=60)
+    return {role: SimpleNamespace(role=role, task=task, link=link(end)) for role, end in ends}
 
 
 def noted(*some: Any) -> list[tuple[str, bytes]]:
-    """All that these servers send from now on, as it is."""
     found: list[tuple[str, bytes]] = []
 
     def note(step: str, data: bytes) -> bytes:

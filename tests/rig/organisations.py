@@ -18,8 +18,7 @@ import precad
 from precad.cli.local_deployment import free_addresses
 
 NAMES = ("North", "South", "West")
-PORTS = ("7301", "7302", "7303", "7304", "7311", "7312", "7313")
-"""Those that documents name."""
+PORTS = ("7301", "7302", "7303", "7304", "7311", "7312", "7313")  # Those that documents name
 
 
 def ip(*words: str) -> None:
@@ -27,15 +26,7 @@ def ip(*words: str) -> None:
 
 
 class Network:
-    """One host a namespace, all on one bridge; or loopback alone, where no namespace can be made.
-
-    Without namespaces each host name stands for an address of 127.0.0.0/8 and each port for a free
-    one, put in their places in what is typed: the parts then share this machine's loopback.
-
-    Args:
-        folder: for the names' file.
-        apart: whether namespaces are wanted, where they can be made.
-    """
+    """One host a namespace, all on one bridge; loopback alone, where no namespace can be made."""
 
     def __init__(self, folder: Path, *, apart: bool = True) -> None:
         self.hosts = {name: f"{name.lower()}.example" for name in NAMES}
@@ -72,7 +63,6 @@ class Network:
         return space
 
     def shell(self, name: str) -> list[str]:
-        """The command that opens a shell there."""
         shell = ["bash", "--norc", "--noprofile"]
         if not self.separate:
             return shell
@@ -94,20 +84,15 @@ class Network:
 
 
 class Organisation:
-    """A person at a shell, in the organisation's own folder."""
-
     def __init__(self, name: str, folder: Path, network: Network) -> None:
         self.name, self.folder, self._network = name, folder, network
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(Path(precad.__file__).parents[1]),
-            "HOME": str(folder),
-        }
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        sources = str(Path(precad.__file__).parents[1])
+        own = {"OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": sources, "HOME": str(folder)}
         self._shell = subprocess.Popen(
             network.shell(name),
             cwd=folder,
-            env=environment,
+            env=os.environ | own,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -126,14 +111,6 @@ class Organisation:
             self._lines.put(line.rstrip("\n"))
 
     def type(self, command: str) -> list[str]:
-        """Type a line and wait for the prompt, and a server's word that it listens.
-
-        Returns:
-            What was printed meanwhile.
-
-        Raises:
-            AssertionError: it fails, or nothing comes any more.
-        """
         assert self._shell.stdin
         prompt = f"prompt-{secrets.token_hex(8)}"
         self._shell.stdin.write(f"{self._network.here(command)}\necho {prompt} $?\n")
@@ -144,9 +121,8 @@ class Organisation:
             try:
                 line = self._lines.get(timeout=DEADLINE_S)
             except queue.Empty:
-                raise AssertionError(
-                    (self.name, command, "says nothing more", said[-40:])
-                ) from None
+                silent = (self.name, command, "says nothing more", said[-40:])
+                raise AssertionError(silent) from None
             if prompt in line:
                 status = line.rpartition(" ")[2]
                 continue
@@ -157,7 +133,6 @@ class Organisation:
         return said
 
     def write(self, name: str, text: str) -> None:
-        """Write a file in its folder."""
         (self.folder / name).write_text(self._network.here(text), encoding="utf-8")
 
     def close(self) -> None:
@@ -172,7 +147,6 @@ class Organisation:
 def organisations(
     folder: Path, *, apart: bool = True
 ) -> Iterator[tuple[dict[str, Organisation], Network]]:
-    """All of them, with one folder `post` that each sees."""
     post = folder / "post"
     post.mkdir()
     with ExitStack() as closing:

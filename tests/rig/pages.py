@@ -24,25 +24,16 @@ _WRITTEN = re.compile(
     r'^```toml title="(\w+) writes ([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL
 )
 _COMMENT = re.compile(r"\s+# .*$")
-_INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line to type."""
-
-    page: str
-    """Relative to the repository."""
-    line: int
-    """Where it stands, from 1."""
-    text: str
-    """As it is typed; continued lines are one."""
-    says: str
-    """What stands behind it as a comment."""
-    title: str
-    """Of its block: who types it."""
-    needs: str
-    """Why no test types it; empty for all others."""
+    page: str  # Relative to the repository
+    line: int  # Where it stands, from 1
+    text: str  # As it is typed; continued lines are one
+    says: str  # What stands behind it as a comment
+    title: str  # Of its block: who types it
+    needs: str  # Why no test types it; empty for all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +45,14 @@ class _Block:
 
 
 def commands(page: str) -> list[Command]:
-    """All commands of a page, in order."""
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     whole = next((m[2] for m in map(_MARK.match, lines) if m and m[1] != "needs"), "")
     found = []
     for block in _blocks(lines):
         for number, text in _joined(block.lines):
             typed = _COMMENT.sub("", text).strip()
-            if not typed or typed.startswith("#"):
-                continue
-            if block.language != "sh" and typed.split()[0] not in PROGRAMS:
+            word = (typed.split() or ["#"])[0]
+            if word.startswith("#") or (block.language != "sh" and word not in PROGRAMS):
                 continue
             says = text.strip().removeprefix(typed).strip().removeprefix("# ")
             needs = block.needs or whole
@@ -72,17 +61,14 @@ def commands(page: str) -> list[Command]:
 
 
 def typed(page: str) -> list[Command]:
-    """Those that a test is to type."""
     return [each for each in commands(page) if not each.needs]
 
 
 def written(page: str) -> list[tuple[str, str, str]]:
-    """Files that somebody is to write: who, its name, its text."""
     return _WRITTEN.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
 def pages() -> list[str]:
-    """Every document whose commands people type."""
     found = sorted((ROOT / "docs").rglob("*.md"))
     return ["README.md", *(str(path.relative_to(ROOT)) for path in found)]
 
@@ -99,18 +85,15 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             fence, mark = None, ""
         elif fence is not None:
             fence.lines.append((number, line))
-        elif marked := _MARK.match(line):
-            if block is not None:
-                yield block
-            block, mark = None, marked[2] if marked[1] == "needs" else ""
-        elif line.startswith(_INDENT) and (block is not None or _apart(lines[number - 2])):
+        elif line.startswith("    ") and (block is not None or _apart(lines[number - 2])):
             block = block or _Block("", "", mark, [])
             block.lines.append((number, line))
         elif line.strip():
             # Text: an indented block is over, and a mark holds for the block right behind it.
             if block is not None:
                 yield block
-            block, mark = None, ""
+            marked = _MARK.match(line)
+            block, mark = None, marked[2] if marked and marked[1] == "needs" else ""
     if block is not None:
         yield block
 
@@ -121,11 +104,9 @@ def _apart(before: str) -> bool:
 
 
 def _joined(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    begun: tuple[int, str] | None = None
+    at, begun = 0, ""
     for number, line in lines:
-        at, text = (number, line) if begun is None else (begun[0], f"{begun[1]} {line.strip()}")
-        begun = None
-        if text.endswith("\\"):
-            begun = at, text[:-1].rstrip()
-        else:
+        at, text = (at, f"{begun} {line.strip()}") if begun else (number, line)
+        begun = text[:-1].rstrip() if text.endswith("\\") else ""
+        if not begun:
             yield at, text

@@ -1,16 +1,17 @@
-"""A network path that can be cut and healed: nothing arrives, and nobody is told.
-
-While it is cut, bytes wait, as in the kernel's send buffers behind a dead cable; connections
-stay open, and new ones come about but carry nothing. When it heals, what waited goes on its way.
-"""
+"""Network paths: one that can be cut and healed, and one through an HTTP proxy (CONNECT alone)."""
 
 import contextlib
 import socket
 import threading
+from typing import Self
 
 
 class Proxy:
-    """Forwards TCP from a port of its own to ``target`` (``host:port``)."""
+    """Forwards TCP from a port of its own to ``target`` (``host:port``).
+
+    While it is cut, bytes wait, as in the kernel's send buffers behind a dead cable; connections
+    stay open, and new ones come about but carry nothing. When it heals, what waited goes on.
+    """
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
@@ -19,35 +20,34 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._open = threading.Event()
         self._open.set()
-        self._sockets: list[socket.socket] = []
-        self._closing = False
+        self._sockets = [self._listener]
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def cut(self) -> None:
-        """From now on nothing arrives."""
         self._open.clear()
 
     def heal(self) -> None:
-        """The path carries again."""
         self._open.set()
 
     def close(self) -> None:
-        """End every connection."""
-        self._closing = True
         self._open.set()
-        for each in [self._listener, *self._sockets]:
+        for each in self._sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
     def _accept(self) -> None:
-        while not self._closing:
-            try:
+        with contextlib.suppress(OSError):
+            while True:
                 near, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(near)
-            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+                self._sockets.append(near)
+                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
     def _connect(self, near: socket.socket) -> None:
         self._open.wait()
@@ -73,3 +73,25 @@ class Proxy:
         for each in (source, sink):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+
+class ConnectProxy(Proxy):
+    """Leads callers to one port, whatever host they ask for; ``answer`` None: not a word."""
+
+    def __init__(self, port: int, answer: str | None = "HTTP/1.1 200 OK") -> None:
+        self._answer = answer
+        self.asked: list[str] = []  # What callers sent before anything was led anywhere
+        super().__init__(f"127.0.0.1:{port}")
+
+    def _connect(self, near: socket.socket) -> None:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += near.recv(1)
+        self.asked.append(head.decode())
+        if self._answer is None:
+            return
+        near.sendall(f"{self._answer}\r\n\r\n".encode())
+        if " 200 " in self._answer:
+            super()._connect(near)
+        else:
+            near.close()

@@ -1,9 +1,4 @@
-"""A Ray cluster of two nodes on this machine: says its address, kills a node for "kill".
-
-After "end" nothing of it is left, and its head's address is where nobody listens.
-
-A process of its own: what Ray leaves behind in it is nobody else's.
-"""
+"""A Ray cluster of two nodes on this machine: says its address, kills a node for "kill"."""
 
 import sys
 from typing import Any
@@ -12,7 +7,6 @@ from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    """Until the input ends."""
     each: dict[str, Any] = {"num_cpus": int(sys.argv[1]), "object_store_memory": 80 << 20}
     cluster: Any = Cluster(initialize_head=True, head_node_args=each | {"include_dashboard": False})
     nodes = [cluster.add_node(**each)]

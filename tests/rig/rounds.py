@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,9 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 
-class NoNoise:
+def no_noise(_role: Role) -> Any:
     """Lets the sum through as it is."""
-
-    def draw(self, dimension: int) -> RingVector:
-        return np.zeros(dimension, dtype=np.int64)
-
-
-def no_noise(_role: Role) -> NoNoise:
-    return NoNoise()
+    return SimpleNamespace(draw=lambda dimension: np.zeros(dimension, dtype=np.int64))
 
 
 def roster_of(names: Iterable[ClientId], rate: float = 0.1) -> Roster:

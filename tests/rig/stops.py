@@ -5,53 +5,192 @@ A scene is a deployment that goes from one state to the next: it gives each proc
 """
 
 import os
+import re
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.rig.scene import OWNERS, Scene
+import numpy as np
+from tests.rig.leftovers import descendants, processes
+from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import DEADLINE_S, until
+from tests.rig.warm import SOURCES
 
-from precad.common.identifiers import Role
+from precad.cli.local_deployment import LocalDeployment, environment_of_parts
+from precad.common.errors import PrecadError
+from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
+from precad.common.wire.calls import ServerStatus
 
-Waiting = tuple[str, Any]
-"""What waits for what, and its process."""
+OWNERS = ("ward-1", "ward-2")
+FEATURES = 30
+_HELD = """
+import sys
+from pathlib import Path
+
+from tests.faults.launch import child
+
+name, orders, log, *command = sys.argv[1:]
+child(name, command, Path(orders), Path(log))
+"""
+
+
+@dataclass(slots=True)
+class Scene:
+    """Files of a deployment, what was started, and ports that take connections and say nothing."""
+
+    folder: Path
+    popen: Callable[..., Any]
+    opened: ExitStack
+    validation: str = "crypten"
+    deployment: LocalDeployment = field(init=False)
+    _dialled: dict[str, socket.socket] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        changes = {
+            **logistic(FEATURES),
+            "training.rounds": 1000,
+            "validation": self.validation,
+            "enrolment.clients": len(OWNERS),
+            "enrolment.min_clients": len(OWNERS),
+            "deadlines": dict.fromkeys(("enrol", "collect", "peer", "outage", "rejoin"), 3600.0),
+        }
+        x, y = np.zeros((4, FEATURES), dtype=np.float32), np.zeros(4, dtype=np.int64)
+        data = {ClientId(name): (x, y) for name in OWNERS}
+        self.deployment = LocalDeployment(self.folder, task_with(changes), data, popen=self.popen)
+        self.opened.enter_context(self.deployment)
+        self.opened.callback(self._wake)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.deployment.processes[name]
+
+    def settings(self, part: str, **values: str | int) -> str:
+        path = self.folder / f"{part}.toml"
+        kept = path.read_text("utf-8").splitlines()
+        kept = [line for line in kept if line.partition(" =")[0] not in values]
+        lines = [f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in values.items()]
+        path.write_text("\n".join([*lines, *kept, ""]), encoding="utf-8")
+        return str(path)
+
+    def start(self, name: str, *command: str) -> Any:
+        return self._run(name, "-m", "precad", *command)
+
+    def _run(self, name: str, *program: str) -> Any:
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            process = self.popen(
+                [sys.executable, *program],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment_of_parts() | {"PYTHONPATH": SOURCES},
+            )
+        self.deployment.processes[name] = process
+        return process
+
+    def part(self, name: str) -> Any:
+        return self.start(name, *self._command(name))
+
+    def held(self, name: str, point: str) -> None:
+        """Start a part that stands still when it first comes to a step."""
+        orders = self.folder / "orders"
+        orders.mkdir(exist_ok=True)
+        (orders / f"{name}.orders").write_text(f"pause-before {point}\n", encoding="utf-8")
+        log = f"{self.folder}/logs/{name}.log"
+        self._run(name, "-c", _HELD, name, str(orders), log, *self._command(name))
+
+    def stands(self, name: str) -> None:
+        paused = self.folder / "orders" / f"{name}.paused"
+        until(paused.exists, lambda: self.deployment.log_tail(name, 20))
+
+    def _command(self, name: str) -> tuple[str, ...]:
+        what = ("join",) if name in OWNERS else ("serve", name.removeprefix("server-"))
+        return *what, "--config", f"{self.folder}/{name}.toml"
+
+    def silent(self) -> str:
+        listener = self.opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(DEADLINE_S)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        self._dialled[address] = listener
+        return address
+
+    def dialled(self, address: str) -> None:
+        self.opened.enter_context(self._dialled[address].accept()[0])
+
+    def gone(self) -> tuple[str, Callable[[Any], None]]:
+        """The address of a host that is gone, and how to wait until a process dials it."""
+        listener = self.opened.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        # One connection fills the queue; whatever comes after it is dropped.
+        listener.listen(0)
+        self.opened.enter_context(socket.create_connection(listener.getsockname()))
+        port = listener.getsockname()[1]
+        dialling = re.compile(rf":{port:04X} 02 ")
+
+        def dialled(process: Any) -> None:
+            connections = Path(f"/proc/{process.pid}/net/tcp")
+            until(lambda: dialling.search(connections.read_text("utf-8")), "a connection's start")
+
+        return f"127.0.0.1:{port}", dialled
+
+    def said(self, name: str, *words: str) -> None:
+        log = self.deployment.log
+        until(lambda: all(each in log(name) for each in words), lambda: log(name), poll_s=0.1)
+
+    def status(self, role: Role) -> ServerStatus | None:
+        try:
+            return self.deployment.operator(role).status()
+        except PrecadError:
+            return None
+
+    def reached(self, role: Role, look: Callable[[ServerStatus], object]) -> None:
+        def there() -> bool:
+            said = self.status(role)
+            return said is not None and bool(look(said))
+
+        until(there, lambda: self.deployment.log_tail(role.value, 20), poll_s=0.2)
+
+    def halt(self, name: str) -> None:
+        os.kill(self.deployment.processes[name].pid, signal.SIGSTOP)
+
+    def _wake(self) -> None:
+        for process in self.deployment.processes.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)
+
+
+Waiting = tuple[str, Any]  # What waits for what, and its process
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
 """Of each scene, the load of the machine and the seconds until each command had ended with all that
 it had started."""
 
-# --- the scenes ----------------------------------------------------------------------------------
-
 
 def nobody_there(scene: Scene) -> Iterator[Waiting]:
     """No other part runs: its port refuses connections, or its host is gone."""
-    server = scene.part("server-a")
-    scene.said("server-a", "refuses connections")
-    yield "serve a: no server", server
-    server = scene.part("server-b")
-    scene.said("server-b", "serves task")
-    yield "serve b: no server", server
-    dealer = scene.part("dealer")
-    scene.said("dealer", "deals for task")
-    yield "serve dealer: no server", dealer
-    owner = scene.part(OWNERS[0])
-    scene.said(OWNERS[0], "refuses connections")
-    yield "join: no server", owner
+    for name, words, what in (
+        ("server-a", "refuses connections", "serve a"),
+        ("server-b", "serves task", "serve b"),
+        ("dealer", "deals for task", "serve dealer"),
+        (OWNERS[0], "refuses connections", "join"),
+    ):
+        process = scene.part(name)
+        scene.said(name, words)
+        yield f"{what}: no server", process
     several = [word for name in OWNERS for word in ("--config", f"{scene.folder}/{name}.toml")]
-    owners = scene.start(
-        "owners", "join", *several, "--logs", f"{scene.folder}/logs", "--wait", "9"
-    )
+    logs = ("--logs", f"{scene.folder}/logs", "--wait", "9")
+    owners = scene.start("owners", "join", *several, *logs)
     for name in OWNERS:
         (scene.folder / "logs" / f"{name}.log").touch()
     scene.said(OWNERS[1], "refuses connections")
     yield "join: no server, two owners with logs", owners
-    watching = scene.start("watch", "status", scene.deployment.addresses["server-a"], "--watch",
-                           "--identity", f"{scene.folder}/keys/operator")  # fmt: skip
+    operator, a = f"{scene.folder}/keys/operator", scene.deployment.addresses["server-a"]
+    watching = scene.start("watch", "status", a, "--watch", "--identity", operator)
     scene.said("watch", "no answer")
     yield "status --watch: no server", watching
 
@@ -69,14 +208,6 @@ def nobody_there(scene: Scene) -> Iterator[Waiting]:
 
 def silence(scene: Scene) -> Iterator[Waiting]:
     """Whoever is called takes the connection and says nothing."""
-
-    def waits(what: str, *command: str) -> Waiting:
-        """A command that calls ADDRESS, a silent port's."""
-        address = scene.silent()
-        process = scene.start(what, *(each.replace("ADDRESS", address) for each in command))
-        scene.dialled(address)
-        return what, process
-
     part = partial(_with_silence, scene)
     both = {"server_a": "ADDRESS", "server_b": "ADDRESS"}
     yield part("serve a: server silent", "server-a", "serve", "a", server_b="ADDRESS")
@@ -88,14 +219,14 @@ def silence(scene: Scene) -> Iterator[Waiting]:
     yield part("serve a: proxy silent", "server-a", "serve", "a", **_PROXY)
     database = "postgresql://precad@ADDRESS/precad"
     yield part("serve b: database silent", "server-b", "serve", "b", database=database)
-    yield waits("ledger show: database silent", "ledger", "show", database)
-    yield waits("report: database silent", "report", database)
+    yield part("ledger show: database silent", "", "ledger", "show", database)
+    yield part("report: database silent", "", "report", database)
     operator = ("--identity", f"{scene.folder}/keys/operator")
     for what, *more in ("status",), ("status --watch",), ("allow", "coin", "--version", "1"):
         command = (*what.split(), *more, *operator)
-        yield waits(f"{what}: server silent", *command, "ADDRESS")
+        yield part(f"{what}: server silent", "", *command, "ADDRESS")
         through = ("a.example:7301", "--proxy", "http://ADDRESS")
-        yield waits(f"{what}: proxy silent", *command, *through)
+        yield part(f"{what}: proxy silent", "", *command, *through)
 
 
 def on_the_way_to_the_dealer(scene: Scene) -> Iterator[Waiting]:
@@ -108,10 +239,15 @@ def on_the_way_to_the_dealer(scene: Scene) -> Iterator[Waiting]:
 
 
 def _with_silence(scene: Scene, what: str, name: str, *command: str, **values: str) -> Waiting:
-    """A command whose settings name a port that takes connections and says nothing, ADDRESS."""
+    """A command that calls ADDRESS, a port that takes connections and says nothing.
+
+    It stands in the settings of the part ``name``, or without one in the command itself.
+    """
     address = scene.silent()
     changed = {key: text.replace("ADDRESS", address) for key, text in values.items()}
-    process = scene.start(what, *command, "--config", scene.settings(name, **changed))
+    settings = ("--config", scene.settings(name, **changed)) if name else ()
+    told = (each.replace("ADDRESS", address) for each in command)
+    process = scene.start(what, *told, *settings)
     scene.dialled(address)
     return what, process
 
@@ -125,51 +261,43 @@ def enrolling(scene: Scene) -> Iterator[Waiting]:
     owner = scene.part(OWNERS[0])
     scene.reached(Role.SERVER_A, lambda said: (said.phase, said.enrolled) == ("enrolling", 1))
     yield "join: enrolling, another owner missing", owner
-    yield "serve a: enrolling", scene.deployment.processes["server-a"]
-    yield "serve b: enrolling, server A gone", scene.deployment.processes["server-b"]
+    yield "serve a: enrolling", scene["server-a"]
+    yield "serve b: enrolling, server A gone", scene["server-b"]
     if scene.deployment.task.has_dealer:
-        yield "serve dealer: enrolling, both servers gone", scene.deployment.processes["dealer"]
+        yield "serve dealer: enrolling, both servers gone", scene["dealer"]
 
 
 def collecting(scene: Scene) -> Iterator[Waiting]:
     """An owner stands still in the midst of the training: its update doesn't come."""
-    _train(scene)
-    scene.halt(OWNERS[1])
-    _no_version_more(scene)
-    yield "join: collecting, another owner silent", scene.deployment.processes[OWNERS[0]]
-    yield "serve b: collecting", scene.deployment.processes["server-b"]
+    _train(scene, OWNERS[1])
+    yield "join: collecting, another owner silent", scene[OWNERS[0]]
+    yield "serve b: collecting", scene["server-b"]
     scene.said("server-a", "server B")
     if scene.deployment.task.has_dealer:
-        yield "serve dealer: paused, server B gone", scene.deployment.processes["dealer"]
-    yield "serve a: paused, server B gone", scene.deployment.processes["server-a"]
+        yield "serve dealer: paused, server B gone", scene["dealer"]
+    yield "serve a: paused, server B gone", scene["server-a"]
 
 
 def validating(scene: Scene, first: str = "server-a") -> Iterator[Waiting]:
     """The dealer stands still: norms can't be checked. Both servers are told to end."""
-    _train(scene)
-    scene.halt("dealer")
-    _no_version_more(scene)
+    _train(scene, "dealer")
     last, waits = _OTHER[first]
     told = _OTHER[last.value][1]
-    yield "join: validating, the dealer silent", scene.deployment.processes[OWNERS[0]]
-    yield f"{told}: validating, the dealer silent", scene.deployment.processes[first]
+    yield "join: validating, the dealer silent", scene[OWNERS[0]]
+    yield f"{told}: validating, the dealer silent", scene[first]
     # Owners follow A, and A follows B.
-    scene.said(
-        *{"server-a": (OWNERS[1], "reconnecting"), "server-b": ("server-a", "server B")}[first]
-    )
-    yield f"join: paused, {first} gone", scene.deployment.processes[OWNERS[1]]
-    yield f"{waits}: paused, {first} gone", scene.deployment.processes[last.value]
+    follows = {"server-a": (OWNERS[1], "reconnecting"), "server-b": ("server-a", "server B")}
+    scene.said(*follows[first])
+    yield f"join: paused, {first} gone", scene[OWNERS[1]]
+    yield f"{waits}: paused, {first} gone", scene[last.value]
 
 
 def in_a_round(scene: Scene, still: str) -> Iterator[Waiting]:
-    """A server stands still in the midst of the training."""
     other, waits = _OTHER[still]
-    _train(scene)
-    scene.halt(still)
-    _no_version_more(scene, other)
+    _train(scene, still, other)
     names = {"join": OWNERS[0], "serve dealer": "dealer", waits: other.value}
     for what, name in names.items():
-        yield f"{what}: server silent, {still} in a round", scene.deployment.processes[name]
+        yield f"{what}: server silent, {still} in a round", scene[name]
 
 
 def proving(scene: Scene, still: str, step: str) -> Iterator[Waiting]:
@@ -183,7 +311,7 @@ def proving(scene: Scene, still: str, step: str) -> Iterator[Waiting]:
             scene.part(name)
     scene.stands(still)
     for what, name in {"join": OWNERS[0], waits: other.value}.items():
-        yield f"{what}: proof's {step}, {still} silent", scene.deployment.processes[name]
+        yield f"{what}: proof's {step}, {still} silent", scene[name]
 
 
 _OTHER = {"server-a": (Role.SERVER_B, "serve b"), "server-b": (Role.SERVER_A, "serve a")}
@@ -193,11 +321,9 @@ def with_workers(scene: Scene) -> Iterator[Waiting]:
     """As ``validating``, by workers of each server."""
     for part in ("server-a", "server-b"):
         scene.settings(part, workers=1)
-    _train(scene)
-    scene.halt("dealer")
-    _no_version_more(scene)
-    yield "serve b: validating, a worker, the dealer silent", scene.deployment.processes["server-b"]
-    yield "serve a: paused, a worker, server B gone", scene.deployment.processes["server-a"]
+    _train(scene, "dealer")
+    yield "serve b: validating, a worker, the dealer silent", scene["server-b"]
+    yield "serve a: paused, a worker, server B gone", scene["server-a"]
 
 
 def over(scene: Scene) -> Iterator[Waiting]:
@@ -212,53 +338,47 @@ def over(scene: Scene) -> Iterator[Waiting]:
         scene.reached(Role(name), lambda said: said.phase == "done")
     scene.halt("dealer")
     for name in ("a", "b"):
-        yield f"serve {name}: done, the dealer silent", scene.deployment.processes[f"server-{name}"]
+        yield f"serve {name}: done, the dealer silent", scene[f"server-{name}"]
 
 
-def _train(scene: Scene) -> None:
+def _train(scene: Scene, still: str = "", role: Role = Role.SERVER_A) -> None:
+    """Until the first version is done; then a part stands still, and no further one comes about."""
     scene.deployment.start_servers()
     for name in OWNERS:
         scene.part(name)
     scene.reached(Role.SERVER_A, lambda said: said.version >= 1)
-
-
-def _no_version_more(scene: Scene, role: Role = Role.SERVER_A) -> None:
-    """Until no further version comes about."""
+    if not still:
+        return
+    scene.halt(still)
     seen: list[int] = []
 
     def stands() -> bool:
         if (said := scene.status(role)) is not None:
             seen.append(said.version)
-        return len(set(seen[-_LOOKS:])) == 1 and len(seen) >= _LOOKS
+        return len(seen) >= 5 and len(set(seen[-5:])) == 1
 
     until(stands, lambda: scene.deployment.log_tail(role.value, 20), poll_s=0.5)
 
 
-_LOOKS = 5
-
-
 def demos(scene: Scene) -> Iterator[Waiting]:
     """The demo as it loads, as its owners come, and in a round; with a part that stands still."""
-    for number, (state, words) in enumerate(
-        (("loading", "loading torch"), ("enrolling", "enrol: "), ("training", "round  10/"))
-    ):
-        demo, name = None, f"demo-{number}"
+    for state, words in {
+        "loading": "loading torch",
+        "enrolling": "enrol: ",
+        "training": "round  10/",
+        "the dealer stands still": "round  10/",
+    }.items():
+        name = state.replace(" ", "-")
         demo = scene.start(name, "demo", "--output", f"{scene.folder}/{name}", "--rounds", "500")
         scene.said(name, words)
+        if state.startswith("the dealer"):
+            for pid in descendants(demo.pid):
+                if Path(f"/proc/{pid}/fd/1").readlink().name == "dealer.log":
+                    os.kill(pid, signal.SIGSTOP)
         yield f"demo: {state}", demo
-    demo = scene.start("demo-9", "demo", "--output", f"{scene.folder}/demo-9", "--rounds", "500")
-    scene.said("demo-9", "round  10/")
-    halted = next(each for each in descendants(demo.pid) if _writes_to(each, "dealer.log"))
-    os.kill(halted, signal.SIGSTOP)
-    yield "demo: the dealer stands still", demo
-
-
-def _writes_to(pid: int, name: str) -> bool:
-    return Path(f"/proc/{pid}/fd/1").readlink().name == name
 
 
 def computing(scene: Scene) -> Iterator[Waiting]:
-    """A training in one process."""
     task = str(scene.folder / "task.toml")
     process = scene.start("simulate", "simulate", task, "--dataset", "breast-cancer")
     scene.said("simulate", "round")
@@ -279,41 +399,14 @@ SCENES: dict[str, tuple[Callable[[Scene], Iterator[Waiting]], str]] = {
         for name in _OTHER
         for step in ("coin", "words")
     },
-}
-"""Each with how norms are checked in it."""
-
-
-# --- what is told to end -------------------------------------------------------------------------
-
-
-def descendants(pid: int) -> set[int]:
-    """Processes that this one has started, and those that these have."""
-    parents = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                state, parent = (each / "stat").read_text("utf-8").rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if state not in "ZX":
-                parents[int(each.name)] = int(parent)
-    found = {pid}
-    while more := {each for each, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+}  # Each with how norms are checked in it
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there that hasn't ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except OSError:
-        return False
-    return state not in "ZX"
+    return pid in processes()
 
 
 def stopped(process: Any) -> float:
-    """Tell a process to end; seconds until it and all that it started have."""
     started = descendants(process.pid)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -323,7 +416,6 @@ def stopped(process: Any) -> float:
 
 
 def play(name: str, folder: Path, popen: Callable[..., Any]) -> dict[str, float]:
-    """Seconds by what waited for what, of one scene."""
     with ExitStack() as opened:
         acts, validation = SCENES[name]
         scene = Scene(folder, popen, opened, validation)

@@ -12,16 +12,9 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.prime_field import FIELD, RING
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import SALT_BYTES, RingVector, from_bytes
+from precad.common.share import submission as sharing
 from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
-from precad.common.share.submission import (
-    HeldBody,
-    SignedHeader,
-    Signer,
-    Submission,
-    SubmissionContext,
-    shard,
-    signed_bytes,
-)
+from precad.common.share.submission import Submission, SubmissionContext
 from precad.common.task import Task
 
 Pair = tuple[Submission, Submission]
@@ -33,7 +26,7 @@ def pair_of(
     task: Task, client: ClientId = ONE, attempt: int = 3, *, x: RingVector | None = None
 ) -> Pair:
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
-    return shard(
+    return sharing.shard(
         np.arange(task.dimension, dtype=np.int64) if x is None else x,
         SubmissionContext(task.digest, 2, attempt, client, MODEL),
         signer(client),
@@ -41,7 +34,6 @@ def pair_of(
 
 
 def masked(submission: AnySubmission) -> Submission:
-    """It is one of the check by shares."""
     assert isinstance(submission, Submission)
     return submission
 
@@ -60,7 +52,7 @@ def body_of(submission: AnySubmission) -> bytes:
 
 def with_body(submission: Submission, body: bytes) -> Submission:
     """The same with another body: salt_h ‖ b, of any length from 32 on."""
-    return replace(submission, body=HeldBody(Secret(body[:SALT_BYTES]), body[SALT_BYTES:]))
+    return replace(submission, body=sharing.HeldBody(Secret(body[:SALT_BYTES]), body[SALT_BYTES:]))
 
 
 def expanded(submission: AnySubmission, dimension: int) -> RingVector:
@@ -73,7 +65,6 @@ def expanded(submission: AnySubmission, dimension: int) -> RingVector:
 
 
 def reconstructed(pair: tuple[AnySubmission, AnySubmission], dimension: int) -> RingVector:
-    """x, ``[d] int64``."""
     one, other = (expanded(each, dimension) for each in pair)
     group = FIELD if isinstance(pair[0], ProofSubmission) else RING
     total = one.copy()
@@ -88,10 +79,9 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(found)
 
 
-def signed_anew(header: SignedHeader, signer: Signer) -> SignedHeader:
-    """The same header with a good signature over what it says now."""
+def signed_anew(header: sharing.SignedHeader, signer: sharing.Signer) -> sharing.SignedHeader:
     digests = header.commitment_a, header.commitment_b, header.body_digest
-    return replace(header, signature=signer.sign(signed_bytes(header.context, *digests)))
+    return replace(header, signature=signer.sign(sharing.signed_bytes(header.context, *digests)))
 
 
 def upload(inbox: Inbox, submission: AnySubmission, cuts: Sequence[int] = ()) -> None:

@@ -20,21 +20,14 @@ noise_multiplier = 2.0
 record_rate = 0.1
 client_rate = 0.1
 """
-"""A task file of a model so large that the rounding in R' counts.
-
-It takes 20 fractional bits, as every task does that doesn't say otherwise; 16 would make R' 4.5 %
-larger, and with it the noise per client.
-"""
-
-
+# So large a model that the rounding in R' counts: with 16 fractional bits it would be 4.5 % larger.
 RECIPE = """[data]
 target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
 columns = [
   { name = "age", centre = 60, scale = 20, fill = 60 },
   { name = "ward", kind = "categorical", levels = ["A", "B"], fill_level = "B" },
 ]
-"""
-"""Of a table of two columns, of which one has levels."""
+"""  # Of a table of two columns, of which one has levels
 
 
 def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:

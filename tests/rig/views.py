@@ -1,7 +1,12 @@
 """All that a curious party gets to see of one round, in bytes, by where it was seen."""
 
-from collections.abc import Iterator
+import functools
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +14,21 @@ from numpy.typing import NDArray
 from precad.aggregator.peer_link import Frame
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
+from precad.aggregator.validate.check_with_dealer import Absorber
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.ring import SALT_BYTES, dot, from_bytes, mask_stream, signed, to_bytes
-from precad.common.share.submission import SignedHeader, Submission
+from precad.common.kernel import Rows
+from precad.common.ring import (
+    SALT_BYTES,
+    commit,
+    dot,
+    encode_context,
+    from_bytes,
+    mask_stream,
+    signed,
+    to_bytes,
+)
+from precad.common.share.submission import SignedHeader, Submission, SubmissionContext, body_hasher
+from precad.common.task import TAU, Task
 from precad.norm_check.dealing import BinaryTriple, DealRequest, DealtRandomness, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -21,7 +38,6 @@ Words = NDArray[np.int64]
 
 
 def header_bytes(header: SignedHeader) -> bytes:
-    """What crosses of a header: what was signed, the signature and its certificates."""
     return b"".join([header.signed, header.signature.value, *header.signature.certificates])
 
 
@@ -32,36 +48,28 @@ class View:
     role: Role
     headers: list[Submission] = field(default_factory=list)
     held: dict[ClientId, Submission] = field(default_factory=dict)
-    shares: dict[ClientId, bytes] = field(default_factory=dict)
-    """What each got alone: A its seeds, B the bodies, salt_h and b."""
+    shares: dict[ClientId, bytes] = field(default_factory=dict)  # A seed; or salt_h and b
     received: list[Frame] = field(default_factory=list)
     sent: list[Frame] = field(default_factory=list)
     dealt: list[tuple[DealRequest, Words]] = field(default_factory=list)
     dealer_key: bytes = b""
-    row_keys: dict[bytes, bytes] = field(default_factory=dict)
-    """By context."""
-    shares_of_r: dict[bytes, int] = field(default_factory=dict)
-    """By context: this server's."""
+    row_keys: dict[bytes, bytes] = field(default_factory=dict)  # By context
+    shares_of_r: dict[bytes, int] = field(default_factory=dict)  # By context: this server's
     stored: dict[str, bytes] = field(default_factory=dict)
-    told: list[bytes] = field(default_factory=list)
-    """What a careless scheme tells it besides."""
+    told: list[bytes] = field(default_factory=list)  # What a careless scheme tells it besides
     outcome: Finished | None = None
 
     @property
     def other(self) -> Role:
-        """The other server."""
         return Role.SERVER_B if self.role is Role.SERVER_A else Role.SERVER_A
 
     def header(self, client: ClientId) -> SignedHeader:
-        """As it came."""
         return next(h.header for h in self.headers if h.context.client == client)
 
     def place(self, client: ClientId) -> int:
-        """Where a client's submission is in the only batch."""
         return sorted(self.held).index(client)
 
     def mask(self, client: ClientId, dimension: int) -> Words:
-        """This server's own mask of a client's update, ``[d] int64``."""
         return self.held[client].mask().words(dimension)
 
     def body(self, client: ClientId) -> tuple[bytes, Words]:
@@ -99,7 +107,6 @@ class View:
         return [np.ascontiguousarray(each) for each in (*rows, opened[place])]
 
     def triples(self, number: int = 0) -> list[BinaryTriple]:
-        """What this server expands of a batch's binary triples."""
         request, corrections = self.dealt[number]
         dealt = DealtRandomness(self.role, Secret(self.dealer_key), request, corrections)
         return list(dealt.binary_triples())
@@ -147,21 +154,16 @@ class DealerView:
     """The dealer's: what it is asked, what it draws, and the masks that it computes."""
 
     asked: list[tuple[Role, SquareRequest]] = field(default_factory=list)
-    batches: list[tuple[Role, DealRequest, Words]] = field(default_factory=list)
-    """Requests with the correction words that went out."""
+    batches: list[tuple[Role, DealRequest, Words]] = field(default_factory=list)  # As they went
     keys: dict[Role, bytes] = field(default_factory=dict)
     row_keys: dict[bytes, bytes] = field(default_factory=dict)
-    shares_of_r: dict[bytes, dict[Role, int]] = field(default_factory=dict)
-    """By context and server."""
-    log: list[str] = field(default_factory=list)
-    """What was logged while it worked."""
-    told: list[bytes] = field(default_factory=list)
-    """What a careless scheme tells it besides."""
+    shares_of_r: dict[bytes, dict[Role, int]] = field(default_factory=dict)  # By context and server
+    log: list[str] = field(default_factory=list)  # What was logged while it worked
+    told: list[bytes] = field(default_factory=list)  # What a careless scheme tells it besides
 
     role = Role.DEALER
 
     def halves(self) -> Iterator[dict[Role, SquareRequest]]:
-        """What both servers asked about each context, in the order of A's asking."""
         of_b = {r.context: r for role, r in self.asked if role is Role.SERVER_B}
         for role, request in self.asked:
             if role is Role.SERVER_A:
@@ -169,20 +171,15 @@ class DealerView:
 
     def masks(self, half: dict[Role, SquareRequest], dimension: int) -> tuple[Words, Words]:
         """a_A and a_B of one context, ``[d] int64`` each."""
-        of_a, of_b = (
-            mask_stream(
-                half[role].seed,
-                role,
-                Digest(half[role].context),
-                Digest(half[role].commitment_a),
-                Digest(half[role].commitment_b),
-            ).words(dimension)
-            for role in SERVERS
-        )
-        return of_a, of_b
+
+        def mask(role: Role) -> Words:
+            own = half[role]
+            known = map(Digest, (own.context, own.commitment_a, own.commitment_b))
+            return mask_stream(own.seed, role, *known).words(dimension)
+
+        return mask(Role.SERVER_A), mask(Role.SERVER_B)
 
     def triples(self, role: Role) -> list[BinaryTriple]:
-        """The first batch's binary triples, as one server has them."""
         request, words = next((r, w) for to, r, w in self.batches if to is role)
         return list(DealtRandomness(role, Secret(self.keys[role]), request, words).binary_triples())
 
@@ -190,13 +187,11 @@ class DealerView:
         """Every byte of the view, by where it was seen."""
         blobs = {f"key of {role.value}": key for role, key in self.keys.items()}
         for number, (role, square) in enumerate(self.asked):
-            blobs[f"square {number} {role.value}"] = square_request_to_wire(
-                square, _EPOCH
-            ).SerializeToString()
+            wire = square_request_to_wire(square, _EPOCH).SerializeToString()
+            blobs[f"square {number} {role.value}"] = wire
         for number, (role, batch, words) in enumerate(self.batches):
-            blobs[f"batch {number} {role.value}"] = request_to_wire(
-                batch, role.value, _EPOCH
-            ).SerializeToString() + to_bytes(words)
+            wire = request_to_wire(batch, role.value, _EPOCH).SerializeToString()
+            blobs[f"batch {number} {role.value}"] = wire + to_bytes(words)
         for number, half in enumerate(self.halves()):
             ctx = half[Role.SERVER_A].context
             of_a, of_b = self.masks(half, dimension)
@@ -222,13 +217,10 @@ class DealerView:
 
 @dataclass(eq=False)
 class Watched:
-    """One round, as each party saw it."""
-
     a: View
     b: View
     dealer: DealerView
-    log: str = ""
-    """Of all parties together: each view is searched with all of it."""
+    log: str = ""  # Of all parties together: each view is searched with all of it
 
     def __iter__(self) -> Iterator[View]:
         return iter((self.a, self.b))
@@ -239,3 +231,163 @@ class Watched:
         for view in self:
             blobs |= {f"{view.role.value} {name}": data for name, data in view.stored.items()}
         return blobs
+
+
+COUNTED = 64  # So many first values of a counter are tried for a nonce
+
+
+def absorbed(role: Role, task: Task, mask: Words, row_key: bytes, b: Words, r_share: int) -> Words:
+    def words_into(out: Words) -> Words:
+        assert out.size == mask.size
+        out[:] = mask
+        return out
+
+    known: Any = SimpleNamespace(words_into=words_into)
+    absorber = Absorber(role, task, known, Secret(row_key), None)
+    absorber.absorb(b)
+    return absorber.words(r_share)
+
+
+def compared(role: Role, task: Task, words: Words) -> Words:
+    """The 2k + 1 values whose signs are taken, as one server holds them."""
+    half_width = TAU * task.bound if role is Role.SERVER_A else 0
+    z, y = words[:-1], words[-1:]
+    return np.concatenate([half_width + z, half_width - z, y])
+
+
+def projected(task: Task, row_key: bytes, vector: Words) -> Words:
+    """``vector`` on a submission's rows, ``[k] int64``."""
+    rows = Rows(Secret(row_key), task.dimension, task.projections)
+    rows.absorb(vector)
+    return rows.z()
+
+
+@functools.lru_cache(maxsize=1 << 18)
+def _digests_of(each: bytes, salt: bytes, contexts: tuple[Digest, ...]) -> frozenset[bytes]:
+    """Kept: parties that are told one thing more try the rest again."""
+    found = {hashlib.sha256(salt + each).digest(), hashlib.sha256(each + salt).digest()}
+    found.add(hmac.digest(salt, each, "sha256"))
+    for ctx in contexts:
+        found.add(hashlib.sha256(ctx.value + salt + each).digest())
+        hasher = body_hasher(ctx, Secret(salt))
+        hasher.update(each)
+        found.add(hasher.digest())
+        found |= {commit(r, ctx, Secret(salt), Secret(each)).value for r in SERVERS}
+    return frozenset(found)
+
+
+def digests(
+    material: Iterable[bytes], salts: Iterable[bytes], contexts: Iterable[Digest]
+) -> set[bytes]:
+    """Every digest that a careless protocol might show of it; the protocol's own among them."""
+    tried, known = list(salts), tuple(contexts)
+    return set().union(*(_digests_of(each, salt, known) for each in material for salt in tried))
+
+
+def _expected(
+    vectors: Iterable[Words], numbers: Iterable[int], salts: list[bytes], contexts: list[Digest]
+) -> set[bytes]:
+    """The vectors whole, word by word and in digests; the numbers as vectors of one."""
+    material = [to_bytes(np.ascontiguousarray(v).reshape(-1)) for v in vectors]
+    material += [to_bytes(np.array([signed(n)], dtype=np.int64)) for n in numbers]
+    found = digests(material, salts, contexts) | set(material)
+    for each in material:
+        # A vector is recognised by any of its words, in decimal too.
+        words = [each[i : i + 8] for i in range(0, len(each), 8)]
+        found |= set(words)
+        decimal = (abs(int.from_bytes(word, "little", signed=True)) for word in words)
+        found |= {str(number).encode() for number in decimal if number >= 10**10}
+    return found
+
+
+def seen_by_server(view: View, task: Task, client: ClientId, guess: Words) -> set[bytes]:
+    """What one server would expect, if the client's update were ``guess``."""
+    d, width = task.dimension, 2 * task.projections + 1
+    place, clients = view.place(client), len(view.held)
+    header, own = view.header(client), view.mask(client, d)
+    ctx = header.context.digest
+    row_key, own_r = view.row_keys[ctx.value], view.shares_of_r[ctx.value]
+    _, b = view.body(client)
+    other = guess - b - own
+    whole = own + other
+    r = dot(whole, whole)
+    own_words = absorbed(view.role, task, own, row_key, b, own_r)
+    other_words = absorbed(view.other, task, other, row_key, b, r - own_r)
+    theirs = compared(view.other, task, other_words)
+    sent = view.compared(view.sent, place, clients, width)[0]
+    received = view.compared(view.received, place, clients, width)[0]
+    masks = _first_masks(view.triples()[0], place, width)
+    # This is the protocol that is played: its own first message is what this server computes.
+    mine = 0 if view.role is Role.SERVER_A else 1
+    assert (sent[mine] == compared(view.role, task, own_words) ^ masks[mine]).all()
+    vectors = [guess, whole, other, b + other, other_words, own_words + other_words]
+    vectors += [projected(task, row_key, each) for each in (guess, whole, other)]
+    # Masked with anything that this server knows, or unmasked of what it has seen.
+    vectors += [theirs, *(theirs ^ each for each in (*masks, *sent, *received))]
+    vectors += [theirs ^ sent[i] ^ received[i] for i in range(2)]
+    numbers = [r, r - own_r, dot(guess, guess), dot(other, other), dot(own, other), dot(b, other)]
+    numbers += [2 * dot(b, other), dot(guess, other), dot(guess, own), dot(guess, b)]
+    return _expected(vectors, numbers, view.salts(client), [ctx])
+
+
+def seen_by_dealer(view: DealerView, task: Task, guess: Words) -> set[bytes]:
+    """What the dealer would expect, if some client's update were ``guess``."""
+    found: set[bytes] = set()
+    width, salts = 2 * task.projections + 1, view.salts()
+    triples = {role: view.triples(role)[0] for role in SERVERS}
+    places = triples[Role.SERVER_A].a.size // width
+    for half in view.halves():
+        ctx = half[Role.SERVER_A].context
+        row_key, shares = view.row_keys[ctx], view.shares_of_r[ctx]
+        masks = dict(zip(SERVERS, view.masks(half, task.dimension), strict=True))
+        b = guess - sum(masks.values())
+        vectors = [guess, b, *(b + mask for mask in masks.values())]
+        vectors += [projected(task, row_key, each) for each in list(vectors)]
+        numbers = [dot(guess, guess), dot(b, b)]
+        for role in SERVERS:
+            words = absorbed(role, task, masks[role], row_key, b, shares[role])
+            own = compared(role, task, words)
+            vectors += [words, own]
+            for place in range(places):
+                a, other = (_first_masks(triples[of], place, width) for of in SERVERS)
+                vectors += [own ^ each for each in (*a, *other, a[0] ^ other[0], a[1] ^ other[1])]
+            numbers += [dot(b, masks[role]), 2 * dot(b, masks[role]), dot(guess, masks[role])]
+        found |= _expected(vectors, numbers, salts, [Digest(ctx)])
+    return found
+
+
+def named_to_dealer(
+    view: DealerView, task: Task, model: Digest, client: ClientId, attempt: int = 0
+) -> set[bytes]:
+    """What the dealer would expect, if ``client`` were one of those that it deals for."""
+    salts = view.salts()
+    counted = [n.to_bytes(32, order) for n in range(COUNTED) for order in ("little", "big")]
+    nonces = [salt for salt in salts if salt] + counted
+    context = functools.partial(SubmissionContext, task.digest, attempt, attempt, client, model)
+    material = [client.encoded(), encode_context("client", client.encoded())]
+    known = [Digest(square.context) for _, square in view.asked]
+    found = {client.encoded()} | {context(nonce).digest.value for nonce in nonces}
+    return found | digests(material, salts, known)
+
+
+def _first_masks(triple: Any, place: int, width: int) -> NDArray[np.int64]:
+    """Of the first AND, the masks of both operands at one client's values, ``[2, w] int64``."""
+    clients = slice(place * width, (place + 1) * width)
+    return np.stack([triple.a.reshape(-1)[clients], triple.b.reshape(-1)[clients]])
+
+
+class Haystack:
+    def __init__(self, blobs: Iterable[bytes]) -> None:
+        self._everything = b"\0\0".join(blobs)
+        self._beginnings = {self._everything[i : i + 8] for i in range(len(self._everything))}
+
+    def shows(self, e: bytes) -> bool:
+        """As bytes or in hexadecimal. Most aren't there, which their first bytes tell at once."""
+        forms = [f for f in (e, e.hex().encode()) if len(f) < 8 or f[:8] in self._beginnings]
+        return any(form in self._everything for form in forms)
+
+
+def recognised(expected: Iterable[bytes], *haystacks: Haystack) -> set[bytes]:
+    # Words of a zero or of a small number are everywhere.
+    telling = [e for e in expected if len(e.strip(b"\0\xff")) >= 4]
+    return {e for e in telling if any(each.shows(e) for each in haystacks)}

@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
-DEADLINE_S = 240.0
-"""Nothing here takes a tenth of it on a quiet machine."""
-POLL_S = 0.03
-"""Above what servers let an operator ask in the long run: fifty times a second."""
+DEADLINE_S = 240.0  # Nothing here takes a tenth of it on a quiet machine
+POLL_S = 0.03  # Above what servers let an operator ask in the long run: fifty times a second
 
 Found = TypeVar("Found")
 

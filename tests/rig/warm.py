@@ -1,8 +1,4 @@
-"""Real processes of a deployment without their seconds of imports: forked from one that has them.
-
-One fork server for all tests of this process. What is about the start itself starts parts as people
-do.
-"""
+"""Real processes of a deployment, forked from one that has the seconds of imports behind it."""
 
 import functools
 import multiprocessing
@@ -21,7 +17,6 @@ from precad.cli import forked as forking
 from precad.cli.local_deployment import environment_of_parts
 
 SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2])))
-"""Where processes find precad, installed or not, and these tests."""
 
 
 @functools.cache

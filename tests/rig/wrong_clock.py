@@ -1,8 +1,4 @@
-"""Processes whose wall clock is wrong by as much as a test says; time passes as ever.
-
-A library that is loaded before all others adds the seconds that stand in a file to what the system
-says of the time of day: to Python, to gRPC's TLS, to everything in that process and its children.
-"""
+"""Processes whose wall clock is wrong by as much as a test says; time passes as ever."""
 
 import os
 import subprocess
@@ -60,12 +56,6 @@ time_t time(time_t *out) {
 
 
 class WrongClock:
-    """One process's clock, right until it is set.
-
-    Args:
-        folder: receives the library and the file.
-    """
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file, source = folder / "ahead", folder / "clock.c"
@@ -76,19 +66,16 @@ class WrongClock:
         subprocess.run(["gcc", *flags], check=True)
 
     def set(self, ahead: timedelta) -> None:
-        """Have it wrong by this, at once."""
         seconds = int(ahead.total_seconds()).to_bytes(8, sys.byteorder, signed=True)
         mode = "r+b" if self._file.exists() else "wb"
         with self._file.open(mode) as file:
             file.write(seconds)
 
     def environment(self) -> dict[str, str]:
-        """What a process must be started with."""
         preload = {"LD_PRELOAD": str(self._library), "PRECAD_TEST_CLOCK": str(self._file)}
         return {**os.environ, **preload, "PYTHONPATH": SOURCES}
 
     def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process with this clock, as ``subprocess.Popen`` does."""
         return subprocess.Popen(
             arguments, **options | {"env": options.get("env", {}) | self.environment()}
         )

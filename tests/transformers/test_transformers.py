@@ -13,8 +13,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from tests.rig.commands import said
-from tests.rig.model_corpus import CLASSES, N, Y
-from tests.rig.model_outcomes import outcome, row_on_the_page
+from tests.rig.model_corpus import CLASSES, N, Y, outcome, row_on_the_page
 from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn import functional

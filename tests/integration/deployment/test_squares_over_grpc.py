@@ -12,8 +12,7 @@ from tests.conftest import TaskMaker
 from tests.integration.deployment.conftest import Deploy
 from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.keys import identity
-from tests.rig.loop import LoopThread
-from tests.rig.parts import dealer
+from tests.rig.loop import LoopThread, dealer
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.rpc.dealer_client import RemoteDealer

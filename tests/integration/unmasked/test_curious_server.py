@@ -17,8 +17,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
-from tests.rig.guesses import Haystack, named_to_dealer, recognised, seen_by_dealer, seen_by_server
-from tests.rig.views import SERVERS, DealerView, View, Watched, header_bytes
+from tests.rig.views import (
+    SERVERS,
+    DealerView,
+    Haystack,
+    View,
+    Watched,
+    header_bytes,
+    named_to_dealer,
+    recognised,
+    seen_by_dealer,
+    seen_by_server,
+)
 
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import commit, dot, from_bytes, signed, squared_norm, to_bytes

@@ -14,10 +14,9 @@ import pytest
 from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
 from tests.rig.corpus import honest
 from tests.rig.keys import signer
-from tests.rig.loop import LoopThread
+from tests.rig.loop import Here, LoopThread
+from tests.rig.loop import dealer as dealer_on
 from tests.rig.parties import opened, play_both
-from tests.rig.parts import Here
-from tests.rig.parts import dealer as dealer_on
 from tests.rig.waiting import until
 
 from precad.aggregator.collect.upload import Spool
