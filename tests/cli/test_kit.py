@@ -298,19 +298,14 @@ def offered(agreed: Path, principal: Principal, request: Path, name: str = "offe
     return Deployment.open(agreed / "root").issue(principal, out=agreed / name, request=request)
 
 
-def test_what_is_read_out_of_a_request_is_its_keys(agreed: Path) -> None:
-    party = Principal.client("ward-3")
-    shown = [
-        precad("keys", "show", create_request(agreed / name, party)).stdout for name in ("x", "y")
-    ]
-    assert all(text.startswith("ward-3.client.precad: asks for a certificate\n") for text in shown)
-    assert shown[0] != shown[1]
-
-
 def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> None:
     keys = unpacked(agreed, "server-a") / "keys"
     a, b = (Principal.service(role) for role in (Role.SERVER_A, Role.SERVER_B))
     request = create_request(keys, a)
+    # What is read out of a request is its key's.
+    shown = [precad("keys", "show", each).stdout for each in (request, create_request(agreed, a))]
+    assert all(text.startswith("server-a.precad: asks for a certificate\n") for text in shown)
+    assert shown[0] != shown[1]
     before = texts_of(keys)
     another_key = offered(agreed, a, create_request(agreed / "elsewhere", a), "another-key")
     with pytest.raises(Misconfiguration, match="belongs to another certificate"):

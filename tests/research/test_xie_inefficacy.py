@@ -8,21 +8,10 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, rdp
 from matplotlib.figure import Figure
 from research.datasets import DataSet, load
 from research.datasets.partition import by_owner
-from research.papers.xie_inefficacy import (
-    published_bound,
-    published_fewest,
-    sound_bound,
-    sound_fewest,
-)
+from research.papers import xie_inefficacy as xie
 from research.papers.xie_levels import TWEETERS, USER_SETTINGS, USERS, two_labels
 from research.poisoning import ATTACKS, poisoned
-from research.printed.algorithms import (
-    ParallelAccount,
-    attained_epsilon,
-    dopamine,
-    insdp_fedsgd,
-    userdp_fedavg,
-)
+from research.printed import algorithms
 from research.printed.fixed_size import fixed_size_epsilon, mironov_epsilon
 from research.printed.printed_certificates import xie_corollary_1
 from research.printed.printed_privacy import xie_proposition_1, xie_table
@@ -40,21 +29,21 @@ def clean(losses: list[float]) -> Result:
 
 
 def test_the_printed_bound_is_the_papers_and_corollary_1_inverts_it() -> None:
-    assert published_bound(0.4, 0.5, 0.0029, 0.5, 0) == 0.4
-    k = published_fewest(0.4, 0.5, 0.0029, 0.5, 2.0)
+    assert xie.published_bound(0.4, 0.5, 0.0029, 0.5, 0) == 0.4
+    k = xie.published_fewest(0.4, 0.5, 0.0029, 0.5, 2.0)
     assert k == pytest.approx(xie_corollary_1(0.4, 0.5, 2.0, 0.5, 0.0029))
     scaled = np.exp(-k * 0.5)
     reached = scaled * 0.4 - (1 - scaled) / np.expm1(0.5) * 0.0029 * 0.5
-    assert (reached, published_bound(0.4, 0.5, 0.0029, 0.5, 100)) == (pytest.approx(0.2), 0)
+    assert (reached, xie.published_bound(0.4, 0.5, 0.0029, 0.5, 100)) == (pytest.approx(0.2), 0)
 
 
 def test_the_sound_bound_pays_for_what_is_not_known_and_ends_the_fewest() -> None:
     few, many = clean([2.0, 2.2] * 20), clean([2.0, 2.2] * 500)
     for k in (0, 1, 3):
-        assert sound_bound(few, USERS, k) < sound_bound(many, USERS, k) < 2.1
-    fewest = sound_fewest(many, USERS, 2.0)
+        assert xie.sound_bound(few, USERS, k) < xie.sound_bound(many, USERS, k) < 2.1
+    fewest = xie.sound_fewest(many, USERS, 2.0)
     assert fewest is not None
-    start, before, there = (sound_bound(many, USERS, k) for k in (0, fewest - 1, fewest))
+    start, before, there = (xie.sound_bound(many, USERS, k) for k in (0, fewest - 1, fewest))
     assert there <= start / 2 < before
 
 
@@ -67,7 +56,7 @@ def test_an_attack_by_many_lowers_the_measured_loss_and_stays_above_the_bound() 
         found[k] = Result(cell, figure.measure(cell, Surroundings()), 1.0)
     losses = {k: float(np.mean(r.values["losses"])) for k, r in found.items()}
     assert losses[60] < 0.9 * losses[0]
-    assert sound_bound(found[0], USERS, 60) < losses[60]
+    assert xie.sound_bound(found[0], USERS, 60) < losses[60]
 
 
 def test_so_many_records_are_poisoned_and_those_of_other_labels_first() -> None:
@@ -157,11 +146,11 @@ def exact(event: SampledGaussian) -> float:
 
 def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
     step: dict[str, Any] = {"user_rate": 0.1, "noise_multiplier": 1.0, "rounds": 3}
-    poisson = userdp_fedavg(sampling=Sampling.POISSON, **step)
-    fixed = userdp_fedavg(sampling=Sampling.FIXED_SIZE, **step)
+    poisson = algorithms.userdp_fedavg(sampling=Sampling.POISSON, **step)
+    fixed = algorithms.userdp_fedavg(sampling=Sampling.FIXED_SIZE, **step)
     assert poisson.effective_noise_multiplier == 1.0
     assert fixed.effective_noise_multiplier == 0.5
-    attained = attained_epsilon(rate=0.1, clip_noise_multiplier=1.0, steps=3, delta=1e-5)
+    attained = algorithms.attained_epsilon(rate=0.1, clip_noise_multiplier=1.0, steps=3, delta=1e-5)
     printed = xie_table(rate=0.1, noise_multiplier=1.0, steps=3, delta=1e-5)
     assert exact(poisson) < printed.value < attained.lower <= fixed_size_epsilon(fixed, 1e-5)
 
@@ -171,18 +160,18 @@ def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> Non
     common["rounds"] = 200
     printed = xie_proposition_1(**common, user_rate=1 / 3, delta=1e-5)
     poisson, fixed = (
-        insdp_fedsgd(**common, sampling=sampling, users=30)
+        algorithms.insdp_fedsgd(**common, sampling=sampling, users=30)
         for sampling in (Sampling.POISSON, Sampling.FIXED_SIZE)
     )
     assert poisson.noise_multiplier == pytest.approx(3 * 10**0.5)
-    assert exact(poisson) < exact(dopamine(**common, sampling=Sampling.POISSON))
+    assert exact(poisson) < exact(algorithms.dopamine(**common, sampling=Sampling.POISSON))
     assert printed.value < fixed_size_epsilon(fixed, 1e-5)
     assert "drawn together" in printed.flaw
 
 
 def test_insdp_fedavg_is_the_maximum_over_users_and_spends_only_on_who_ran() -> None:
     step = poisson_gaussian(rate=0.04, noise_multiplier=2.0)
-    account = ParallelAccount()
+    account = algorithms.ParallelAccount()
     assert account.epsilon(1e-5) == 0
     for user in "abb":
         account.charge(user, step.times(25))
