@@ -150,20 +150,6 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
     ]
 
 
-def test_each_line_is_drawn_over_the_one_before() -> None:
-    out = Terminal()
-    watched(reply(1, "training"), reply(4, "done", rejected={"absent": 2}), out=out)
-    assert out.screen() == [
-        "server-a, wards",
-        "done: round 4 of 4, 1.7 s each",
-        "━" * 60,
-        "3 owners enrolled, each took part 4 to 4 times",
-        "rejected: absent 2",
-        "0.0 MB sent and received",
-        "model 0000000000000000…, projections by numpy",
-    ]
-
-
 def test_what_a_server_says_moves_no_cursor() -> None:
     for out in (Terminal(), io.StringIO()):
         shown = watched(reply(1, "stopped", error="\x1b[2J\x1b]0;x\x07[red]gone[/]"), out=out)
