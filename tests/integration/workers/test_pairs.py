@@ -218,7 +218,7 @@ def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) ->
     outcomes = [sites[1].in_process(halves)]
     for workers, site in sites.items():
         outcomes.append(site.play(halves))
-        assert site.spent[A]._spent == {(0, batch) for batch in range(workers)}
+        assert site.spent[A] == {(0, batch) for batch in range(workers)}
     for outcome in outcomes:
         sites[1].check_sum(outcome)
         for mine, first in zip(outcome, outcomes[0], strict=True):
@@ -263,7 +263,7 @@ def test_a_pair_that_is_lost_before_costs_nothing(hire: Hire, role: Role) -> Non
         until(lambda: pairs._links[1].error is not None, "the loss is noticed")
 
     site.check_sum(site.play(site.halves(), disturb=lose_one, early=False))
-    assert site.spent[A]._spent == site.spent[B]._spent == {(0, 0)}
+    assert site.spent[A] == site.spent[B] == {(0, 0)}
 
 
 def refusal(site: Site, keys: Path, caller: str, call: str) -> grpc.StatusCode | None:

@@ -14,7 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
-from tests.rig.stops import descendants, runs
+from tests.rig.leftovers import descendants
+from tests.rig.stops import runs
 from tests.rig.waiting import until as wait_until
 
 from precad.aggregator.workers import worker_placement
