@@ -77,8 +77,6 @@ class Trained:
         if group_size("absent", request.absent) and unit is not Unit.CLIENT:
             raise Misconfiguration("absent", request.absent, "only clients are absent")
         if request.runs:
-            if not request.sources:
-                raise Misconfiguration("runs", "none", "name the folders of finished runs")
             typed |= {"--sampling": request.sampling, "--soundness-bits": bits}
             for name, value in typed.items():
                 if value is not None:

@@ -14,6 +14,7 @@ from rich.console import Group
 from precad.cli import forked
 from precad.cli.local_deployment import environment_of_parts
 from precad.cli.main import AsJson, command, print_json
+from precad.common.errors import Misconfiguration
 from precad.common.terminal import Bar, Table, plain, say, upper
 
 if TYPE_CHECKING:
@@ -71,13 +72,15 @@ def demo(request: DemoRequest) -> None:
     forked.begin(environment_of_parts())
     import torch  # noqa: PLC0415
 
-    from precad.cli.demo_run import refuse_full, run  # noqa: PLC0415
+    from precad.cli.demo_run import run  # noqa: PLC0415
     from precad.cli.demo_training import make_scenario  # noqa: PLC0415
 
     # As each part has: they share this machine's cores, and the owners' wait is measured here.
     torch.set_num_threads(1)
     folder = request.output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
-    refuse_full(folder)
+    if folder.exists() and any(folder.iterdir()):
+        remedy = "isn't empty; name another folder or remove this one"
+        raise Misconfiguration("--output", str(folder), remedy)
     scenario = make_scenario(request)
     announce(out, scenario)
     outcome, result = run(scenario, folder, Display(out, scenario))

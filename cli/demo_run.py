@@ -17,7 +17,7 @@ from precad.cli.demo_training import Outcome, Scenario
 from precad.cli.local_deployment import LocalDeployment
 from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
 from precad.common.wire.calls import ServerStatus
@@ -47,7 +47,6 @@ def run(
         deployment.start_clients()
         evaluation = demo_training.Evaluation(scenario)
         server_a = deployment.operator(Role.SERVER_A)
-        _wait_until_serving(deployment)
         _wait_for_enrolment(deployment, display)
         display.rounds_begin()
         # While the parts wait for each other, rather than at the end.
@@ -115,31 +114,19 @@ def _wait_for_owners(
         )
 
 
-def refuse_full(folder: Path) -> None:
-    """Refuse a folder for a run that holds something."""
-    if folder.exists() and any(folder.iterdir()):
-        remedy = "isn't empty; name another folder or remove this one"
-        raise Misconfiguration("--output", str(folder), remedy)
+def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
+    """Until server A answers and all owners have enrolled, or it has stopped waiting for them.
 
-
-def _wait_until_serving(deployment: LocalDeployment) -> None:
-    """Until server A answers; sooner if a server dies. Raises PeerUnavailable."""
+    Raises PeerUnavailable: it doesn't answer for as long as owners may enrol, or a server died.
+    """
     retries = Retries(deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True)
     while True:
         deployment.check_alive()
         try:
-            deployment.operator(Role.SERVER_A).status(timeout_s=2.0, wait=True)
+            status = deployment.operator(Role.SERVER_A).status(timeout_s=2.0, wait=True)
         except PeerUnavailable as error:
             retries.wait(error)
-        else:
-            return
-
-
-def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
-    """Until all owners have enrolled, or server A has stopped waiting for them."""
-    while True:
-        deployment.check_alive()
-        status = deployment.operator(Role.SERVER_A).status()
+            continue
         if status.phase not in _BEFORE_TRAINING:
             return
         enrolled = f"{status.enrolled} of {len(deployment.clients)}"
