@@ -262,12 +262,9 @@ class Statement:
         def epsilon(mu: float) -> float:
             return gdp.epsilon_of_delta(mu, self.delta) if mu > _LEAST_MU else 0.0
 
-        return Power(
-            guesses=shares[best],
-            expected=epsilon(float(sound[best])),
-            expected_of_half=epsilon(float(half[best])),
-            caught=sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS,
-        )
+        caught = sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS
+        expected, of_half = (epsilon(float(found[best])) for found in (sound, half))
+        return Power(shares[best], expected, of_half, caught)
 
     def family(self) -> Callable[[float], TradeOff]:
         """F of the same training by how many times less noise it has."""

@@ -1,7 +1,4 @@
-"""Certificate inputs from the folders of finished runs: what the ledger charged.
-
-Votes need many independent runs of one task; M of them cost M-fold privacy, computed here.
-"""
+"""Certificate inputs from the folders of finished runs: what the ledger charged."""
 
 import json
 import math

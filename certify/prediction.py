@@ -271,15 +271,10 @@ def plot_certified_accuracy(
             highest = int(one.radius[counted].max()) if counted.any() else 0
             radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
             largest = f"largest {highest}" if counted.any() else "nothing certified"
-            axes.step(
-                radii,
-                100 * certified_accuracy(one.radius, counted, radii),
-                where="post",
-                label=f"{one.guarantee}, {largest}",
-                linewidth=3.0 if i == 0 else 1.5,
-                color=COLOURS[i % len(COLOURS)],
-                linestyle=_STYLES[i % len(_STYLES)],
-            )
+            share = 100 * certified_accuracy(one.radius, counted, radii)
+            (line,) = axes.step(radii, share, where="post", label=f"{one.guarantee}, {largest}")
+            line.set(color=COLOURS[i % len(COLOURS)], linestyle=_STYLES[i % len(_STYLES)])
+            line.set_linewidth(1.5 if i else 3.0)
         axes.set_ylim(0, 102)
 
 

@@ -1,7 +1,4 @@
-"""`precad certify`: what an attack on the training, or on an input, can't change.
-
-Options become a frozen request; a request a document; a document tables or JSON.
-"""
+"""`precad certify`: what an attack on the training, or on an input, can't change."""
 
 from dataclasses import dataclass
 from pathlib import Path

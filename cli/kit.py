@@ -1,7 +1,6 @@
 """`precad kit`: one archive for a party, without a key; `precad setup`: all parties' folders here.
 
-A kit is the same bytes whoever packs it, so that its SHA-256 can be read out. What stands in it for
-people and for their machines' supervisors is in `machines/`.
+What stands in a kit for people and for their machines' supervisors is in `machines/`.
 """
 
 import gzip

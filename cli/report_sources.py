@@ -130,10 +130,7 @@ def gather(given: Sequence[str]) -> facts.Report:
         data = summary.get("dataset")
         inputs = _inputs(folder / SUMMARY, summary.get("robustness"))
     run = _run(course, course.most_participations, course.versions[-1].version + 1)
-    differences = None
-    if len(ledgers) > 1:
-        compared = compare_ledgers(*ledgers.values())
-        differences = [f"{found.where}: {found.what}" for found in compared]
+    compared = compare_ledgers(*ledgers.values()) if len(ledgers) > 1 else None
     shown = facts.Report(
         precad=__version__,
         training=facts.Training(
@@ -164,7 +161,7 @@ def gather(given: Sequence[str]) -> facts.Report:
             for role, url in ledgers.items()
             for audit in (audit_ledger(url),)
         ],
-        differences=differences,
+        differences=None if compared is None else [f"{one.where}: {one.what}" for one in compared],
         not_guaranteed=facts.not_guaranteed(task),
     )
     if shown.accuracy is None:

@@ -1,8 +1,4 @@
-"""A task's numbers from what is wanted, for `precad plan` and `precad task new`; and its file.
-
-σ is the least for the ε, exactly; p, q, C and η are by rules, those for C and η the best of a
-comparison of trainings: benchmarks/default_settings.py.
-"""
+"""A task's numbers from what is wanted, for `precad plan` and `precad task new`; and its file."""
 
 import math
 import re
@@ -43,7 +39,7 @@ _COHORT = 20
 """Owners that take part in a round, about; of fewer all do."""
 MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 """How far the noise alone moves a weight over the whole training, by what is learnt. These, and C's
-numbers below, are the best of benchmarks/results/default_settings.json."""
+numbers below, are the best of a comparison: benchmarks/results/default_settings.json."""
 _LARGEST_STEP = 10.0
 _LEAST_CLIP, _CLIP_ROOT = 2.0, 1.5
 

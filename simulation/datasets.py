@@ -1,7 +1,4 @@
-"""Public data sets by name, split and dealt out to clients, and tasks that train well on them.
-
-Nothing is downloaded.
-"""
+"""Public data sets by name, split and dealt out to clients, and tasks that train well on them."""
 
 import gzip
 import math

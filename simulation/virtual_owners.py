@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,18 +143,10 @@ class PerClient:
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each as ``local_update`` gives it."""
         failed: list[int] = []
+        update = partial(local_update, self._model, self._loss, theta=theta, task=self._task)
+        counted = partial(update, on_failure=failed.append)
         rows = [
-            local_update(
-                self._model,
-                self._loss,
-                one.owner.records,
-                one.indices,
-                theta,
-                self._task,
-                most=one.owner.most,
-                on_failure=failed.append,
-                randomness=one.copies,
-            )
+            counted(one.owner.records, one.indices, most=one.owner.most, randomness=one.copies)
             for one in drawn
         ]
         self.failed += len(failed)
