@@ -174,12 +174,10 @@ class Ensemble:
             raise Misconfiguration("runs", "none", "give at least one folder of a finished run")
         first = self.runs[0]
         shared = first.inputs.model_dump(exclude={"redrawn_coins"})
-        seen: set[Path] = set()
-        for run in self.runs:
-            folder = run.folder.resolve()
-            if folder in seen:
+        folders = [run.folder.resolve() for run in self.runs]
+        for number, run in enumerate(self.runs):
+            if folders[number] in folders[:number]:
                 raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
-            seen.add(folder)
             if differing := ", ".join(of for of in shared if getattr(run.inputs, of) != shared[of]):
                 remedy = f"differs from {first.folder} in {differing}; use runs of one task"
                 raise Misconfiguration("runs", str(run.folder), remedy)

@@ -275,9 +275,8 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
         "versions": len(charges),
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
-        "limit": None
-        if limit is None
-        else {
+        "limit": limit
+        and {
             "epsilon": limit.epsilon,
             "delta": limit.delta,
             "order": limit.order if isinstance(limit, RenyiLimit) else None,
