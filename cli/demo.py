@@ -92,7 +92,6 @@ def demo(request: DemoRequest) -> None:
         print_json(result)
 
 
-SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
 PLAIN_S = 5.0
 """Between lines about one wait, where nothing can be redrawn."""
@@ -105,7 +104,7 @@ class Display(Bar):
 
     def __init__(self, out: TextIO, scenario: "Scenario") -> None:
         self._rounds = scenario.task.training.rounds
-        self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
+        self._recent: deque[RoundRow] = deque(maxlen=8)
         self._doing = ""
         self._since = self._said = time.monotonic()
         super().__init__("round", self._rounds, out, beneath=self._shown)

@@ -22,13 +22,9 @@ from precad.common.identifiers import Role
 from precad.common.model import load_model
 from precad.common.wire.calls import ServerStatus
 
-SHUTDOWN_S = 60.0
-_BEFORE_TRAINING = ("starting", "enrolling")
-_LOOK_S = 0.2
-
 
 def run(
-    scenario: Scenario, folder: Path, display: Display, owners_s: float = SHUTDOWN_S
+    scenario: Scenario, folder: Path, display: Display, owners_s: float = 60.0
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
@@ -127,8 +123,8 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
         except PeerUnavailable as error:
             retries.wait(error)
             continue
-        if status.phase not in _BEFORE_TRAINING:
+        if status.phase not in ("starting", "enrolling"):
             return
         enrolled = f"{status.enrolled} of {len(deployment.clients)}"
         display.doing(f"owners load torch, try their records and enrol: {enrolled}")
-        time.sleep(_LOOK_S)
+        time.sleep(0.2)

@@ -292,9 +292,6 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
     return gzip.compress(raw.getvalue(), mtime=0)
 
 
-LINGER_S = 60.0
-
-
 @command()
 def setup(
     folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
@@ -334,7 +331,7 @@ def setup(
     owners = {name: {"data": path, **own} for name, path in zip(names, paths, strict=True)}
     create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
-    local.write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
+    local.write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=60.0)
     for name in servers:
         click.echo(f"precad serve {name.removeprefix('server-')} --config {folder / name}.toml &")
     click.echo(f"precad doctor --config {folder / names[0]}.toml")

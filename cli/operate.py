@@ -213,7 +213,6 @@ def show(state: States, as_json: AsJson) -> None:
             click.echo(f"{folder} {digest} {client or 'unused'}")
 
 
-TIMEOUT_S = 10.0
 Facts: TypeAlias = dict[str, Any]
 """What a server says, as `precad status --json` prints it."""
 
@@ -240,7 +239,7 @@ def status(
     with at.connection() as connection:
 
         def ask() -> Facts:
-            return facts_of(connection.status(timeout_s=TIMEOUT_S))
+            return facts_of(connection.status(timeout_s=10.0))
 
         if watch:
             follow(sys.stdout, ask, every)

@@ -32,16 +32,9 @@ from precad.common.terminal import upper
 
 MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
-_DIGITS = 4
-_MOST_FRACTIONAL_BITS = 20
-_LEAST_RATE = 0.05
-_COHORT = 20
-"""Owners that take part in a round, about; of fewer all do."""
 MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 """How far the noise alone moves a weight over the whole training, by what is learnt. These, and C's
 numbers below, are the best of a comparison: benchmarks/results/default_settings.json."""
-_LARGEST_STEP = 10.0
-_LEAST_CLIP, _CLIP_ROOT = 2.0, 1.5
 
 
 def default_rate(largest: int) -> float:
@@ -49,12 +42,12 @@ def default_rate(largest: int) -> float:
 
     Who samples nothing in most rounds weighs less than a bad owner, who sends C in each.
     """
-    return max(_LEAST_RATE, rounded(1 / largest, 2, up=True))
+    return max(0.05, rounded(1 / largest, 2, up=True))
 
 
 def cohort_rate(owners: int) -> float:
     """Return q: about 20 owners take part in a round, or all."""
-    return min(1.0, rounded(_COHORT / owners, 2))
+    return min(1.0, rounded(20 / owners, 2))
 
 
 def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
@@ -63,7 +56,7 @@ def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
     Never more than an owner can sample, times R: beyond that it arms attackers alone. A sum of n
     gradients rarely is longer than a few √n; one that is keeps its direction.
     """
-    wanted = max(_LEAST_CLIP, _CLIP_ROOT * math.sqrt(record_rate * largest))
+    wanted = max(2.0, 1.5 * math.sqrt(record_rate * largest))
     return rounded(record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False)
 
 
@@ -72,11 +65,11 @@ def default_step(
 ) -> float:
     """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
 
-    T rounds of both servers' noise over the S = q·p·N records that are expected, by which the sum
-    is divided, are a walk of η·R·σ·√(2T)/S.
+    At most 10/R. T rounds of both servers' noise over the S = q·p·N records that are expected, by
+    which the sum is divided, are a walk of η·R·σ·√(2T)/S.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    return rounded(min(_LARGEST_STEP, MOVES[kind] / walk) / record_clip, 2)
+    return rounded(min(10.0, MOVES[kind] / walk) / record_clip, 2)
 
 
 _MOST_OWNERS = 100_000
@@ -290,10 +283,10 @@ def participations_of(client_rate: float, rounds: int) -> int:
 def fractional_bits(client_clip: float) -> int:
     """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
     fitting = math.floor(math.log2(MAX_BOUND / client_clip)) if client_clip < MAX_BOUND else 1
-    return max(1, min(_MOST_FRACTIONAL_BITS, fitting))
+    return max(1, min(20, fitting))
 
 
-def rounded(value: float, digits: int = _DIGITS, *, up: bool | None = None) -> float:
+def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
     """Return ``value`` to so many digits: the nearest, or up, or down."""
     exponent = math.floor(math.log10(value)) - digits + 1
     scaled = value / 10.0**exponent
