@@ -29,6 +29,7 @@ from precad.certify.guarantee import (
     Guarantee,
     Identity,
     Integers,
+    Moved,
     probabilities,
 )
 from precad.common.checks import count
@@ -117,20 +118,12 @@ class HockeyStick:
         return float(np.interp(np.exp(epsilon), np.exp(self.epsilons), self.deltas, left=1.0))
 
 
-@dataclass(frozen=True, slots=True)
-class PairCurves(Curves):
-    """Curves of one direction from both hockey sticks of its pair."""
-
-    poisoned_over_clean: HockeyStick
-    clean_over_poisoned: HockeyStick
-    refined = True
-
-    def _upper(self, p: Floats) -> Floats:
-        return self.poisoned_over_clean.upper(p)
-
-    def _lower(self, p: Floats) -> Floats:
+def _pair_curves(poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick) -> Curves:
+    def lower(p: Floats) -> Floats:
         # What always happens without the group happens with it: Gaussians share null sets.
-        return np.where(p == 1, 1.0, self.clean_over_poisoned.inverse_lower(p))
+        return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
+
+    return Moved(Identity(), poisoned_over_clean.upper, lower, refined=True)
 
 
 @lru_cache(maxsize=1024)
@@ -151,7 +144,7 @@ class ExactGroups(_Groups):
 
     def _both(self, k: int) -> tuple[Curves, Curves]:
         forward, reverse = self.sticks(k)
-        return PairCurves(forward, reverse), PairCurves(reverse, forward)
+        return _pair_curves(forward, reverse), _pair_curves(reverse, forward)
 
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
         """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.

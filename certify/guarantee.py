@@ -101,6 +101,7 @@ class Moved(Curves):
     first: Curves
     up: Callable[[Floats], Floats]
     down: Callable[[Floats], Floats]
+    refined: bool = False
 
     def _upper(self, p: Floats) -> Floats:
         return self.up(self.first.upper(p))
@@ -328,33 +329,25 @@ class ApproximateDP(Guarantee):
         return "ADP (best ε)"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
-        """Group privacy's curves; (ε, δ)-DP is the same in both directions."""
+        """Upper e^ε p + δ, lower e^{−ε}(p − δ), best of all pairs; the same in both directions."""
         epsilons = np.asarray(self.epsilons)
         with np.errstate(over="ignore", invalid="ignore"):
             # Σ_{i<k} e^{iε}: the ratio's limit at ε = 0 is k.
             factor = np.where(epsilons > 0, np.expm1(k * epsilons) / np.expm1(epsilons), k)
             deltas = np.where(np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0)
         # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is sound.
-        deltas = np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0)
-        return ApproximateCurves(k * epsilons, deltas, self.refined)
+        deltas = np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0)[:, None]
+        slopes = k * epsilons[:, None]
 
+        def up(p: Floats) -> Floats:
+            with np.errstate(over="ignore", invalid="ignore"):
+                lines = np.exp(slopes) * p.ravel() + deltas
+            return np.asarray(np.where(np.isnan(lines), 1.0, lines).min(axis=0)).reshape(p.shape)
 
-@dataclass(frozen=True, slots=True)
-class ApproximateCurves(Curves):
-    """Upper e^ε p + δ, lower e^{−ε}(p − δ), best over the pairs given."""
+        def down(p: Floats) -> Floats:
+            return np.asarray((np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)).reshape(p.shape)
 
-    epsilons: Floats
-    deltas: Floats
-    refined: bool
-
-    def _upper(self, p: Floats) -> Floats:
-        with np.errstate(over="ignore", invalid="ignore"):
-            lines = np.exp(self.epsilons[:, None]) * p.ravel() + self.deltas[:, None]
-        return np.asarray(np.nanmin(np.where(np.isnan(lines), 1.0, lines), axis=0)).reshape(p.shape)
-
-    def _lower(self, p: Floats) -> Floats:
-        lines = np.exp(-self.epsilons[:, None]) * (p.ravel() - self.deltas[:, None])
-        return np.asarray(lines.max(axis=0)).reshape(p.shape)
+        return Moved(Identity(), up, down, self.refined)
 
 
 @dataclass(frozen=True, slots=True)
