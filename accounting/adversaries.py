@@ -174,10 +174,8 @@ class Run:
         )
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:
-        """Whether the statement against ``adversary`` holds for a server that cheats.
-
-        Only at the cap: it decides in which rounds a client takes part.
-        """
+        """Whether the statement against ``adversary`` holds for a server that cheats."""
+        # Only at the cap: it decides in which rounds a client takes part.
         one = adversary is Adversary.ONE_SERVER
         return one and self.malicious_server and self.basis is Basis.CAP
 

@@ -153,10 +153,7 @@ ReleaseCounts: TypeAlias = Mapping[int, int]
 
 
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
-    """``counts`` as pairs (m, versions) in order of m, without those that never happened.
-
-    Raises Misconfiguration: an m or a number of versions isn't a count, or there is no mapping.
-    """
+    """``counts`` as sorted pairs (m, versions) that happened. Raises Misconfiguration."""
     if not isinstance(counts, Mapping):
         raise Misconfiguration("counts", counts, "give a mapping from m to a number of versions")
     pairs = ((checks.count("m", m), checks.count("counts", n)) for m, n in counts.items())
@@ -192,10 +189,7 @@ class Accountant(ABC):
     name: ClassVar[AccountantName]
 
     def compose(self, event: SampledGaussian) -> None:
-        """Add ``event`` to what has been done.
-
-        Raises Misconfiguration: this accountant doesn't understand the event; nothing changed.
-        """
+        """Add ``event``. Raises Misconfiguration: it isn't understood here; nothing has changed."""
         require_bound(event, self.name)
         if not event.silent:
             self._add(event)
@@ -228,10 +222,7 @@ POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)
 def require_bound(
     event: SampledGaussian, who: str, known: Container[tuple[Sampling, Adjacency]] = (POISSON,)
 ) -> None:
-    """Refuse an event of which ``who`` knows no bound.
-
-    Raises Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
-    """
+    """Refuse an event that isn't under ``known`` sampling and adjacency: ``who`` has no bound."""
     if not isinstance(event, SampledGaussian):
         raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")
     if (event.sampling, event.adjacency) not in known:

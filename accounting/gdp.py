@@ -21,10 +21,7 @@ _LARGE_MU, _LARGEST_EXPONENT = 1e6, 700.0
 
 
 def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
-    """μ = rate·√(count·(e^{1/σ²} − 1)); Bu et al. 2020, PRECAD Lemma 5. Asymptotic.
-
-    Infinite where e^{1/σ²} leaves the range of floating point.
-    """
+    """μ = rate·√(count·(e^{1/σ²} − 1)), may be ∞; Bu et al. 2020, PRECAD Lemma 5. Asymptotic."""
     checks.rate("rate", rate)
     checks.noise_multiplier(noise_multiplier)
     checks.count("count", count)

@@ -223,10 +223,7 @@ def _epsilon_and_mu(
 
 
 def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
-    """Return the most participations at the task's p that its limit lets count, or T.
-
-    ``again`` are versions that were released 1 + m times, by m.
-    """
+    """Return the most participations at the task's p that its limit lets count, or T."""
     privacy, rounds = task.privacy, task.training.rounds
     if privacy.epsilon_limit is None:
         return rounds

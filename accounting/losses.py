@@ -149,10 +149,7 @@ class Losses:
         return np.asarray(self.points * self.cell, dtype=np.float64)
 
     def tilted(self, order: float) -> tuple[float, float, float]:
-        """K(λ) = ln Σ mass·e^{λ·loss} at λ = ``order``, K'(λ) and K''(λ).
-
-        The last two are mean and variance of the loss under the tilted masses.
-        """
+        """K(λ) = ln Σ mass·e^{λ·loss} at ``order``, K'(λ) and K''(λ): tilted mean and variance."""
         losses = self.losses
         exponents = self.log_masses + order * losses
         top = float(exponents.max())

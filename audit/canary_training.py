@@ -107,10 +107,7 @@ class Designed:
 
 
 def designed(canaries: int, rounds: int, seed: int) -> Designed:
-    """The task, its owners and canaries, with coins of its own for each round.
-
-    Raises Misconfiguration: more canaries than a client's clip can hold.
-    """
+    """The task, its owners and canaries, with coins of its own for each round."""
     generator = np.random.default_rng(seed)
     features = math.ceil(_PARAMETERS_A_CANARY * canaries / _CLASSES)
     shares = {
@@ -309,10 +306,7 @@ def planned(
 def audit(
     plans: dict[verdict.Statement, verdict.Power], trainings: Iterable[tuple[Audited, Designed]]
 ) -> tuple[verdict.Verdict, ...]:
-    """Score every training and judge them together.
-
-    Raises Misconfiguration: a training doesn't fit the plan.
-    """
+    """Score and judge trainings together. Raises Misconfiguration: one doesn't fit the plan."""
     ways: dict[verdict.Statement, list[tuple[verdict.Guesses, ...]]] = {of: [] for of in plans}
     for trained, made in trainings:
         coins = made.canaries.coins.ravel()

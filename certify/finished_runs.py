@@ -189,10 +189,7 @@ class Ensemble:
         return self.runs[0].inputs.model_copy(update={"redrawn_coins": most})
 
     def votes(self, classes: int | None = None) -> Integers:
-        """[points, classes] int64, one vote a run.
-
-        Raises Misconfiguration: a single run, one without predictions, or another number of points.
-        """
+        """[points, classes] int64, one vote a run. Raises Misconfiguration: one run alone."""
         if len(self.runs) == 1:
             remedy = "one run gives no votes; give many independent runs, or use `certify loss`"
             raise Misconfiguration("runs", 1, remedy)
@@ -202,10 +199,7 @@ class Ensemble:
         return votes_of(np.stack(columns, axis=1), classes)
 
     def mean_losses(self) -> Floats:
-        """[runs] float64: each run's mean loss on the public test set.
-
-        Raises Misconfiguration: a run without losses, or a loss outside [0, 1].
-        """
+        """[runs] float64, each run's mean loss. Raises Misconfiguration: none, or out of [0, 1]."""
         each = self._of_each("losses")
         for run, losses in zip(self.runs, each, strict=True):
             if not (np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1):

@@ -147,10 +147,7 @@ class ExactGroups(_Groups):
         return _pair_curves(forward, reverse), _pair_curves(reverse, forward)
 
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
-        """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
-
-        The larger δ of both directions goes with each ε.
-        """
+        """(ε, δ)-DP of one record or client, exact, the larger δ's: at ``delta``, or at many ε."""
         if self.mechanism.silent:
             return ApproximateDP.single(0.0, 0.0)
         if delta is not None:

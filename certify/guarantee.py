@@ -167,10 +167,7 @@ class Derived(Guarantee):
 
 
 def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
-    """Curves for ``additions`` and ``deletions`` together; either order is sound, so the best.
-
-    k replaced records or clients are k of each.
-    """
+    """Curves for additions and deletions together, k of each for k replaced: the best order's."""
     add = guarantee.curves(additions, Direction.ADDITIONS)
     delete = guarantee.curves(deletions, Direction.DELETIONS)
     orders = (add, delete), (delete, add)
@@ -179,10 +176,7 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
 
 @dataclass(frozen=True, slots=True)
 class Replacements(Derived):
-    """k deletions and k additions, whatever the direction asked.
-
-    This is what k enrolled clients turned malicious do to a run in which they were honest.
-    """
+    """k deletions and k additions, in any direction: k enrolled clients that turned malicious."""
 
     mark = ", replacements"
 

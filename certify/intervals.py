@@ -82,10 +82,7 @@ def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error
 
 
 def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
-    """``counts`` as [points, classes] int64; every row sums to ``models``, where that is known.
-
-    Raises Misconfiguration: wrong shape, a negative or fractional count, or rows of other sums.
-    """
+    """``counts`` as [points, classes] int64 of rows that sum to ``models``, or are refused."""
     array = np.asarray(counts)
     if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
         remedy = "give [points, classes], 2 classes at least"
@@ -116,10 +113,7 @@ def _whole(array: npt.NDArray[Any]) -> bool:
 
 
 def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
-    """Counts [points, classes] from each model's predicted label [points, models].
-
-    Raises Misconfiguration: wrong shape, or a label that isn't a class index below ``classes``.
-    """
+    """Counts [points, classes] of labels [points, models]. Raises Misconfiguration."""
     array = np.asarray(labels)
     if array.ndim != _MATRIX or 0 in array.shape:
         raise Misconfiguration("labels", f"shape {array.shape}", "give [points, models]")

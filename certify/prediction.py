@@ -126,10 +126,7 @@ def certify_predictions(
     directions: tuple[Direction, ...] = BOTH,
     limit: int = LARGEST_GROUP,
 ) -> PredictionCertificates:
-    """The certified radius of every point under one guarantee.
-
-    Raises Misconfiguration: the guarantee is a reproduction, or no direction was given.
-    """
+    """The certified radius of every point under one guarantee. Raises Misconfiguration."""
     require_guarantee(guarantee)
     if not directions:
         raise Misconfiguration("directions", directions, "give additions, deletions or both")
@@ -158,10 +155,7 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
 
 
 def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
-    """Fraction of all points that are ``counted`` and hold at each given radius.
-
-    Counted are the certified points that are right, where true labels are known.
-    """
+    """Share of points ``counted`` (certified, and right where known) that hold at each radius."""
     held = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
     return np.asarray((len(held) - np.searchsorted(held, at, side="left")) / np.size(radius))

@@ -111,10 +111,7 @@ def _wait_for_owners(
 
 
 def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
-    """Until server A answers and all owners have enrolled, or it has stopped waiting for them.
-
-    Raises PeerUnavailable: it doesn't answer for as long as owners may enrol, or a server died.
-    """
+    """Until owners have enrolled, or server A waits for them no more. Raises PeerUnavailable."""
     retries = Retries(deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True)
     while True:
         deployment.check_alive()

@@ -84,10 +84,7 @@ def make_scenario(request: DemoRequest) -> Scenario:
 
 
 def _wait_s(task: Task, data: Data, clients: int) -> float:
-    """A ``deadlines.work`` that all owners keep on this machine, which they share.
-
-    Owners elsewhere measure their own (``precad doctor``), and the task takes the longest.
-    """
+    """A ``deadlines.work`` that all owners keep on this machine, which they share."""
     rate = task.privacy.record_rate
     work_s = padded_work_s(build(task.model), cross_entropy, data, len(data[1]), rate, task)
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))

@@ -280,10 +280,7 @@ _SEEN = 2
 
 
 def follow(out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK) -> None:
-    """Show where a training stands until it is over; a server that is away is asked again.
-
-    What can't be redrawn gets a line whenever something changed. ``ask`` raises PeerUnavailable.
-    """
+    """Show where a training stands until it is over; a server that is away is asked again."""
     facts: Facts | None = None
     seen: list[tuple[int, float]] = []
     news: object = None

@@ -227,10 +227,7 @@ Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
 def trained(request: OfModel) -> tuple[TrainedModel, Any, JoinSettings | None]:
-    """The model, a torch module that it goes into, and the owner's settings where they are given.
-
-    Raises Misconfiguration: an option is missing, or a file can't be used; TaskMismatch.
-    """
+    """The model, its module, the settings if given. Raises Misconfiguration, TaskMismatch."""
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
 

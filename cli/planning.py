@@ -201,10 +201,8 @@ class Robustness:
     def clip_and_noise(
         self, record_clip: float, noise_multiplier: float, client_rate: float, rounds: int
     ) -> tuple[float, float]:
-        """Return the largest C that tolerates the K, and σ, raised where C would be below R.
-
-        R stands for R', which is larger: C errs on the safe side.
-        """
+        """Return the largest C that tolerates the K, and σ, raised where C would be below R."""
+        # R stands for R', which is larger: C errs on the safe side.
         ratio = gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
         sigma = max(noise_multiplier, rounded(1 / ratio, up=True))
         return max(record_clip, rounded(ratio * sigma * record_clip, up=False)), sigma

@@ -48,10 +48,7 @@ def said(error: PrecadError | ModuleNotFoundError, command: str, extra: str | No
 
 
 def serve(part: str, config: Path) -> int:
-    """Be server a or b, or the dealer, by its settings file; return the exit status.
-
-    Raises Misconfiguration: settings, or what they name, can't be used.
-    """
+    """Be server a, b or the dealer by its settings; return the status. Raises Misconfiguration."""
     start_log()
     process = import_module(f"precad.{_PARTS[part]}.process")
     return int(asyncio.run(process.serve(process.SETTINGS.load(config))))

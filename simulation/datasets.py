@@ -25,10 +25,7 @@ def where_to_get(published: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Arrays of one data set.
-
-    Raises Misconfiguration: arrays of other types or lengths, or a label out of range.
-    """
+    """Arrays of one data set. Raises Misconfiguration: types, lengths or labels are wrong."""
 
     name: str
     train_x: NDArray[np.float32]
@@ -123,10 +120,7 @@ MOST_BYTES = 2**30
 
 
 def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
-    """An array of bytes: two zeros, the type (8), the number of axes, their sizes, the values.
-
-    Raises Misconfiguration: the file can't be read, or isn't one with so many axes.
-    """
+    """An array of bytes: two zeros, the type (8), the number of axes, their sizes, the values."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(MOST_BYTES)
@@ -204,10 +198,7 @@ DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
 
 
 def load(name: str, folder: Path | None = None) -> DataSet:
-    """Return the data set of this name, one of ``DATASETS``, from the folder that holds its files.
-
-    Raises Misconfiguration: an unknown name, no folder given, or files missing: it says which.
-    """
+    """Return the named data set, from the folder that holds it. Raises Misconfiguration."""
     if name not in DATASETS:
         raise Misconfiguration("dataset", name, f"use one of {', '.join(DATASETS)}")
     return DATASETS[name](folder)

@@ -169,10 +169,7 @@ def simulate(
 
 
 def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
-    """A copy of the model there, where gradients can be clipped as owners clip them.
-
-    Raises Misconfiguration: no such device, or one without float64.
-    """
+    """A copy of the model there. Raises Misconfiguration: no such device, or no float64."""
     try:
         torch.zeros(1, dtype=torch.float64, device=device)
         return copy.deepcopy(model).float().to(device)

@@ -68,10 +68,7 @@ class Owners(dict[str, Owner]):
             raise Misconfiguration("data", "owners' records", remedy) from None
 
     def fitted(self, task: Task, rounds: int | None) -> Task:
-        """The task for so many owners and rounds; refuses what a real one refuses.
-
-        Raises Misconfiguration: the numbers don't fit together, or an owner's claim passes the cap.
-        """
+        """The task for so many owners and rounds; refuses what a real one refuses."""
         values, fitted = task.model_dump(mode="json"), task
         values["enrolment"]["clients"] = len(self)
         values["enrolment"]["min_clients"] = min(task.enrolment.min_clients, len(self))
