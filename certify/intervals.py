@@ -76,9 +76,8 @@ def clopper_pearson_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, error
 
 def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
     """One-sided upper bound on a binomial's rate; 1 without failures."""
-    s, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     # The lower bound of the failures: accurate where 1 − error would round.
-    return 1 - clopper_pearson_lower(n - s, n, error)
+    return 1 - clopper_pearson_lower(np.subtract(trials, successes), trials, error)
 
 
 def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:

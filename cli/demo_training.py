@@ -300,19 +300,17 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
     how = Sampling(sigma, 100, COPIES, secrets.randbelow(DRAWS))
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
-    certificates = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
-    right = certificates.certified & (certificates.labels == data.test_y)
-    prediction.plot_smoothing(
-        folder / "certificate.png", certificates, right, known=True, noise=sigma
-    )
-    shares = prediction.certified_accuracy(certificates.radius, right, RADII).tolist()
+    found = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
+    right = found.certified & (found.labels == data.test_y)
+    prediction.plot_smoothing(folder / "certificate.png", found, right, known=True, noise=sigma)
+    shares = prediction.certified_accuracy(found.radius, right, RADII).tolist()
     return {
         "sigma": sigma,
         "copies": COPIES,
         "confidence": CONFIDENCE,
         "points": len(data.test_y),
-        "abstained": int((~certificates.certified).sum()),
-        "average_certified_radius": prediction.average_certified_radius(certificates.radius, right),
+        "abstained": int((~found.certified).sum()),
+        "average_certified_radius": prediction.average_certified_radius(found.radius, right),
         "certified_accuracy": dict(zip(map(str, RADII), shares, strict=True)),
     }
 
