@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.rig import commands
+from tests.rig.tasks import RECIPE
 
 import precad
 from precad.cli.local_deployment import to_toml
@@ -106,15 +107,6 @@ def test_refusals_say_what_would_do(task: Path, arguments: tuple[str, ...], said
     assert said in line
 
 
-RECIPE = """
-target = { name = "sick", kind = "categorical", levels = ["no", "yes"] }
-columns = [
-  { name = "age", kind = "numeric", centre = 50.0, scale = 20.0 },
-  { name = "dose", kind = "numeric", centre = 0.0, scale = 1.0 },
-]
-"""
-
-
 @pytest.fixture
 def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three clinics' tables, one that is held out, and a task for them."""
@@ -122,10 +114,10 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "columns.toml").write_text(RECIPE)
     rng = np.random.default_rng(1)
     for name in ("north", "south", "west", "test"):
-        age, dose = rng.normal(50, 20, 80), rng.normal(0, 1, 80)
-        sick = np.where(dose + rng.normal(0, 0.1, 80) > 0, "yes", "no")
-        rows = [f"{a:.1f},{d:.3f},{s}" for a, d, s in zip(age, dose, sick, strict=True)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,sick", *rows, ""]))
+        age = rng.normal(60, 20, 80)
+        died = np.where(age + rng.normal(0, 2, 80) > 60, "yes", "no")
+        rows = [f"{a:.1f},A,{d}" for a, d in zip(age, died, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,ward,died", *rows, ""]))
     made = ["task", "new", "task.toml", "--recipe", "columns.toml", "--records", "3x80"]
     commands.said(*made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20")
     return tmp_path

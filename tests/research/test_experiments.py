@@ -11,7 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from research.registry import Registry, load_plugins
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings
 from research.study.environment import environment
 from research.study.kept import Kept
 from research.study.run import PARTIAL, _Place, run
@@ -27,16 +27,11 @@ def squares(breaks: int | None = None) -> Experiment:
             raise KeyboardInterrupt
         return {"square": settings["number"] ** 2}
 
-    return Experiment(
-        paper="none",
-        figure="none",
-        claim="Squares are squares.",
-        does="Squares.",
+    return replace(
+        EXPERIMENTS["xie-fig9"],
         settings={scale: {"data": None} for scale in Scale},
         cells=lambda _: [{"number": n} for n in range(4)],
         measure=measure,
-        table=lambda _: Table([], []),
-        plot=lambda _results, _figure: None,
     )
 
 
