@@ -155,6 +155,9 @@ LATER = {
 }
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def at_once(tree: ast.AST) -> Iterator[str]:
     """What is imported when the file is: not inside functions, nor for types alone."""
     for node in ast.iter_child_nodes(tree):
@@ -162,7 +165,7 @@ def at_once(tree: ast.AST) -> Iterator[str]:
             yield from imported(ast.Module([node], []))
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif not isinstance(node, FUNCTIONS):
             yield from at_once(node)
 
 
@@ -172,8 +175,7 @@ def brings(module: str) -> frozenset[str]:
     seen: set[str] = set()
     waiting = [module]
     while waiting:
-        name = waiting.pop()
-        if name in seen:
+        if (name := waiting.pop()) in seen:
             continue
         seen.add(name)
         if name.startswith("precad."):
@@ -190,13 +192,12 @@ def test_what_is_imported_inside_a_function_is_heavy_or_an_extra(part: str) -> N
     for path in sources(part):
         module = ".".join(("precad", *path.relative_to(ROOT).with_suffix("").parts))
         already = brings(module.removesuffix(".__init__"))
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for each in ast.walk(node):
-                    if isinstance(each, ast.Import | ast.ImportFrom):
-                        names = list(imported(ast.Module([each], [])))
-                        if not frozenset().union(*map(brings, names)) - already:
-                            needless.append((relative(path), names[0]))
+        functions = (n for n in ast.walk(tree_of(path)) if isinstance(n, FUNCTIONS))
+        for each in (each for function in functions for each in ast.walk(function)):
+            if isinstance(each, ast.Import | ast.ImportFrom):
+                names = list(imported(ast.Module([each], [])))
+                if not frozenset().union(*map(brings, names)) - already:
+                    needless.append((relative(path), names[0]))
     assert needless == []
 
 

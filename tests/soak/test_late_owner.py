@@ -52,9 +52,8 @@ class Halting(Display):
 
 
 def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_path: Path) -> None:
-    scenario = make_scenario(
-        DemoRequest(clients=5, rounds=ROUNDS, attack="wraparound", attackers=2)
-    )
+    request = DemoRequest(clients=5, rounds=ROUNDS, attack="wraparound", attackers=2)
+    scenario = make_scenario(request)
     deadlines = scenario.task.deadlines.model_copy(update={"collect": COLLECT_S})
     task: Task = scenario.task.model_copy(update={"deadlines": deadlines})
     folder, said = tmp_path / "run", StringIO()

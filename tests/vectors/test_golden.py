@@ -242,8 +242,8 @@ def xie_theorem_2(i: Any) -> dict[str, Any]:
     largest = radius(i.FA, i.FB, as_printed(i)).radius
     assert radius(i.FA, i.FB, ApproximateDP.single(i.eps, i.delta)).radius >= largest
     one = as_printed(i).curves(1, Direction.ADDITIONS).separates(i.FA, i.FB)
-    assert (largest, bool(one)) == (i.expected["max_certified_k"], i.expected["thm1_holds"])
-    return {"K": float(printed.xie_theorem_2(i.FA, i.FB, i.eps, i.delta))}
+    k = float(printed.xie_theorem_2(i.FA, i.FB, i.eps, i.delta))
+    return {"K": k, "max_certified_k": largest, "thm1_holds": bool(one)}
 
 
 @of("xie_thm3")
@@ -253,24 +253,21 @@ def xie_theorem_3_both_signs(i: Any) -> dict[str, Any]:
     # Section 6.1.4 prints another denominator: not what the theorem says.
     wrong = i.expected["sec614_variant_lower_WRONG_denominator_eps"]
     assert abs(float(positive.lower) - wrong) > 1e-6
-    return {
-        "pos_lower": float(positive.lower),
-        "pos_upper": float(positive.upper),
-        "neg_lower_at_minusJ": float(negative.lower),
-        "neg_upper_at_minusJ": float(negative.upper),
-    }
+    names = ("pos_lower", "pos_upper", "neg_lower_at_minusJ", "neg_upper_at_minusJ")
+    bounds = (positive.lower, positive.upper, negative.lower, negative.upper)
+    return dict(zip(names, map(float, bounds), strict=True))
 
 
 @of("xie_cor1")
 def xie_corollary_1(i: Any) -> dict[str, Any]:
     assert i.expected["neg_valid"] is (i.tau * i.J <= i.C_bar)
-    fewest = fewest_attackers(i.J, i.C_bar, i.tau, as_printed(i))
-    of_negative = fewest_attackers(-i.J, i.C_bar, i.tau, as_printed(i), negative=True)
-    assert fewest == i.expected["min_attackers_pos"]
-    assert of_negative == i.expected["min_attackers_neg"]
+    given = i.C_bar, i.tau
+    fewest = fewest_attackers(i.J, *given, as_printed(i))
+    negative = fewest_attackers(-i.J, *given, as_printed(i), negative=True)
+    assert [fewest, negative] == [i.expected[f"min_attackers_{sign}"] for sign in ("pos", "neg")]
     return {
-        "k_pos": printed.xie_corollary_1(i.J, i.C_bar, i.tau, i.eps, i.delta),
-        "k_neg_J_negated": printed.xie_corollary_1(-i.J, i.C_bar, i.tau, i.eps, i.delta),
+        "k_pos": printed.xie_corollary_1(i.J, *given, i.eps, i.delta),
+        "k_neg_J_negated": printed.xie_corollary_1(-i.J, *given, i.eps, i.delta),
     }
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tests.rig.norm_check import A, B, Pair, Unchecked, answer_of, other
+from tests.rig.norm_check import A, B, Pair, answer_of, other
 from tests.rig.submissions import expanded, words_of
 from tests.vectors.proof_reference import packed, vectors
 
@@ -51,17 +52,6 @@ def digest(value: str) -> Digest:
     return Digest(bytes.fromhex(value))
 
 
-class Pen(Unchecked):
-    """Signs as the vector has it."""
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        certificates = tuple(bytes.fromhex(each) for each in given["certificates"])
-        self._signature = Signature(bytes.fromhex(given["signature"]), certificates)
-
-    def sign(self, signed: bytes) -> Signature:  # noqa: ARG002
-        return self._signature
-
-
 @pytest.fixture(params=arithmetics(built_library()))
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled and by NumPy."""
@@ -74,30 +64,21 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
 def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa: ARG001
     """The seed's holder's part and the body's, of a client whose random bytes are the vector's."""
     given = case["given"]
-    drawn = iter([given[name] for name in ("seed", "salt", "salt_h", "mask_seed")])
-
-    class Drawn(Secret):
-        __slots__ = ()
-
-        @classmethod
-        def random(cls, length: int = 32) -> "Drawn":
-            found = cls(bytes.fromhex(next(drawn)))
-            assert len(found) == length
-            return found
-
-    monkeypatch.setattr(norm_proof, "Secret", Drawn)
-    context = SubmissionContext(
-        digest(given["task"]),
-        given["version"],
-        given["attempt"],
-        ClientId(given["client"]),
-        digest(given["model"]),
-        bytes.fromhex(given["nonce"]),
-    )
+    drawn = [Secret(bytes.fromhex(given[x])) for x in ("seed", "salt", "salt_h", "mask_seed")]
+    attempt = given["version"], given["attempt"], ClientId(given["client"])
+    model, nonce = digest(given["model"]), bytes.fromhex(given["nonce"])
+    context = SubmissionContext(digest(given["task"]), *attempt, model, nonce)
     of_a, of_b = (digest(each) for each in given["openings"])
     stated = ForProof((of_a, of_b), Role(given["seed_holder"]))
     x = np.array(given["x"], dtype=np.int64)
-    to_a, to_b = norm_proof.share_with_proof(x, shape_of(case), context, stated, Pen(given))
+    certificates = tuple(bytes.fromhex(each) for each in given["certificates"])
+    pen = Mock()
+    pen.sign.return_value = Signature(bytes.fromhex(given["signature"]), certificates)
+    with monkeypatch.context() as patched:
+        random = Mock(side_effect=drawn)
+        patched.setattr(Secret, "random", random)
+        to_a, to_b = norm_proof.share_with_proof(x, shape_of(case), context, stated, pen)
+    assert [each.args for each in random.mock_calls] == [(len(each),) for each in drawn]
     return (to_a, to_b) if stated.seed_holder is A else (to_b, to_a)
 
 

@@ -31,14 +31,9 @@ class Computed:
     @property
     def context(self) -> SubmissionContext:
         given = self.given
-        return SubmissionContext(
-            Digest(bytes.fromhex(given["task"])),
-            given["version"],
-            given["attempt"],
-            ClientId(given["client"]),
-            Digest(bytes.fromhex(given["model"])),
-            bytes.fromhex(given["nonce"]),
-        )
+        task, model, nonce = (bytes.fromhex(given[name]) for name in ("task", "model", "nonce"))
+        attempt = given["version"], given["attempt"], ClientId(given["client"])
+        return SubmissionContext(Digest(task), *attempt, Digest(model), nonce)
 
     def commitment(self, letter: str) -> Digest:
         salt, seed = self.secret(f"salt_{letter}"), self.secret(f"seed_{letter}")
@@ -51,13 +46,9 @@ class Computed:
 
     def header(self, b: bytes) -> SignedHeader:
         certificates = tuple(bytes.fromhex(each) for each in self.given["certificates"])
-        return SignedHeader(
-            self.context,
-            self.commitment("a"),
-            self.commitment("b"),
-            self.body_digest(b),
-            Signature(bytes.fromhex(self.given["signature"]), certificates),
-        )
+        signature = Signature(bytes.fromhex(self.given["signature"]), certificates)
+        commitments = self.commitment("a"), self.commitment("b")
+        return SignedHeader(self.context, *commitments, self.body_digest(b), signature)
 
 
 GOOD = Computed(GIVEN)
@@ -123,16 +114,11 @@ def test_what_must_not_open(bad: dict[str, Any]) -> None:
     """Each change alone breaks what the vector names, and all that depends on it."""
     changed = Computed({**GIVEN, **bad["change"]})
     ctx = changed.context.digest
-    opened = {
-        f"commitment_{letter}": opens(
-            Digest(*made(f"commitment_{letter}")),
-            role,
-            ctx,
-            changed.secret(f"salt_{letter}"),
-            changed.secret(f"seed_{letter}"),
-        )
-        for letter, role in ROLES.items()
-    }
+    opened = {}
+    for letter, role in ROLES.items():
+        salt, seed = changed.secret(f"salt_{letter}"), changed.secret(f"seed_{letter}")
+        name = f"commitment_{letter}"
+        opened[name] = opens(Digest(*made(name)), role, ctx, salt, seed)
     same = opened | {
         "ctx": str(ctx) == MADE["ctx"],
         "body_digest": str(changed.body_digest(B)) == MADE["body_digest"],
