@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ mp.dps = 40
 RATES = st.floats(0.01, 0.9)
 SIGMAS = st.floats(0.4, 8.0)
 COUNTS = st.integers(1, 400)
+EVENTS = st.builds(poisson_gaussian, rate=RATES, noise_multiplier=SIGMAS, count=COUNTS)
 DELTAS = st.sampled_from([1e-3, 1e-5, 1e-8])
 NAMES = st.sampled_from(list(AccountantName))
 # The exact accountant's grid may add this much, and differs between parameters.
@@ -37,28 +39,26 @@ def spent(name: AccountantName, event: SampledGaussian, delta: float) -> float:
 
 
 @settings(max_examples=15)
-@given(NAMES, RATES, SIGMAS, COUNTS, DELTAS)
+@given(NAMES, EVENTS, DELTAS)
 def test_epsilon_rises_with_rounds_and_rate_and_falls_with_noise_and_delta(
-    name: AccountantName, rate: float, sigma: float, count: int, delta: float
+    name: AccountantName, event: SampledGaussian, delta: float
 ) -> None:
-    base = spent(name, poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count), delta)
-    for more in (
-        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count * 2),
-        poisson_gaussian(rate=rate * 1.1, noise_multiplier=sigma, count=count),
-        poisson_gaussian(rate=rate, noise_multiplier=sigma * 0.9, count=count),
-    ):
-        assert base <= spent(name, more, delta) * GRID
-    same = poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count)
-    assert spent(name, same, delta * 2) <= base
+    base, noise = spent(name, event, delta), event.noise_multiplier
+    changes: tuple[dict[str, Any], ...] = (
+        *({"count": event.count * 2}, {"rate": event.rate * 1.1}),
+        {"noise_multiplier": noise * 0.9},
+    )
+    for change in changes:
+        assert base <= spent(name, replace(event, **change), delta) * GRID
+    assert spent(name, event, delta * 2) <= base
 
 
 @settings(max_examples=15)
-@given(RATES, SIGMAS, COUNTS, DELTAS, st.floats(0.05, 1.0))
+@given(EVENTS, DELTAS, st.floats(0.05, 1.0))
 def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
-    rate: float, sigma: float, count: int, delta: float, coin: float
+    step: SampledGaussian, delta: float, coin: float
 ) -> None:
-    step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
-    for event in (step.times(count), replace(step, participation=coin, count=count)):
+    for event in (step, replace(step, participation=coin)):
         exact = spent(AccountantName.EXACT, event, delta)
         accountant = RdpAccountant()
         accountant.compose(event)
