@@ -8,11 +8,7 @@ from tests.fuzz.target import pair, stage, target
 from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
-from precad.aggregator.rpc.dealer_client import (
-    answer_from_wire,
-    request_to_wire,
-    square_request_to_wire,
-)
+from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.mutual_tls import WIRE_VERSION
@@ -123,7 +119,7 @@ for _name, (_where, _party, *_requests) in _CALLS.items():
 def _square_requests() -> list[bytes]:
     here = stage()
     half = halves(here.task.digest, "x", here.task.dimension, ROUND).of[A]
-    request = square_request_to_wire(half, bytes(16)).SerializeToString()
+    request = dealer_client.square_request_to_wire(half, bytes(16)).SerializeToString()
     return [join(request), join(request, request)]
 
 
@@ -142,7 +138,7 @@ def _square_request(data: bytes) -> None:
     message = parsed(pb.SquareRequest, data)
     if message is not None:
         for request in square_requests_from_wire(message):
-            assert square_request_to_wire(request, message.epoch).SerializeToString()
+            assert dealer_client.square_request_to_wire(request, message.epoch).SerializeToString()
 
 
 _CONTEXT = b"\5" * 32
@@ -172,14 +168,14 @@ def _square_replies(data: bytes) -> None:
     answers, own = DealerConversation(ROUND, lambda _: None, 0.0), Secret(bytes(32))
     answers.ask(SquareRequest(stage().task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
     for each in (each for reply in replies for each in reply.answers):
-        answers.put(each.context, answer_from_wire(each))
+        answers.put(each.context, dealer_client.answer_from_wire(each))
     assert len(answers.row_key(_CONTEXT)) == KEY_BYTES
     answers.share(_CONTEXT)
 
 
 def _deals() -> list[bytes]:
     wanted = deal_request(stage().task, ROUND, 0, 2, bytes(64))
-    return [request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
+    return [dealer_client.request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
 
 
 target("deal", _deals)(partial(_call, pb.DealRequest, "dealing.Deal", "server-b"))

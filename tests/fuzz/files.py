@@ -28,18 +28,10 @@ from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
 from precad.common.identifiers import Secret
+from precad.common.identity import party_certificate as party
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.deployment_keys import summarise
-from precad.common.identity.party_certificate import (
-    Principal,
-    check_algorithm,
-    check_purpose,
-    has_chain,
-    principal_of,
-    read_certificates,
-    validity_fault,
-)
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
@@ -120,12 +112,12 @@ def _kept(name: str) -> list[bytes]:
 @target("certificate", partial(_kept, "cert.pem"))
 def _certificate(data: bytes) -> None:
     summarise(stage().file(data, ".pem"))
-    found = read_certificates(data, source="input")
-    authorities = read_certificates(stage().identity.ca, source="ca")
-    has_chain(found[0], found[1:], authorities, None)
-    validity_fault(found[0])
-    check_algorithm(found[0].public_key(), source="input")
-    check_purpose(found[0], principal_of(found[0]), source="input")
+    found = party.read_certificates(data, source="input")
+    authorities = party.read_certificates(stage().identity.ca, source="ca")
+    party.has_chain(found[0], found[1:], authorities, None)
+    party.validity_fault(found[0])
+    party.check_algorithm(found[0].public_key(), source="input")
+    party.check_purpose(found[0], party.principal_of(found[0]), source="input")
 
 
 def _identity(name: str, data: bytes) -> None:
@@ -144,14 +136,16 @@ for _what, _name in (("ca", "ca.pem"), ("key", "key.pem"), ("crl", REVOCATION_FI
 
 @target("revocations", partial(_kept, REVOCATION_FILE))
 def _revocations(data: bytes) -> None:
-    authorities = read_certificates(stage().identity.ca, source="ca")
+    authorities = party.read_certificates(stage().identity.ca, source="ca")
     RevocationList(stage().file(data, ".pem"), authorities)
     read_revocation_lists(data, authorities, source="input")
 
 
-@target("signing-request", lambda: [to_pem(make_request(new_key(), Principal.client("ward-1")))])
+@target(
+    "signing-request", lambda: [to_pem(make_request(new_key(), party.Principal.client("ward-1")))]
+)
 def _request(data: bytes) -> None:
-    read_request(data, Principal.client("ward-1"), source="input")
+    read_request(data, party.Principal.client("ward-1"), source="input")
 
 
 def _signatures() -> list[bytes]:

@@ -23,16 +23,10 @@ from research.printed.printed_privacy import (
 )
 from tests.rig.certified import certify_prediction, theorem_2
 
+from precad.accounting import gdp
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.accounting.gdp import (
-    clt_mu,
-    delta_of_epsilon,
-    epsilon_of_delta,
-    largest_clip_ratio,
-    tolerated_group_mu,
-)
 from precad.accounting.losses import Shift, group_shift, log_binomial
 from precad.accounting.rdp import RdpAccountant, sampled_gaussian_rdp
 from precad.certify import group_guarantees as groups
@@ -113,8 +107,8 @@ def case_2(of_paper: Callable[..., Any], i: Any) -> Any:
 
 
 def of_the_clt(i: Any, rate: float, count: int) -> dict[str, float]:
-    mu = clt_mu(rate, i.sigma, count)
-    return {"mu": mu, "eps_clt": epsilon_of_delta(mu, i.delta)}
+    mu = gdp.clt_mu(rate, i.sigma, count)
+    return {"mu": mu, "eps_clt": gdp.epsilon_of_delta(mu, i.delta)}
 
 
 of("precad_thm1_server", near=0)(lambda i: of_the_clt(i, i.p, i.T_i))
@@ -211,7 +205,7 @@ def precad_theorem_2(i: Any) -> dict[str, Any]:
 @of("precad_mu9")
 def precad_own_experiment_says_nothing(i: Any) -> dict[str, Any]:
     noise = client_noise_multiplier(i.sigma, i.R / i.C)
-    mu = clt_mu(i.q, noise, i.T)
+    mu = gdp.clt_mu(i.q, noise, i.T)
     upper = float(theorem_2(0.2, 1.0, 1, mu).upper)
     return {"sigma_tilde": noise, "mu": mu, "upper_bound_L0p2_B1_K1": upper}
 
@@ -220,9 +214,9 @@ def precad_own_experiment_says_nothing(i: Any) -> dict[str, Any]:
 def precad_largest_clip_ratio(i: Any) -> dict[str, Any]:
     found = {}
     for attackers in (1, 5, 10):
-        wanted = tolerated_group_mu(i.L, i.target, i.B) / attackers
-        found[f"K{attackers}"] = ratio = largest_clip_ratio(wanted, i.q, i.T)
-        mu = clt_mu(i.q, math.sqrt(2) / ratio, i.T)
+        wanted = gdp.tolerated_group_mu(i.L, i.target, i.B) / attackers
+        found[f"K{attackers}"] = ratio = gdp.largest_clip_ratio(wanted, i.q, i.T)
+        mu = gdp.clt_mu(i.q, math.sqrt(2) / ratio, i.T)
         assert float(theorem_2(i.L, i.B, attackers, mu).upper) == pytest.approx(i.target)
     return found
 
@@ -307,7 +301,7 @@ def group_tightness(i: Any) -> dict[str, Any]:
     found = float(GaussianDP(i.mu).radius(i.pa, i.pb))
     assert found == pytest.approx(e["gdp_exact_K"], abs=1e-3, rel=0)
     epsilons = np.geomspace(i.mu / 100, 20 * i.mu, 4000)
-    adp = [printed.xie_theorem_2(i.pa, i.pb, s, delta_of_epsilon(i.mu, s)) for s in epsilons]
+    adp = [printed.xie_theorem_2(i.pa, i.pb, s, gdp.delta_of_epsilon(i.mu, s)) for s in epsilons]
     return {"adp_thm2_bestK": float(max(adp))}
 
 
@@ -451,7 +445,7 @@ def mixture_of_gaussians_trade_off(i: Any) -> dict[str, Any]:
 
 @of("clt_cert", rel=0)
 def clt_radius_against_the_exact(i: Any) -> dict[str, Any]:
-    limit = GaussianDP(clt_mu(i.q, i.sigma, i.T), asymptotic=True)
+    limit = GaussianDP(gdp.clt_mu(i.q, i.sigma, i.T), asymptotic=True)
     got = {"mu": limit.mu, "K_clt": float(limit.radius(i.pA, i.pB))}
     assert got == pytest.approx({name: i.expected[name] for name in got}, rel=1e-9)
     assert radius(i.pA, i.pB, limit).radius == i.expected["k_clt_int"]
@@ -471,7 +465,7 @@ def certificate_families(i: Any) -> dict[str, Any]:
     profile = exact.as_approximate()
     paper = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5).value
     assert paper == pytest.approx(0.2643, rel=0.01)
-    limit = GaussianDP(clt_mu(m.rate, m.noise_multiplier, m.count))
+    limit = GaussianDP(gdp.clt_mu(m.rate, m.noise_multiplier, m.count))
 
     def theorem_2_at(epsilon: float, delta: float) -> float:
         return float(printed.xie_theorem_2(p_a, p_b, epsilon, delta))
