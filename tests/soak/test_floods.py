@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,18 +60,13 @@ class Flood:
     @contextmanager
     def of(self, way: Callable[["Flood", Any, str], None]) -> Iterator[None]:
         """Each method in turn, in this way."""
-        threads = [
-            threading.Thread(target=self._run, args=(way, number), daemon=True)
-            for number in range(THREADS)
-        ]
-        for each in threads:
-            each.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            for each in threads:
-                each.join()
+        with ThreadPoolExecutor(THREADS) as threads:
+            for number in range(THREADS):
+                threads.submit(self._run, way, number)
+            try:
+                yield
+            finally:
+                self._over.set()
 
     def request(self, method: str) -> bytes:
         """A good one of this client, where the method has such a thing.
