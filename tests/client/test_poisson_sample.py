@@ -34,12 +34,9 @@ def test_every_record_is_drawn_at_the_rate_and_independently(rate: float) -> Non
     assert abs(chi - count) < 5 * math.sqrt(2 * count + count / (draws * rate * (1 - rate)))
 
 
-def test_rate_one_draws_everything_and_the_least_rate_nothing() -> None:
+def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
     assert poisson_sample(1000, 1.0, stream()).tolist() == list(range(1000))
     assert poisson_sample(1000, 5e-324, stream()).size == 0
-
-
-def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
     words = stream().words(1000).view(np.uint64)
     for position in (0, 123, 999):
         # Rates are float64: the nearest ones around this record's word.

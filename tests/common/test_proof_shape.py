@@ -41,21 +41,16 @@ def test_no_other_sizes_cost_less(shape: ProofShape) -> None:
     assert shape.body_words == shape.dimension + shape.bits + 1 + shape.used + shape.points
 
 
-@pytest.mark.parametrize(
-    ("dimension", "bound", "rows", "named"),
-    [
-        (8, 5, 99, "projections"),
-        (8, 0, 100, "client_clip"),
-        (8, 2**25 + 1, 100, "client_clip"),
-        (0, 5, 100, "dimension"),
-        (2**33, 2**25, 100, "dimension"),
-    ],
-)
-def test_sizes_of_no_sound_proof_are_refused(
-    dimension: int, bound: int, rows: int, named: str
-) -> None:
-    with pytest.raises(Misconfiguration, match=named):
-        ProofShape(dimension, bound, rows)
+def test_sizes_of_no_sound_proof_are_refused() -> None:
+    for sizes, named in (
+        ((8, 5, 99), "projections"),
+        ((8, 0, 100), "client_clip"),
+        ((8, 2**25 + 1, 100), "client_clip"),
+        ((0, 5, 100), "dimension"),
+        ((2**33, 2**25, 100), "dimension"),
+    ):
+        with pytest.raises(Misconfiguration, match=named):
+            ProofShape(*sizes)
 
 
 @pytest.mark.parametrize("beta", BOUNDS)
