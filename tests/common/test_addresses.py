@@ -63,7 +63,7 @@ SERVER = 'task = "t"\nidentity = "k"\nstate = "s"\nlisten = "[::]:0"\n'
     ("kind", "text", "found"),
     [
         (JoinSettings, SETTINGS.replace("7301", "99999"), "server_a = 'a.example:99999': a port "),
-        (ServerASettings, f'{SERVER}server_b = "::1:1"\ndealer = "d:1"\n', "server_b = '::1:1'"),
+        (ServerASettings, f'{SERVER}server_b = "::1:1"\ndealer = "d:1"', "server_b = '::1:1': g"),
         (ServerASettings, f'{SERVER}server_b = "b:1"\ndealer = "d:0"\n', "dealer = 'd:0': a port"),
         (ServerASettings, SERVER.replace(":0", ":70000"), "listen = '[::]:70000': a port is 0"),
         (JoinSettings, SETTINGS + 'proxy = "socks5://planted:1"', "proxy = '…': give http://host"),
