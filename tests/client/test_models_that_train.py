@@ -5,7 +5,6 @@ The page docs/own-model.md has what came out here, line by line.
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,11 +42,6 @@ def distributions_check() -> Iterator[None]:
     torch.distributions.Distribution.set_default_validate_args(value=True)
 
 
-def targets_for(outputs: torch.Tensor) -> Any:
-    """Labels, a pixel each where there are pixels; of the first three columns."""
-    return np.resize(Y, (N, *outputs.shape[2:])) if outputs.ndim > 2 else Y
-
-
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_model_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
     make, x = TRAINED[name]
@@ -55,7 +49,9 @@ def test_a_model_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
     model = make()
     with torch.no_grad():
         outputs = model(torch.from_numpy(x))
-    assert outcome(model, functional.cross_entropy, x, targets_for(outputs)) == "trains"
+    # Labels, a pixel each where there are pixels.
+    y = np.resize(Y, (N, *outputs.shape[2:])) if outputs.ndim > 2 else Y
+    assert outcome(model, functional.cross_entropy, x, y) == "trains"
     assert row_on_the_page(name) == "trains"
     assert try_model(model, task_of(model, "uniform"), x.shape[1:]) is not None
 

@@ -37,11 +37,6 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 9), nn.Tanh(), nn.Linear(9, CLASSES))
 
 
-def convolution() -> nn.Module:
-    first = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2)
-    return nn.Sequential(*first, nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4))
-
-
 def data() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     x = torch.rand(RECORDS, FEATURES, generator=generator)
@@ -102,7 +97,8 @@ def test_one_call_gives_every_records_gradient_of_the_objective(
 @pytest.mark.parametrize("copies", [2, MOST_COPIES, MANY])
 def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(name: str, copies: int) -> None:
     """What the guarantee needs: a record replaced by one with zero gradient moves no other."""
-    model = convolution()
+    first = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2)
+    model = nn.Sequential(*first, nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4))
     section = ObjectiveSection.model_validate({"name": name, "copies": copies})
     one = rows(section, np.array([0, 3, 2, 5, 6, 7, 8]), model)
     other = rows(section, np.array([9, 3, 12, 10, 11, 7, 1]), model)
