@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,9 +13,8 @@ from tests.faults.conftest import small_task as simulated_task
 from tests.faults.invariants import check
 from tests.faults.world import World
 from tests.rig.aggregators import link_over
-from tests.rig.clock import LeapingClock
 from tests.rig.keys import verifier
-from tests.rig.submissions import MODEL, body_of, pair_of, upload
+from tests.rig.submissions import MODEL, pair_of, upload
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
@@ -23,10 +22,9 @@ from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
+from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
-from precad.common.share.submission import Submission
 from precad.common.wire.messages import encode
 
 NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
@@ -181,24 +179,6 @@ def test_b_refuses_names_not_offered_or_given_already(collecting: Collecting, ti
     with pytest.raises(PeerViolation, match="weren't offered"):
         collecting.play(B)
     assert len(collecting.taken[B]) == times - 1
-
-
-def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(tmp_path: Path) -> None:
-    clock = LeapingClock()
-    inbox = Inbox(B, TASK, verifier(), tmp_path / "spool", clock=clock)
-    inbox.open(OPENED)
-    inbox.close_at(clock.now() + 5)
-    whole, half_way, late = (PAIRS[client][B] for client in NAMES[:3])
-    upload(inbox, whole)
-    taking = inbox.start(replace(half_way, body=None))
-    taking.add(body_of(half_way))
-    clock.sleep(5)
-    for call in (taking.finish, lambda: inbox.start(replace(late, body=None))):
-        with pytest.raises(RejectedSubmission, match="any more"):
-            call()
-    closed = inbox.close()
-    assert isinstance(closed[NAMES[0]], Submission)
-    assert closed[NAMES[1]] is closed[NAMES[2]] is Rejection.ABSENT
 
 
 def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(tmp_path: Path) -> None:

@@ -172,6 +172,21 @@ def test_an_upload_that_ends_after_the_round_is_too_late(here: Side) -> None:
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
+def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(here: Side) -> None:
+    here.inbox.close_at(here.clock.now() + 5)
+    here.send()
+    s = here.submission(TWO)
+    taking = here.inbox.start(bare(s))
+    taking.add(body_of(s))
+    here.clock.sleep(5)
+    for call in (taking.finish, lambda: here.inbox.start(bare(s))):
+        with pytest.raises(RejectedSubmission, match="any more"):
+            call()
+    closed = here.inbox.close()
+    assert isinstance(closed[ONE], Submission)
+    assert closed[TWO] is Rejection.ABSENT
+
+
 def test_what_is_found_outside_is_counted_once_and_for_members_only(here: Side) -> None:
     for attempt, client, reason in (
         (3, ONE, Rejection.TRUNCATED),

@@ -1,8 +1,10 @@
 """Before a share leaves, and before a model is kept: the other server has signed just the same."""
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from itertools import permutations
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -11,8 +13,17 @@ from tests.rig.keys import signatures, signer, verifier
 from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.release import aggregate, countersign, reconstruct
-from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
+from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
+from precad.aggregator.rounds.states import (
+    Counted,
+    Finished,
+    Matched,
+    Noised,
+    Opened,
+    Prepared,
+    Sent,
+    Summed,
+)
 from precad.aggregator.server_messages import (
     Fact,
     HeadBody,
@@ -21,6 +32,7 @@ from precad.aggregator.server_messages import (
     SetCheck,
     SignedMessage,
 )
+from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import Head, history_after, history_start
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
@@ -185,3 +197,34 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept()
     assert own.check(B, SignedKind.MODEL, again, ModelBody, kept=True) == body
     with pytest.raises(PeerViolation, match="unreadable ModelBody"):
         own.check(B, SignedKind.MODEL, again, ModelBody)
+
+
+# --- the sum's way in types: who skips a step is told by mypy, in `make lint` --------------------
+
+STATES = (Opened, Matched, Counted, Summed, Noised, Prepared, Sent, Finished)
+WAY: list[tuple[Callable[..., Any], type, type]] = [
+    (aggregate, Matched, Summed),
+    (add_noise, Summed, Noised),
+    (prepare, Noised, Prepared),
+    (countersign, Prepared, Sent),
+    (reconstruct, Sent, Finished),
+]
+
+
+@pytest.mark.parametrize(("step", "takes", "makes"), WAY, ids=lambda each: each.__name__)
+def test_a_step_takes_what_the_last_one_made(
+    step: Callable[..., Any], takes: type, makes: type
+) -> None:
+    # The release names the store for its checker alone: the store is built on rounds.
+    hints = get_type_hints(step, localns={"Store": Store})
+    assert hints.pop("return") is makes
+    given = [each for hint in hints.values() for each in (hint, *get_args(hint))]
+    assert [each for each in given if each in STATES] == [takes]
+    assert not {Any, object} & set(given)
+
+
+def test_no_state_passes_for_another() -> None:
+    """Neither by inheritance nor by its shape."""
+    for one, other in permutations(STATES, 2):
+        assert not issubclass(one, other)
+    assert all(is_dataclass(each) and each.__mro__ == (each, object) for each in STATES)
