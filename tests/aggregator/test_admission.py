@@ -117,7 +117,7 @@ def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
 
 
 def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: ByToken) -> None:
-    first, _, unnamed, _ = issue(book, ONE), issue(book, TWO), issue(book), issue(book)
+    first, _, unnamed, last = issue(book, ONE), issue(book, TWO), issue(book), issue(book)
     enrolling = register(book)
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([ONE, TWO], 2)
     enrolling.enrol(CLAIM, first)
@@ -126,6 +126,9 @@ def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: 
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 1)
     enrolling.freeze(enrolling.roster())
     assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
+    with pytest.raises(Misconfiguration, match="too late"):
+        enrolling.enrol(Enrolment(ClientId("ward-3"), 100, 0.2), last)
+    assert list(book.owners().values()).count(None) == 1
 
 
 def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(book: ByToken) -> None:
