@@ -31,7 +31,9 @@ def main() -> None:
     import_module("precad.cli.main").app()
 
 
-def said(error: PrecadError | ModuleNotFoundError, command: str, extra: str | None) -> int:
+def said(
+    error: PrecadError | ModuleNotFoundError, command: str = "", extra: str | None = None
+) -> int:
     """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
 
     ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute. A missing
