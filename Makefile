@@ -101,7 +101,7 @@ bench: $(TOOLS) ## the benchmarks; results go to benchmarks/results (ARGS=…)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales
-	PYTHONPATH=src:. $(BIN)/python -m tests.rig.noise_run --output benchmarks/results/noise_fit.json
+	PYTHONPATH=src:. $(BIN)/python -m tests.rig.noise_fit --output benchmarks/results/noise_fit.json
 
 chaos: $(READY) ## 300 versions of everything that may go wrong; goes on where it was broken off
 	PYTHONPATH=src:. $(BIN)/python -m tests.soak.chaos --output benchmarks/results/chaos.json

@@ -98,12 +98,8 @@ def install(orders: Orders) -> None:
     def note_pair(pair: Any, *_rest: object) -> None:
         context, header = pair[0].context, pair[0].header
         body = header.body_digest if isinstance(header, SignedHeader) else header.update_digest
-        orders.note(
-            submitted=context.attempt,
-            context=str(context.digest),
-            commitment=str(header.whole_digest),
-            body=str(body),
-        )
+        digests = {"context": context.digest, "commitment": header.whole_digest, "body": body}
+        orders.note(submitted=context.attempt, **{k: str(each) for k, each in digests.items()})
 
     def wrap(at: str, method: str, suffix: Any = "", first: Any = None, last: Any = None) -> None:
         of = pkgutil.resolve_name(f"precad.{at}")

@@ -148,12 +148,10 @@ def matches_other_bytes(patch: Patch) -> None:
 
     def alike(opened: Any, role: Role, collected: Any, theirs: HeldList, early: Any) -> Any:
         other = theirs.of(matching.rest_of(opened, early))
-        mine = [
-            str(collected[client].header.whole_digest)
-            if isinstance(entry, str) and isinstance(collected[client], Submission)
-            else entry
-            for client, entry in other.items()
-        ]
+        mine = list(other.values())
+        for place, (client, entry) in enumerate(other.items()):
+            if isinstance(entry, str) and isinstance(collected[client], Submission):
+                mine[place] = str(collected[client].header.whole_digest)
         return matching.match(opened, role, collected, HeldList.listing(mine), early)
 
     patch.setattr(training_loop, "match", alike)

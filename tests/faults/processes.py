@@ -70,11 +70,9 @@ class Forks:
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         sources = str(Path(precad.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": sources}
+        command = [*prefix, sys.executable, str(Path(__file__).with_name("launch.py"))]
         self._parent = subprocess.Popen(
-            [*prefix, sys.executable, str(Path(__file__).with_name("launch.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
         self._changed = threading.Condition()
         self._started: dict[str, int] = {}

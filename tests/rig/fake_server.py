@@ -38,7 +38,6 @@ class FakeServer(AggregationServicer):
     described: Task | None = None
     pieces: Callable[[], Iterator[bytes]] | None = None
     receipt: pb.Receipt = field(default_factory=pb.Receipt)
-    charges: int = 0  # m of the open version, as this server signs it
     notices: list[pb.Notice] | None = None
     given: list[bytes] = field(default_factory=list)
     uploads: list[bytes] = field(default_factory=list)
@@ -121,7 +120,6 @@ class FakeServer(AggregationServicer):
             client=request.client,
             version=version,
             attempt=request.attempt,
-            charges=self.charges,
             model_digest=self.model(version),
         )
         return sign_body(CertificateSigner(self.identity), self.role, body)

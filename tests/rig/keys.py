@@ -97,13 +97,9 @@ def earlier_identity(principal: Principal) -> Identity:
 
 def revoke(*revoked: Identity, folder: Path) -> RevocationList:
     root = _root()
-    entries = [
-        x509.RevokedCertificateBuilder()
-        .serial_number(x509.load_pem_x509_certificate(each.cert).serial_number)
-        .revocation_date(datetime.now(UTC))
-        .build()
-        for each in revoked
-    ]
+    entry = x509.RevokedCertificateBuilder().revocation_date(datetime.now(UTC))
+    serials = [x509.load_pem_x509_certificate(each.cert).serial_number for each in revoked]
+    entries = [entry.serial_number(serial).build() for serial in serials]
     path = folder / "crl.pem"
     made = root.revocation_list(entries, number=1)
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM))

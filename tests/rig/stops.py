@@ -85,12 +85,11 @@ class Scene:
 
     def _run(self, name: str, *program: str) -> Any:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            process = self.popen(
+            command, env = (
                 [sys.executable, *program],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment_of_parts() | {"PYTHONPATH": SOURCES},
+                environment_of_parts() | {"PYTHONPATH": SOURCES},
             )
+            process = self.popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
         self.deployment.processes[name] = process
         return process
 

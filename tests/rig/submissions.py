@@ -26,11 +26,9 @@ def pair_of(
     task: Task, client: ClientId = ONE, attempt: int = 3, *, x: RingVector | None = None
 ) -> Pair:
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
-    return sharing.shard(
-        np.arange(task.dimension, dtype=np.int64) if x is None else x,
-        SubmissionContext(task.digest, 2, attempt, client, MODEL),
-        signer(client),
-    )
+    x = np.arange(task.dimension, dtype=np.int64) if x is None else x
+    of = SubmissionContext(task.digest, 2, attempt, client, MODEL)
+    return sharing.shard(x, of, signer(client))
 
 
 def masked(submission: AnySubmission) -> Submission:

@@ -44,10 +44,7 @@ def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int
     """The status of a `precad` command, and what it printed on both outputs; its log is there."""
     output = folder / f"said-{secrets.token_hex(4)}.log"
     with output.open("wb") as log:
-        process = forked(
-            [sys.executable, "-m", program, *map(str, arguments)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment_of_parts(),
-        )
+        command = [sys.executable, "-m", program, *map(str, arguments)]
+        env = environment_of_parts()
+        process = forked(command, stdout=log, stderr=subprocess.STDOUT, env=env)
     return process.wait(), output.read_text(encoding="utf-8")

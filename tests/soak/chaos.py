@@ -3,7 +3,7 @@
     python -m tests.soak.chaos --versions 300 --output benchmarks/results/chaos.json
     python -m tests.soak.chaos --validation proof --output benchmarks/results/chaos_proof.json
 
-Pieces of 20 versions in simulated time (`tests/faults/chaos.py`). Beside each a training of six
+Pieces of 20 simulated versions (`tests/faults/test_chaos.py`). Beside each a training of six
 versions on real processes, with hundreds of idle connections, bad calls of every kind, a record
 without a finite gradient, and deaths at random steps (`doors.py`). After each piece the result is
 written: a run that is broken off goes on where it stopped.
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.faults.chaos import piece
 from tests.faults.processes import Forks
+from tests.faults.test_chaos import piece
 from tests.soak.doors import besieged
 
 VERSIONS = 20

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.faults.chaos import piece
 from tests.faults.processes import Forks
+from tests.faults.test_chaos import piece
 from tests.soak.doors import besieged
 
 
