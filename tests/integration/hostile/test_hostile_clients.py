@@ -34,7 +34,6 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 
 D = 8192
 """B's body has 64 KiB."""
-COLLECT_S = 3600.0
 CALL_S = 240.0
 """Deadline of a call, which on a quiet machine takes milliseconds."""
 WARDS = ("ward-1", "ward-2", "ward-3")
@@ -45,7 +44,7 @@ Pieces = Sequence[pb.SubmissionPiece]
 
 @pytest.fixture(scope="module")
 def site(make_site: Any, make_task: Any) -> Any:
-    return make_site(make_task(D, {"deadlines.collect": COLLECT_S}), *WARDS)
+    return make_site(make_task(D, {"deadlines.collect": 3600.0}), *WARDS)
 
 
 @pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
@@ -280,7 +279,6 @@ def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.soc
 
 
 def ended(opened: socket.socket) -> None:
-    opened.settimeout(CALL_S)
     with suppress(ConnectionError):
         while opened.recv(4096):
             pass

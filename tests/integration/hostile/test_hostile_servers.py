@@ -270,12 +270,3 @@ def test_a_receipts_words_are_a_part_of_one_line(
     messages = [record.getMessage() for record in caplog.records]
     assert any("finished; \u03b5 = .001" in each for each in messages)
     assert all(map(str.isprintable, messages))
-
-
-def test_a_pause_is_waited_out_until_the_tasks_deadline_and_no_longer(pair: Pair) -> None:
-    pair.a.notices = [pb.Notice(paused=pb.TrainingPaused())]
-    clock = LeapingClock()
-    with pytest.raises(PeerUnavailable, match="paused the training"):
-        pair.take_part(pair.account(), clock)
-    assert clock.now() - clock.start == pytest.approx(pair.task.deadlines.outage)
-    assert len(clock.slept) > 3
