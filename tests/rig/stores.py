@@ -1,6 +1,7 @@
 """What tests write into a server's store: three wards' claims, and attempts as far as they say."""
 
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import create_engine, text
 from tests.rig.aggregators import head_of
@@ -47,9 +48,7 @@ def enrolled(store: Store) -> Store:
     return store
 
 
-def prepared(
-    store: Store, number: int = 0, version: int = 0, share: bytes | memoryview = SHARE
-) -> None:
+def prepared(store: Store, number: int = 0, version: int = 0, share: Any = SHARE) -> None:
     """Two wards are valid, the third is absent."""
     store.attempts.begin(number, version, 3, MODEL)
     store.attempts.prepare(number, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)

@@ -44,9 +44,7 @@ class Site:
     def identity(self, name: str) -> Identity:
         return Identity.load(self.folder / "keys" / name)
 
-    def start(
-        self, role: Role, limits: Limits | None = None, rate: CallRate | None = None
-    ) -> Running:
+    def start(self, role: Role, limits: Any = None, rate: CallRate | None = None) -> Running:
         """Server A, server B or the dealer, as its process would start it."""
         running = self.loop.run(self._start(role, limits, rate))
         self.started.append(running)
@@ -75,10 +73,9 @@ class Site:
                 "state": self.folder / "state" / role.value,
             }
             of_a = role is Role.SERVER_A
-            settings = (
-                ServerASettings(**values, server_b=NOWHERE) if of_a else ServerBSettings(**values)
-            )
-            session = open_session(role, settings)
+            if of_a:
+                values["server_b"] = NOWHERE
+            session = open_session(role, (ServerASettings if of_a else ServerBSettings)(**values))
             port = make_port(session, limits, rate)
             if not of_a:
                 add_link_to_server(PeerService(session).link, port.server)

@@ -116,9 +116,9 @@ def callers(keys: Path, service: str) -> dict[str, Caller]:
         "revoked": Caller(unchecked(folder, base)),
         "client ward-1": own("ward-1"),
         "client ward-2, as ward-1": own("ward-2"),
-        **{
-            each: own(each.lower().replace(" ", "-")) for each in ("operator", "dealer", "server A")
-        },
+        "operator": own("operator"),
+        "dealer": own("dealer"),
+        "server A": own("server-a"),
         "server B": own("server-b", "server-b"),
         "server B, as server A": own("server-b"),
     }

@@ -30,7 +30,7 @@ from precad.common.task import Task
 from precad.common.wire.messages import serves_first
 from precad.protos import precad_pb2 as pb
 
-D = 8
+D, WARD = 8, ClientId("ward-1")
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Pair:
         return OwnAccount(self.task, 0.2, None, None)
 
     def pending(self) -> Pending:
-        return Pending(self.task, ClientId("ward-1"))
+        return Pending(self.task, WARD)
 
     def take_part(self, account: OwnAccount, clock: Clock | None = None) -> Participation:
         clock = clock or LeapingClock()
@@ -58,9 +58,7 @@ class Pair:
 
     def servers(self, first: Role = Role.SERVER_A) -> Servers:
         ward = identity(Principal.client("ward-1"))
-        found = Servers(
-            self.task, ClientId("ward-1"), self.a.address, self.b.address, ward, patience_s=5
-        )
+        found = Servers(self.task, WARD, self.a.address, self.b.address, ward, patience_s=5)
         found.serves_first = first
         return found
 
@@ -246,9 +244,7 @@ def test_a_digest_that_both_servers_have_signed_is_checked_and_not_asked_for(pai
     assert not [rpc for fake in (pair.a, pair.b) for rpc, _ in fake.calls if rpc == "ModelDigest"]
 
 
-def test_a_task_that_changes_during_the_training(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_changes_in_the_training(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Servers, "enrol", lambda *_: setattr(pair.a, "described", OTHER))
     pair.refuses(PeerViolation, "task digest differs")
 
@@ -261,9 +257,7 @@ def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:
     assert account.participations == len(pair.a.uploads) == 1
 
 
-def test_a_receipts_words_are_a_part_of_one_line(
-    pair: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_receipts_words_stay_on_one_line(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     words = "\x1b[2K\r\u202eno\n2026-11-26 09:00:00 INFO finished; \u03b5 = .001"
     pair.a.receipt = pb.Receipt(rejection="malformed", detail=words)
     pair.take_part(pair.account())

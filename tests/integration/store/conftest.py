@@ -52,10 +52,8 @@ def postgres() -> Iterator[str]:
 
     data = str(folder / "data")
     call(initdb, "-D", data, "-A", "trust", "-U", "precad", "-E", "UTF8", "--no-sync")
-    options = (
-        f"-c listen_addresses= -c autovacuum=off -c unix_socket_directories={folder} -c fsync=off"
-    )
-    call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
+    how = f"-c listen_addresses= -c autovacuum=off -c fsync=off -c unix_socket_directories={folder}"
+    call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", how, "start")
     yield f"postgresql+psycopg://precad@/postgres?host={folder}"
     call(control, "-D", data, "-m", "immediate", "stop")
     shutil.rmtree(folder)

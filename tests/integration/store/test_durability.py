@@ -100,9 +100,8 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, url: str, opener: Op
     again.attempts.prepare(0, [A, B], VALID_SET, {}, share)
     assert (again.ledger.participations(), again.attempts.rejections()) == ({A: 1, B: 1}, {})
     again.close()
-    assert [f.what for f in audit_ledger(url).findings] == [
-        "of a cohort of 3, 2 are charged and 0 rejected"
-    ]
+    (finding,) = audit_ledger(url).findings
+    assert finding.what == "of a cohort of 3, 2 are charged and 0 rejected"
 
 
 @pytest.fixture
@@ -169,10 +168,8 @@ def state(tmp_path: Path, opener: Opener) -> Path:
     return folder
 
 
-def test_the_copy_is_what_the_server_had_and_no_more(
-    state: Path, tmp_path: Path, opener: Opener
-) -> None:
-    copy = tmp_path / "copy"
+def test_the_copy_is_what_the_server_had_and_no_more(state: Path, opener: Opener) -> None:
+    copy = state.with_name("copy")
     audit = back_up(state, copy)
     assert (audit.findings, audit.entries) == ((), 1)
     assert audit.head == audit_ledger(f"sqlite:///{state / 'state.db'}").head
@@ -198,12 +195,11 @@ def test_what_can_not_be_copied_is_refused_with_what_to_do(state: Path, tmp_path
     assert list(copy.iterdir()) == []
 
 
-def test_the_command_says_the_head_and_fails_where_the_ledger_is_broken(
-    state: Path, tmp_path: Path
-) -> None:
+def test_the_command_says_the_head_and_fails_where_the_ledger_is_broken(state: Path) -> None:
+    one, two = state.with_name("one"), state.with_name("two")
     head = audit_ledger(f"sqlite:///{state / 'state.db'}").head
-    said = precad("backup", state, tmp_path / "one")
+    said = precad("backup", state, one)
     assert (said.exit_code, said.stdout) == (0, f"sound: 1 entries, head {head}\n")
-    tamper(f"sqlite:///{tmp_path / 'one/state.db'}", "UPDATE charge SET record_rate = 0.01")
-    broken = precad("backup", tmp_path / "one", tmp_path / "two")
+    tamper(f"sqlite:///{one / 'state.db'}", "UPDATE charge SET record_rate = 0.01")
+    broken = precad("backup", one, two)
     assert (broken.exit_code, "BROKEN" in broken.stdout) == (1, True)

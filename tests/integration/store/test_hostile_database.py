@@ -98,9 +98,7 @@ store.close()
 """Has the database open until its input ends."""
 
 
-def test_a_second_process_is_refused_until_the_first_ends(
-    durable_url: str, task: Task, opener: Opener
-) -> None:
+def test_one_process_at_a_time_has_a_database(durable_url: str, task: Task, opener: Opener) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, durable_url, task.canonical.decode()],
         stdin=subprocess.PIPE,
@@ -148,9 +146,7 @@ def test_another_path_to_the_same_file_is_the_same_database(tmp_path: Path, open
 # --- PostgreSQL alone ----------------------------------------------------------------------------
 
 
-def test_a_broken_connection_takes_the_lock_anew(
-    postgres: str, postgres_url: str, opener: Opener
-) -> None:
+def test_a_broken_connection_locks_anew(postgres: str, postgres_url: str, opener: Opener) -> None:
     """After a restart of PostgreSQL, whoever connects first owns the state; the other stops."""
     store = opener(postgres_url)
     others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"

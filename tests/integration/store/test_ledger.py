@@ -54,9 +54,7 @@ def salts(url: str) -> list[bytes]:
     return made
 
 
-def test_what_a_server_writes_is_sound_and_a_reader_cannot_change_it(
-    durable_url: str, opener: Opener
-) -> None:
+def test_a_ledger_is_sound_and_a_reader_cannot_change_it(durable_url: str, opener: Opener) -> None:
     """It needs no lock."""
     store = opener(durable_url)
     stores.play(store)

@@ -82,9 +82,7 @@ def require_the_codes_schema(connection: Connection) -> MigrationContext:
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_the_migrated_schema_is_the_one_that_the_code_uses(
-    durable_url: str, *, older: bool
-) -> None:
+def test_the_migrated_schema_is_the_one_that_is_used(durable_url: str, *, older: bool) -> None:
     if older:
         made_by_0005(durable_url)
     with changing(durable_url) as connection:

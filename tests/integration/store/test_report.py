@@ -307,9 +307,7 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
         assert each.added_delta == pytest.approx(added, rel=1e-9, abs=0)
 
 
-def test_a_version_that_was_released_twice_raises_what_is_guaranteed(
-    run: Finished, task: Task
-) -> None:
+def test_a_version_released_twice_raises_what_is_guaranteed(run: Finished, task: Task) -> None:
     """The report names nobody's repeats: every round is accounted as the one that has the most."""
     before = run.facts()
     for role in SERVERS:

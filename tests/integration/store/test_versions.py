@@ -136,12 +136,8 @@ def test_opened_attempts_are_counted_and_words_kept_by_version(store: Store) -> 
 
 def coins(task: Task) -> list[SignedMessage]:
     other = signatures(task.digest, Role.SERVER_B)
-    return [
-        other.sign(
-            SignedKind.COIN_COMMITMENT, CoinCommitment(task="00" * 32, version=2, digest=digit * 32)
-        )
-        for digit in ("01", "02")
-    ]
+    bodies = (CoinCommitment(task="00" * 32, version=2, digest=d * 32) for d in ("01", "02"))
+    return [other.sign(SignedKind.COIN_COMMITMENT, body) for body in bodies]
 
 
 def test_the_first_commitment_to_a_coin_stays_until_discarded(store: Store, task: Task) -> None:
@@ -235,13 +231,11 @@ def test_every_database_gives_the_same_answers_also_after_a_restart(
 
 def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener: Opener) -> None:
     """One made without a locale is SQL_ASCII, whose text the driver would give back as bytes."""
-    engine = create_engine(
-        postgres, isolation_level="AUTOCOMMIT", connect_args={"client_encoding": "utf8"}
-    )
+    made = "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+    how: dict[str, Any] = {"connect_args": {"client_encoding": "utf8"}}
+    engine = create_engine(postgres, isolation_level="AUTOCOMMIT", **how)
     with engine.connect() as connection:
-        connection.exec_driver_sql(
-            "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
-        )
+        connection.exec_driver_sql(made)
     engine.dispose()
     url = make_url(postgres).set(database="plain").render_as_string(hide_password=False)
     store = opener(url)

@@ -89,7 +89,7 @@ class _Logs(logging.Handler):
 
 
 @contextmanager
-def _everything_logged() -> Iterator[_Logs]:
+def _logged() -> Iterator[_Logs]:
     loggers = [logging.getLogger(name) for name in ("", "sqlalchemy.engine")]
     before, handlers, logs = [each.level for each in loggers], loggers[0].handlers[:], _Logs()
     loggers[0].handlers[:] = [logs]
@@ -111,11 +111,7 @@ def watch() -> Watch:
     """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
 
     def play(task: Task, updates: Any, noise: Any = None) -> Watched:
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            in_memory() as folder,
-            _everything_logged() as logs,
-        ):
+        with pytest.MonkeyPatch.context() as patch, in_memory() as folder, _logged() as logs:
             return _play(Path(folder), patch, logs, task, updates, noise)
 
     return play

@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
+from tests.conftest import small_task
 from tests.rig.views import (
     SERVERS,
     DealerView,
@@ -90,8 +91,8 @@ def told_apart(one: set[bytes], other: set[bytes], *haystacks: Haystack) -> list
 
 
 @pytest.fixture(scope="module")
-def task(make_task: Callable[..., Task]) -> Task:
-    return make_task(D)
+def task() -> Task:
+    return small_task(D)
 
 
 @pytest.fixture(scope="module")
@@ -300,14 +301,12 @@ def accuracy(x: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[int, in
     return right, len(x) - half
 
 
-def test_no_server_learns_to_tell_the_candidates_apart(
-    watch: Any, make_task: Callable[..., Task]
-) -> None:
+def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
     """Nor the dealer. 600 guesses: where 64 % of them were right it would show nine times in ten.
 
     A false alarm comes in one of 10^6 runs.
     """
-    task = make_task(D, {"enrolment.clients": CLIENTS})
+    task = small_task(D, {"enrolment.clients": CLIENTS})
     both, coin = candidates(task), np.random.default_rng(4)
     seen: dict[Role, list[NDArray[np.float32]]] = {role: [] for role in PARTIES}
     drawn, plain = [], []

@@ -1,20 +1,19 @@
 """What each party holds alone is uniform on the ring, whatever the update."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from tests.conftest import small_task
 from tests.rig.keys import signer
 from tests.rig.submissions import Pair, body_of, words_of
 
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.share.submission import SubmissionContext, shard
-from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import SquareRequest
 
@@ -139,11 +138,9 @@ def test_what_the_dealer_holds_together_is_uniform_together(shares: Any) -> None
     assert max(bytes_fit(x), independent(x[:-1], x[1:])) < LEAST_P
 
 
-def test_what_crosses_between_the_servers_is_uniform_too(
-    watch: Any, make_task: Callable[..., Task]
-) -> None:
+def test_what_crosses_between_the_servers_is_uniform_too(watch: Any) -> None:
     """Bodies, the words of the comparisons and of the AND: all but the last message, the bits."""
-    task = make_task(D, {"enrolment.clients": 200})
+    task = small_task(D, {"enrolment.clients": 200})
     x = np.array([2**20, 0, -5, 7, 0, 0, 0, 1], dtype=np.int64)
     clients = {ClientId(f"c{i}"): x for i in range(200)}
     received: dict[str, list[NDArray[np.int64]]] = defaultdict(list)

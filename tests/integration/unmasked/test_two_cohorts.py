@@ -125,9 +125,8 @@ def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World, t
 def digest_of_three(world: World) -> tuple[tuple[ClientId, ...], bytes]:
     """A cohort, and what a careless scheme would show of it."""
     truth = tuple(sorted(world.clients[1:4]))
-    return truth, hashlib.sha256(
-        encode_context("cohort", *(client.encoded() for client in truth))
-    ).digest()
+    form = encode_context("cohort", *(client.encoded() for client in truth))
+    return truth, hashlib.sha256(form).digest()
 
 
 def test_the_same_search_breaks_a_careless_digest(world: World, task: Task) -> None:

@@ -167,9 +167,7 @@ def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
 
 
 @EITHER_CHECK
-def test_who_is_not_counted_is_validated_and_not_summed(
-    either: Task, vectors: list[RingVector]
-) -> None:
+def test_the_uncounted_are_checked_and_not_summed(either: Task, vectors: list[RingVector]) -> None:
     too_long = vectors[1].copy()
     too_long[0] = 2**40
     halves = submissions_of(either, [vectors[0], too_long, vectors[2]])

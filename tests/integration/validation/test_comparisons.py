@@ -199,9 +199,7 @@ def decided(
     return decide(shares, task=TASK, randomness=dealt, **usual | changed)
 
 
-def test_other_submissions_or_another_number_are_a_violation_and_no_wrong_verdict(
-    dealer: DealerRole,
-) -> None:
+def test_other_submissions_or_another_number_are_a_violation(dealer: DealerRole) -> None:
     def others(role: Role, link: PeerLink) -> Bits:
         return decided(role, link, dealer, label=role.value)
 

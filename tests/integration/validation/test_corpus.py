@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from numpy.random import Generator
+from numpy.random import Generator as Rng
 from tests.integration.validation.conftest import Validate, task_of
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("either_kernel")
 DIMENSION, TOO_LONG = 64, Rejection.NORM_EXCEEDED
 
 
-def of_norm(bound: int, rng: Generator) -> RingVector:
+def of_norm(bound: int, rng: Rng) -> RingVector:
     """Integers whose squares sum to exactly bound²: a random vector, made up greedily."""
     x = np.zeros(DIMENSION, dtype=np.int64)
     direction = rng.standard_normal(DIMENSION - 16)
@@ -36,14 +36,14 @@ def test_wrapping_forgeries_are_rejected(validate: Validate) -> None:
     assert validate(task_of(DIMENSION), corpus) == (TOO_LONG,) * len(corpus)
 
 
-def test_multiples_of_every_power_of_two_are_rejected(validate: Validate, rng: Generator) -> None:
+def test_multiples_of_every_power_of_two_are_rejected(validate: Validate, rng: Rng) -> None:
     dense = [multiple(DIMENSION, i, rng) for i in range(64)]
     single = [unit(DIMENSION, int(x[0]), at=int(rng.integers(DIMENSION))) for x in dense]
     verdicts = validate(task_of(DIMENSION), dense + single)
     assert verdicts == (TOO_LONG,) * 128
 
 
-def test_small_multiples_of_powers_of_two_are_rejected(validate: Validate, rng: Generator) -> None:
+def test_small_multiples_of_powers_of_two_are_rejected(validate: Validate, rng: Rng) -> None:
     # β = 2^21 − 2^17, so that every power from β's size on is too long.
     task = task_of(DIMENSION, client_clip=30.0)
     signed = [int(rng.choice([-1, 1])) << i for i in range(21, 63)]
@@ -53,7 +53,7 @@ def test_small_multiples_of_powers_of_two_are_rejected(validate: Validate, rng: 
 
 
 def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
-    validate: Validate, rng: Generator
+    validate: Validate, rng: Rng
 ) -> None:
     task = task_of(DIMENSION)
     above = of_norm(task.bound, rng)
@@ -64,7 +64,7 @@ def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
 
 @pytest.mark.parametrize(("clip", "bits"), [(30.0, 16), (30.1, 16), (32.0, 20), (1.0, 10)])
 def test_norms_up_to_exactly_the_bound_are_accepted(
-    clip: float, bits: int, validate: Validate, rng: Generator
+    clip: float, bits: int, validate: Validate, rng: Rng
 ) -> None:
     task = task_of(DIMENSION, client_clip=clip, fractional_bits=bits)
     corpus = [unit(DIMENSION, value) for value in (task.bound, 0, 1, -1)]
@@ -74,7 +74,7 @@ def test_norms_up_to_exactly_the_bound_are_accepted(
     assert validate(task, corpus) == (None,) * len(corpus)
 
 
-def test_honest_vectors_are_accepted(validate: Validate, rng: Generator) -> None:
+def test_honest_vectors_are_accepted(validate: Validate, rng: Rng) -> None:
     task = task_of(DIMENSION, client_clip=30.1)
     corpus = [honest(task, rng) for _ in range(300)]
     assert validate(task, corpus) == (None,) * len(corpus)
@@ -96,7 +96,7 @@ def test_every_dimension_is_validated_to_its_last_coordinate(
     assert validate(task, corpus) == (None, TOO_LONG, TOO_LONG)
 
 
-def updates_of_every_kind(task: Task, rng: Generator, times: int) -> list[RingVector]:
+def updates_of_every_kind(task: Task, rng: Rng, times: int) -> list[RingVector]:
     """Random ones, honest ones, powers of two, and norms to the unit around the bound."""
     vectors = list(rng.integers(-(2**63), 2**63, (40 * times, DIMENSION), dtype=np.int64))
     for _ in range(80 * times):
@@ -116,7 +116,7 @@ def updates_of_every_kind(task: Task, rng: Generator, times: int) -> list[RingVe
     return vectors
 
 
-def require_right_verdicts(validate: Validate, rng: Generator, times: int) -> None:
+def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
     """Those of the integers."""
     task = task_of(DIMENSION, client_clip=30.1)
     vectors = updates_of_every_kind(task, rng, times)
@@ -128,8 +128,6 @@ def require_right_verdicts(validate: Validate, rng: Generator, times: int) -> No
     assert 80 * times < found.count(None) < 200 * times
 
 
-def test_updates_of_every_kind_get_the_integers_verdicts(
-    validate: Validate, rng: Generator
-) -> None:
+def test_updates_of_every_kind_get_the_integers_verdicts(validate: Validate, rng: Rng) -> None:
     """Ten thousand of them under tests/soak."""
     require_right_verdicts(validate, rng, 1)
