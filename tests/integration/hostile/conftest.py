@@ -11,7 +11,7 @@ from tests.rig.loop import LoopThread
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, make_port, open_session
-from precad.aggregator.settings import ServerASettings, ServerBSettings
+from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
 from precad.common.identifiers import Role
@@ -65,19 +65,16 @@ class Site:
             DealingService(self.task, DealerRole.of(self.task), identity).add_to(port.server)
             add_health(port.server, identity, lambda: True)
         else:
-            values: dict[str, Any] = {
-                "task": self.folder / "task.toml",
-                "identity": self.folder / "keys" / role.value,
-                "listen": NOWHERE,
-                "dealer": NOWHERE,
-                "state": self.folder / "state" / role.value,
-            }
-            of_a = role is Role.SERVER_A
-            if of_a:
-                values["server_b"] = NOWHERE
-            session = open_session(role, (ServerASettings if of_a else ServerBSettings)(**values))
+            settings = ServerSettings(
+                task=self.folder / "task.toml",
+                identity=self.folder / "keys" / role.value,
+                listen=NOWHERE,
+                dealer=NOWHERE,
+                state=self.folder / "state" / role.value,
+            )
+            session = open_session(role, settings)
             port = make_port(session, limits, rate)
-            if not of_a:
+            if role is Role.SERVER_B:
                 add_link_to_server(PeerService(session).link, port.server)
         return Running(f"127.0.0.1:{await port.listen('127.0.0.1:0')}", port, session)
 

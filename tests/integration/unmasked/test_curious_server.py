@@ -18,18 +18,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from tests.conftest import small_task
-from tests.rig.views import (
-    SERVERS,
-    DealerView,
-    Haystack,
-    View,
-    Watched,
-    header_bytes,
-    named_to_dealer,
-    recognised,
-    seen_by_dealer,
-    seen_by_server,
-)
+from tests.rig import views
+from tests.rig.views import SERVERS, DealerView, Haystack, View, Watched
 
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import commit, dot, from_bytes, signed, squared_norm, to_bytes
@@ -76,9 +66,9 @@ def fitting(watched: Watched, role: Role, task: Task, *told: bytes) -> list[bool
     view, haystacks = view_of(watched, role), (looked_through(watched, role), Haystack(told))
     view.told = [*told]
     expected = [
-        seen_by_dealer(view, task, guess)
+        views.seen_by_dealer(view, task, guess)
         if role is Role.DEALER
-        else seen_by_server(view, task, VICTIM, guess)
+        else views.seen_by_server(view, task, VICTIM, guess)
         for guess in candidates(task)
     ]
     view.told = []
@@ -87,7 +77,7 @@ def fitting(watched: Watched, role: Role, task: Task, *told: bytes) -> list[bool
 
 def told_apart(one: set[bytes], other: set[bytes], *haystacks: Haystack) -> list[bool]:
     """What follows from both guesses alike tells nothing: a row of zeros projects both to 0."""
-    return [bool(recognised(only, *haystacks)) for only in (one - other, other - one)]
+    return [bool(views.recognised(only, *haystacks)) for only in (one - other, other - one)]
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +196,7 @@ def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds, task: 
     watched = together[1]
     hidden = hidden_from_dealer(watched)
     # The control: each of them is among what the servers see, and is found where it is told.
-    header = header_bytes(watched.b.header(VICTIM))
+    header = views.header_bytes(watched.b.header(VICTIM))
     assert all(hidden[name] in header for name in ("h", "nonce", "name", "signature"))
     blobs = watched.dealer.blobs(task.dimension)
     assert shown(hidden, blobs) == []
@@ -223,7 +213,7 @@ def named(watch: Any, task: Task, truth: int) -> list[bool]:
     one, other = candidates(task)
     watched = watch(task, {NAMES[truth]: one, OTHER: other})
     model, view = watched.b.headers[0].context.model, watched.dealer
-    first, second = (named_to_dealer(view, task, model, name) for name in NAMES)
+    first, second = (views.named_to_dealer(view, task, model, name) for name in NAMES)
     return told_apart(first, second, Haystack(view.blobs(task.dimension).values()))
 
 
