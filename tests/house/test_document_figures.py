@@ -1,9 +1,8 @@
-"""A measured figure on a page comes from a committed result, or says where it is from.
+"""Numbers in documents are the code's or a committed result's, and what is generated is current.
 
-A figure here is a number with a unit of time, memory, share or speed; a table with two decimals
-has some. It stands in a block that
-docs/generate.py writes, in a phrase that tests/house/test_document_numbers.py has from the code, or
-below a mark in the page's source:
+A phrase stands in its document as it stands here, with the code's value in it. Whole tables are
+written by docs/generate.py. All other measured figures come from a result, or say where from: a
+number with a unit of time, memory, share or speed; a table with two decimals has some.
 
     <!-- figures: certify_votes certified.*.seconds_in_all; mean load rounds.2.round_s -->
 
@@ -14,14 +13,232 @@ figures of what follows are. A mark before a heading is for its whole section.
 
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from math import exp, log2, sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.house.test_document_numbers import PHRASES
-from tests.house.test_documents import ROOT
+from benchmarks.rounds.document import FORMAT
+from benchmarks.rounds.show import as_text
+from scipy.stats import norm
+from tests.house.test_documents import ROOT, flat, text_of
+
+from precad.accounting.adversaries import Run
+from precad.accounting.exact import record_epsilon
+from precad.accounting.guarantees import LOG_ADVANTAGE, USES, advantages, honest_rejection
+from precad.aggregator.store.schema import AttemptState
+from precad.aggregator.training.model_store import KEPT_MODELS
+from precad.aggregator.training.session import KEPT_EVENTS
+from precad.aggregator.validate.check_by_proof import words_bytes
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
+from precad.common.errors import Rejection
+from precad.common.identity.authority import PARTY_DAYS
+from precad.common.identity.mutual_tls import WIRE_VERSION
+from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
+from precad.common.ring import CLIENT_MARGIN, KEY_BYTES, RECORD_MARGIN, SALT_BYTES, WORD_BYTES
+from precad.common.roster import EIGHTHS, GRID_OCTAVES
+from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
+from precad.common.task_schema import MAX_FRACTIONAL_BITS
+from precad.common.wire.connections import PER_CLIENT, STRANGERS
+
+TASK = Task.load(ROOT / "deploy" / "task.toml")
+ROWS = Task.model_fields["projections"].default
+LIMITS = {type(m).__name__: m for m in Task.model_fields["projections"].metadata}
+HONEST = 2 * exp(-(TAU**2))
+"""Most that an honest row fails with."""
+PROOF = Run(
+    record_rate=0.1,
+    client_rate=1.0,
+    noise_multiplier=1.0,
+    rounds=1000,
+    attempts=1000,
+    projections=LEAST_ROWS,
+    malicious_server=True,
+)
+
+
+def berry_esseen(times: float, width: int = TAU) -> float:
+    """Both ends' distance from the normal distribution, for N = times·β, |X_j| ≤ 2·width·β."""
+    return 2 * 0.56 * 2 * sqrt(2) * width / times
+
+
+def row_bound(times: float, width: int = TAU) -> float:
+    """Upper bound of Pr[|z| ≤ width·β]."""
+    return float(2 * norm.cdf(sqrt(2) * width / times) - 1) + berry_esseen(times, width)
+
+
+def least_sound_length(width: int = TAU) -> int:
+    return next(times for times in range(1, 100) if row_bound(times, width) < 1 / 2)
+
+
+def sizes(dimension: int) -> str:
+    """The row of part 4's table, for β from 2^20 to 2^25."""
+    least, most = (ProofShape(dimension, bound) for bound in (2**20, 2**25))
+
+    def both(low: float, high: float) -> str:
+        return f"{low:,.0f}" if round(low) == round(high) else f"{low:,.0f}–{high:,.0f}"
+
+    columns = both(least.columns, most.columns)
+    more = both(*(8 * (each.body_words - dimension) / 1000 for each in (least, most)))
+    exchanged = 2 * words_bytes(most) / 1000
+    between = f"{exchanged:.0f}" if exchanged > 20 else f"{exchanged:.1f}"
+    return f"| {most.points:,} | {columns} | {more} | {between} |"
+
+
+def clipped_too_long() -> float:
+    """Share of random directions in the plane whose vector, clipped to 30.1, is above β."""
+    angle = np.random.default_rng(1).uniform(0, 2 * np.pi, 400_000)
+    x = np.trunc(30.1 * 2**16 * np.stack([np.cos(angle), np.sin(angle)]))
+    return float(((x**2).sum(axis=0) > np.floor(30.1 * 2**16) ** 2).mean())
+
+
+def published_epsilon(sigma: float) -> float:
+    """Exact, at PRECAD's setting."""
+    return record_epsilon(record_rate=0.05, noise_multiplier=sigma, participations=500, delta=1e-5)
+
+
+PHRASES = {
+    "docs/soundness.md": [
+        f"where k = {ROWS} by default",
+        f"−τβ ≤ z ≤ τβ, τ = {TAU}",
+        f"1 ≤ β ≤ 2^{log2(MAX_BOUND):.0f} |",
+        f"X·X < 2^12·β² ≤ 2^{12 + 2 * log2(MAX_BOUND):.0f} when β ≤ 2^{log2(MAX_BOUND):.0f}.",
+        f"lies in [−2^{2 * log2(MAX_BOUND):.0f} − 1, 2^62)",
+        f"With f = 20 it means C ≤ {MAX_BOUND // 2**20}",
+        f"At β = 2^25: d up to {(2**63 - 1) // (2 * TAU * MAX_BOUND):,}",
+        f"n·β + 2·{NOISE_DEVIATIONS:.0f}·s < 2^62",
+        f"s ≥ {MIN_NOISE_UNITS:,.0f} units",
+        f"1 ≤ f ≤ {MAX_FRACTIONAL_BITS}; {LIMITS['Ge'].ge} ≤ k ≤ {LIMITS['Le'].le} |",
+        f"comparisons: {comparisons_per_client(TASK)} at k = {ROWS}",
+        f"up to {MAX_BATCH_CLIENTS} clients",
+        f"{KEY_BYTES}-byte seed",
+        f"with a {SALT_BYTES}-byte salt",
+        f"to R(1 − 2^−{-log2(1 - RECORD_MARGIN):.0f})",
+        f"(β·2^−f)(1 − 2^−{-log2(1 - CLIENT_MARGIN):.0f})",
+        # What the proof computes, computed again.
+        f"2k·e^−49, which is {ROWS * HONEST:.1e}",
+        f"≤ 2e^{{−τ²}} = {HONEST:.3g}.",
+        f"{2 * ROWS}·e^{{−49}} = {ROWS * HONEST:.2g},",
+        f"may have, 256, {256 * HONEST:.2g}.",
+        (
+            f"they are {row_bound(64) - berry_esseen(64):.3f} and {berry_esseen(64):.3f}, "
+            f"together {row_bound(64):.4f}"
+        ),
+        f"(N = {least_sound_length()}β would still do",
+        f"{100 * clipped_too_long():.0f} % of the vectors",
+        f"vector [1, 2^48, 0, …] has squared norm {(1 + 2**96) % P}",
+        f"whose norm is {65536 * sqrt(1000):,.0f}",
+        f"under `proof` {(2**63 - 1) // (4 * HALF_WIDTHS * MAX_BOUND):,} |",
+        f"with at least {LEAST_ROWS} of part 1's rows",
+        f"With B = {HALF_WIDTHS}β",
+        f"2k·e^−64, {2 * LEAST_ROWS * exp(-(HALF_WIDTHS**2)):.1e} at k = {LEAST_ROWS}",
+        f"‖X‖ ≥ {least_sound_length(HALF_WIDTHS)}β.",
+        f"+ {berry_esseen(1, 1):.3f}·r, below",
+        f"{row_bound(69, HALF_WIDTHS) + 5e-5:.4f} where",
+        *(sizes(10**power) for power in range(4, 8)),
+        sizes(650),
+    ],
+    "docs/protocol.md": [
+        f"the last {KEPT_EVENTS} events",
+        f"the newest {KEPT_MODELS} models",
+        f"two seeds of {KEY_BYTES} bytes",
+        f"The wire version is {WIRE_VERSION}.",
+        *(f"| {state.value} |" for state in AttemptState),
+    ],
+    "docs/enrolment.md": [
+        f"one of {GRID_OCTAVES * len(EIGHTHS) + 1} rates",
+        f"and p/{2**GRID_OCTAVES}, the floor",
+    ],
+    "docs/cheating-server.md": [
+        f"most 2k·e^−64 a submission, {2 * LEAST_ROWS * exp(-(HALF_WIDTHS**2)):.1e}.",
+        f"A submission has {USES} such uses",
+        f"advantages = M·{USES}·2^−{-LOG_ADVANTAGE}",
+        f"{USES * 2.0**LOG_ADVANTAGE:.1e} a submission.",
+        f"add {honest_rejection(4.0, PROOF) + advantages(4.0, PROOF):.1e} to δ",
+        f"{words_bytes(ProofShape(10**6, MAX_BOUND)):,} bytes at d = 1,000,000",
+        f"{words_bytes(ProofShape(10**4, MAX_BOUND)):,} at d = 10,000",
+    ],
+    "docs/runbooks/upgrade.md": [f"({WIRE_VERSION} since this one)"],
+    "CHANGELOG.md": [f"wire version, which is {WIRE_VERSION}:"],
+    "docs/privacy-accounting.md": [
+        f"at least {MIN_NOISE_UNITS:,.0f} units; the denominator",
+        f"exact {', '.join(f'{published_epsilon(sigma):.3f}' for sigma in (1.0, 1.5, 2.0))}; real",
+        f"{(1 + exp(4)) * 1000 * ROWS * HONEST:.2g} for ε = 4, n = 1,000 and k = {ROWS}",
+        f"{advantages(4.0, PROOF):.2g} for 1,000 attempts at ε = 4",
+    ],
+    "docs/certificates.md": [f"(b = rows, {ROWS} by default)"],
+    "docs/decisions/range-test.md": [
+        f"k = {ROWS} secret random projections",
+        f"lie within ±{TAU}β",
+        f"never fail ({ROWS * HONEST:.2g})",
+    ],
+    "docs/decisions/discrete-noise.md": [f"at least {MIN_NOISE_UNITS:,.0f} units"],
+    "docs/decisions/commitments.md": [f"with a {SALT_BYTES}-byte salt"],
+    "docs/deployment.md": [
+        f"{PER_CLIENT} connections a client and {STRANGERS:,} more",
+        f"{WORD_BYTES}·d bytes a submission",
+    ],
+    "docs/identity.md": [f"Certificates last {PARTY_DAYS} days"],
+    "SECURITY.md": [f"refused below {MIN_NOISE_UNITS:,.0f} units", "2⁻⁴⁰ a submission"],
+}
+
+
+@pytest.mark.parametrize("document", PHRASES)
+def test_numbers_in_a_document_are_the_codes(document: str) -> None:
+    text = flat(ROOT / document)
+    assert [phrase for phrase in PHRASES[document] if phrase not in text] == []
+
+
+def test_every_reason_of_a_rejection_in_the_soundness_page_exists() -> None:
+    reasons = {f"`{reason.value}`" for reason in Rejection}
+    rejected = text_of(ROOT / "docs" / "soundness.md").split("## What must be rejected")[1]
+    named = {cell.strip() for line in rejected.splitlines() for cell in line.split("|")}
+    codes = {
+        part
+        for cell in named
+        for part in cell.split(", ")
+        if part.startswith("`") and "/" not in part
+    }
+    assert codes <= reasons
+    assert len(codes) >= 6
+
+
+def generator() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs" / "generate.py"))
+
+
+def test_what_is_generated_into_the_documents_is_current() -> None:
+    """Of the papers the small scale; tests/soak/test_experiments.py has the other."""
+    assert generator()["wrong"]() == [], "run PYTHONPATH=src:. python docs/generate.py"
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))
+
+
+def test_the_benchmarks_tables_are_those_of_their_documents() -> None:
+    bench = result("bench")
+    assert (bench["format"], bench["complete"]) == (FORMAT, True)
+    assert text_of(ROOT / "benchmarks/results/bench.txt") == as_text(bench)
+    # ``PYTHONPATH=. python benchmarks/checks.py --page`` writes them anew.
+    checks = runpy.run_path(str(ROOT / "benchmarks" / "checks.py"))
+    assert checks["tables"](result("checks")) in text_of(ROOT / "docs/cheating-server.md")
+    # A submission takes at most 64 bytes between the servers besides its body.
+    assert 0 < checks["between_servers"](result("checks"), "proof") <= 2_200
+
+
+@pytest.mark.parametrize("page", ["ceremony", "round"])
+def test_drawn_pictures_are_what_their_script_draws(page: str) -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "pictures" / f"draw_{page}.py"))["pictures"]()
+    for name, text in drawn.items():
+        assert text_of(ROOT / "docs" / "pictures" / name) == text
+
+
+# --- measured figures --------------------------------------------------------------------------
 
 RESULTS = ROOT / "benchmarks/results"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

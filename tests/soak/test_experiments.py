@@ -12,7 +12,7 @@ import torch
 from research.study import EXPERIMENTS, Scale
 from research.study.kept import Kept
 from research.study.run import run
-from tests.house.test_document_numbers import generator
+from tests.house.test_document_figures import generator
 from tests.rig.commands import printed
 from tests.rig.waiting import until
 
