@@ -186,7 +186,7 @@ def _lists(data: bytes) -> None:
         case b"\1":
             offer = Offer.from_bytes(rest)
             assert _COHORT.steps(_COHORT.clients(offer.clients)) == offer.clients
-            assert offer.to_bytes() == rest
+            assert Offer.from_bytes(offer.to_bytes()) == offer
         case b"\2":
             alike = Alike.from_bytes(rest)
             assert _COHORT.steps(_COHORT.clients(alike.clients)) == alike.clients
