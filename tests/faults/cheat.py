@@ -47,7 +47,6 @@ class OrderedCheat:
 
     @property
     def wanted(self) -> str:
-        """A key of ``DEVIATIONS``, or a client's candidate; empty for none."""
         try:
             return self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -65,7 +64,6 @@ class OrderedCheat:
 
 
 def install(cheat: OrderedCheat) -> None:
-    """In a child that becomes one party."""
     wrap(cheat)
 
     @_wrapping(DataOwner, "update", setattr)
@@ -234,7 +232,6 @@ def _dealing(cheat: Any, put: Wrap) -> None:
 
 
 def candidate(task: Task, which: str) -> RingVector:
-    """Of two updates within the bound, as far apart as there are."""
     x = np.zeros(task.dimension, dtype=np.int64)
     if which == "longest":
         x[0] = -task.bound

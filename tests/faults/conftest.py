@@ -115,14 +115,12 @@ def play() -> Iterator[Play]:
 
 @pytest.fixture(scope="session")
 def calm() -> World:
-    """A training without faults; its states are gone."""
     with quick_folder() as folder:
         return play_in(folder, 0, faults=0)
 
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Any]:
-    """The parent of all processes: seconds to start, and then every restart is cheap."""
     from tests.faults.processes import Forks  # noqa: PLC0415 -- only where there are processes
 
     forks = Forks()

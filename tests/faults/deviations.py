@@ -32,8 +32,6 @@ MESSAGES = {
 
 
 def flipped(place: int | None = None) -> Send:
-    """One bit otherwise: this one, or one in the middle."""
-
     def flip(data: bytes) -> Sequence[bytes]:
         if not data:
             return [b"\0"]
@@ -46,7 +44,6 @@ def flipped(place: int | None = None) -> Send:
 
 
 def fields_of(step: str, data: bytes) -> tuple[str, dict[str, Any]]:
-    """The message that this step sends, and its values; B's answer to a proposal is a Verdict."""
     if step != "cohort":
         return MESSAGES[step], decode(MESSAGES[step], data)
     with suppress(PeerViolation):
@@ -107,7 +104,6 @@ def others_signed(message: str, listed: str, **instead: Any) -> Send:
 
 
 def without_the_first(data: bytes) -> Sequence[bytes]:
-    """The last list, of one client less."""
     said = decode("HeldList", data)
     held = 0 if said["reasons"][0] else 1
     return [encode("HeldList", {"reasons": said["reasons"][1:], "signed": said["signed"][held:]})]
@@ -252,7 +248,6 @@ OF_PROOFS = {"another value taken", "the other order", "gone with the words"}
 
 
 def _of_the_other_check(name: str, validation: str) -> bool:
-    """Whether nobody says or asks that under this check."""
     steps = {"proof", "proof-coin"} if validation == "crypten" else {"decide", "body"}
     deviation = DEVIATIONS[name]
     if not steps.isdisjoint(deviation.sends or ()):

@@ -42,7 +42,6 @@ class Message:
 
 
 def messages(notes: Sequence[Note], since: int = 0) -> Iterator[Message]:
-    """Whole ones, of which this note or a later one is the last piece."""
     contexts: list[str] = []
     coin = ""
     bodies: dict[str, list[bytes]] = defaultdict(list)
@@ -74,7 +73,6 @@ class Known:
         self.heads: dict[int, bytes] = {}
 
     def take(self, notes: Iterable[Note]) -> None:
-        """What the bad server and the owners noted: their signed headers lie at both servers."""
         for note in notes:
             match note:
                 case {"answered": of, "coin": coin, "wires": wires, "value": value, "zero": zero}:
@@ -192,7 +190,6 @@ BEFORE = {
 
 
 def _sets(heard: Sequence[Message], *, own_secret: bool) -> list[dict[str, Any]]:
-    """What was said of the valid set, where that can be known."""
     sets = [each.payload for each in heard if each.step == "valid-set" and own_secret]
     return [wire.SetCheck.from_bytes(each).model_dump() for each in sets]
 

@@ -21,7 +21,6 @@ TELLING = {"drawn", "cohort", "charged", "limit", "counted", "σ", "roster"}  # 
 
 
 def checked(world: W) -> W:
-    """Played to its end; what fails tells the schedule."""
     try:
         world.run()
         check(world)
@@ -67,7 +66,6 @@ def honest(world: World) -> list[Role]:
 
 
 def versions_made(world: World) -> int:
-    """All of the training's, or where a server cheated as many as there are so far."""
     newest = world.servers[honest(world)[0]].session.model_store.current.version
     return newest if world.cheaters else world.task.training.rounds
 

@@ -66,7 +66,6 @@ class Orders:
         self._lock = threading.Lock()
 
     def at(self, when: str, point: str) -> None:
-        """Die here, or stand still, if that is the next order."""
         with self._lock:
             try:
                 orders = self._path.read_text(encoding="utf-8").splitlines()

@@ -241,7 +241,6 @@ BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
 
 
 def broken(folder: Path, seed: int, plan: Plan, bug: Plant | None = None) -> tuple[str, str] | None:
-    """The invariant that breaks in this schedule, and what it said; None where all hold."""
     with Patch.context() as patch:
         if bug is not None:
             bug(patch)

@@ -50,7 +50,6 @@ def check(deployment: FaultyDeployment) -> None:
 
 
 def check_what_left(deployment: FaultyDeployment, role: str) -> None:
-    """Only persisted shares of attempts that weren't voided, one for each version."""
     rounds = deployment.rounds(role).values()
     shares = {digest.hex(): state for state, _, _, digest, _ in rounds if digest is not None}
     left = {note["left"] for note in deployment.notes(role) if "left" in note}
@@ -77,7 +76,6 @@ class Operators:
         self._looks = 0
 
     def look(self) -> None:
-        """Give the word that a server waits for; every 50th time, as it is asked all the time."""
         self._looks += 1
         if self._looks % 50 != 1:
             return

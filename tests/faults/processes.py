@@ -49,7 +49,6 @@ def task_of(
     client_rate: float = 1.0,
     clients: int = CLIENTS,
 ) -> Task:
-    """A logistic regression of six parameters with short deadlines."""
     weight = {"name": "1.weight", "shape": [CLASSES, FEATURES]}
     bias = {"name": "1.bias", "shape": [CLASSES]}
     deadlines = {"enrol": 60.0, "collect": collect_s, "rejoin": 1.0, "peer": 3.0, "outage": 300.0}
@@ -179,7 +178,6 @@ class FaultyDeployment(LocalDeployment):
         self.wait_for(self._paused(orders[0].party).exists)
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
-        """Until ``ready()``; what the parties logged last stands in the error."""
         until(ready, self.explain)
 
     def let_go(self, party: str) -> None:
@@ -222,7 +220,6 @@ class FaultyDeployment(LocalDeployment):
         ]
 
     def restart_the_dead(self) -> list[str]:
-        """Start again whoever was killed; raises AssertionError for any other end."""
         dead = []
         for name in self.parties:
             status = self.processes[name].poll() if name in self.processes else None
@@ -262,7 +259,6 @@ class FaultyDeployment(LocalDeployment):
         return min(len([state for state, *_ in each if state == "done"]) for each in rounds)
 
     def explain(self) -> str:
-        """For a failed test: what is open and what each party said last."""
         tails = [f"--- {name}\n{self.log_tail(name, 15)}" for name in self.parties]
         return "\n".join([f"not struck: {self.open_orders()}", *tails])
 
@@ -275,7 +271,6 @@ class FaultyDeployment(LocalDeployment):
         return {number: tuple(rest) for number, *rest in self._select(role, query)}
 
     def charges(self, role: str) -> dict[int, set[str]]:
-        """Each attempt's charged clients on a server; voided ones aren't."""
         charges = defaultdict[int, set[str]](set)
         query = (
             "SELECT charge.attempt, client FROM charge JOIN attempt "

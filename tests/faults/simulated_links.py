@@ -28,7 +28,6 @@ class Cable:
         self.broken = self.silent = False
 
     def cut(self) -> None:
-        """Both ends notice once they have read what had arrived."""
         self.broken = True
 
     def break_at_death(self) -> None:
@@ -40,7 +39,6 @@ class Cable:
 
 
 def named(frame: Frame) -> str:
-    """The frame's step without what is random in it."""
     return re.sub(r"/[0-9a-f]{16}", "", frame.step)
 
 

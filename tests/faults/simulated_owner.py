@@ -66,7 +66,6 @@ class Calls:
             self.enrol_at(role)
 
     def enrol_at(self, role: Role, records: int = RECORDS) -> None:
-        """Until it is answered."""
         claim = Enrolment(self.client, records, self.task.privacy.record_rate)
         while True:
             with self.world.step(f"call {role.value}"):
@@ -143,7 +142,6 @@ class Calls:
         return signed.SerializeToString()
 
     def compute(self, view: RoundView) -> RingVector:
-        """A fresh random update: another one each time, as a fresh sample of records is."""
         with self.world.step("compute"):
             times = self.world.times[f"{self.client}: compute"]
         if self.client in self.world.bad:
@@ -316,7 +314,6 @@ class Stranger(Calls):
             server.session.register.enrol(Enrolment(self.client, records, rate))
 
     def _uninvited(self, server: Server) -> None:
-        """A submission for the open attempt, by somebody who isn't in it."""
         current, opened = server.session.model_store.current, server.session.inbox.opened
         attempt = 0 if opened is None else max(opened.attempt, 0)
         x = np.ones(self.task.dimension, dtype=np.int64)

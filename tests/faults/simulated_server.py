@@ -64,7 +64,6 @@ def opened_store(*of: Any) -> Store:
 
 
 def afterwards(target: Any, name: str, saw: Callable[..., None]) -> None:
-    """Call ``saw`` with its arguments after each call of a method."""
     method = getattr(target, name)
 
     def call(*arguments: Any) -> Any:

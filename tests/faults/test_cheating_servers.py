@@ -147,7 +147,6 @@ class CheatedWorld(World):
             assert f"{ends.REFUSALS[deviation]} of 2 submissions count" in line
 
     def _go_on(self) -> None:
-        """A version was done as ever: look at what was heard, and on to the next deviation."""
         if self.newest:
             heard = list(messages(self.sent[self.honest]))
             own_secret = not self.newest.startswith("set-secret")

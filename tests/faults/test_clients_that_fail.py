@@ -31,8 +31,6 @@ Script = Callable[["Failing"], None]
 
 
 class Failing(Calls):
-    """A client of a round that a test steers; it doesn't come back."""
-
     def opened(self) -> Iterator[RoundOpen]:
         self.enrol()
         for notice in self.watch():
@@ -48,8 +46,6 @@ class Failing(Calls):
 
 
 class Troubled(World):
-    """The first clients play scripts, each once; the others are whole."""
-
     def __init__(self, task: Task, folder: Path, *scripts: Script, **options: Any) -> None:
         super().__init__(task, folder, seed=11, **options)
         self.scripts = dict(zip(self.clients, scripts, strict=False))

@@ -43,7 +43,6 @@ SIGNED = {
 
 
 def restore(folder: Path) -> Task:
-    """The state as it lay there, but for signatures, which are the test's servers' own."""
     for name, text in json.loads((BEFORE / "files.json").read_text()).items():
         (folder / name).parent.mkdir(exist_ok=True)
         binary = name.endswith(MODEL)

@@ -171,8 +171,6 @@ class TurnsClock(Clock):
 
 
 class TurnsCondition:
-    """Stands in for ``threading.Condition``."""
-
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._held = False

@@ -100,8 +100,6 @@ class SimulatedWorkerLink(WorkerLink):
 
 
 class ByPairs:
-    """As ``ValidationWorkers.validation``, for both servers."""
-
     def __init__(self, world: World, count: int) -> None:
         self.world = world
         self._count = count

@@ -397,7 +397,6 @@ class World:
             setattr(target, name, self.step(f"{prefix}.{name}")(getattr(target, name)))
 
     def charges(self, role: Role) -> dict[int, set[str]]:
-        """Each attempt's charged clients, from the database file itself; voided ones aren't."""
         charges = defaultdict[int, set[str]](set)
         query = (
             "SELECT charge.attempt, client FROM charge JOIN attempt "
@@ -409,7 +408,6 @@ class World:
         return charges
 
     def rounds(self, role: Role) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
-        """(state, version, valid set, noisy share) of each attempt, from the database file."""
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
             rows = database.execute(
                 "SELECT attempt, state, version, valid_set, share FROM attempt "
@@ -427,7 +425,6 @@ class World:
             transport.close()
 
     def handshake(self, *parties: str) -> None:
-        """As mutual TLS and each call: both look at a certificate, each by its own clock."""
         if self.clock_is_off is None:
             return
         shown = identity(Principal.service(Role.DEALER)).cert

@@ -65,13 +65,11 @@ def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggrega
 def aggregating(
     task: Task, role: Role, link: PeerLink, dealing: Any, key: Secret, spent: Any = None
 ) -> Aggregator:
-    """A server that can aggregate, and nothing else."""
     store = SimpleNamespace(attempts=MemorySpentTriples() if spent is None else spent)
     return aggregator(task, role, link=link, dealing=dealing, dealer_key=key, store=store)
 
 
 def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> HeadBody:
-    """A ledger's head over one entry, whatever it says."""
     some = dict.fromkeys(("valid_set", "head", "history"), "00" * 32)
     head = HeadBody(task=str(task), version=version, attempt=attempt, length=1, **some)
     return head.model_copy(update=given)

@@ -130,7 +130,6 @@ class Page:
         self._call("Page.addScriptToEvaluateOnNewDocument", source=forget)
 
     def open(self, address: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light") -> None:
-        """Go there, with a window of this size, for a reader who prefers light or dark."""
         width, height = size
         self._call(
             "Emulation.setDeviceMetricsOverride",
@@ -145,7 +144,6 @@ class Page:
         self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))")
 
     def prefer(self, scheme: Scheme, media: str = "") -> None:
-        """Light or dark; on paper with ``media="print"``."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", media=media, features=features)
 
@@ -156,7 +154,6 @@ class Page:
         return found["result"].get("value")
 
     def picture(self, to: Path) -> bytes:
-        """The whole page as a PNG, also in the folder that ``SHOTS`` names."""
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         how = {"format": "png", "captureBeyondViewport": True, "clip": clip}
@@ -167,7 +164,6 @@ class Page:
         return data
 
     def errors(self) -> list[str]:
-        """What went wrong in scripts, styles and requests since the page was opened."""
         found = []
         for event in self._pipe.events:
             told = event.get("params", {})
@@ -181,7 +177,6 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        """Every address that the page asked for."""
         sent = [e for e in self._pipe.events if e.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
@@ -190,6 +185,5 @@ class Page:
 
 
 def faults(page: Page) -> dict[str, list[str]]:
-    """What a reader would stumble over: by kind, empty where there is nothing."""
     look = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
     return cast("dict[str, list[str]]", page.run(look))

@@ -27,8 +27,6 @@ class LeapingClock(Clock):
 
 
 class LonelyClock(LeapingClock):
-    """Whose conditions nobody ever notifies: every wait ends with its time."""
-
     def condition(self) -> Any:
         return _Alone(self)
 
@@ -64,7 +62,6 @@ class LeapingLoop(asyncio.SelectorEventLoop):
 
 
 async def passing(seconds: float) -> None:
-    """So much of a leaping loop's time."""
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, over.set)
     await over.wait()

@@ -14,12 +14,10 @@ from precad.cli.main import app
 
 
 def precad(*arguments: object, **how: Any) -> Result:
-    """A command, however it ends."""
     return CliRunner().invoke(app, [*map(str, arguments)], **how)
 
 
 def said(*arguments: object) -> str:
-    """What a command that succeeds prints, on one line."""
     done = precad(*arguments)
     assert done.exit_code == 0, done.output
     return " ".join(done.stdout.split())
@@ -42,7 +40,6 @@ def refused(*arguments: object) -> str:
 def python(
     *arguments: object, env: dict[str, str] | None = None, **how: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """Python in a process of its own, however it ends; it finds precad and these tests."""
     environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"} | (env or {})
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
@@ -51,7 +48,6 @@ def python(
 
 
 def printed(*arguments: object, **how: Any) -> str:
-    """What a Python process that ends well prints."""
     done = python(*arguments, **how)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout

@@ -62,7 +62,6 @@ def task() -> Task:
 
 
 def set_up(organisations: dict[str, Organisation]) -> None:
-    """What each organisation's folder holds once the ceremony is over, and its parts, started."""
     west = organisations["West"]
     west.write("task.toml", task_to_toml(task()))
     west.write("consortium.toml", CONSORTIUM)
@@ -83,7 +82,6 @@ def set_up(organisations: dict[str, Organisation]) -> None:
 
 
 def write_records(path: Path, seed: str) -> None:
-    """A table of numbers, without a missing one."""
     rng = random.Random(seed)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -67,7 +67,6 @@ class Crowd:
 def deployed(
     folder: Path, task: Task, settings: str, popen: Any = forked
 ) -> Iterator[tuple[LocalDeployment, Crowd]]:
-    """Running servers with these further settings, and enrolled clients."""
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     data = {ClientId(f"ward-{number:02d}"): nothing for number in range(CLIENTS)}
     with LocalDeployment(folder, task, data, linger_s=0, popen=popen) as deployment:
@@ -80,8 +79,6 @@ def deployed(
 
 
 def until(deployment: LocalDeployment, what: Callable[[], object]) -> None:
-    """Wait until it holds, while the servers live."""
-
     def ready() -> object:
         deployment.check_alive()
         return what()
@@ -95,6 +92,5 @@ def version(deployment: LocalDeployment) -> int:
 
 
 def up(deployment: LocalDeployment) -> list[int]:
-    """How many workers each server says to have."""
     statuses = (deployment.operator(Role(name)).status(timeout_s=60) for name in SERVERS)
     return [status.workers for status in statuses]

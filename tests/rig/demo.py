@@ -49,7 +49,6 @@ def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
 
 
 def logs(folder: Path) -> str:
-    """An owner who was late wrote there where it was."""
     found = sorted((folder / "logs").glob("owner*.log"))
     return "\n".join(f"--- {log.name}\n{log.read_text('utf-8')}" for log in found)
 

@@ -27,8 +27,6 @@ from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationSe
 
 @dataclass(slots=True)
 class FakeServer(AggregationServicer):
-    """Says whatever a test wants, and keeps what it is sent."""
-
     role: Role
     task: Task
     theta: Any

@@ -28,7 +28,6 @@ _closed_at_the_end: list[Callable[[], object]] = []
 
 
 def at_the_end(close: Callable[[], object]) -> None:
-    """Close what is shared by all tests of this process, before it is looked whether all ended."""
     _closed_at_the_end.append(close)
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class LightClient:
-    """One enrolled client, steered by hand."""
-
     def __init__(self, servers: Servers) -> None:
         self.servers = servers
         self._changed = threading.Condition()
@@ -41,7 +39,6 @@ class LightClient:
         self.close()
 
     def join(self) -> None:
-        """Check the task, enrol at both servers and follow the notices. Raises PrecadError."""
         self.servers.check_task()
         self.servers.enrol(1, self.servers.task.privacy.record_rate)
         self._thread.start()
@@ -131,7 +128,6 @@ def joined(deployment: "LocalDeployment", *clients: ClientId) -> Iterator[list[L
 
 
 def submit_zeros(clients: Sequence[LightClient], after: int = -1) -> int:
-    """Each of them, in the next attempt, which is returned."""
     # Who hasn't heard of it may not be watching yet, and isn't waited for.
     event = max((client.opened(after=after) for client in clients), key=lambda each: each.attempt)
     for client in clients:

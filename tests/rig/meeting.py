@@ -69,7 +69,6 @@ class Servers:
             session.store.close()
 
     def copy(self, role: Role) -> Path:
-        """A backup of a server's state folder; the journal outside isn't in it."""
         backup = self.folder / f"{role.value}-{len(list(self.folder.iterdir()))}"
         self.sessions[role].store.close()
         shutil.copytree(self.folder / role.value, backup)
@@ -86,8 +85,6 @@ class Servers:
         self.open(role)
 
     def on_a_link(self, play: Callable[[Session, Aggregator], Any], cuts: Cuts) -> list[Any]:
-        """What each server returns or raises, over a fresh link that breaks at ``cuts``."""
-
         def at(role: Role, end: Any, cut: int | None) -> Any:
             session = self.sessions[role]
             transport = Breaking(end, cut, self.frames)

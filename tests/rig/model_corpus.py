@@ -67,7 +67,6 @@ def _stepwise(cell: nn.Module) -> nn.Module:
 
 
 def _causal(m: Any, tokens: torch.Tensor) -> Any:
-    """A small GPT: one block, causal, its outputs by the table of its inputs."""
     x = m.table(tokens) + m.places[: tokens.shape[1]]
     query, key, value = m.ask(m.first(x)).chunk(3, dim=-1)
     x = x + functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -100,8 +99,6 @@ def _conv(groups: int = 1) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """A label for each pixel."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)

@@ -57,8 +57,6 @@ class Bins:
 
 @dataclass
 class Tally:
-    """What has been counted of one sampler's output."""
-
     deviation: float
     samples: int = 0
     positive: int = 0
@@ -87,7 +85,6 @@ class Tally:
         self.beyond_six += int((np.abs(z) > 6).sum())
 
     def p_values(self, bins: Bins) -> dict[str, float]:
-        """The probability of something as extreme, by test."""
         n, deviation, nonzero = self.samples, self.deviation, self.positive + self.negative
         found = {
             "bins": _chi_square(np.array(self.bins), n * bins.probabilities),

@@ -75,14 +75,12 @@ def shared(
     holder: Role = A,
     of: SubmissionContext | None = None,
 ) -> Pair:
-    """What the seed's holder gets, and what the body's."""
     given, stated = update(shape) if x is None else x, proofs.ForProof(OPENINGS, holder)
     to_a, to_b = norm_proof.share_with_proof(given, shape, of or context(), stated, UNCHECKED)
     return (to_a, to_b) if holder is A else (to_b, to_a)
 
 
 def segments(shape: ProofShape, body: ProofSubmission) -> dict[str, FieldVector]:
-    """A body's words by their names, each as an own array."""
     assert isinstance(body.body, HeldBody)
     words = np.frombuffer(body.body.words, dtype="<u8")
     ends = shape.dimension, shape.dimension + shape.bits
@@ -90,7 +88,6 @@ def segments(shape: ProofShape, body: ProofSubmission) -> dict[str, FieldVector]
 
 
 def written_of(shape: ProofShape, pair: Pair) -> FieldVector:
-    """The bits, opened."""
     seed, body = pair
     assert seed.seed is not None
     own = seed.header.stream(seed.seed, "e").words(shape.bits)
@@ -143,7 +140,6 @@ class Link(PeerLink):
 
 
 def servers(task: Task) -> dict[Role, Any]:
-    """Both, joined: as much of ``validation.Server`` as the check asks for."""
     ends = zip(SERVERS, memory_pair(), strict=True)
     link = partial(Link, task=task.digest, max_message_bytes=1 << 20, timeout_s=60)
     return {role: SimpleNamespace(role=role, task=task, link=link(end)) for role, end in ends}
@@ -167,8 +163,6 @@ def play(
     counted: Sequence[ClientId],
     batches: Sequence[slice] = (slice(None),),
 ) -> dict[Role, Verdicts]:
-    """Both take what they hold, batch by batch, and decide; raises what one of them raised."""
-
     def side(role: Role) -> Verdicts:
         check = ByProof(both[role], 3, counted)
         try:

@@ -71,7 +71,6 @@ class Network:
         return ["ip", "netns", "exec", f"{self._mark}-{name}", "bash", "-c", hosts, "-", *shell]
 
     def here(self, text: str) -> str:
-        """What is written or typed: as it stands, but for addresses where all share loopback."""
         if self.separate:
             return text
         for number, host in enumerate(self.hosts.values(), 1):

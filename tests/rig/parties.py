@@ -69,7 +69,6 @@ def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE
 def opened(
     attempt: int, held: Collection[ClientId], counted: Collection[ClientId] | None = None
 ) -> Opened:
-    """An attempt of these clients, all of whom were drawn unless it says who."""
     clients = tuple(held)
     return Opened(attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted))
 

@@ -18,12 +18,10 @@ from precad.common.task import Task
 
 
 def no_noise(_role: Role) -> Any:
-    """Lets the sum through as it is."""
     return SimpleNamespace(draw=lambda dimension: np.zeros(dimension, dtype=np.int64))
 
 
 def roster_of(names: Iterable[ClientId], rate: float = 0.1) -> Roster:
-    """All with a hundred records."""
     return Roster({name: Enrolment(name, 100, rate) for name in names})
 
 

@@ -126,7 +126,6 @@ class Script:
         self.on_step(name)
 
     def watch(self) -> Iterator[Notice]:
-        """The newest event again, and those that follow; after the last one the training ends."""
         self._step("watch")
         if self._at:
             self._at -= 1
@@ -145,7 +144,6 @@ class Script:
         yield wire.TrainingOver(version, self.model(version)[1])
 
     def _word(self, event: Open | Over) -> bytes:
-        """What A signs at this event, unasked."""
         if isinstance(event, Open):
             return self._opening(Role.SERVER_A, event.attempt)
         return self._statement(Role.SERVER_A)

@@ -97,7 +97,6 @@ class Scene:
         return self.start(name, *self._command(name))
 
     def held(self, name: str, point: str) -> None:
-        """Start a part that stands still when it first comes to a step."""
         orders = self.folder / "orders"
         orders.mkdir(exist_ok=True)
         (orders / f"{name}.orders").write_text(f"pause-before {point}\n", encoding="utf-8")
@@ -255,7 +254,6 @@ _PROXY = {"proxy": "http://ADDRESS"}
 
 
 def enrolling(scene: Scene) -> Iterator[Waiting]:
-    """One of two owners is there; then each part but the dealer loses the next."""
     scene.deployment.start_servers()
     owner = scene.part(OWNERS[0])
     scene.reached(Role.SERVER_A, lambda said: (said.phase, said.enrolled) == ("enrolling", 1))
@@ -267,7 +265,6 @@ def enrolling(scene: Scene) -> Iterator[Waiting]:
 
 
 def collecting(scene: Scene) -> Iterator[Waiting]:
-    """An owner stands still in the midst of the training: its update doesn't come."""
     _train(scene, OWNERS[1])
     yield "join: collecting, another owner silent", scene[OWNERS[0]]
     yield "serve b: collecting", scene["server-b"]
@@ -317,7 +314,6 @@ _OTHER = {"server-a": (Role.SERVER_B, "serve b"), "server-b": (Role.SERVER_A, "s
 
 
 def with_workers(scene: Scene) -> Iterator[Waiting]:
-    """As ``validating``, by workers of each server."""
     for part in ("server-a", "server-b"):
         scene.settings(part, workers=1)
     _train(scene, "dealer")

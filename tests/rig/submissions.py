@@ -37,7 +37,6 @@ def masked(submission: AnySubmission) -> Submission:
 
 
 def words_of(submission: AnySubmission) -> bytes:
-    """A body's words, whole; empty where the submission has no body."""
     return b"" if submission.body is None else b"".join(submission.body.pieces())
 
 
@@ -83,7 +82,6 @@ def signed_anew(header: sharing.SignedHeader, signer: sharing.Signer) -> sharing
 
 
 def upload(inbox: Inbox, submission: AnySubmission, cuts: Sequence[int] = ()) -> None:
-    """Send it whole, the body cut into pieces at ``cuts``. Raises RejectedSubmission."""
     taking = inbox.start(replace(submission, body=None))
     body = body_of(submission)
     if body:

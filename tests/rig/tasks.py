@@ -43,6 +43,5 @@ def logistic(features: int, classes: int = 2) -> dict[str, Any]:
 
 
 def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
-    """Around a model of one's own; ``privacy`` by the names of its fields."""
     changes = {f"privacy.{name}": value for name, value in privacy.items()}
     return task_with({"model": model_section(module, "custom", initial), **changes})

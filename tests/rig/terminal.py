@@ -7,8 +7,6 @@ _PARTS = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 class Terminal(io.StringIO):
-    """Takes what programs print on a terminal without a width."""
-
     def isatty(self) -> bool:
         return True
 

@@ -79,12 +79,10 @@ class View:
         return whole[:SALT_BYTES], from_bytes(whole[SALT_BYTES : -len(b"w")])
 
     def expanded(self, client: ClientId, dimension: int) -> Words:
-        """This server's share of a client's update, ``[d] int64``: a_A at A, b + a_B at B."""
         mask = self.mask(client, dimension)
         return mask if self.role is Role.SERVER_A else mask + self.body(client)[1]
 
     def messages(self, frames: list[Frame], part: str) -> list[bytes]:
-        """Whole messages of the steps that contain ``part``."""
         found, pieces = [], b""
         for frame in frames:
             if part in frame.step:
@@ -112,7 +110,6 @@ class View:
         return list(dealt.binary_triples())
 
     def blobs(self) -> dict[str, bytes]:
-        """Every byte of the view up to the other's noisy share, by where it was seen."""
         blobs = {f"share of {client}": share for client, share in self.shares.items()}
         for number, each in enumerate(self.headers):
             opening = each.seed.reveal() + each.salt.reveal()
@@ -137,7 +134,6 @@ class View:
         return blobs | {f"file {name}": data for name, data in self.stored.items()}
 
     def salts(self, client: ClientId) -> list[bytes]:
-        """All short strings that it has seen and could try as a salt."""
         header, held = self.header(client), self.held[client]
         salts = [held.salt, held.seed]
         found = [b"", bytes(32), *(s.reveal() for s in salts), self.body(client)[0]]
@@ -184,7 +180,6 @@ class DealerView:
         return list(DealtRandomness(role, Secret(self.keys[role]), request, words).binary_triples())
 
     def blobs(self, dimension: int) -> dict[str, bytes]:
-        """Every byte of the view, by where it was seen."""
         blobs = {f"key of {role.value}": key for role, key in self.keys.items()}
         for number, (role, square) in enumerate(self.asked):
             wire = square_request_to_wire(square, _EPOCH).SerializeToString()
@@ -205,7 +200,6 @@ class DealerView:
         return blobs | {f"told {number}": told for number, told in enumerate(self.told)}
 
     def salts(self) -> list[bytes]:
-        """All short strings that it has seen and could try as a salt."""
         found = [b"", bytes(32), *self.keys.values(), *self.row_keys.values(), *self.told]
         for _, square in self.asked:
             found += [square.seed.reveal(), square.salt.reveal(), square.context]
@@ -226,7 +220,6 @@ class Watched:
         return iter((self.a, self.b))
 
     def within_reach(self) -> dict[str, bytes]:
-        """What might come to a dealer that looks further: all headers, and both servers' disks."""
         blobs = {f"header {n}": header_bytes(h.header) for n, h in enumerate(self.b.headers)}
         for view in self:
             blobs |= {f"{view.role.value} {name}": data for name, data in view.stored.items()}
@@ -279,7 +272,6 @@ def _digests_of(each: bytes, salt: bytes, contexts: tuple[Digest, ...]) -> froze
 def digests(
     material: Iterable[bytes], salts: Iterable[bytes], contexts: Iterable[Digest]
 ) -> set[bytes]:
-    """Every digest that a careless protocol might show of it; the protocol's own among them."""
     tried, known = list(salts), tuple(contexts)
     return set().union(*(_digests_of(each, salt, known) for each in material for salt in tried))
 

@@ -34,7 +34,6 @@ def _end() -> None:
 
 
 def forked(arguments: list[str], **options: Any) -> Any:
-    """In place of ``subprocess.Popen`` for ``LocalDeployment``."""
     _begin()
     options["env"] = options["env"] | {"PYTHONPATH": SOURCES}
     return forking.start(arguments, **options)
