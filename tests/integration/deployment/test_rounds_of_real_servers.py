@@ -197,6 +197,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
     # η over the fixed denominator is 1, so that the model's steps are the sums themselves.
     assert task.training.learning_rate / roster.denominator(1.0) == 1.0
     operators = {role: running.deployment.operator(Role(role)) for role in SERVERS}
+    holders = roster.seed_holders(task.digest)
     residuals = []
     for _ in range(ROUNDS):
         updates = mixed_updates(task, rng)
@@ -204,8 +205,11 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
         theta = operators["server-a"].model(task, event.version)
         after = operators["server-a"].model(task, event.version + 1)
         (digest,) = {each.model_digest(task, event.version + 1) for each in operators.values()}
-        fetched = running.clients[0].servers.fetch_model(event.version + 1, Digest(digest.value))
-        assert np.array_equal(fetched, after)
+        for role in map(Role, SERVERS):
+            servers = next(c.servers for c in running.clients if holders[c.servers.client] is role)
+            assert servers.serves_first is role
+            fetched = servers.fetch_model(event.version + 1, Digest(digest.value))
+            assert np.array_equal(fetched, after)
 
         oracle, other = play_round(
             task,
