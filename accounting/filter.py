@@ -22,7 +22,10 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class RenyiLimit:
-    """What an account promises for good: (ε, δ), and α, which ``order_for`` picks."""
+    """What an account promises for good: (ε, δ), and α, which ``order_for`` picks.
+
+    Raises Misconfiguration: a parameter is out of its range, or no budget is left at this order.
+    """
 
     epsilon: float
     delta: float
@@ -76,7 +79,10 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
 
 
 class _Filter(ABC):
-    """Admits events while what they cost together stays within what is allowed; keeps no files."""
+    """Admits events while what they cost together stays within what is allowed.
+
+    Events in, no files: whoever keeps the account charges its events again when it is read.
+    """
 
     def __init__(self, most: float) -> None:
         self._most = most

@@ -107,7 +107,10 @@ class Designed:
 
 
 def designed(canaries: int, rounds: int, seed: int) -> Designed:
-    """The task, its owners and canaries, with coins of its own for each round."""
+    """The task, its owners and canaries, with coins of its own for each round.
+
+    Raises Misconfiguration: more canaries than a client's clip can hold.
+    """
     generator = np.random.default_rng(seed)
     features = math.ceil(_PARAMETERS_A_CANARY * canaries / _CLASSES)
     shares = {

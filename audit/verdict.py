@@ -70,7 +70,10 @@ def of_statement(delta_of_epsilon: Callable[[float], float]) -> TradeOff:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """How an adversary did: m canaries, r guesses made, c of them correct; 0 ≤ c ≤ r ≤ m, 1 ≤ r."""
+    """How an adversary did: m canaries, r guesses made, c of them correct.
+
+    Raises Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold.
+    """
 
     canaries: int
     made: int
@@ -313,7 +316,10 @@ class Verdict:
 def judge(
     statement: Statement, power: Power, ways: Sequence[Guesses], significance: float
 ) -> Verdict:
-    """What the guesses prove, in the way that proves most; the ways share the significance."""
+    """What the guesses prove, in the way that proves most; the ways share the significance.
+
+    ``power`` and the ways are fixed before the scores were seen.
+    """
     family, epsilon = statement.family(), statement.epsilon
     each = significance / len(ways)
     times = {way: _largest_refuted(family, way, each) for way in ways}

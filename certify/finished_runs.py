@@ -1,4 +1,7 @@
-"""Certificate inputs from the folders of finished runs: what the ledger charged."""
+"""Certificate inputs from the folders of finished runs: what the ledger charged.
+
+Votes need many independent runs of one task; M of them cost M-fold privacy, computed here.
+"""
 
 import json
 import math
