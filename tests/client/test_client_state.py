@@ -153,6 +153,39 @@ def test_a_version_is_charged_once_by_the_most_of_its_releases(log: Path) -> Non
     assert account(path=log, client=ME).epsilon() == pytest.approx(cost(0, 0))
 
 
+def test_what_another_process_has_charged_since_is_charged(log: Path) -> None:
+    one, two = account(path=log), account(path=log)
+    one.charge(3)
+    assert (two.charged(3), two.charged(4)) == (True, False)
+
+
+def test_an_older_copy_takes_what_both_servers_charged_and_no_more(log: Path) -> None:
+    own = account(path=log)
+    own.charge(1, 0)
+    own.charge(2, 2)
+    asked = ((2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 1, 1))
+    assert [own.lacks(counts) for counts in asked] == [False, True, True, True]
+    # A further release is of a version that is charged already, not of one that isn't.
+    own.adopt((2, 2, 1), 4)
+    assert (own.participations, own.charged(1, 1), own.charged(0)) == (2, True, False)
+    own.adopt((3, 2, 1), 4)
+    assert (own.participations, own.charged(0), own.charged(3)) == (3, True, False)
+    assert account(path=log).epsilon() == pytest.approx(own.epsilon())
+
+
+def test_a_limit_below_a_single_round_is_refused_with_what_one_costs() -> None:
+    for limit in (1e-6, 0.9 * cost(0)):
+        with pytest.raises(Misconfiguration, match=r"a single round of this task costs ε = 0\.\d+"):
+            account(limit)
+
+
+def test_an_accounts_limit_that_a_round_of_another_task_passes_is_refused(log: Path) -> None:
+    quiet = task_of(40.0)
+    account(0.5 * cost(0), log, quiet).charge(0)
+    with pytest.raises(Misconfiguration, match="a single round of this task costs"):
+        account(path=log)
+
+
 def test_an_unreadable_account_is_refused_rather_than_forgotten(log: Path) -> None:
     account(2.0, log).charge(0)
     limit, charge = log.read_bytes().splitlines(keepends=True)
