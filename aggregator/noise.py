@@ -49,9 +49,6 @@ COLUMNS = 256
 COLUMN_BITS = 56
 """A column of the table holds 2^56 of the mass: 8 bits pick the column, 56 the place in it."""
 _TOTAL = COLUMNS << COLUMN_BITS
-_WIDEST = 8
-"""A block is at most s/8 wide, so that most proposals are accepted; 256 reach beyond 16s."""
-_DIGITS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +74,10 @@ class Blocks:
     @classmethod
     def of(cls, noise_units: float) -> Self:
         """The table for N_Z(0, s²), in a few milliseconds; s is taken for exactly what it is."""
-        # The greatest power of two that is at most s/8, and 1 for a small s.
-        width_bits = max(0, (int(noise_units) // _WIDEST).bit_length() - 1)
-        with localcontext(Context(prec=_DIGITS)):
+        # The greatest power of two that is at most s/8, and 1 for a small s: most proposals are
+        # accepted, and 256 blocks reach beyond 16s.
+        width_bits = max(0, (int(noise_units) // 8).bit_length() - 1)
+        with localcontext(Context(prec=60)):
             weights = [weight(q << width_bits, noise_units) for q in range(COLUMNS)]
             scale = int((_TOTAL - 2 * COLUMNS) / sum(weights))
             # One more than the whole part: above c·f(qB), whose 60 digits err far less than 1.

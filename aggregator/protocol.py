@@ -37,7 +37,6 @@ from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
 from precad.norm_check.norm_proof import share
 
-MAX_MESSAGE_BYTES = 1 << 28
 NOBODYS = Digest(bytes(32)), Role.SERVER_A
 
 
@@ -79,9 +78,7 @@ def run_round(
 
     def play(role: Role) -> Finished:
         patience_s = task.deadlines.peer
-        link = PeerLink(
-            ends[role], task.digest, max_message_bytes=MAX_MESSAGE_BYTES, timeout_s=patience_s
-        )
+        link = PeerLink(ends[role], task.digest, max_message_bytes=1 << 28, timeout_s=patience_s)
         dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, patience_s)
         aggregator = Aggregator(
             task=task,

@@ -85,12 +85,10 @@ def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
 
 def prepare(store: Store, noised: Noised) -> Prepared:
     """Charge the ledger and persist the noisy share, in one, once. Raises AlreadyReleased."""
-    counted, noisy = noised.counted, noised.noisy_share
-    opened, noisy_bytes = counted.opened, byte_view(noisy)
-    store.attempts.prepare(
-        opened.attempt, counted.valid, counted.valid_set, counted.rejections, noisy_bytes
-    )
-    return Prepared(counted, noisy)
+    counted, noisy = noised.counted, byte_view(noised.noisy_share)
+    attempt, valid = counted.opened.attempt, counted.valid
+    store.attempts.prepare(attempt, valid, counted.valid_set, counted.rejections, noisy)
+    return Prepared(counted, noised.noisy_share)
 
 
 def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
@@ -115,7 +113,6 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
 def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
     store, opened = aggregator.store, prepared.counted.opened
     head, version = store.ledger.head(), opened.version
-    history = history_after(store.ledger.history(version), store.ledger.facts(version))
     return HeadBody(
         task=str(aggregator.task.digest),
         version=version,
@@ -123,7 +120,7 @@ def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
         valid_set=str(prepared.counted.valid_set),
         length=head.length,
         head=str(head.head),
-        history=str(history),
+        history=str(history_after(store.ledger.history(version), store.ledger.facts(version))),
     )
 
 

@@ -90,8 +90,7 @@ class DealRequest:
         Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕ c_A.
         """
         shape = self.attempt, self.batch, self.clients, self.comparisons
-        context = self.task.value, *shape, self.nonces, number
-        return Keystream(key, "deal/binary-triple", *context)
+        return Keystream(key, "deal/binary-triple", self.task.value, *shape, self.nonces, number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,8 +194,7 @@ def answer(
     for number, challenge in enumerate(mu):
         at = 1 + shape.update_rows + number * shape.bit_rows
         _add_rows(query, wires, iter([math.multiply(challenge, share.bits)]), at)
-    value = math.dot(query.proof, share.values)
-    return ProofWords(wires, value, _relations(query, share, mu))
+    return ProofWords(wires, math.dot(query.proof, share.values), _relations(query, share, mu))
 
 
 def _add_rows(query: Query, wires: FieldVector, pieces: Iterator[FieldVector], first: int) -> None:
@@ -297,8 +296,7 @@ def share_with_proof(
     written = bits_of(shape, rows.z(), math.dot(words, words))
     mask_into(bits, written, "e")
     header = replace(header, bits_digest=_digest(body_hasher("bits", ctx, salt_h), bits))
-    of_seeds = (header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed))
-    mask = math.add(*of_seeds)
+    mask = math.add(*(header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed)))
     mu = bit_challenges(shape, header.bits_key)
     mask_into(values, prove(shape, words, written, mu, mask), "h")
     header = replace(header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values))

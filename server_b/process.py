@@ -96,8 +96,7 @@ class Helper:
 
     def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
         """Take what A holds alike until it closes; wait for its other halves, say what is held."""
-        session = self._session
-        deadlines = session.task.deadlines
+        session, deadlines = self._session, self._session.task.deadlines
         session.inbox.close_at(closes)
         patience_s = deadlines.collect + deadlines.peer
         taken = matching.offer(opened, session.inbox, link, take, patience_s)

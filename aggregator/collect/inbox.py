@@ -25,9 +25,6 @@ from precad.common.share.proof_submission import (
 from precad.common.share.submission import Verifier
 from precad.common.task import Task
 
-_MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
-"""A link broke: the same bytes are on their way again. Whoever sent something wrong is done."""
-
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -61,8 +58,10 @@ class _OpenAttempt:
 
     def settled(self, client: ClientId) -> bool:
         """Whether nothing more is expected of ``client`` in this round."""
-        reason = self.refused.get(client)
-        return client in self.held or (reason is not None and reason not in _MAY_COME_AGAIN)
+        # TRUNCATED: a link broke, and the same bytes are on their way again. Whoever sent something
+        # wrong is done.
+        over = self.refused.get(client) not in (None, Rejection.TRUNCATED)
+        return client in self.held or over
 
     def expect(self, clients: Collection[ClientId]) -> set[ClientId]:
         """Those of them who aren't settled: from now on they are awaited."""
@@ -299,19 +298,16 @@ class Inbox:
             why = f"the header is of another check: this task has validation = {check!r}"
             raise RejectedSubmission(Rejection.MALFORMED, why)
         if isinstance(header, ProofHeader):
-            self._check_proof(header, current)
+            if header.openings[SERVERS.index(self._role)] != current.opening:
+                why = "the header is of another opening of this attempt"
+                raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
+            if header.seed_holder is not opened.seed_holders.get(context.client):
+                why = "the seed came to the server that gets this client's body"
+                raise RejectedSubmission(Rejection.MALFORMED, why)
         self.verifier.admit(header.signature, context.client)
         self.verifier.check(header.signature, header.signed)
         if not submission.opens:
             why = f"seed and salt don't open the commitment to {self._role.value}'s seed"
-            raise RejectedSubmission(Rejection.MALFORMED, why)
-
-    def _check_proof(self, header: ProofHeader, current: _OpenAttempt) -> None:
-        if header.openings[SERVERS.index(self._role)] != current.opening:
-            why = "the header is of another opening of this attempt"
-            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
-        if header.seed_holder is not current.opened.seed_holders.get(header.context.client):
-            why = "the seed came to the server that gets this client's body"
             raise RejectedSubmission(Rejection.MALFORMED, why)
 
     def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:

@@ -72,7 +72,9 @@ class SpoolFile:
         while len(piece) > 0:
             chunk, within = divmod(self._length, PIECE_BYTES)
             if self._encryptor is None:
-                self._encryptor = self._begin(chunk)
+                nonce, bound_to = _names(self._number, chunk)
+                self._encryptor = Cipher(AES256(self._key.reveal()), GCM(nonce)).encryptor()
+                self._encryptor.authenticate_additional_data(bound_to)
             taken = piece[: PIECE_BYTES - within]
             self._write(self._encryptor.update(taken))
             self._length += len(taken)
@@ -92,12 +94,6 @@ class SpoolFile:
             self._file.close()
         self._encryptor = None
         _remove(self._path)
-
-    def _begin(self, chunk: int) -> AEADEncryptionContext:
-        nonce, bound_to = _names(self._number, chunk)
-        encryptor = Cipher(AES256(self._key.reveal()), GCM(nonce)).encryptor()
-        encryptor.authenticate_additional_data(bound_to)
-        return encryptor
 
     def _end(self) -> None:
         if self._encryptor is not None:
@@ -171,8 +167,7 @@ class Upload:
         self._shape = task.proof
         self._accept = accept
         self._prefix_bytes, words = body_layout(task)
-        whole = self._prefix_bytes + words * WORD_BYTES
-        self._awaited = whole if submission.awaits_body else 0
+        self._awaited = self._prefix_bytes + words * WORD_BYTES if submission.awaits_body else 0
         self._received = 0
         self._prefix = b""
         self._hash: BodyHash | ProofBodyHash | None = None

@@ -193,9 +193,6 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
             return Listed(Roster.load(settings.roster, task))
 
 
-LONGEST_S = 366 * 86_400.0  # certificates end within a year
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """How long enrolment is open, from a server's start."""
@@ -226,6 +223,6 @@ def window_of(
             remedy = "say its time zone, as in 2027-01-31T18:00:00Z"
             raise Misconfiguration("enrol_until", until.isoformat(), remedy)
         seconds = max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
-        if seconds > LONGEST_S:
+        if seconds > 366 * 86_400.0:  # certificates end within a year
             raise Misconfiguration("enrol_until", until.isoformat(), "give a date within a year")
     return Window(seconds, most if quorum is None else quorum)

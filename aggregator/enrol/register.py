@@ -85,11 +85,8 @@ class Register:
     def wait_for(self, enough: int, deadline: float) -> None:
         """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
         with self._changed:
-            while len(self._enrolments) < enough:
-                remaining = deadline - self._clock.now()
-                if remaining <= 0:
-                    return
-                self._changed.wait(remaining)
+            while len(self._enrolments) < enough and (left := deadline - self._clock.now()) > 0:
+                self._changed.wait(left)
 
     def missing(self) -> list[ClientId]:
         """Who isn't enrolled of those that the operator let in by name."""

@@ -67,15 +67,11 @@ class Aggregator:
     store: Store = field(repr=False)
     cap: PrivacyCap = field(repr=False)
 
-    @property
-    def for_validation(self) -> Server:
-        """What validation needs of it."""
-        dealt = self.dealing, self.dealer_key, self.nonces
-        return Server(self.task, self.role, self.link, *dealt, spent=self.store.attempts)
-
     def in_process(self, opened: Opened) -> Validation:
         """Validate an attempt's submissions in this process."""
-        return in_process(self.for_validation, opened.attempt, opened.counted)
+        dealt = self.dealing, self.dealer_key, self.nonces
+        server = Server(self.task, self.role, self.link, *dealt, spent=self.store.attempts)
+        return in_process(server, opened.attempt, opened.counted)
 
     def within_budget(self, clients: Iterable[ClientId], version: int) -> tuple[ClientId, ...]:
         """Those whose charge for ``version`` keeps their record-level exact ε within the limit.

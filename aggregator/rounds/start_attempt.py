@@ -92,9 +92,8 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
         _mend(aggregator, version, state, theirs, own_lost=own_lost, theirs_lost=theirs_lost)
     store.versions.keep_commitment(version, theirs.commitment)
     kind = SignedKind.COIN_OPENING
-    answer = messages.exchange(
-        link, "coin-opening", messages.CoinReveal(opening=signatures.sign(kind, own))
-    )
+    reveal = messages.CoinReveal(opening=signatures.sign(kind, own))
+    answer = messages.exchange(link, "coin-opening", reveal)
     opening = signatures.check(signatures.other, kind, answer.opening, CoinOpening)
     if not hmac.compare_digest(commitment_to(opening, signatures.other).digest, commitment.digest):
         raise PeerViolation(f"the other server opened another coin of version {version}")
@@ -247,10 +246,8 @@ def _opened(
 
 
 def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
-    link = aggregator.link
-    link.begin_attempt(SETUP_ATTEMPT)
-    link.send("cohort", proposal.to_bytes())
-    return Verdict.from_bytes(link.receive("cohort"))
+    aggregator.link.begin_attempt(SETUP_ATTEMPT)
+    return Verdict.from_bytes(aggregator.link.exchange("cohort", proposal.to_bytes()))
 
 
 OPENED_CAP = 3

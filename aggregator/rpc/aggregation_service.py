@@ -121,8 +121,7 @@ class AggregationService(AggregationServicer):
                 ) as watch,
                 self._session.connected_clients.watch(client),
             ):
-                events = self._session.event_log.follow(from_start=False)
-                async for event in watch.follow(events):
+                async for event in watch.follow(self._session.event_log.follow(from_start=False)):
                     word = await word_of(self._session, event, client)
                     first = self._session.register.serves_first(client)
                     yield notice_of(event, client, word, self._room, serves_first=first)
@@ -198,8 +197,7 @@ class AggregationService(AggregationServicer):
         idle_s = self.calls.limits.idle_s
         total_s = min(session.task.deadlines.collect, idle_s + size / _GIVEN_RATE)
         async with Refusing(context):
-            caller = self._caller(context, Role.CLIENT)
-            with self.calls.one_more(caller, Call.FETCH):
+            with self.calls.one_more(self._caller(context, Role.CLIENT), Call.FETCH):
                 pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s)
                 first = await anext(pieces, pb.GivenPiece())
                 client, shown = self._client(context, first), first.statement.SerializeToString()

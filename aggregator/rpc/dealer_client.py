@@ -64,7 +64,6 @@ class RemoteDealer:
         self.bytes_received = 0
         self._counting = threading.Lock()
         self.epoch = b""
-        """Which start of the dealer this server joined; its keys last as long."""
         self.newest_attempt = -1
         """None up to this is dealt for again."""
 

@@ -171,8 +171,7 @@ async def in_time(
     deadline = clock() + total_s
     iterator = aiter(pieces)
     while True:
-        remaining = deadline - clock()
-        if remaining <= 0:
+        if (remaining := deadline - clock()) <= 0:
             text = f"the upload took longer than {total_s:g} s"
             raise RejectedSubmission(Rejection.TRUNCATED, text)
         wait_s = min(idle_s, remaining)

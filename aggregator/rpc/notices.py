@@ -22,12 +22,11 @@ _PADDING_HEADER = 3
 _BLOCK = 2048
 _BODY_BYTES = 1024
 """At most, of a signed word without its certificates."""
-_MOST_ROOM = 6 * _BLOCK
 
 
 def word_room(certificates: bytes) -> int:
     """Bytes that a server's notices have for a signed word."""
-    return min(_MOST_ROOM, -(-(len(certificates) + _BODY_BYTES) // _BLOCK) * _BLOCK)
+    return min(6 * _BLOCK, -(-(len(certificates) + _BODY_BYTES) // _BLOCK) * _BLOCK)
 
 
 def notice_of(
@@ -129,9 +128,8 @@ def statement_of(
     # version more than it names would count twice when it is shown.
     promised = session.store.statements.promised_version()
     # Not what this server alone holds: what is stated must not be lost by one of them.
-    model = session.model_store.get(
-        min(session.model_store.current.version, session.store.versions.confirmed())
-    )
+    held = min(session.version, session.store.versions.confirmed())
+    model = session.model_store.get(held)
     account = session.store.statements.account_of(client, model.version, promised)
     body = pb.StatementBody(
         task_digest=session.task.digest.value,

@@ -112,8 +112,7 @@ class OperationService(OperationServicer):
         async with Refusing(context):
             self._admit(request, context)
             events = self._session.event_log.follow(from_start=True)
-            stream = LongStream(lambda: self._admit(request, context))
-            async for event in stream.follow(events):
+            async for event in LongStream(lambda: self._admit(request, context)).follow(events):
                 if isinstance(event, RoundDone):
                     reasons = Counter(reason.value for reason in event.rejections.values())
                     yield pb.RoundReport(

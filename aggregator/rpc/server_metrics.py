@@ -164,6 +164,5 @@ class Epsilons:
         counts: ReleaseCounts = +by_m
         # Charges count that no release followed, too: a share may have left.
         run = Run.of(self._task, rounds=max(rounds, count), counts=counts)
-        exact = (AccountantName.EXACT,)
-        stated = guarantees(run, self._task.privacy.delta, accountants=exact)
+        stated = guarantees(run, self._task.privacy.delta, accountants=(AccountantName.EXACT,))
         return {each.adversary: each.epsilon for each in stated}

@@ -390,8 +390,7 @@ def _state(connection: Connection, attempt: int) -> AttemptState | None:
 
 
 def _begin(connection: Connection, attempt: int, version: int, **values: object) -> None:
-    row = {"attempt": attempt, "version": version, **values}
-    connection.execute(insert(schema.attempts), row)
+    connection.execute(insert(schema.attempts), {"attempt": attempt, "version": version, **values})
 
 
 def _change(connection: Connection, attempt: int, **values: object) -> None:

@@ -1,9 +1,8 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default).
 
 Opened, it is brought to this version's schema, all of it or nothing: a new database is made as
-``schema.py`` says, an older one takes the steps that it lacks. To change the tables: change
-``schema.py``, add a file to ``migrations/versions`` whose ``down_revision`` is the newest one's,
-and name it in ``NEWEST``. Data is never thrown away: there is no way down.
+``schema.py`` says, an older one takes the steps that it lacks (CONTRIBUTING.md, "How to add a
+migration"). Data is never thrown away: there is no way down.
 """
 
 import fcntl

@@ -29,8 +29,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import encode_context
 from precad.common.task import Task
 
-_SALT_BYTES = 32
-
 # Put together once: SQLAlchemy takes longer over a statement than SQLite.
 _ATTEMPT, _CHARGE, _VERSION = schema.attempts.c, schema.charge.c, schema.versions.c
 _SUM, _SHOWN, _TASK = schema.participation.c, schema.shown_statement.c, schema.task.c
@@ -185,7 +183,7 @@ class Ledger:
                 noise_multiplier=privacy.noise_multiplier,
                 valid_set=valid_set,
                 share_digest=share_digest,
-                salt=secrets.token_bytes(_SALT_BYTES),
+                salt=secrets.token_bytes(32),
                 charges=tuple(Charge(client, rate) for client, rate in by_client),
                 previous=newest.head,
                 hash=newest.head,

@@ -22,7 +22,6 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.wire.messages import Statement
 
 _ALL = select(schema.enrolment)
-_FROZEN = _ALL.where(schema.enrolment.c.in_roster)
 _SHOWN = schema.shown_statement.c
 
 
@@ -47,7 +46,7 @@ class Enrolments:
 
     def roster(self) -> Roster | None:
         """Return the frozen roster, or None before round 0."""
-        return _roster(self._transaction.rows(_FROZEN)) or None
+        return _roster(self._transaction.rows(_ALL.where(schema.enrolment.c.in_roster))) or None
 
     def roster_seal(self) -> SignedMessage | None:
         """Return what the other server signed of the frozen roster."""

@@ -149,16 +149,6 @@ def read_task(canonical: bytes) -> Task:
         raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
 
 
-def _owner_of(connection: Connection) -> tuple[Task, Role]:
-    row = connection.execute(select(schema.task)).one_or_none()
-    if row is None:
-        raise StorageFailure("the database names no task; its table was emptied")
-    task = read_task(row.canonical)
-    if str(task.digest) != row.digest:
-        raise StorageFailure("the task in the database isn't the one that its digest names")
-    return task, row.role
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One server's database at one moment."""
@@ -178,9 +168,14 @@ def snapshot(url: str) -> Iterator[Snapshot]:
     try:
         with transaction.read() as connection:
             require_current(connection)
-            task, role = _owner_of(connection)
+            row = connection.execute(select(schema.task)).one_or_none()
+            if row is None:
+                raise StorageFailure("the database names no task; its table was emptied")
+            task = read_task(row.canonical)
+            if str(task.digest) != row.digest:
+                raise StorageFailure("the task in the database isn't the one that its digest names")
             ledger = Ledger(transaction, task)
             versions = Versions(transaction, JournalFile(None, task.digest))
-            yield Snapshot(connection, task, role, ledger.head(), ledger, versions)
+            yield Snapshot(connection, task, row.role, ledger.head(), ledger, versions)
     finally:
         transaction.close()

@@ -245,8 +245,7 @@ def _durable_sqlite(connection: Any, _record: object) -> None:
     # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST: where SQLite
     # was built to overwrite what is deleted (as Debian's), a noisy share would be written twice. It
     # is no secret: both together are what everybody gets.
-    settings = "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=FAST"
-    for setting in settings:
+    for setting in "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=FAST":
         connection.execute(f"PRAGMA {setting}")
 
 

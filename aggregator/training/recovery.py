@@ -213,10 +213,8 @@ def _void(session: Session, aggregator: Aggregator, attempt: int, *, prepared_he
 
     def hear() -> None:
         answer = messages.SignedMessage.from_bytes(link.receive("void"))
-        if (
-            signatures.check(signatures.other, SignedKind.NOT_PREPARED, answer, messages.VoidBody)
-            != own
-        ):
+        found = signatures.check(signatures.other, SignedKind.NOT_PREPARED, answer, type(own))
+        if found != own:
             raise PeerViolation("the other server voids another attempt")
 
     if prepared_here:

@@ -39,8 +39,6 @@ from precad.norm_check.dealing import Dealing
 
 log = logging.getLogger("precad")
 
-_ENTRY_BYTES = 1024
-
 
 class Dealer(Dealing, Protocol):
     """The dealer, as one server reaches it."""
@@ -230,11 +228,11 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     session.store.attempts.abandon_open()
     session.inbox.cancel()
     task = session.task
-    # The largest messages are a noisy share, the comparisons' openings and lists over a cohort.
-    lists = task.enrolment.clients * _ENTRY_BYTES
+    # The largest messages are a noisy share, the comparisons' openings and lists over a cohort,
+    # of a KiB an entry at most.
+    lists = task.enrolment.clients * 1024
     most = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
-    patience_s = task.deadlines.peer
-    return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=patience_s)
+    return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=task.deadlines.peer)
 
 
 def note_done(session: Session) -> None:

@@ -53,5 +53,4 @@ def longest_opening(task: Task) -> int:
     """Bytes of the longest message that validation of a batch exchanges."""
     if task.proof is not None:
         return MAX_BATCH_CLIENTS * words_bytes(task.proof)
-    comparisons = MAX_BATCH_CLIENTS * comparisons_per_client(task)
-    return comparisons * _WORDS_PER_COMPARISON * WORD_BYTES
+    return MAX_BATCH_CLIENTS * comparisons_per_client(task) * _WORDS_PER_COMPARISON * WORD_BYTES

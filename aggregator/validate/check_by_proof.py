@@ -102,8 +102,7 @@ class ByProof:
                 raise PeerViolation("server A opened another coin, or holds other submissions")
         if not len(of_a) == len(of_b) == KEY_BYTES:
             raise PeerViolation(f"a coin of the other server hasn't {KEY_BYTES} bytes")
-        joint = encode_context("proof-joint-coin", of_a, of_b, batch.value)
-        return Secret(Digest.of(joint).value)
+        return Secret(Digest.of(encode_context("proof-joint-coin", of_a, of_b, batch.value)).value)
 
     def _answer(self, submission: ProofSubmission, query: norm_proof.Query) -> ProofWords | None:
         """This server's words, from one pass over its share, which goes into the sum on the way.

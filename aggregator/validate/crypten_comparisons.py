@@ -45,8 +45,7 @@ def decide(
     out of step, or decides on others; ValueError: it is for something else, a caller's mistake.
     """
     request, k = randomness.request, task.projections
-    expected = deal_request(task, request.attempt, request.batch, len(words), request.nonces)
-    if request != expected:
+    if request != deal_request(task, request.attempt, request.batch, len(words), request.nonces):
         raise ValueError(f"{request} isn't for {len(words)} submissions of this task")
     spent.spend(request.attempt, request.batch)
     rank = 0 if randomness.role is Role.SERVER_A else 1
@@ -58,9 +57,6 @@ def decide(
     provider = DealtProvider(randomness.binary_triples())
     with acting_as(rank, link, provider, step=f"decide/{request.batch}/{label}"):
         return all_signs(compared, negative)
-
-
-_SIGN_BIT = 63
 
 
 def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -81,7 +77,7 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
     of_a, of_b = (own, zeros) if current_rank() == 0 else (zeros, own)
     total = _sharing(of_a) + _sharing(of_b)
     # Shifted and masked before anything is opened: the other 63 bits of a value stay shared.
-    bits = ((total >> _SIGN_BIT) & 1).share.reshape(shares.shape)
+    bits = ((total >> 63) & 1).share.reshape(shares.shape)
     if current_rank() == 0:
         bits = bits ^ torch.from_numpy((~negative).astype(np.int64))
     while (width := bits.shape[1]) > 1:

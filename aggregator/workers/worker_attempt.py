@@ -141,8 +141,7 @@ class Attempt:
         most, patience_s = longest_opening(self._task) + 4096, self._task.deadlines.peer
         link = PeerLink(transport, self._task.digest, max_message_bytes=most, timeout_s=patience_s)
         link.begin_attempt(self._begin.attempt)
-        step = f"workers/{self._begin.pair}"
-        if link.exchange(step, self._begin.nonces) != self._begin.nonces:
+        if link.exchange(f"workers/{self._begin.pair}", self._begin.nonces) != self._begin.nonces:
             raise PeerViolation("the other server's worker is of another link")
         self._report(linked=True)
         return link

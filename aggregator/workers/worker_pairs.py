@@ -370,7 +370,6 @@ def pairs_of(aggregator: Aggregator, own: int) -> int:
 
 
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound
-_PORTS = 1 << 16
 
 
 class ValidationWorkers:
@@ -412,7 +411,7 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
     if secret and settings.workers_on == "ray":
         why = "Ray would keep its password: give workers on Ray a proxy that asks for none"
         raise Misconfiguration("proxy", "…", why)
-    if port and port + settings.workers > _PORTS:
+    if port and port + settings.workers > 1 << 16:
         raise Misconfiguration("worker_listen", settings.worker_listen, "too few ports follow it")
     return [
         WorkerStart(

@@ -140,8 +140,7 @@ class Working(WorkingServicer):
                 # The server has joined it for itself and all of its workers.
                 dealer.epoch = begin.epoch
                 reach = partial(self._reach, by_proxy(begin.peer, self._proxy))
-                key = Secret(begin.dealer_key)
-                said = Begin(begin.attempt, begin.pair, key, begin.nonces)
+                said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
                 attempt = Attempt(self.task, self.role, said, dealer, reach, report)
                 reading = asyncio.create_task(self._read(request_iterator, Spool(disk), attempt))
                 running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
