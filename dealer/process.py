@@ -4,8 +4,8 @@ import asyncio
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,21 +56,16 @@ async def serve(settings: DealerSettings) -> int:
     number = await port.listen(settings.listen)
     log.info("dealer deals for task %s on port %d", task.name, number)
     set_when_told_to_stop(stop)
-    with _metrics(partial(collect, task.name, dealer, service), settings.metrics):
+    with ExitStack() as metrics:
+        if settings.metrics is not None:
+            # Loaded only where the settings name a place for them.
+            from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
+
+            present = partial(collect, task.name, dealer, service)
+            metrics.enter_context(metrics_page(present, settings.metrics))
         await stop.wait()
         await port.stop(grace_s=1)
     return 0
-
-
-def _metrics(
-    present: "Callable[[], Iterator[Metric]]", address: ListenAddress | None
-) -> AbstractContextManager[None]:
-    """Metrics around the service's work: loaded only where the settings name a place for them."""
-    if address is None:
-        return nullcontext()
-    from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
-
-    return metrics_page(present, address)
 
 
 def collect(task: str, dealer: DealerRole, service: DealingService) -> "Iterator[Metric]":

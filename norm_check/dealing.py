@@ -20,19 +20,17 @@ from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
 Shape: TypeAlias = tuple[int, ...]
-_TREE_DEPTH = 6
-"""log2 of 64: levels of the carry tree."""
 
 
 def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
     """Shapes of all ANDs of a batch in order, of both operands and the result alike.
 
     First those that CrypTen 0.4.1 computes to take all sign bits: one AND of the words, then one a
-    level of the carry tree, in which the pair (set, propagate) is stacked. Then those that make one
-    bit of each client's ``comparisons // clients``, in a tree: at each level the first half of a
-    client's values meets the second, and an odd one waits.
+    level of the carry tree (log2 of 64), in which the pair (set, propagate) is stacked. Then those
+    that make one bit of each client's ``comparisons // clients``, in a tree: at each level the
+    first half of a client's values meets the second, and an odd one waits.
     """
-    shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * _TREE_DEPTH]
+    shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * 6]
     width = comparisons // clients
     while width > 1:
         shapes.append((clients, width // 2))

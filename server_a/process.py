@@ -29,9 +29,8 @@ _LOOK_S = 0.5
 
 def lead(session: Session, peers: Peers) -> None:
     """Play a whole training as server A. Raises PrecadError when it can't go on."""
-    leader = Leader(session)
     try:
-        persist(session, lambda: train(session, leader, peers))
+        persist(session, lambda: train(session, Leader(session), peers))
     except PeerUnavailable as error:
         if not session.finished:
             raise

@@ -60,8 +60,7 @@ class _OpenAttempt:
         """Whether nothing more is expected of ``client`` in this round."""
         # TRUNCATED: a link broke, and the same bytes are on their way again. Whoever sent something
         # wrong is done.
-        over = self.refused.get(client) not in (None, Rejection.TRUNCATED)
-        return client in self.held or over
+        return client in self.held or self.refused.get(client) not in (None, Rejection.TRUNCATED)
 
     def expect(self, clients: Collection[ClientId]) -> set[ClientId]:
         """Those of them who aren't settled: from now on they are awaited."""

@@ -1,10 +1,10 @@
 """Start an attempt: the joint coin says who is drawn; the cohort is whom both ledgers allow.
 
 Each server's bytes for a version are a PRF under its own coin key, which lies beside its signing
-key and never in the database: a lost database changes no coin. Each signs a commitment to its
-bytes, keeps the other's durably, and only then opens its own; for that version it accepts nothing
-but the opening of that commitment. Both keep the opening before any client hears of the version
-(docs/protocol.md, "One attempt").
+key and never in the database: no cut link and no lost database draws anew. Each signs a commitment
+to its bytes, keeps the other's durably, and only then opens its own; for that version it accepts
+nothing but the opening of that commitment. Both keep the opening before any client hears of the
+version (docs/protocol.md, "One attempt").
 """
 
 import hashlib
@@ -66,8 +66,6 @@ def draw(aggregator: Aggregator, version: int) -> tuple[ClientId, ...]:
 
 def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     """Commit, keep the other's commitment, open, keep the other's opening; the joint coin.
-
-    Asked again for a version it gives the same: no cut link and no lost database draws anew.
 
     Raises PeerViolation: the other server opens something else than it committed to;
     PeerUnavailable: a server takes its lost bytes back, and the link starts anew with them;

@@ -258,8 +258,9 @@ class PeerService:
         self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
         """The servers' link."""
+        admit = partial(require, context, self._session.identity, Role.SERVER_A)
         async with Refusing(context):
-            self._admit(context)
+            admit()
             if self._current is not None and self._current.alive:
                 log.warning("a second server A dialled from %s and was refused", context.peer())
                 self._session.twice[Role.SERVER_A.value] += 1
@@ -268,11 +269,8 @@ class PeerService:
             transport = self._current = ServedTransport(loop, timeout_s)
             self._links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:
-                async for message in LongStream(lambda: self._admit(context)).follow(frames):
+                async for message in LongStream(admit).follow(frames):
                     yield message
-
-    def _admit(self, context: Context) -> None:
-        require(context, self._session.identity, Role.SERVER_A)
 
     @contextmanager
     def reach(self) -> Iterator[FrameTransport]:

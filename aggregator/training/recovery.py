@@ -243,8 +243,7 @@ def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
 
 def _require_write_off(session: Session, aggregator: Aggregator, fact: Fact) -> None:
     what = f"a database was replaced, and attempt {fact.attempt} may have left"
-    of = fact.version, fact.attempt
-    require_word(session, aggregator.link, Permission.WRITE_OFF, of, what)
+    require_word(session, aggregator.link, Permission.WRITE_OFF, (fact.version, fact.attempt), what)
 
 
 def require_word(
@@ -264,11 +263,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     version, digest = current.version, str(current.digest)
     body = messages.ModelBody(task=str(session.task.digest), version=version, digest=digest)
     kept = session.store.versions.model_seal(version), session.model_store.signature()
-    found = [
-        i
-        for i in kept
-        if i and messages.read_body(bytes.fromhex(i.body), messages.ModelBody) == body
-    ]
+    found = [i for i in kept if i and messages.read_body(bytes.fromhex(i.body), type(body)) == body]
     if not found:
         # Both were put back, and an owner was here first: it is on its way there too.
         raise PeerUnavailable(

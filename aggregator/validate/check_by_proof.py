@@ -125,9 +125,9 @@ class ByProof:
                 yield piece
 
         def rest() -> norm_proof.ProofShare:
-            seed_holder = not submission.awaits_body
             made = *share.beside(), norm_proof.projections(rows)
-            return norm_proof.ProofShare(*made, holds_constants=seed_holder)
+            # The seed's holder gets no body.
+            return norm_proof.ProofShare(*made, holds_constants=not submission.awaits_body)
 
         challenges = norm_proof.bit_challenges(shape, header.bits_key)
         try:

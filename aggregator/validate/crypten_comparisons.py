@@ -53,10 +53,9 @@ def decide(
     half_width = 0 if rank else TAU * task.bound
     z, y = np.stack(words)[:, :k], np.stack(words)[:, k:]
     compared = np.concatenate([half_width + z, half_width - z, y], axis=1)
-    negative = np.array([False] * 2 * k + [True])
     provider = DealtProvider(randomness.binary_triples())
     with acting_as(rank, link, provider, step=f"decide/{request.batch}/{label}"):
-        return all_signs(compared, negative)
+        return all_signs(compared, np.array([False] * 2 * k + [True]))
 
 
 def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
