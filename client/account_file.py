@@ -23,15 +23,12 @@ ACCOUNT_FILE = "participations.log"
 """In the account's folder."""
 _CUT = "~"
 """Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
-_CHECK_DIGITS = 8
 _NONE = "-"
 _MALICIOUS = ("proof", "fss")
 """Checks whose cost holds against a server that departs from the protocol; the latter is of older
 versions."""
 _CHECKS = ("crypten", *_MALICIOUS, "")
 _CHARGE = "charge2"
-_OLD_CHARGE = "charge"
-"""As versions before wrote it: without the check of norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +149,13 @@ class AccountFile:
             self._unread.append(entry)
             return
         rest = self._rest()
+        # Its kind, its fields in their order, and a check of both.
+        kind = next(kind for kind, form in _FORMS.items() if type(entry) is form)
+        words = [str(getattr(entry, field.name)) or _NONE for field in fields(entry)]
+        text = " ".join([kind, *words])
         with writing(self.path):
             whole = not rest or rest.endswith(b"\n")
-            append_line(self.path, ("" if whole else f"{_CUT}\n") + _to_line(entry))
+            append_line(self.path, ("" if whole else f"{_CUT}\n") + f"{text} {_check(text)}")
 
     def new_entries(self) -> list[Entry]:
         """What was appended since the last call, by whomever.
@@ -180,14 +181,6 @@ class AccountFile:
             return b""
 
 
-def _to_line(entry: Entry) -> str:
-    """Its kind, its fields in their order, and a check of both."""
-    kind = next(kind for kind, form in _FORMS.items() if type(entry) is form)
-    words = [str(getattr(entry, field.name)) or _NONE for field in fields(entry)]
-    text = " ".join([kind, *words])
-    return f"{text} {_check(text)}"
-
-
 def _from_line(line: bytes, path: Path) -> Entry | None:
     """The entry; None for a line that a crash cut short: nothing was sent for it."""
     try:
@@ -202,7 +195,7 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         # A field without a value is a dash.
         if not all(words):
             raise ValueError(words)
-        if kind == _OLD_CHARGE:
+        if kind == "charge":  # as versions before wrote it: without the check of norms
             kind, words = _CHARGE, [*words, _NONE]
         form = _FORMS[kind]
         read = (_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
@@ -220,4 +213,4 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
 
 
 def _check(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_CHECK_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -125,11 +125,10 @@ def look_at_owner(
         text = f"take every record; {task.dimension:,} parameters, {start}"
         findings.good("model and loss", text)
         _look_at_pace(findings, task, records, record_rate, model, loss)
-    about = "held-out records"
-    if held_out is not None and findings.passes(
-        about, lambda: rehearse(model, loss, held_out, task)
-    ):
-        findings.good(about, f"{len(held_out):,}, as good as the others")
+    if held_out is not None:
+        about = "held-out records"
+        if findings.passes(about, lambda: rehearse(model, loss, held_out, task)):
+            findings.good(about, f"{len(held_out):,}, as good as the others")
     return findings
 
 
@@ -255,8 +254,7 @@ def look_at_servers(
 
     for role, address in addresses.items():
         # No pool: its threads would keep a process from ending that waits no longer.
-        name = f"look-{role.value}"
-        Thread(target=look, args=(role, address), name=name, daemon=True).start()
+        Thread(target=look, args=(role, address), name=f"look-{role.value}", daemon=True).start()
 
     def found() -> Findings:
         findings = Findings()
@@ -266,10 +264,8 @@ def look_at_servers(
             try:
                 state, ahead[role] = answers[role].result(left())
             except TimeoutError:  # a name's look-up, or a handshake
-                text = (
-                    f"{about} at {address} didn't answer within {within_s:g} s; check its address"
-                )
-                findings.bad(about, f"{text}, and the network between")
+                text = f"{about} at {address} didn't answer within {within_s:g} s; check its"
+                findings.bad(about, f"{text} address, and the network between")
             except PrecadError as error:
                 findings.bad(about, str(error))
             else:
@@ -283,10 +279,8 @@ def look_at_servers(
 def _standing(about: str, address: str, client: ClientId, reply: ServerState) -> Finding:
     kind, why = Kind.BAD, one_line(reply.refusal[:_LONGEST])
     if reply.finished and reply.enrolled:
-        kind, text = (
-            Kind.NOTE,
-            f"the training at {address} is finished: nothing is left to take part",
-        )
+        kind = Kind.NOTE
+        text = f"the training at {address} is finished: nothing is left to take part"
         text += " in, and precad join fetches its final model as long as the servers are there"
     elif reply.finished:
         text = f"the training at {address} is finished, without client {client}: ask the operator"

@@ -95,9 +95,8 @@ def ask_for_state(
     with open_channel(address, identity, role) as channel:
         try:
             # Whoever answers there is the server: a first connection that is slow is tried again.
-            reply = AggregationStub(channel).Describe(
-                request, timeout=within_s, wait_for_ready=True
-            )
+            describe = AggregationStub(channel).Describe
+            reply = describe(request, timeout=within_s, wait_for_ready=True)
         except grpc.RpcError as error:
             raise error_of(role.title, address, error) from None
     return _state(task, role, reply)
@@ -356,10 +355,9 @@ class Servers:
         It was computed at θ_t of ``version`` t and digest ``model``. ``proof`` is what both servers
         stated for this attempt, where norms are proved.
         """
-        if x.shape != (self.task.dimension,) or x.dtype != np.int64:
-            what = (
-                f"update is {x.dtype}{list(x.shape)}, this task's is int64[{self.task.dimension}]"
-            )
+        dimension = self.task.dimension
+        if x.shape != (dimension,) or x.dtype != np.int64:
+            what = f"update is {x.dtype}{list(x.shape)}, this task's is int64[{dimension}]"
             raise errors.RejectedSubmission(errors.Rejection.MALFORMED, what)
         context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
         return share(self.task, x, context, self._signer, proof)

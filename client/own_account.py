@@ -60,7 +60,10 @@ class Account:
             match entry:
                 case RenyiLimit() | WholeLimit():
                     if self.takes(entry):
-                        self._open(entry)
+                        self.limit, self.filter = entry, None
+                        # Another task may have been charged while this limit was being written.
+                        with suppress(BudgetExceeded):
+                            self.filter = self.under(entry)
                 case Covered():
                     self.covered.add(entry)
                 case Charge():
@@ -149,12 +152,6 @@ class Account:
         for event, count in self.events().items():
             found.charge(event.times(count))
         return found
-
-    def _open(self, limit: Limit) -> None:
-        self.limit, self.filter = limit, None
-        # Another task may have been charged while this limit was being written.
-        with suppress(BudgetExceeded):
-            self.filter = self.under(limit)
 
 
 class OwnAccount:
@@ -377,10 +374,7 @@ class OwnAccount:
     def planned(self) -> int:
         """How many rounds of this task a client is drawn for at most, with .999 of certainty."""
         rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
-        if rate == 1:
-            return rounds
-
-        return planned_participations(rate, rounds)
+        return rounds if rate == 1 else planned_participations(rate, rounds)
 
     def _lasts(self, limit: Limit, rounds: int) -> bool:
         try:

@@ -178,7 +178,11 @@ class _Participant:
                     self.observer.hold()
                     self._answer(notice, came)
                     self.observer.free()
-                self._say_open(notice, came)
+                if not self.result.ended:
+                    what = "sitting it out" if notice.selected else "not drawn"
+                    what = "update sent" if self.answered == notice.attempt else what
+                    text = f"round {notice.version + 1}: {what}; waiting for the others"
+                    self.observer.doing(text, self._closes(notice, came))
             case wire.RoundOver():
                 self._forget_versions_below(notice.version + 1)
                 if notice.attempt > self.over:
@@ -198,13 +202,6 @@ class _Participant:
     def _closes(self, event: wire.RoundOpen, came: float) -> float:
         """When collection ends. Nothing that is announced, NaN too, stretches the task's own."""
         return came + min(self.task.deadlines.collect, event.collect_seconds)
-
-    def _say_open(self, event: wire.RoundOpen, came: float) -> None:
-        if not self.result.ended:
-            what = "sitting it out" if event.selected else "not drawn"
-            what = "update sent" if self.answered == event.attempt else what
-            text = f"round {event.version + 1}: {what}; waiting for the others"
-            self.observer.doing(text, self._closes(event, came))
 
     def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         newest = self.result.model
@@ -296,9 +293,8 @@ class _Participant:
                 f"attempt {event.attempt} was announced with model {kept.model} and now "
                 f"with {event.model}; nothing more is sent"
             )
-        if kept.re_releases is not None and not self.budget.charged(
-            event.version, kept.re_releases
-        ):
+        m = kept.re_releases
+        if m is not None and not self.budget.charged(event.version, m):
             # The process died between the two: not a byte of this pair has left.
             return None
         return kept

@@ -159,5 +159,4 @@ def _decode(data: bytes, task: Task) -> Kept:
     if len(body.words) != words * WORD_BYTES:
         raise ValueError("another model's body")
     for_a, for_b = (replace(s, body=body if s.awaits_body else None) for s in submissions)
-    pair = for_a, for_b
-    return Kept(version, update, pair, None if re_releases < 0 else re_releases, answered)
+    return Kept(version, update, (for_a, for_b), None if re_releases < 0 else re_releases, answered)

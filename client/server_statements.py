@@ -39,7 +39,6 @@ _OPENING = "opening-{}.bin"
 """What a server signed last for an attempt."""
 _MODEL = "model-{}.bin"
 """θ of a version as it was served, while it is one of the newest two."""
-_MODELS_KEPT = 2
 _MODELS = "models.log"
 Body = TypeVar("Body", wire.Opening, wire.Statement)
 
@@ -62,7 +61,11 @@ class ServerStatements:
         self._files: dict[str, bytes] = {}
         """By name: all of them without a folder, else what isn't written yet."""
         if folder is not None:
-            _drop_cut_line(folder / _MODELS)
+            if (models := folder / _MODELS).exists():
+                data = models.read_bytes()
+                # A line that a crash cut short goes: the next would be written onto its end.
+                if not data.endswith(b"\n"):
+                    os.truncate(models, data.rfind(b"\n") + 1)
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
             self._statements = {r: s for r, s in kept.statements.items() if self._concerns(s[1])}
@@ -222,7 +225,7 @@ class ServerStatements:
         self._models[version] = model
         with self._kept():
             self._files[_MODEL.format(version)] = to_bytes(theta)
-        newest = {_MODEL.format(each) for each in sorted(self._models)[-_MODELS_KEPT:]}
+        newest = {_MODEL.format(each) for each in sorted(self._models)[-2:]}
         if self._folder is None:
             self._files = {name: self._files[name] for name in newest & self._files.keys()}
             return
@@ -413,11 +416,3 @@ def _forgotten(role: Role, last: wire.Statement, new: wire.Statement) -> PeerVio
         "more is sent. Keep this state folder, and ask both operators to compare their ledgers "
         "(`precad ledger verify --against`) before you start again"
     )
-
-
-def _drop_cut_line(path: Path) -> None:
-    """A line that a crash cut short goes: the next one would be written onto its end."""
-    if path.exists():
-        data = path.read_bytes()
-        if not data.endswith(b"\n"):
-            os.truncate(path, data.rfind(b"\n") + 1)

@@ -131,8 +131,7 @@ class Arithmetic:
             pairs = rows.reshape(n // (2 * half), 2, half, -1)
             first, second = pairs[:, 0].copy(), pairs[:, 1].copy()
             pairs[:, 0] = self.add(first, second)
-            twiddled = inverses[::step, None]
-            pairs[:, 1] = self.multiply(self.subtract(first, second), twiddled[None])
+            pairs[:, 1] = self.multiply(self.subtract(first, second), inverses[::step, None][None])
             half, step = half // 2, step * 2
         rows[:] = self.multiply(rows, scale[:, None])
         half, step = 1, n // 2
@@ -280,12 +279,11 @@ class FieldKeystream:
     def words(self, count: int, start: int = 0) -> FieldVector:
         """Words ``start`` to ``start + count``, ``[count] uint64``, all below p."""
         found = self._drawn(0, start, count)
-        at, again = first_not_below(found), 0
-        while at is not None:
+        again = 0
+        while (at := first_not_below(found)) is not None:
             again += 1
             for each in at + np.flatnonzero(found[at:] >= np.uint64(P)):
                 found[each] = self._drawn(again, start + int(each), 1)[0]
-            at = first_not_below(found)
         return found
 
     def _drawn(self, again: int, start: int, count: int) -> FieldVector:

@@ -101,8 +101,6 @@ LARGEST = 32 << 20
 """The most that glibc allows."""
 PIECES = 2 << 20
 """For a server: the pieces of bodies with their messages, and no vector of a large model."""
-_HEAPS = 2
-"""A heap for each of many threads would keep a multiple."""
 
 
 def keep_freed_buffers(largest: int = LARGEST) -> None:
@@ -110,7 +108,8 @@ def keep_freed_buffers(largest: int = LARGEST) -> None:
     _tell("mallopt", _M_MMAP_THRESHOLD, largest)
     # What stays at a heap's end.
     _tell("mallopt", _M_TRIM_THRESHOLD, min(8 * largest, 64 << 20))
-    _tell("mallopt", _M_ARENA_MAX, _HEAPS)
+    # A heap for each of many threads would keep a multiple.
+    _tell("mallopt", _M_ARENA_MAX, 2)
 
 
 def give_back_freed() -> None:

@@ -162,7 +162,6 @@ def mask_stream(
 RECORD_MARGIN = 1.0 - 2.0**-20
 CLIENT_MARGIN = 1.0 - 2.0**-30
 _AGAIN = 1.0 - 2.0**-20
-_TIMES_AGAIN = 3
 
 
 def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDArray[np.float64]:
@@ -232,7 +231,7 @@ def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVect
     target = math.ldexp(bound, -fractional_bits) * CLIENT_MARGIN
     largest = float(np.max(np.abs(real)))
     norm = largest * float(np.linalg.norm(real / largest))
-    for again in range(1 + _TIMES_AGAIN):
+    for again in range(1 + 3):
         clipped = encode(real * (target / norm * _AGAIN**again), fractional_bits)
         if squared_norm(clipped) <= bound * bound:
             return clipped

@@ -85,9 +85,8 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _of_a_file(self) -> Self:
-        of_file = self.initial == "file"
         for name in ("initial_file", "initial_digest"):
-            if of_file != (getattr(self, name) is not None):
+            if (self.initial == "file") != (getattr(self, name) is not None):
                 remedy = (
                     'belongs to model.initial = "file", and to nothing else: precad task new '
                     "--from WEIGHTS writes all three"

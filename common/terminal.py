@@ -14,17 +14,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-_UNBROKEN = 10_000
-"""Columns of what is no terminal."""
-
 
 def console_of(out: TextIO) -> Console:
     """Rich's console that writes there; no variable of the environment makes a file a terminal."""
     terminal = out.isatty()
-    width = None if terminal else _UNBROKEN
     return Console(
         file=out,
-        width=width,
+        width=None if terminal else 10_000,  # columns: no line is broken
         force_terminal=terminal,
         force_jupyter=False,
         markup=False,

@@ -175,12 +175,11 @@ def place_in_own_code(error: BaseException) -> str:
     """Where in its owner's code an error arose: file, line and what stands there."""
     for frame in reversed(extract_tb(error.__traceback__)):
         if not any(folder in Path(frame.filename).parents for folder in _NOT_OWN):
-            code = f", `{frame.line[:_MOST_CODE]}`" if frame.line else ""
+            code = f", `{frame.line[:80]}`" if frame.line else ""
             return f", in {Path(frame.filename).name} line {frame.lineno}{code}"
     return ""
 
 
-_MOST_CODE = 80
 _NOT_OWN = (Path(torch.__file__).parent, Path(__file__).parents[2])
 
 # --- what a server may bring about -------------------------------------------------------------

@@ -95,7 +95,6 @@ class Objective:
     def _adversarial(self, model: Model, x: Tensor, y: Tensor, around: Tensor) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
-
         pieces = torch.split(around, MOST_COPIES)
 
         def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
@@ -143,12 +142,11 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
     mine = torch.arange(len(probabilities), device=probabilities.device) == label
     p_true = torch.where(mine, probabilities, 0.0).sum()
     p_other = torch.where(mine, 0.0, probabilities).amax()
-    applies = p_true > p_other
     sure = probabilities.new_tensor(_SURE)
     apart = torch.special.ndtri(torch.clamp(p_true, sure, 1 - sure)) - torch.special.ndtri(
         torch.clamp(p_other, sure, 1 - sure)
     )
-    return torch.where(applies, torch.clamp(margin - apart, min=0.0), 0.0)
+    return torch.where(p_true > p_other, torch.clamp(margin - apart, min=0.0), 0.0)
 
 
 def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) -> None:

@@ -7,7 +7,6 @@ of every gradient. So neither may differ in silence.
 import copy
 import hashlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -113,8 +112,18 @@ def check_file(module: nn.Module, path: Path) -> None:
 
 
 def buffers_of(module: nn.Module) -> list[dict[str, str]]:
-    """The task's ``model.buffers``: each tensor that isn't trained, with its digest."""
-    return [{"name": name, "digest": _tensor_digest(name, each)} for name, each in _fixed(module)]
+    """The task's ``model.buffers``: each tensor that isn't trained, with its digest.
+
+    Those that are only a layer's attributes, too.
+    """
+    attributes = (
+        (f"{prefix}.{name}".lstrip("."), value)
+        for prefix, layer in module.named_modules()
+        for name, value in vars(layer).items()
+        if isinstance(value, Tensor)
+    )
+    fixed = (*module.named_buffers(), *attributes)
+    return [{"name": name, "digest": _tensor_digest(name, each)} for name, each in fixed]
 
 
 def check_buffers(module: nn.Module, section: ModelSection) -> None:
@@ -139,15 +148,6 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
                 "where they were computed"
             )
         raise Misconfiguration(f"model buffer {name}", type(module).__name__, remedy)
-
-
-def _fixed(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Buffers, and tensors that are only attributes, by name."""
-    yield from module.named_buffers()
-    for prefix, layer in module.named_modules():
-        for name, value in vars(layer).items():
-            if isinstance(value, Tensor):
-                yield f"{prefix}.{name}".lstrip("."), value
 
 
 def _tensor_digest(name: str, tensor: Tensor) -> str:

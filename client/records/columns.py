@@ -157,7 +157,10 @@ class _Cells:
                 "isn't a number: " + _MEND,
                 "; text becomes numbers by a categorical column in the task's [data]",
             )
-        empty |= np.isin(values, self._missing_numbers())
+        # Those that mean that there is none, however a file writes them.
+        for mark in self._marks:
+            with suppress(ValueError):
+                empty |= values == _plain_float(mark)
         if column.fill is not None:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
@@ -234,14 +237,6 @@ class _Cells:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return True
         return not self._marks.isdisjoint(self._forms(cell))
-
-    def _missing_numbers(self) -> list[float]:
-        """Those that mean that there is none, however a file writes them."""
-        found = []
-        for mark in self._marks:
-            with suppress(ValueError):
-                found.append(_plain_float(mark))
-        return found
 
     def _number(self, cell: Any) -> float:
         """NaN where it is none."""

@@ -55,8 +55,6 @@ READINGS = (
 )
 """As ``of_column`` and ``level_of`` read them, and ``columns.py`` goes on."""
 
-_MISSING_MARKS = frozenset({"NAType", "NaTType"})
-"""pandas' own, without pandas."""
 _TIMES = (dt.date, dt.time, dt.timedelta, np.datetime64, np.timedelta64)
 
 
@@ -188,7 +186,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def _cell(value: Any, name: str, record: int) -> Cell:
-    if value is None or type(value).__name__ in _MISSING_MARKS:
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:  # pandas' own
         return None
     if isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value):
         return None
@@ -210,11 +208,9 @@ def _of_number(value: Any) -> Cell:
         return None if value.is_nan() else value
     if value != value:  # noqa: PLR0124 -- NaN, of any kind of number
         return None
-    single = isinstance(value, np.floating) and value.dtype.itemsize < _DOUBLE
-    return float(str(value)) if single else float(value)
+    return float(str(value)) if isinstance(value, np.float32 | np.float16) else float(value)
 
 
-_DOUBLE = 8
 _READERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
     ((str, np.str_), str),
     ((bool, np.bool_), bool),

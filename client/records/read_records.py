@@ -130,8 +130,6 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
 
 # --- tables ------------------------------------------------------------------------------------
 
-_BYTES_PER_CELL = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -219,9 +217,9 @@ def of_parquet(path: Path) -> Table:
         ) from None
     try:
         with ParquetFile(path) as file:
-            # A few bytes may stand for a column of one value.
+            # A few bytes may stand for a column of one value, whose cells take 8 each.
             cells = file.metadata.num_rows * file.metadata.num_columns
-            require_room("data", path, _BYTES_PER_CELL * cells)
+            require_room("data", path, 8 * cells)
             frame = file.read()
     except Misconfiguration:
         raise

@@ -24,7 +24,6 @@ Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSig
 AnyBuilder = TypeVar("AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder)
 ROOT_DAYS = 3650
 PARTY_DAYS = 365
-_CLOCK_SKEW = timedelta(minutes=5)
 
 
 def _key_usage(bits: str) -> x509.KeyUsage:
@@ -180,7 +179,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         # The other machine's clock may be a little behind this one's.
-        .not_valid_before(start - _CLOCK_SKEW)
+        .not_valid_before(start - timedelta(minutes=5))
         .not_valid_after(end)
     )
 

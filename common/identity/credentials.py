@@ -71,7 +71,12 @@ class Identity:
         if not all(certificates.is_authority(each) for each in authorities):
             raise Misconfiguration("ca", str(ca), "holds a certificate of no authority")
         chain = certificates.certificates_in(cert, "identity", _MAKE_ONE)
-        own = certificates.own_key(_read_key(key), chain[0], source=str(key))
+        secret = Secret(certificates.read_pem(key, "identity", _MAKE_ONE))
+        # On Windows lists of access decide, and every file's mode says that all may read it.
+        shared = stat.S_IMODE(key.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
+        if shared and sys.platform != "win32":
+            raise Misconfiguration("key", str(key), f"others can read it; run chmod 600 {key}")
+        own = certificates.own_key(secret, chain[0], source=str(key))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(chain, authorities, revocations, source=str(cert))
         # Written anew: gRPC reads PEM more narrowly, and says nothing where it can't.
@@ -125,15 +130,6 @@ def check_certificate(
     if revocations.revokes(own):
         raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
     return principal
-
-
-def _read_key(path: Path) -> Secret:
-    data = Secret(certificates.read_pem(path, "identity", _MAKE_ONE))
-    # On Windows lists of access decide, and every file's mode says that all may read it.
-    shared = stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
-    if shared and sys.platform != "win32":
-        raise Misconfiguration("key", str(path), f"others can read it; run chmod 600 {path}")
-    return data
 
 
 def accept(folder: Path, offered: Path) -> Identity:

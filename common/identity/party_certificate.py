@@ -115,7 +115,6 @@ _MOST_PROVEN = 4096
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 _LETTERS = re.compile(rb"[A-Za-z0-9+/=]+").findall
 """Base64's; an encrypted key's headers make it one that can't be parsed."""
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_pem(path: Path, field: str, remedy: str) -> bytes:
@@ -130,7 +129,7 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
         reason = f"can't be read ({error.strerror}); {remedy}"
         raise Misconfiguration(field, str(path), reason) from None
     text = data
-    if data.startswith(_UTF_16):
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         text = data.decode("utf-16", errors="replace").encode("ascii", errors="replace")
     blocks = [
         b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (kind, b"\n".join(_LETTERS(body)), kind)

@@ -14,7 +14,6 @@ from precad.common.identity.party_certificate import MALFORMED, read_pem
 
 _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-_Stamp = tuple[int, int, int]
 _Revoked = tuple[frozenset[tuple[bytes, int]], datetime]
 """Issuers and serial numbers, and when the list was issued."""
 
@@ -63,7 +62,7 @@ class RevocationList:
             return
         self._revoked, self._issued_at = revoked, issued_at
 
-    def _look(self) -> _Stamp | None:
+    def _look(self) -> tuple[int, int, int] | None:
         try:
             status = self._path.stat()
         except OSError:

@@ -33,7 +33,6 @@ _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate
 """How gRPC says, from version to version, that a certificate isn't the expected party's."""
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
-_ITS_OWN_WORDS = (LINKED, NOT_NOW)
 _TIMES = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
 
 
@@ -68,7 +67,7 @@ def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavaila
             f"{who} isn't at {address}: whoever answers there has another party's certificate; "
             "mend the address"
         )
-    if detail in _ITS_OWN_WORDS:
+    if detail in (LINKED, NOT_NOW):
         return errors.PeerUnavailable(f"{who} at {address}: {detail}")
     if detail.startswith(_TIMES):
         return errors.PeerUnavailable(

@@ -156,8 +156,7 @@ class RefusingOtherVersions(grpc.aio.ServerInterceptor):
         agent = dict(handler_call_details.invocation_metadata).get("user-agent", "")
         found = _SAID.search(agent)
         theirs = int(found[1]) if found else FIRST_VERSION
-        health = handler_call_details.method.startswith("/grpc.health.")
-        if theirs == WIRE_VERSION or health:
+        if theirs == WIRE_VERSION or handler_call_details.method.startswith("/grpc.health."):
             return await continuation(handler_call_details)
         behind = "the caller" if theirs < WIRE_VERSION else self._who
         versions = f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}"

@@ -4,13 +4,12 @@ There is no TLS and no name on that port, so its address must be one that only t
 reaches. Loaded only where the settings ask for metrics.
 """
 
-import contextlib
 import logging
 import math
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -105,7 +104,7 @@ class _Server(ThreadingWSGIServer):
             silent = [each for each, asked in self._open.items() if not asked]
             if len(self._open) > AT_ONCE:
                 # Its thread ends, and forgets it.
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     silent[0].shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
@@ -148,11 +147,10 @@ def metrics_page(
 
     ``collect`` gives the present values, in threads. Raises Misconfiguration: nothing can listen.
     """
-    host, port = split_address(address)
     registry = CollectorRegistry()
     registry.register(_Page(collect, clock))
     try:
-        server = _Server((host, port), _Handler, clock)
+        server = _Server(split_address(address), _Handler, clock)
     except OSError as error:
         why = f"can't listen there ({error.strerror}); name a free port"
         raise Misconfiguration("metrics", address, why) from None
