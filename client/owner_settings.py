@@ -175,9 +175,8 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
         given = settings.token
         token = None if given is None else Secret(given.get_secret_value().encode())
         servers = before.look_at_servers(task, client, identity, addresses, within_s, token)
-        about = "identity"
-        if findings.passes(about, lambda: before.check_name(client, identity)):
-            findings.good(about, f"{settings.identity} holds a valid certificate of {client}")
+        if findings.passes("identity", lambda: before.check_name(client, identity)):
+            findings.good("identity", f"{settings.identity} holds a valid certificate of {client}")
     if task is not None:
         findings.good("task", f"{task.name}, digest {task.digest}")
         if client is not None:

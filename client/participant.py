@@ -346,8 +346,7 @@ class _Participant:
         shared: RingVector,
         re_releases: int | None,
     ) -> None:
-        names = event.version, event.attempt, event.model
-        pair = self.servers.prepare(*names, shared, opened.proof)
+        pair = self.servers.prepare(event.version, event.attempt, event.model, shared, opened.proof)
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(

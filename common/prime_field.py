@@ -8,6 +8,7 @@ without it (``common/kernel``). ``Group`` is whichever of field and ring a task'
 
 import ctypes
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -257,11 +258,9 @@ def arithmetics(library: Path | None) -> dict[str, Arithmetic]:
     """All that this machine can run, the best first; NumPy's is the last."""
     found: dict[str, Arithmetic] = {}
     if library is not None:
-        try:
+        # It may be built for another machine, or by a precad that had no field.
+        with suppress(OSError, AttributeError):
             found["c"] = _Compiled(ctypes.CDLL(str(library)))
-        except (OSError, AttributeError):
-            # Built for another machine, or by a precad that had no field.
-            found = {}
     return {**found, NUMPY: Arithmetic()}
 
 

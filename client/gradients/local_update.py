@@ -77,15 +77,11 @@ def local_update(
     if chunk is None:
         chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
-
-    def summed() -> RingVector:
-        chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
-        return sum_encoded(chunks, task)
-
+    chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
     # Denormal numbers are slow, so they would show in the time. A thread of its own, because the
     # processor's mode is a thread's: torch's workers have that of the thread that starts them.
     with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread:
-        total = thread.submit(summed).result()
+        total = thread.submit(sum_encoded, chunks, task).result()
     return clip_update(total, task.bound, task.fractional_bits)
 
 

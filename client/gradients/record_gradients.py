@@ -180,8 +180,7 @@ class RecordGradients:
 
         Raises Misconfiguration: training changes a buffer of the model, or labels aren't integers.
         """
-        own = records.inputs, records.targets
-        self.fillers = [synthetic(each, self.chunk) for each in own]
+        self.fillers = [synthetic(each, self.chunk) for each in (records.inputs, records.targets)]
         for filler in self.fillers:
             if not filler.is_floating_point():
                 filler.zero_()  # the one label, or token, that every model has

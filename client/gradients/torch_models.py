@@ -226,13 +226,9 @@ class Applied:
                     f"the loss can't take them ({error}): give targets like those of training",
                 ) from error
             losses.append(found.double())
-        accuracy = _accuracy(outputs, records.targets)
+        accuracy, targets = None, records.targets
+        # For a column a class and whole labels.
+        classes = outputs.ndim == _MATRIX and outputs.shape[1] > 1
+        if classes and targets.ndim == 1 and not targets.is_floating_point():
+            accuracy = float((outputs.argmax(axis=1) == targets.numpy()).mean())
         return Evaluation(len(records), float(torch.cat(losses).mean()), accuracy)
-
-
-def _accuracy(outputs: NDArray[np.float32], targets: Tensor) -> float | None:
-    """For a column a class and whole labels; else None."""
-    classes = outputs.ndim == _MATRIX and outputs.shape[1] > 1
-    if not classes or targets.ndim != 1 or targets.is_floating_point():
-        return None
-    return float((outputs.argmax(axis=1) == targets.numpy()).mean())

@@ -30,7 +30,6 @@ _SHOWN = 8
 _MEND = "mend it or leave the record out"
 _WHOLE = re.compile(r"-?[0-9]{1,300}")
 _TRUTH = {"true": 1.0, "false": 0.0}
-_EXAMPLES = 3
 _FAR = 30.0
 """Scales from the centre: nothing measured lies so far out, a sentinel or a date's number does."""
 
@@ -208,7 +207,7 @@ class _Cells:
             others = Counter(levels[place] for place in np.flatnonzero((codes < 0) & ~empty))
             notes = self.notes
             notes.filled, notes.unlisted = int(empty.sum()), others.total()
-            notes.examples = [level for level, _ in others.most_common(_EXAMPLES)]
+            notes.examples = [level for level, _ in others.most_common(3)]
             codes[codes < 0] = unknown
         return codes
 

@@ -186,7 +186,8 @@ def _values(column: Any) -> list[Any]:
 
 
 def _cell(value: Any, name: str, record: int) -> Cell:
-    if value is None or type(value).__name__ in {"NAType", "NaTType"}:  # pandas' own
+    # Two of pandas' own, without pandas.
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return None
     if isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value):
         return None

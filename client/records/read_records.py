@@ -40,7 +40,16 @@ def read_records(
     """
     path, mine = _file(data), columns or Columns()
     if path is not None and path.suffix == ".npz":
-        return _of_arrays(path, recipe)
+        x, y = read_client_data(path)
+        if recipe is not None and x.shape[1:] != (recipe.features,):
+            raise Misconfiguration(
+                "data",
+                str(path),
+                f"a record's input has the shape {list(x.shape[1:])}, and the task's [data] "
+                f"makes {recipe.features} numbers: give the table itself, or arrays that are "
+                "encoded alike",
+            )
+        return x, y
     table = _table(data, mine)
     if table is None:
         return data
@@ -94,18 +103,6 @@ def _table(data: Any, columns: Columns) -> "Table | None":
     if path is None:
         return of_frame(data) if is_frame(data) else None
     return of_csv(path, columns.separator) if path.suffix == ".csv" else of_parquet(path)
-
-
-def _of_arrays(path: Path, recipe: DataSection | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    x, y = read_client_data(path)
-    if recipe is not None and x.shape[1:] != (recipe.features,):
-        raise Misconfiguration(
-            "data",
-            str(path),
-            f"a record's input has the shape {list(x.shape[1:])}, and the task's [data] makes "
-            f"{recipe.features} numbers: give the table itself, or arrays that are encoded alike",
-        )
-    return x, y
 
 
 def write_client_data(
@@ -170,7 +167,12 @@ def of_csv(path: Path, separator: str) -> Table:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=separator, strict=True)
             names = [name_of(name) for name in next(reader, [])]
-            _check_names(path, names, separator)
+            _require_once(names, str(path))
+            if len(names) == 1:
+                others = (each for each in ";\t|," if each != separator and each in names[0])
+                if (other := next(others, None)) is not None:
+                    remedy = f"the first line of {path} has {other!r} between its names: give that"
+                    raise Misconfiguration("columns.separator", separator, remedy)
             for row in reader:
                 if not row:
                     continue  # an empty line
@@ -190,15 +192,6 @@ def of_csv(path: Path, separator: str) -> Table:
     if not rows:
         raise Misconfiguration("data", str(path), "has no records below its first line")
     return Table(str(path), dict(zip(names, zip(*rows, strict=True), strict=True)), lines)
-
-
-def _check_names(path: Path, names: list[str], separator: str) -> None:
-    _require_once(names, str(path))
-    if len(names) == 1:
-        other = next((each for each in ";\t|," if each != separator and each in names[0]), None)
-        if other is not None:
-            remedy = f"the first line of {path} has {other!r} between its names: give that"
-            raise Misconfiguration("columns.separator", separator, remedy)
 
 
 def _require_once(names: Sequence[str], source: str) -> None:

@@ -82,13 +82,8 @@ def kernel_in_use() -> str:
     return chosen(kernels(built_library()), os.environ.get(VARIABLE, ""))
 
 
-def projection_in_use() -> Projection:
-    """The kernel of that name."""
-    return kernels(built_library())[kernel_in_use()]
-
-
 def sharing_in_use() -> Sharing:
-    """The pass that makes shares, of the same name."""
+    """The pass that makes shares, of that kernel."""
     return sharings(built_library())[kernel_in_use()]
 
 
@@ -253,7 +248,7 @@ class Rows:
         self, key: Secret, dimension: int, k: int, projection: Projection | None = None
     ) -> None:
         self._stream = Keystream(key, "validate/rows")
-        self._project_blocks = projection or projection_in_use()
+        self._project_blocks = projection or kernels(built_library())[kernel_in_use()]
         self._dimension = dimension
         self._absorbed = 0
         self._z = np.zeros((k, 2), dtype=np.int64)

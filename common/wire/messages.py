@@ -119,8 +119,7 @@ def _signature(message: pb.SubmissionHeader) -> Signature:
 
 def header_to_bytes(submission: AnySubmission) -> bytes:
     """The header's message, as an owner keeps it."""
-    data: bytes = header_to_wire(submission).SerializeToString()
-    return data
+    return header_to_wire(submission).SerializeToString()
 
 
 def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
