@@ -231,7 +231,7 @@ def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVect
     target = math.ldexp(bound, -fractional_bits) * CLIENT_MARGIN
     largest = float(np.max(np.abs(real)))
     norm = largest * float(np.linalg.norm(real / largest))
-    for again in range(1 + 3):
+    for again in range(4):  # once, and three times again
         clipped = encode(real * (target / norm * _AGAIN**again), fractional_bits)
         if squared_norm(clipped) <= bound * bound:
             return clipped
