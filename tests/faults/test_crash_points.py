@@ -77,10 +77,18 @@ def test_an_owner_that_dies_at_any_step_never_samples_again(play: Play, calm: Wo
 def test_a_party_that_dies_while_clients_enrol_or_at_the_end(
     play: Play, calm: World, party: str
 ) -> None:
-    for step in AT_THE_BEGINNING | AT_THE_END:
-        if step in steps_of(calm, party):
-            for kind in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-                play(2, rounds=1, orders=[f"{party} {kind.value}: {step}"])
+    steps = (AT_THE_BEGINNING | AT_THE_END) & set(steps_of(calm, party))
+    assert steps
+    for step in sorted(steps):
+        for kind in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            play(2, rounds=1, orders=[f"{party} {kind.value}: {step}"])
+
+
+def test_every_step_that_is_named_here_is_somebodys(calm: World) -> None:
+    somebodys = {step for party in (A, B, WARD) for step in steps_of(calm, party)}
+    assert somebodys >= AT_THE_BEGINNING | AT_THE_END
+    assert somebodys >= OF_A_LINK
+    assert lines(calm, WARD)
 
 
 RECOVERIES = (
