@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.mutants.__main__ import named
 from tests.rig.commands import python
 from tests.rig.stops import runs
 from tests.soak import run
@@ -117,3 +118,9 @@ def test_every_soak_test_is_in_one_part_and_twenty_commits_in_a_row_have_all_par
     assert sorted(test for part in parts for test in part) == sorted(tests)
     turns = [run.turn("ab", str(count), shallow=False).number for count in range(852, 872)]
     assert sorted(turns) == list(range(1, PARTS + 1))
+
+
+def test_each_hand_made_mutant_has_its_place_in_the_code_and_its_tests() -> None:
+    for module, tests, name, old, _ in named():
+        assert (TESTS.parent / module).read_text("utf-8").count(old) == 1, name
+        assert (TESTS / tests.removeprefix("tests/")).is_file(), name

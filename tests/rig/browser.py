@@ -8,16 +8,18 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytest
-from tests.rig.waiting import readable_within
+from tests.rig.leftovers import descendants, environment, processes
+from tests.rig.waiting import readable_within, until
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0
@@ -41,7 +43,8 @@ def browser_program() -> str:
 
 @contextmanager
 def browsing(folder: Path) -> Iterator["Page"]:
-    """A browser with one page, until the block ends; its profile lies in ``folder``."""
+    """A browser with one page, until the block ends; its profile and home lie in ``folder``."""
+    home = f"HOME={folder}".encode()
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     arguments = [
@@ -60,6 +63,7 @@ def browsing(folder: Path) -> Iterator["Page"]:
         process = subprocess.Popen(
             [*shell, browser_program(), *arguments],
             pass_fds=(theirs_in, theirs_out),
+            env={**os.environ, "HOME": str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -69,8 +73,15 @@ def browsing(folder: Path) -> Iterator["Page"]:
     try:
         yield Page(_Pipe(ours_in, ours_out, folder / "browser.log"))
     finally:
+        # Its children would outlive it for a moment, and write in a folder that goes with the test.
+        started = descendants(process.pid)
         process.kill()
         process.wait()
+        started |= {pid for pid in processes() if home in environment(pid)}
+        for pid in started & processes().keys():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not started & processes().keys(), lambda: f"the browser's end: {started}")
         os.close(ours_in)
         os.close(ours_out)
 

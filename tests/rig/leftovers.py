@@ -58,7 +58,7 @@ def descendants(*pids: int) -> set[int]:
     return found - set(pids)
 
 
-def _environment(pid: int) -> list[bytes]:
+def environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -69,8 +69,8 @@ def _environment(pid: int) -> list[bytes]:
 def leftovers(marked: str) -> list[Leftover]:
     """All with the mark, and all children of this process, of these, and so on."""
     own, this = f"{MARK}={marked}".encode(), os.getpid()
-    found = {pid for pid in processes() if own in _environment(pid)} | {this}
-    return [_seen(pid, _environment(pid)) for pid in sorted((found | descendants(*found)) - {this})]
+    found = {pid for pid in processes() if own in environment(pid)} | {this}
+    return [_seen(pid, environment(pid)) for pid in sorted((found | descendants(*found)) - {this})]
 
 
 def _seen(pid: int, environment: list[bytes]) -> Leftover:
