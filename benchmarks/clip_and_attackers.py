@@ -22,7 +22,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from benchmarks.rounds.hardware import hardware
-from precad.cli.task_command import Wishes
+from precad.cli.command_options import Wishes
 from precad.cli.task_planning import fractional_bits, planned
 from precad.common.roster import excess_of_clip
 from precad.common.task import Task

@@ -29,7 +29,7 @@ from tests.rig.tasks import task_with  # noqa: E402
 
 from benchmarks.rounds.hardware import hardware  # noqa: E402
 from precad.client.data_owner import DataOwner  # noqa: E402
-from precad.client.gradients.model_constructs import hostile_models  # noqa: E402
+from precad.client.gradients.hostile_models import hostile_models  # noqa: E402
 from precad.client.gradients.local_update import local_update, most_records  # noqa: E402
 from precad.client.gradients.torch_models import model_section  # noqa: E402
 from precad.client.participant import RoundView  # noqa: E402

@@ -1,112 +1,9 @@
 """`precad certify`: what an attack on the training, or on an input, can't change."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
-
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, command
-from precad.cli.owner_commands import OfModel
-
-GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
-"""Which guarantee of the training is used."""
-Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
-# The values of the certifier's own enums, whose modules load too slowly for the help.
-UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
-Interval: TypeAlias = Literal["hoeffding", "bernstein"]
-Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
-Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
-Header: TypeAlias = Literal["yes", "no"] | None
-"""Whether the first line of CSV files is a header; None where it shows."""
-AskedHeader: TypeAlias = Annotated[
-    Header, "Whether CSV files begin with a header; where numbers leave it open, say it."
-]
-TrueLabels: TypeAlias = Annotated[Path | None, "True labels: report certified accuracy."]
-Plot: TypeAlias = Annotated[Path | None, "Write a picture to this .png, .pdf or .svg file."]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfTrainings:
-    """What is asked of trained models, and how they were trained."""
-
-    sources: Annotated[tuple[Path, ...], "A .npy or CSV file; folders with --runs.", ARGUMENT]
-    runs: Annotated[bool, "The paths are folders of finished runs; σ, C, R, q, T come from them."]
-    guarantee: Annotated[
-        GuaranteeKind, "exact (tightest), rdp, adp, or gdp (a limit, not a guarantee)."
-    ] = "exact"
-    sampling_rate: Annotated[float | None, "q: a record or client is in a round with it, 0 to 1."]
-    noise_multiplier: Annotated[float | None, "Noise over a unit's bound: σ; clients' √2·σ·R/C."]
-    rounds: Annotated[int | None, "T: rounds of training."]
-    sampling: Annotated[str | None, "Only poisson can be certified."]
-    unit: Annotated[UnitName | None, "What is counted: by default client with --runs, else record."]
-    change: Annotated[
-        Change | None,
-        "either: k added, or k deleted; replacements: k honest ones turned malicious. By "
-        "default replacements for clients, either for records.",
-    ]
-    absent: Annotated[int, "Honest clients whose absence attackers can select; count among K."] = 0
-    confidence: Confidence = 0.999
-    interval: Annotated[Interval, "For scores, or for the mean over runs."] = "hoeffding"
-    delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
-    soundness_bits: Annotated[
-        int | None,
-        "Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
-    ]
-    attempts: Annotated[int, "With --soundness-bits: most attempts a round, each validated."] = 20
-    header: AskedHeader
-    plot: Plot
-    as_json: AsJson
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction(OfTrainings):
-    """The majority vote of independently trained private models."""
-
-    also: Annotated[tuple[GuaranteeKind, ...], "Compare with this guarantee too; may be repeated."]
-    simultaneous: Simultaneous
-    form: Annotated[
-        Literal["votes", "labels", "scores"] | None,
-        "votes [points, classes], labels [points, models], or scores "
-        "[points, models, classes] (CSV: point, model, scores).",
-        "--format",
-    ]
-    classes: Annotated[int | None, "For labels and runs: how many classes."]
-    labels: TrueLabels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss(OfTrainings):
-    """The expected loss of a private model after so many attackers."""
-
-    expected: Annotated[float | None, "A known expected loss, instead of a file.", "--loss"]
-    bound: Annotated[float, "B: the loss lies in [0, B]."] = 1.0
-    attackers: Annotated[int, "Show bounds up to so many attackers."] = 10
-    tau: Annotated[tuple[float, ...], "Fewest attackers for a τ-fold lower loss; may be repeated."]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smoothing(OfModel):
-    """Predictions under changed inputs."""
-
-    votes: Annotated[Path | None, "Votes [points, classes] under noise: .npy or CSV.", ARGUMENT]
-    sigma: Annotated[float | None, "Of the input noise; that of the task's objective unless given."]
-    data: Annotated[Path | None, "Records with labels, as for precad evaluate."]
-    copies: Annotated[int, "n: fresh noisy copies of each record that count."] = 10_000
-    select: Annotated[int, "n0: copies that choose the label."] = 100
-    first: Annotated[int | None, "Only so many of the records."]
-    draw: Annotated[int | None, "Which draw of the noise, to repeat one; fresh unless given."]
-    keep: Annotated[Path | None, "Keep votes as they come; another call goes on from there."]
-    confidence: Confidence = 0.999
-    selection: Annotated[Path | None, "Other votes that choose labels; without, every class pays."]
-    simultaneous: Simultaneous
-    labels: TrueLabels
-    header: AskedHeader
-    plot: Plot
-    as_json: AsJson
-
-
-Request: TypeAlias = Prediction | Loss | Smoothing
+from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
+from precad.cli.main import command
 
 
 @click.group()
@@ -114,7 +11,7 @@ def certify() -> None:
     """What bad owners, records or inputs can't change."""
 
 
-def respond(request: Request) -> None:
+def respond(request: CertifyRequest) -> None:
     """Work out what is asked, then print it."""
     from precad.cli.certify_answer import answer  # noqa: PLC0415 -- SciPy takes a second
 

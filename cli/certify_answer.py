@@ -14,7 +14,7 @@ from precad.certify.finished_runs import Unit
 from precad.certify.guarantee import Booleans, Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.cli import certify_inputs as inputs
-from precad.cli.certify import Loss, Prediction, Request, Smoothing
+from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
 from precad.cli.main import print_json, require_writable
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
@@ -32,7 +32,7 @@ _NOTHING = 1e-6
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 
 
-def answer(request: Request) -> None:
+def answer(request: CertifyRequest) -> None:
     """Print the answer, as tables or as one JSON document, and draw the picture if it is wanted."""
     require_writable("--plot", request.plot)
     match request:

@@ -23,8 +23,8 @@ from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import LARGEST_GROUP, Integers
 from precad.certify.inefficacy import MeanInterval, expected_loss
 from precad.certify.intervals import ConfidenceBudget, Intervals
-from precad.cli import certify as asked
-from precad.cli.certify import Loss, OfTrainings, Prediction, Smoothing
+from precad.cli import command_options as asked
+from precad.cli.command_options import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
 from precad.common import checks

@@ -1,26 +1,91 @@
-"""Run a planned demo: start every part, follow it round by round, sum it up."""
+"""Run a planned demo: start every part, show it round by round, sum it up in plain words."""
 
 import csv
 import shutil
 import signal
 import time
+from collections import deque
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+from rich.console import Group
 
 from precad.cli import demo_training, forked
-from precad.cli.demo import Display
-from precad.cli.demo_training import Outcome, Scenario
+from precad.cli.demo_training import Outcome, RoundRow, Scenario
 from precad.cli.local_deployment import LocalDeployment
 from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
+from precad.common.terminal import Bar, Table, plain, say, upper
 from precad.common.wire.calls import ServerStatus
+
+PLAIN_EVERY = 10
+PLAIN_S = 5.0
+"""Between lines about one wait, where nothing can be redrawn."""
+MEANINGLESS = 100.0
+"""An ε above it is shown as such: e^ε is no bound on anything."""
+
+
+class Display(Bar):
+    """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
+
+    def __init__(self, out: TextIO, scenario: Scenario) -> None:
+        self._rounds = scenario.task.training.rounds
+        self._recent: deque[RoundRow] = deque(maxlen=8)
+        self._doing = ""
+        self._since = self._said = time.monotonic()
+        super().__init__("round", self._rounds, out, beneath=self._shown)
+
+    def say(self, text: str) -> None:
+        """A line that stays, above what is redrawn."""
+        say(self.console, text)
+
+    def doing(self, text: str) -> None:
+        """What happens now, with the seconds since it began; elsewhere a line now and then."""
+        now = time.monotonic()
+        if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
+            self._since, self._said = now, now - PLAIN_S
+        if self.disable and text != self._doing and now - self._said >= PLAIN_S:
+            self._said = now
+            self.say(text)
+        self._doing = text
+
+    def rounds_begin(self) -> None:
+        """What the parts took to start is no measure of the time that is left."""
+        self.doing("all have enrolled: the first round")
+        self.count_from_now()
+
+    def round(self, row: RoundRow) -> None:
+        """Show a finished round."""
+        self._recent.append(row)
+        self._since = time.monotonic()
+        self._doing = f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
+        self.at(row.number)
+        if self.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
+            accepted = f"accepted {row.accepted} of {row.cohort}"
+            counts = ", ".join([accepted, *_reasons(row.rejected)])
+            self.say(
+                f"round {row.number:>3}/{self._rounds}: accuracy {_percent(row.accuracy)}, "
+                f"{counts}, ε {upper(row.epsilon_server, 3)} (a server looks) "
+                f"{upper(row.epsilon_clients, 3)} (only clients look)"
+            )
+
+    def _shown(self) -> Group:
+        doing = plain(f"{self._doing} ({time.monotonic() - self._since:.0f} s)", "dim")
+        if not self._recent:
+            return Group(doing)
+        table = Table(">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients")
+        for row in list(self._recent):
+            accepted, reasons = f"{row.accepted}/{row.cohort}", ", ".join(_reasons(row.rejected))
+            epsilon = f"{row.epsilon_server:.3f}", f"{row.epsilon_clients:.3f}"
+            table.add(str(row.number), _percent(row.accuracy), accepted, reasons or "–", *epsilon)
+        return Group(doing, table.drawn)
 
 
 def run(
@@ -125,3 +190,82 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
         enrolled = f"{status.enrolled} of {len(deployment.clients)}"
         display.doing(f"owners load torch, try their records and enrol: {enrolled}")
         time.sleep(0.2)
+
+
+def announce(out: TextIO, scenario: Scenario) -> None:
+    """What is about to run."""
+    privacy, data = scenario.task.privacy, scenario.dataset
+    servers = "two servers and a dealer" if scenario.task.has_dealer else "two servers"
+    say(
+        out,
+        ("precad demo", "bold"),
+        f": {len(scenario.data)} data owners and {servers}, each its own process, train ",
+        (scenario.model, "bold"),
+        " on ",
+        (data.name, "bold"),
+        f" ({len(data.train_y):,} records; {scenario.task.dimension:,} parameters).\n"
+        f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
+        f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
+        f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
+        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}",
+    )
+    if scenario.bad:
+        names = ", ".join(client.name for client in scenario.bad)
+        say(out, f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})", style="yellow")
+
+
+def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[str]) -> None:
+    """The run in plain words."""
+    equal = result["model_digest_a"] == result["model_digest_b"]
+    rejected = ", ".join(_reasons(result["rejected"]))
+    say(
+        out,
+        ("\ndone\n", "bold"),
+        "The model gets ",
+        (f"{result['accuracy']:.1%}", "bold"),
+        f" of {len(outcome.scenario.dataset.test_y)} held-out records right after "
+        f"{result['version']} rounds and {result['seconds']:.0f} s. No server ever saw an update.\n"
+        "Both servers hold the same model: ",
+        ("yes", "") if equal else ("NO", "red"),
+        f" ({result['model_digest_a'][:16]}…).\n"
+        f"{result['accepted']} submissions counted; "
+        f"{f'rejected or absent: {rejected}' if rejected else 'none was rejected'}. "
+        f"Honest ones rejected: {result['honest_rejected']}.\n\n"
+        f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (zero-out):",
+    )
+    _bounds(result).show(out)
+    if "robustness" in result:
+        say(out, f"\n{result['robustness']['words']}\n")
+    say(
+        out,
+        f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for the "
+        "first line: an approximation, not a guarantee.\nThe accuracy is measured on public "
+        "data; it carries no privacy guarantee of its own.\n\n"
+        f"Files: {', '.join(files)}",
+    )
+
+
+def _bounds(result: dict[str, Any]) -> Table:
+    bounds = Table("who looks", ">ε exact", "what is protected")
+    server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
+    bounds.add("one curious server and any other clients", upper(server, 3), "any one record")
+    if (malicious := result.get("epsilon_exact_malicious_server")) is not None:
+        cap = f"any one record, at the cap of {result['version']} rounds"
+        bounds.add("one malicious server and any other clients", upper(malicious, 3), cap)
+    bounds.add("other clients only", upper(clients, 3), "any one record")
+    level = result["epsilon_exact_client_level"]
+    shown, whole = "none", "a whole data owner (too large to bound what a bad one can do)"
+    if level is not None and level > MEANINGLESS:
+        shown = f"over {MEANINGLESS:g}"
+    elif level is not None:
+        shown, whole = upper(level, 3), "a whole data owner (bounds what a bad one can do)"
+    bounds.add("anyone who sees the models; servers honest", shown, whole)
+    return bounds
+
+
+def _reasons(rejected: Mapping[str, int]) -> list[str]:
+    return [f"{n} {reason}" for reason, n in rejected.items()]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"

@@ -23,11 +23,12 @@ from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.cli.demo import DemoRequest
+from precad.cli.command_options import DemoRequest
 from precad.cli.local_deployment import Data
+from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.local_update import padded_work_s
 from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
-from precad.client.gradients.torch_models import Applied, build, load_vector
+from precad.client.gradients.torch_models import build, load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, TextIO
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.cli import forked, main
+from precad.cli.command_options import OfModel
 from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, print_json
 from precad.client import owner_settings
 from precad.client.check_before_enrolling import covered
@@ -211,18 +212,6 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     return ENDED_BY_LIMIT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfModel:
-    """Which trained model is meant."""
-
-    config: Annotated[
-        Path | None, "An owner's settings: its task, and its state's model.", "--config", "-c"
-    ]
-    task: Annotated[Path | None, "The task, where there are no settings."]
-    model_file: Annotated[Path | None, "model.safetensors; the settings' own unless given."]
-    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."]
-
-
 Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
@@ -264,7 +253,7 @@ def predict(
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
     main.require_writable("--out", out)
-    from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
+    from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
     found, module, settings = trained(of)
@@ -317,7 +306,7 @@ def evaluate(
     """
     from torch.nn import functional  # noqa: PLC0415 -- takes seconds
 
-    from precad.client.gradients.torch_models import Applied  # noqa: PLC0415
+    from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     found, module, settings = trained(of)

@@ -13,8 +13,8 @@ from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guar
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
 from precad.certify.inefficacy import attack_bounds
+from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import refuse_given, require_given
-from precad.cli.task_command import PlanRequest, Wishes
 from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
 from precad.common import checks
 from precad.common.errors import Misconfiguration

@@ -16,7 +16,7 @@ from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli import report as facts
+from precad.cli import report_page as facts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 

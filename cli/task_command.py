@@ -2,12 +2,12 @@
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import click
 
+from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import ARGUMENT, AsJson, command, print_json
 from precad.client import check_before_enrolling as looks
 from precad.client.owner_settings import own_model, own_object
@@ -19,47 +19,6 @@ from precad.common.model import initial_vector
 from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What a training is to be: the words that `precad plan` and `precad task new` share."""
-
-    records: Annotated[str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."]
-    owners: Annotated[int | None, "n, where --records gives one size for all."]
-    epsilon: Annotated[float | None, "ε of a record against one curious server: gives σ."]
-    noise_multiplier: Annotated[float | None, "σ, in place of --epsilon: gives ε."]
-    delta: Annotated[float | None, "δ; with --records 1e-5 unless given."]
-    rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
-    record_rate: Annotated[
-        float | None,
-        "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
-    ]
-    client_rate: Annotated[
-        float | None, "q: an owner is drawn with it; with --records so that about 20 are."
-    ]
-    record_clip: Annotated[float | None, "R: bound on a gradient; with --records 1 unless given."]
-    client_clip: Annotated[
-        float | None, "C: bound on an owner's update; with --records by what owners can sample."
-    ]
-    recipe: Annotated[Path | None, "How tables become numbers: a file with the [data] section."]
-    architecture: Annotated[Literal["logistic", "mlp"] | None, "A built-in model."]
-    features: Annotated[str | None, "Numbers in a record; with --model its shape, like 3x32x32."]
-    classes: Annotated[int | None, "How many labels there are; 1 for a number (regression)."]
-    hidden: Annotated[int, "Hidden units of an mlp."] = 32
-    model: Annotated[str | None, "Or your own model, MODULE:NAME, called without arguments."]
-    weights: Annotated[
-        Path | None,
-        "Public weights to start from (safetensors), for everybody to have beside the task's file.",
-        "--from",
-    ]
-    validation: Annotated[
-        Literal["crypten", "proof"],
-        "How norms are checked: crypten needs a dealer, a third organisation, and holds against "
-        "servers that follow the protocol; proof needs the two servers alone, and one that cheats "
-        "learns no more of a record (docs/cheating-server.md).",
-    ] = "crypten"
-
 
 TaskFile = Annotated[Path, "The task file.", ARGUMENT]
 
@@ -189,26 +148,6 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
     return "; ".join(each.text for each in findings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest(Wishes):
-    """What `precad plan` is asked."""
-
-    task: Annotated[Path | None, "The task (TOML), instead of its numbers one by one."]
-    dimension: Annotated[int | None, "d: parameters, in place of a model."]
-    malicious: Annotated[
-        int | None,
-        "K: owners that may submit anything; without --client-clip C is chosen for them.",
-    ]
-    change: Annotated[
-        Literal["replacements", "additions"],
-        "What the K do: honest ones turn bad, or bad ones join.",
-    ] = "replacements"
-    loss: Annotated[float, "L: expected loss on one record without attackers."] = 0.2
-    tolerated_loss: Annotated[float, "The loss that attackers may cause at most, above L."] = 0.5
-    loss_bound: Annotated[float, "B: the largest value that the loss takes."] = 1.0
-    as_json: AsJson
 
 
 @command()

@@ -15,10 +15,10 @@ from precad.accounting import guarantees
 from precad.accounting.adversaries import planned_participations
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.exact import record_epsilon
+from precad.cli.command_options import Wishes
 from precad.cli.local_deployment import toml_value
 from precad.cli.main import refuse_given
-from precad.cli.report import longer_update_passes
-from precad.cli.task_command import Wishes
+from precad.cli.report_page import longer_update_passes
 from precad.client.own_account import OwnAccount
 from precad.client.owner_settings import own_model
 from precad.common import checks

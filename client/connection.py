@@ -16,9 +16,9 @@ from typing import Any, Self, TypeVar
 import grpc
 import numpy as np
 
+from precad.client.both_servers import fetched_model, for_proof
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
-from precad.client.server_statements import fetched_model, for_proof
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import ClientId, Digest, Role, Secret

@@ -12,9 +12,10 @@ from torch.nn import functional
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
+from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.local_update import local_update, poisson_sample
 from precad.client.gradients.rehearsal import check_processor, rehearse
-from precad.client.gradients.torch_models import Applied, build
+from precad.client.gradients.torch_models import build
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
 from precad.client.participation import (

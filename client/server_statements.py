@@ -2,10 +2,6 @@
 
 A server that lost its database meets its own signature here. Nothing in these files is secret
 towards the servers; they say in which versions the owner was counted, so they stay with the owner.
-
-An owner computes only where the model's bytes, server A's announcement and the digest that both
-signed for the attempt are one, so which server the bytes come from changes nothing but whose line
-they take. At the end the other server is asked for its digest: both know who has the final model.
 """
 
 import logging
@@ -15,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.client.both_servers import SERVERS, for_proof
+from precad.client.connection import Servers
+from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
@@ -27,12 +25,8 @@ from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 
-if TYPE_CHECKING:
-    from precad.client.connection import Servers
-
 log = logging.getLogger("precad")
 
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
 STATEMENT = "statement-{}.bin"
 """The last statement of a server, by the name of its role."""
 _OPENING = "opening-{}.bin"
@@ -73,7 +67,7 @@ class ServerStatements:
             self._openings = {r: o for r, o in openings.items() if self._concerns(o[1])}
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
-    def opening(self, servers: "Servers", event: wire.RoundOpen) -> "Opened":
+    def opening(self, servers: Servers, event: wire.RoundOpen) -> "Opened":
         """Check what both servers sign for the open attempt, before anything is shared for it.
 
         Raises PeerViolation: a signature or what it is over isn't right; nothing may be sent.
@@ -88,7 +82,7 @@ class ServerStatements:
         return Opened(charges, None if self._task.proof is None else for_proof(*bodies))
 
     def _opening(
-        self, role: Role, message: bytes, servers: "Servers", event: wire.RoundOpen
+        self, role: Role, message: bytes, servers: Servers, event: wire.RoundOpen
     ) -> wire.Opening:
         body = wire.check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
@@ -102,7 +96,7 @@ class ServerStatements:
         self._files[_OPENING.format(role.value)] = message
         return body
 
-    def exchange(self, servers: "Servers", signed: bytes | None = None) -> None:
+    def exchange(self, servers: Servers, signed: bytes | None = None) -> None:
         """Keep each server's newest statement. It is shown its last one where it may need that.
 
         A's may have come with a notice (``signed``): that is enough while it doesn't say less than
@@ -127,7 +121,7 @@ class ServerStatements:
         # Of an attempt that this server opened and doesn't know it must hear.
         return opening is None or body.attempt >= opening[1].attempt
 
-    def _exchange(self, servers: "Servers", role: Role) -> None:
+    def _exchange(self, servers: Servers, role: Role) -> None:
         last = self._statements.get(role)
         shown = None if last is None else last[0]
         opening = self._openings.get(role)
@@ -142,7 +136,7 @@ class ServerStatements:
                 return
         self._hold(role, message, body)
 
-    def _statement(self, servers: "Servers", role: Role, message: bytes) -> wire.Statement:
+    def _statement(self, servers: Servers, role: Role, message: bytes) -> wire.Statement:
         """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
         body = wire.check_statement(servers.verifier, role, message)
         if not self._concerns(body):
@@ -156,9 +150,7 @@ class ServerStatements:
         self._statements[role] = message, body
         self._files[STATEMENT.format(role.value)] = message
 
-    def _give_back(
-        self, servers: "Servers", role: Role, shown: bytes, body: wire.Statement
-    ) -> None:
+    def _give_back(self, servers: Servers, role: Role, shown: bytes, body: wire.Statement) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
@@ -261,79 +253,6 @@ class Opened:
     """m: the larger of what the two say has left of this version's update already."""
     proof: ForProof | None = None
     """Where norms are proved."""
-
-
-def for_proof(of_a: wire.Opening, of_b: wire.Opening) -> ForProof:
-    """What both state for a proof. Raises PeerViolation: nothing, or not the same holder."""
-    holders = {role.value: role for role in SERVERS}
-    if of_a.seed_holder != of_b.seed_holder or of_a.seed_holder not in holders:
-        raise PeerViolation(
-            f"server A signed that {of_a.seed_holder!r} gets this owner's seed, server B "
-            f"{of_b.seed_holder!r}; nothing is sent"
-        )
-    try:
-        openings = Digest(of_a.proof_opening), Digest(of_b.proof_opening)
-    except Misconfiguration:
-        raise PeerViolation("a server signed no opening for a proof; nothing is sent") from None
-    return ForProof(openings, holders[of_a.seed_holder])
-
-
-def fetched_model(
-    task: Task,
-    version: int,
-    announced: Digest,
-    first: Role,
-    bytes_of: Callable[[Role, bool], bytes | bytearray],
-    digest_of: Callable[[Role], Digest] | None,
-) -> ModelVector:
-    """θ_t, ``[d]``, of the digest that server A announced and both servers have.
-
-    ``first`` is whose line it is to take. ``bytes_of`` asks a server for the model's bytes, and is
-    told whether it is the last one that can be asked, which has all the time that there is.
-    ``digest_of`` asks one for its digest; None where both have signed it.
-
-    Raises PeerViolation: the servers have different models, or neither serves the announced one.
-    PeerUnavailable: a server isn't there.
-    """
-    wrong: list[str] = []
-    away: PeerUnavailable | None = None
-    second = next(role for role in SERVERS if role is not first)
-    for role, other in ((first, second), (second, first)):
-        last = role is second
-        try:
-            theta = _checked(task, version, announced, role, bytes_of(role, last))
-        except PeerUnavailable as error:
-            away, why = error, str(error)
-        except PeerViolation as error:
-            wrong.append(why := str(error))
-        else:
-            if digest_of is not None and (found := digest_of(other)) != announced:
-                raise PeerViolation(
-                    f"server A announced model {version} with digest {announced}, "
-                    f"{other.title} has {found}; nothing is sent"
-                )
-            return theta
-        if not last:
-            log.warning("%s; fetching model %d from %s", why, version, other.title)
-    # A server that is away may come back, with the right one.
-    raise away or PeerViolation(f"{'; '.join(wrong)}; nothing is sent")
-
-
-def _checked(
-    task: Task, version: int, announced: Digest, role: Role, data: bytes | bytearray
-) -> ModelVector:
-    """Raises PeerViolation: the bytes aren't the announced model's."""
-    try:
-        theta = from_bytes(data, task.dimension)
-    except Misconfiguration as error:
-        raise PeerViolation(f"{role.title} served as model {version}: {error}") from None
-    digest = model_digest(task.digest, version, task.model.parameters, theta)
-    if digest != announced:
-        raise PeerViolation(
-            f"{role.title} served model {version} with digest {digest}, server A announced "
-            f"{announced}"
-        )
-    return theta
 
 
 @dataclass(frozen=True, slots=True)

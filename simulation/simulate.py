@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.rehearsal import rehearse
-from precad.client.gradients.torch_models import Applied, build
+from precad.client.gradients.torch_models import build
 from precad.client.records.columns import Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from precad.client.gradients.model_constructs import check_layers, explained, refuse_what_may_raise
+from precad.client.gradients.hostile_models import refuse_what_may_raise
+from precad.client.gradients.model_constructs import check_layers, explained
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic

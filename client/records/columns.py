@@ -11,19 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.containers import Cell, exact, float_type, level_of, name_of
+from precad.client.records.containers import Cell, Table, exact, float_type, level_of, name_of
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection, level_text
-
-if TYPE_CHECKING:
-    from precad.client.records.read_records import Table
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 8
@@ -81,7 +78,7 @@ class ColumnNotes:
 
 
 def inputs_of(
-    table: "Table",
+    table: Table,
     section: DataSection,
     rename: dict[str, str],
     decimal: str = ".",
@@ -107,7 +104,7 @@ def inputs_of(
 
 
 def targets_of(
-    table: "Table", section: DataSection, rename: dict[str, str], decimal: str = "."
+    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
 ) -> NDArray[np.int64] | NDArray[np.float32]:
     """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
 
@@ -122,7 +119,7 @@ def targets_of(
 class _Cells:
     def __init__(
         self,
-        table: "Table",
+        table: Table,
         column: Column,
         section: DataSection,
         rename: dict[str, str],

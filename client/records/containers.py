@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeAlias
@@ -219,3 +220,30 @@ _READERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
     ((Real, Decimal), _of_number),
 )
 """In this order: a truth value is a whole number to Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns by name, all of one length; ``source`` is the file, or what the frame is."""
+
+    source: str
+    columns: Mapping[str, Any] = field(repr=False)
+    """By ``name_of``; as their library has them."""
+    lines: Sequence[int] | None = field(default=None, repr=False)
+    """Of a text file: the line in which each record ends."""
+
+    def __len__(self) -> int:
+        """How many records."""
+        return len(next(iter(self.columns.values()), ()))
+
+    def cells(self, name: str) -> Cells:
+        """One column, read. Raises Misconfiguration: there is none, or a cell means nothing."""
+        found = name_of(name)
+        if found not in self.columns:
+            remedy = f"has no such column; it has {', '.join(map(str, list(self.columns)[:12]))}"
+            raise Misconfiguration(f"data, column {name}", self.source, remedy)
+        return of_column(self.columns[found], name)
+
+    def place(self, record: int) -> str:
+        """Where a record stands, in words."""
+        return f"record {record}" + (f" (line {self.lines[record]})" if self.lines else "")

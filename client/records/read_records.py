@@ -7,7 +7,6 @@ isn't a number, a value that is missing, a level that nobody listed. Later nothi
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.records.columns import ColumnNotes, Columns, inputs_of, targets_of
-from precad.client.records.containers import Cells, name_of, of_column
+from precad.client.records.containers import Table, name_of
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.npy import read_npz, require_room
@@ -98,7 +97,7 @@ def _file(data: Any) -> Path | None:
     return path
 
 
-def _table(data: Any, columns: Columns) -> "Table | None":
+def _table(data: Any, columns: Columns) -> Table | None:
     path = _file(data)
     if path is None:
         return of_frame(data) if is_frame(data) else None
@@ -126,33 +125,6 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
 
 
 # --- tables ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Columns by name, all of one length; ``source`` is the file, or what the frame is."""
-
-    source: str
-    columns: Mapping[str, Any] = field(repr=False)
-    """By ``name_of``; as their library has them."""
-    lines: Sequence[int] | None = field(default=None, repr=False)
-    """Of a text file: the line in which each record ends."""
-
-    def __len__(self) -> int:
-        """How many records."""
-        return len(next(iter(self.columns.values()), ()))
-
-    def cells(self, name: str) -> Cells:
-        """One column, read. Raises Misconfiguration: there is none, or a cell means nothing."""
-        found = name_of(name)
-        if found not in self.columns:
-            remedy = f"has no such column; it has {', '.join(map(str, list(self.columns)[:12]))}"
-            raise Misconfiguration(f"data, column {name}", self.source, remedy)
-        return of_column(self.columns[found], name)
-
-    def place(self, record: int) -> str:
-        """Where a record stands, in words."""
-        return f"record {record}" + (f" (line {self.lines[record]})" if self.lines else "")
 
 
 def of_csv(path: Path, separator: str) -> Table:

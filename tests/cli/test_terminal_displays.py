@@ -11,7 +11,8 @@ from tests.rig.clock import LeapingClock
 from tests.rig.commands import refused
 from tests.rig.terminal import Terminal
 
-from precad.cli.demo import DemoRequest, Display, conclude
+from precad.cli.command_options import DemoRequest
+from precad.cli.demo_run import Display, conclude
 from precad.cli.demo_training import Outcome, RoundRow, Scenario, make_scenario
 from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tests.rig.hostile_pairs import PAIRS, N, records_for, with_property
 from tests.rig.tasks import task_of
 
+from precad.client.gradients.hostile_models import hostile_models
 from precad.client.gradients.local_update import local_update
-from precad.client.gradients.model_constructs import hostile_models
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.common.errors import Misconfiguration

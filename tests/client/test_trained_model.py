@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from precad.cli.local_deployment import task_to_toml
 from precad.client import TrainedModel, load_vector, model_section
-from precad.client.gradients.torch_models import Applied, build, logistic, mlp
+from precad.client.gradients.evaluation import Applied
+from precad.client.gradients.torch_models import build, logistic, mlp
 from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch

@@ -16,10 +16,10 @@ from tests.rig.submissions import body_of, reconstructed
 from precad.aggregator.rpc.limits import Call
 from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
 from precad.aggregator.training.reconcile import give_back, lost_model
+from precad.client.both_servers import fetched_model
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
-from precad.client.server_statements import fetched_model
 from precad.common import errors
 from precad.common.errors import PeerUnavailable, RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identifiers import ClientId, Digest, Role

@@ -22,8 +22,9 @@ from precad.certify.finished_runs import FinishedRun
 from precad.certify.guarantee import Floats
 from precad.certify.inefficacy import expected_loss
 from precad.certify.intervals import ScoreBound, vote_counts
-from precad.cli.certify import Loss, Prediction, UnitName, certify
+from precad.cli.certify import certify
 from precad.cli.certify_inputs import Trained, expectation, read_array, true_labels, vote_intervals
+from precad.cli.command_options import Loss, Prediction, UnitName
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data

@@ -4,6 +4,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,13 @@ def sources(*under: str) -> list[Path]:
     return [path for path in found if "_pb2" not in path.name]
 
 
+def file_of(path: Path) -> str:
+    """``precad.client.connection`` of a path, ``precad.client`` of the folder's own file."""
+    return ".".join(("precad", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
+
+
 @cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
@@ -121,6 +129,18 @@ def test_imports_point_one_way(part: str) -> None:
 
     found = importers(sources(part), forbidden)
     assert [each for each in found if each[0] != PAGE] == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Inside functions, or for their types alone, neither."""
+    files = {file_of(path): path for path in sources(*PARTS)}
+    imports = {file: {*imported(tree_of(path))} & files.keys() for file, path in files.items()}
+    # `from precad.client import connection` names the folder's own file too, and imports the other.
+    lone = {
+        file: {of for of in found if not any(each.startswith(f"{of}.") for each in found)} - {file}
+        for file, found in imports.items()
+    }
+    assert next(iter(TopologicalSorter(lone).static_order())) in files
 
 
 def test_no_part_imports_what_the_wheel_lacks() -> None:
@@ -190,8 +210,7 @@ def brings(module: str) -> frozenset[str]:
 def test_what_is_imported_inside_a_function_is_heavy_or_an_extra(part: str) -> None:
     needless = []
     for path in sources(part):
-        module = ".".join(("precad", *path.relative_to(ROOT).with_suffix("").parts))
-        already = brings(module.removesuffix(".__init__"))
+        already = brings(file_of(path))
         functions = (n for n in ast.walk(tree_of(path)) if isinstance(n, FUNCTIONS))
         for each in (each for function in functions for each in ast.walk(function)):
             if isinstance(each, ast.Import | ast.ImportFrom):

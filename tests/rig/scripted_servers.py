@@ -19,7 +19,8 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView, take_part
 from precad.client.participation import Observer, Participation
 from precad.client.pending_update import Pair, Pending
-from precad.client.server_statements import SERVERS, ServerStatements
+from precad.client.both_servers import SERVERS
+from precad.client.server_statements import ServerStatements
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal

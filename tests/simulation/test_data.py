@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from precad.cli.demo import DemoRequest
+from precad.cli.command_options import DemoRequest
 from precad.cli.demo_training import make_scenario
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import SPLIT_SEED, DataSet, load

@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.rig.stops import runs
 from tests.rig.waiting import until
 
-from precad.cli.demo import DemoRequest, Display
-from precad.cli.demo_run import run
+from precad.cli.command_options import DemoRequest
+from precad.cli.demo_run import Display, run
 from precad.cli.demo_training import RoundRow, Scenario, make_scenario
 from precad.common.model import load_model
 from precad.common.task import Task

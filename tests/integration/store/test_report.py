@@ -20,7 +20,7 @@ from precad.accounting.adversaries import MALICIOUS_SERVER, Run
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import advantages, honest_rejection, spent
 from precad.aggregator.store import Store, open_store, read_training
-from precad.cli.report import Guarantee, Report, guarantee_sentence, least, most
+from precad.cli.report_page import Guarantee, Report, guarantee_sentence, least, most
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.task import Task

@@ -1,0 +1,370 @@
+"""The facts of a training, sentences about them, and the page with its plots."""
+
+import io
+import math
+from collections import Counter
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from precad.common.proof_shape import P
+from precad.common.task import Task
+from precad.common.terminal import upper
+
+FORMAT = 2
+_EVERYBODY = 99.5
+"""Found of 100: who may as well be all."""
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Training(_Facts):
+    """Who trained what."""
+
+    task: str = Field(description="Name of the task.")
+    task_digest: str = Field(description="SHA-256 of the task, hex: what everybody agreed to.")
+    architecture: str
+    parameters: int = Field(description="d: weights of the model.")
+    owners: list[str] = Field(description="Whoever was enrolled, by name.")
+    records: int | None = Field(description="What the owners said that they hold together.")
+    rounds: int = Field(description="T: planned.")
+    released: int = Field(description="Rounds whose model was released.")
+    attempts: int | None = Field(description="Attempts of all rounds, broken ones included.")
+    model_digest: str | None = Field(description="SHA-256 of the newest model, hex.")
+    data: str | None = Field(description="The data set, where the run names one.")
+
+
+class Guarantee(_Facts):
+    """One exact statement of differential privacy."""
+
+    protects: Literal["record", "owner"]
+    against: str = Field(description="Who looks, in words.")
+    epsilon: float | None = Field(description="ε; null where there is no bound.")
+    delta: float = Field(description="δ of the statement.")
+    added_delta: float | None = Field(
+        description="What honest rejection and, where it is meant, broken cryptography add to δ."
+    )
+    participations: int = Field(description="Rounds that it is composed over.")
+    basis: str = Field(description="Where that number comes from, in words.")
+    limit: float | None = Field(description="The ε at which both servers stop counting an owner.")
+    found_of_100: float = Field(
+        description="Of 100 that took part, how many an attacker can name at most who wrongly "
+        "names 5 of 100 that didn't; exact."
+    )
+
+
+class Round(_Facts):
+    """One released round."""
+
+    round: int = Field(description="From 1.")
+    accuracy: float | None = Field(description="On public held-out records, 0 to 1.")
+    counted: int = Field(description="Submissions in the sum.")
+    rejected: dict[str, int] = Field(description="Submissions that weren't, by reason.")
+    epsilon_server: float | None = Field(
+        description="Exact ε of a record against one server so far, for whoever took part most; "
+        "null where a round wasn't computed."
+    )
+    epsilon_models: float | None = Field(description="The same against other owners only.")
+
+
+class Bound(_Facts):
+    """What a number of attackers can do to an expected share of wrong answers."""
+
+    attackers: int = Field(description="K.")
+    lower: float
+    upper: float
+
+
+class Robustness(_Facts):
+    """Bounds for one kind of attacker."""
+
+    unit: Literal["records", "owners"]
+    error: float = Field(description="The share of wrong answers that the bounds start from.")
+    bounds: list[Bound]
+    silent_from: int | None = Field(description="The least K tried from which nothing is excluded.")
+
+
+class ChangedInputs(_Facts):
+    """What was certified of the model where noise is added to inputs when it is used."""
+
+    sigma: float = Field(gt=0, description="Of the noise, in the inputs' units.")
+    copies: int = Field(gt=0, description="n: noisy copies that an answer is voted on by.")
+    confidence: float = Field(gt=0, lt=1, description="Of each input's certificate.")
+    points: int = Field(gt=0, description="Held-out inputs.")
+    abstained: int = Field(ge=0, description="Those without an answer that is sure enough.")
+    average_certified_radius: float = Field(ge=0, description="ℓ2; wrong and abstained are 0.")
+    certified_accuracy: dict[str, float] = Field(
+        description="The share of inputs that are right and certified, by ℓ2 radius."
+    )
+
+
+class Ledger(_Facts):
+    """One server's ledger, recomputed."""
+
+    server: str
+    entries: int
+    head: str
+    findings: list[str] = Field(description="What is wrong with it; empty where it is sound.")
+
+
+class Rule(_Facts):
+    """Something that the system enforced."""
+
+    what: str
+    value: str
+
+
+class Report(_Facts):
+    """All of a report."""
+
+    format: int = Field(default=FORMAT, description="Version of this document's form.")
+    precad: str = Field(description="The version that wrote it.")
+    training: Training
+    guarantees: list[Guarantee]
+    rounds: list[Round]
+    robustness: list[Robustness]
+    inputs: ChangedInputs | None = Field(description="Null where the run certified none.")
+    enforced: list[Rule]
+    ledgers: list[Ledger]
+    differences: list[str] | None = Field(
+        description="What the two ledgers don't hold alike; null where only one was given."
+    )
+    not_guaranteed: list[str]
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """All rejected submissions by reason."""
+        total = sum((Counter(each.rejected) for each in self.rounds), Counter[str]())
+        return dict(sorted(total.items()))
+
+    @property
+    def accuracy(self) -> float | None:
+        """The newest that was measured."""
+        measured = [each.accuracy for each in self.rounds if each.accuracy is not None]
+        return measured[-1] if measured else None
+
+
+def longer_update_passes(task: Task) -> str:
+    """How probable it is at most, and of what."""
+    if task.proof is None:
+        return f"2^−{task.projections} a submission"
+    from precad.certify.guarantee import HASHES, chance_to_pass  # noqa: PLC0415 -- SciPy
+
+    of_rows = chance_to_pass(0, task.projections, task.proof.points)
+    # What one submission adds is lost beside it in a sum of floats.
+    of_points = 2 * task.proof.points / (P - 2 * task.proof.points)
+    return (
+        f"{upper(of_rows, 2)} in all, for attackers who compute 2^{math.log2(HASHES):g} hashes, "
+        f"and {upper(of_points, 2)} a submission of theirs"
+    )
+
+
+def enforced(task: Task) -> list[Rule]:
+    """What the system made sure of, with its numbers."""
+    privacy, limit = task.privacy, task.privacy.epsilon_limit
+    seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
+    stop = "no limit was set" if limit is None else f"{limit:g}"
+    checks = {
+        "crypten": "Beaver triples and comparisons (holds against a server that follows the "
+        "protocol)",
+        "proof": "the owners' own proofs, without a third party (a record's privacy holds against "
+        "a server that doesn't follow the protocol, too)",
+    }
+    rules = {
+        "a record's gradient has a norm of at most (R)": f"{privacy.record_clip:g}",
+        "an owner's update has a norm of at most (C)": f"{privacy.client_clip:g}",
+        "a longer update passes with a probability of at most": longer_update_passes(task),
+        "noise of each server, over a record's share (σ)": f"{privacy.noise_multiplier:g}",
+        "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
+        "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
+        "ε at which both servers stop counting an owner": stop,
+        "norms were checked by": checks[task.validation],
+        "who is drawn could be seen from traffic": seen,
+    }
+    return [Rule(what=what, value=value) for what, value in rules.items()]
+
+
+_CHEATING = {
+    "crypten": "A server that departs from the protocol can reject submissions or leave noise out; "
+    "under this task's check of norms it could also learn one bit of its choice about an update in "
+    "each attempt. Nothing is claimed against it.",
+    "proof": "A server that departs from the protocol can still reject whom it likes and leave its "
+    "noise out: who is counted, whole owners' privacy and robustness aren't claimed against it.",
+}
+_NOT_GUARANTEED = """\
+Two servers that work together{together} every update. They must be run by organisations that don't.
+{cheating}
+The bounds on attackers hold for the expected error of a training like this one, with {all} \
+honest; one run is one draw from it.
+What is measured on held-out records carries no guarantee of its own, and says nothing about \
+other patients, sites or years.
+How many records an owner has is what it says; a wrong number costs its own records' influence, \
+not the others' privacy.
+This is one training. What the same records gave in others adds to it; each owner's own account \
+has the sum (precad ledger mine).
+Whether a model is fair, useful or safe to act on isn't looked at here."""
+
+
+def not_guaranteed(task: Task) -> list[str]:
+    """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
+    together, everybody = " see", "both servers"
+    if task.has_dealer:
+        together, everybody = ", or a dealer with one of them, see", "both servers and the dealer"
+    return _NOT_GUARANTEED.format(
+        together=together, cheating=_CHEATING[task.validation], all=everybody
+    ).splitlines()
+
+
+def guarantee_sentence(said: Guarantee) -> str:
+    """One guarantee for a person without mathematics."""
+    whom = "one person's record" if said.protects == "record" else "a whole organisation"
+    if said.epsilon is None:
+        return f"Against {said.against}, nothing is promised for {whom}."
+    numbers = f"ε = {upper(said.epsilon, 3)} at δ = {said.delta:g}"
+    if said.found_of_100 >= _EVERYBODY:
+        return (
+            f"Against {said.against}, {whom} is not protected ({numbers}): an attacker may be able "
+            "to tell whether it was used."
+        )
+    return (
+        f"Against {said.against}: with or without {whom}, any result is nearly as likely "
+        f"({numbers}). Say an attacker tries to tell whether {whom} was used, and wrongly says yes "
+        f"for 5 of 100 that were not: then it rightly says yes for at most "
+        f"{math.ceil(said.found_of_100)} of 100 that were."
+    )
+
+
+def summary(report: Report) -> list[str]:
+    """What a person wants to know first, a line each."""
+    last = report.rounds[-1]
+    lines = [f"{report.training.released} of {report.training.rounds} rounds are trained"]
+    if last.accuracy is not None:
+        lines.append(f"accuracy {last.accuracy:.1%}")
+    return lines + [guarantee_sentence(said) for said in report.guarantees]
+
+
+def least(share: float) -> str:
+    """A lower bound in per cent: never more than it is."""
+    return f"{math.floor(1000 * share) / 10:.1f}%"
+
+
+def most(share: float) -> str:
+    """An upper bound in per cent: never less than it is."""
+    return f"{math.ceil(1000 * share) / 10:.1f}%"
+
+
+# Stand-ins that no plot has otherwise; each becomes a colour of the page.
+INK, FIRST, SECOND, THIRD = "#010203", "#010204", "#010205", "#010206"
+_COLOURS = {FIRST: "var(--first)", SECOND: "var(--second)", THIRD: "var(--third)"}
+_COLOURS[INK] = "currentColor"
+_PARTS = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 11,
+    **dict.fromkeys(("text.color", *_PARTS), INK),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    "grid.alpha": 0.15,
+    "axes.grid": True,
+    "lines.linewidth": 2,
+}
+
+
+def accuracy_by_round(report: Report) -> str | None:
+    """Accuracy over rounds; None where it wasn't measured."""
+    shown = [(row.round, 100 * row.accuracy) for row in report.rounds if row.accuracy is not None]
+    if not shown:
+        return None
+
+    def draw(axes: Any) -> None:
+        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".")
+        axes.set(ylim=(0, 100), xlabel="round", ylabel="right answers, %")
+
+    return _svg("accuracy", draw)
+
+
+def epsilon_by_round(report: Report) -> str:
+    """ε of a record over rounds, against one server and against other owners."""
+    rows = [each for each in report.rounds if each.epsilon_server is not None]
+    limit = next((each.limit for each in report.guarantees if each.limit is not None), None)
+
+    def draw(axes: Any) -> None:
+        at = [each.round for each in rows]
+        server, models = zip(*((r.epsilon_server, r.epsilon_models) for r in rows), strict=True)
+        axes.plot(at, server, color=SECOND, label="one server looks")
+        axes.plot(at, models, color=FIRST, linestyle="--", label="other owners only")
+        if limit is not None:
+            axes.axhline(limit, color=THIRD, linestyle=":", label="limit")
+        axes.set(ylim=(0, None), xlabel="round", ylabel="ε of a record")
+        axes.legend()
+
+    return _svg("epsilon", draw)
+
+
+def error_by_attackers(found: Robustness) -> str | None:
+    """Between what the expected error lies, by attackers; None where nothing is excluded."""
+    if found.silent_from == found.bounds[0].attackers:
+        return None
+
+    def draw(axes: Any) -> None:
+        at = [0, *(each.attackers for each in found.bounds)]
+        low = [100 * found.error, *(100 * each.lower for each in found.bounds)]
+        high = [100 * found.error, *(100 * each.upper for each in found.bounds)]
+        axes.fill_between(at, low, high, color=SECOND, alpha=0.25, step=None)
+        axes.plot(at, high, color=SECOND, marker=".", label="at most")
+        axes.plot(at, low, color=FIRST, marker=".", linestyle="--", label="at least")
+        axes.set(ylim=(0, 100), xlim=(0, None), ylabel="expected wrong answers, %")
+        axes.set_xlabel(f"bad {found.unit}")
+        axes.legend()
+
+    return _svg(f"bounds-{found.unit}", draw)
+
+
+def _svg(name: str, draw: Callable[[Any], None]) -> str:
+    """One plot; the same for the same report."""
+    # A second to import. A Figure alone needs no display and keeps no global state.
+    from matplotlib import rc_context  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    with rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+        axes = figure.subplots()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        draw(axes)
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    # Several plots stand in one page: their identifiers must differ.
+    for mark in ('id="', "url(#", 'xlink:href="#'):
+        text = text.replace(mark, f"{mark}{name}-")
+    for colour, page in _COLOURS.items():
+        text = text.replace(colour, page)
+    return text
+
+
+def page(report: Report) -> str:
+    """The file's text."""
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
+
+    template = files("precad.cli").joinpath("report_page.html").read_text(encoding="utf-8")
+    # What comes from a task or a database is text, never markup.
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    return environment.from_string(template).render(
+        report=report,
+        guarantees=[(each, guarantee_sentence(each)) for each in report.guarantees],
+        robustness=[(each, error_by_attackers(each)) for each in report.robustness],
+        accuracy_plot=accuracy_by_round(report),
+        epsilon_plot=epsilon_by_round(report),
+        least=least,
+        most=most,
+        upper=upper,
+        sound=not report.differences and not any(each.findings for each in report.ledgers),
+    )
