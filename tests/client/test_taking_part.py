@@ -14,8 +14,8 @@ from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script
 from tests.rig.submissions import masked
 
 from precad.accounting.events import poisson_gaussian
-from precad.client.own_account import exact_epsilon
 from precad.client.both_servers import SERVERS
+from precad.client.own_account import exact_epsilon
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.wire.messages import read_opening, read_statement, sign_body

@@ -14,12 +14,12 @@ from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity, signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
+from precad.client.both_servers import SERVERS
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView, take_part
 from precad.client.participation import Observer, Participation
 from precad.client.pending_update import Pair, Pending
-from precad.client.both_servers import SERVERS
 from precad.client.server_statements import ServerStatements
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Digest, Role
