@@ -93,6 +93,9 @@ def check(
 
     Nothing is sent anywhere. precad doctor looks at everything else.
     """
+    for field, value in (("model", model), ("loss", loss)):
+        if data is None and value is not None:
+            raise Misconfiguration(field, value, "is tried on records: give --data too")
     made = Task.load(file)
     if made.model.initial_file is not None:
         initial_vector(made.model)
@@ -100,9 +103,6 @@ def check(
     warn_of_clip(made)
     if data is not None:
         click.echo(f"{data}: {_tried(made, data, model, loss)}")
-    for field, value in (("model", model), ("loss", loss)):
-        if data is None and value is not None:
-            raise Misconfiguration(field, value, "is tried on records: give --data too")
 
 
 @command(task)

@@ -204,3 +204,4 @@ class GuardedPort:
         await self.server.stop(grace=grace_s)
         if self._watch is not None:
             self._watch.cancel()
+            await asyncio.wait({self._watch})

@@ -288,3 +288,14 @@ def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:
     # What a stream greets with is a number or nothing.
     greetings = (None, (), [("precad-wire", "7")], [("precad-wire", "x")])
     assert [mutual_tls.greeted_version(each) for each in greetings] == [0, 0, 7, 0]
+
+
+def test_a_port_that_stopped_looks_at_its_connections_no_more() -> None:
+    async def life() -> list[str]:
+        port = GuardedPort("the dealer", identity(DEALER))
+        await port.listen("127.0.0.1:0")
+        await port.stop(0)
+        return [str(each) for each in asyncio.all_tasks() if "keep_watch" in str(each)]
+
+    with LoopThread() as loop:
+        assert loop.run(life()) == []

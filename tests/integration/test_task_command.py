@@ -472,4 +472,4 @@ def test_a_model_or_a_loss_that_does_not_fit_is_named(folder: Path, tmp_path: Pa
         found = check(folder, task, data, *options)
         assert (found.exit_code, words in found.stderr) == (2, True), found.output
     alone = precad("task", "check", folder / "days.task", "--loss", "a:b")
-    assert (alone.exit_code, "give --data too" in alone.stderr) == (2, True)
+    assert (alone.exit_code, alone.stdout, "give --data too" in alone.stderr) == (2, "", True)
