@@ -13,7 +13,7 @@ NAMES = {
     "owner": "data owner",
     "A": "server A (leader)",
     "B": "server B (helper)",
-    "dealer": "dealer",
+    "dealer": "dealer (crypten alone)",
 }
 WIDTH = 1000
 
@@ -159,7 +159,16 @@ def data_way() -> str:
             880,
             20,
             200,
-            ("dealer", "sees both masks, never b", "deals random values", "for the norm check"),
+            (
+                "dealer",
+                "sees both masks, never b",
+                "deals random values",
+                "for the norm check",
+                "",
+                "with validation = proof",
+                "there is none: owners",
+                "prove their own norms",
+            ),
             height=tall,
         ),
         arrow(260, 370, 60, MASKED),
