@@ -3,7 +3,7 @@
 Two parties with CrypTen's own communicator (Gloo) and its trusted first party as provider: for
 vectors that are shared already, x·x − C² ≤ 0 under MPC, opened. It sums nothing, encrypts nothing,
 its provider hands one party the other's mask, and a vector whose square wraps to 0 passes
-(tests/integration/validation/test_stock_crypten.py).
+(tests/integration/validation/test_comparisons.py).
 """
 
 import numpy as np

@@ -1,11 +1,13 @@
-"""What a data owner has of its training, by `precad join` and by the SDK; README's snippet."""
+"""What a data owner has of its trainings, by `precad join` and by the SDK; README's snippet."""
 
 import csv
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from precad.client.records.read_records import write_client_data
 from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import load_model, model_digest, weights_digest
+from precad.common.wire.calls import ServerStatus
 
 ROUNDS, ALLOWED = 4, 2
 LIMIT = 1.1
@@ -58,11 +61,6 @@ class Trained:
 
     def settings(self, name: str) -> Path:
         return self.deployment.folder / f"{name}.toml"
-
-    def says(self, *arguments: object) -> str:
-        ended = precad(*arguments)
-        assert ended.exit_code == 0, ended.output
-        return ended.stdout
 
     def joins(self, settings: Path, *options: str) -> tuple[int, str]:
         return said(self.deployment.folder, "join", *options, "--config", settings)
@@ -97,11 +95,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> It
 def test_an_owner_that_has_the_final_model_needs_no_server_and_another_does(
     trained: Trained,
 ) -> None:
-    told = trained.says("doctor", "--config", trained.settings(STAYS))
+    done = precad("doctor", "--config", trained.settings(STAYS))
     model = trained.state(STAYS) / "model.safetensors"
-    assert f"! finished training: {model} is its final model" in told
+    assert f"! finished training: {model} is its final model" in done.stdout
     # No mistake, and nothing to begin.
-    assert [told.count(words) for words in ("! server ", "✗", "precad join")] == [2, 0, 0]
+    found = [done.stdout.count(words) for words in ("! server ", "✗", "precad join")]
+    assert (done.exit_code, found) == (0, [2, 0, 0])
     assert precad("doctor", "--config", trained.settings(LEAVES)).exit_code == 1
     # The task lets it wait for five minutes.
     assert trained.joins(trained.settings(STAYS))[0] == 0
@@ -116,9 +115,8 @@ def test_an_owner_hears_what_its_limit_covers_and_why_it_ended_and_raises_it_wit
     covers = log.index(f"allows {ALLOWED} of the task's {ROUNDS} rounds: it ends this owner's part")
     assert covers < log.index("the owner's limit ended its part before the training's end")
     assert "no limit of your own" in trained.deployment.log(STAYS)
-    higher = trained.settings("higher")
-    higher.write_bytes(trained.settings(LEAVES).read_bytes())
-    set_in(trained.deployment, "higher", epsilon_limit=90.0)
+    shutil.copy(trained.settings(LEAVES), trained.settings("higher"))
+    higher = set_in(trained.deployment, "higher", epsilon_limit=90.0)
     status, printed = trained.joins(higher, "--wait", "0.0003")
     assert (status, "--raise-limit" in printed) == (2, True)
     status, printed = trained.joins(higher, "--wait", "0.0003", "--raise-limit")
@@ -137,14 +135,9 @@ def test_each_owner_has_the_newest_model_that_it_saw_from_the_task_s_file_of_wei
     assert (leaves.version, leaves.digest) == (ALLOWED, served[task.digest, ALLOWED])
     theta = START.astype(np.float32)
     assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, theta)
-
-
-def test_the_file_is_read_without_precad_and_says_what_it_is(trained: Trained) -> None:
+    # Without precad the file can be read, and says what it is.
     path = trained.state(STAYS) / "model.safetensors"
-    module = logistic(3, 2)
-    module.load_state_dict(load_file(path))
-    bias = dict(module.named_parameters())["1.bias"].detach().numpy()
-    assert (bias == trained.model(STAYS).weights["1.bias"].astype(np.float32)).all()
+    assert (load_file(path)["1.bias"].numpy() == stays.weights["1.bias"].astype(np.float32)).all()
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     private = json.loads(metadata["private_training"])
@@ -175,12 +168,11 @@ def test_predict_and_evaluate_take_the_owners_settings(trained: Trained, tmp_pat
     with torch.no_grad():
         shares = torch.softmax(module(torch.from_numpy(X)), dim=1).numpy()
     np.savez(tmp_path / "new.npz", x=X)
-    printed = trained.says("predict", tmp_path / "new.npz", "--config", settings)
-    rows = list(csv.DictReader(printed.splitlines()))
+    predict = partial(precad, "predict", tmp_path / "new.npz", "--config", settings)
+    rows = list(csv.DictReader(predict().stdout.splitlines()))
     assert [int(row["class"]) for row in rows] == shares.argmax(axis=1).tolist()
     assert float(rows[3]["probability_1"]) == pytest.approx(shares[3, 1], abs=1e-5)
-
-    trained.says("predict", tmp_path / "new.npz", "-c", settings, "--out", tmp_path / "p.npy")
+    assert predict("--out", tmp_path / "p.npy").exit_code == 0
     np.testing.assert_allclose(np.load(tmp_path / "p.npy"), shares, atol=1e-6)
 
     np.savez(tmp_path / "known.npz", x=X, y=Y)
@@ -225,18 +217,11 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
         return pytest.approx(record_epsilon(participations=participations, **how))
 
     def owner(name: str, data: object, **more: Any) -> DataOwner:
-        return DataOwner(
-            name,
-            task=folder / "task.toml",
-            data=data,
-            model=Median(),
-            loss=functional.mse_loss,
-            server_a=deployment.addresses["server-a"],
-            server_b=deployment.addresses["server-b"],
-            identity=folder / "keys" / name,
-            state=folder / "own" / name,
-            **more,
-        )
+        usual: dict[str, Any] = {"model": Median(), "loss": functional.mse_loss}
+        usual["task"] = folder / "task.toml"
+        usual |= {"identity": folder / "keys" / name, "state": folder / "own" / name}
+        usual |= {name.replace("-", "_"): deployment.addresses[name] for name in SERVERS}
+        return DataOwner(name, data=data, **usual, **more)
 
     told: list[RoundInfo] = []
 
@@ -265,7 +250,6 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
     assert [row["round"] for row in whole.table()] == numbers
     assert whole.model is not None
     assert whole.model.theta.shape == (FEATURES + 1,)
-    assert np.any(whole.model.theta != 0)
     with torch.no_grad():
         outputs = whole.load_into(Median())(torch.from_numpy(x))
     assert whole.validation is not None
@@ -275,8 +259,8 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
     assert short.model is not None
     assert short.model.version == ALLOWED
     assert short.model_file == folder / "own" / "ward-01" / "model.safetensors"
-    for role in (Role.SERVER_A, Role.SERVER_B):
-        status = deployment.operator(role).status()
+    for name in SERVERS:
+        status = deployment.operator(Role(name)).status()
         assert status.model_digest == whole.model.digest.value
         assert dict(status.participations) == {"ward-00": ROUNDS, "ward-01": ALLOWED}
         assert dict(status.rejected_by_client) == {}
@@ -301,16 +285,61 @@ def test_readmes_snippet_trains_and_brings_the_model_home(
         assert name in code
         code = code.replace(name, there.addresses[role])
     monkeypatch.chdir(there.folder)
-    net = logistic(3, 2)
-    names: dict[str, Any] = {"net": net}
+    names: dict[str, Any] = {"net": logistic(3, 2)}
     exec(code, names)
     result = names["result"]
     assert isinstance(result, Participation)
     assert (result.ended, result.counted) == ("finished", 3)
     assert result.model is not None
-    flat = torch.cat([p.detach().flatten() for p in net.parameters()]).numpy()
+    flat = torch.cat([p.detach().flatten() for p in names["net"].parameters()]).numpy()
     assert (flat == result.model.theta.astype(np.float32)).all()
     assert (there.folder / "state" / "model.safetensors").is_file()
     printed = capsys.readouterr().out
     assert printed.count("RoundInfo(number=") == 3
     assert str(result.model) in printed
+
+
+# --- several tasks -------------------------------------------------------------------------------
+
+
+NAMES, LEAST = ("ward-1", "ward-2"), {"enrolment.min_clients": 2}
+
+
+def ended(deployment: LocalDeployment) -> list[ServerStatus]:
+    """What both servers say once all owners have the final model."""
+    assert set(deployment.wait(NAMES, DEADLINE_S).values()) == {0}
+    return [deployment.operator(Role(name)).status() for name in SERVERS]
+
+
+def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
+    tmp_path: Path, deploy: Deploy
+) -> None:
+    data = {ClientId(each): (X, Y) for each in NAMES}
+    wards, clinics = (
+        deploy({"name": name, "training.rounds": n, **LEAST}, data=data, linger_s=LINGER_S)
+        for name, n in (("wards", 4), ("clinics", 2))
+    )
+    # The keys and the owners' accounts of the first.
+    shutil.rmtree(clinics.folder / "keys")
+    (clinics.folder / "keys").symlink_to(wards.folder / "keys")
+    for deployment in (wards, clinics):
+        for owner in NAMES:
+            set_in(deployment, owner, account=str(tmp_path / "accounts" / owner))
+        deployment.start_servers()
+    # One waits for its owners all along.
+    clinics.start_clients()
+    for each in ended(clinics):
+        assert (each.task_name, each.version, each.enrolled) == ("clinics", 2, 2)
+        assert dict(each.participations) == dict.fromkeys(NAMES, 2)
+    said = wards.operator(Role.SERVER_A).status(wait=True, timeout_s=DEADLINE_S)
+    assert (said.task_name, said.version, said.enrolled) == ("wards", 0, 0)
+
+    wards.start_clients()
+    assert len({each.model_digest for each in ended(wards)}) == 1
+    for deployment in (wards, clinics):
+        # Each server has a ledger for each task, and an owner one account for all.
+        view = document("ledger", "show", deployment.folder / "state" / "server-a")
+        assert view["totals"]["participations"] == 2 * deployment.task.training.rounds
+    account = document("ledger", "mine", tmp_path / "accounts" / NAMES[0])
+    assert sorted(each["versions"] for each in account["tasks"]) == [2, 4]
+    assert account["epsilon"] > max(each["epsilon"] for each in account["tasks"])

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,6 @@ Y = RNG.integers(CLASSES, size=RECORDS)
 
 
 Settings = dict[str, Any]
-"""None leaves one out."""
 
 
 def written(path: Path, text: str) -> str:
@@ -73,18 +71,12 @@ def records(folder: Path, x: Any = X, y: Any = Y) -> Settings:
     return {"data": str(folder / "records.npz")}
 
 
+def settings_of(path: Path) -> Settings:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
 def keys_of(name: str, good: Settings) -> str:
     return str(Path(good["identity"]).with_name(name))
-
-
-def nothing(_folder: Path, _good: Settings) -> Settings:
-    """The settings are good."""
-    return {}
-
-
-def _foreign_root(folder: Path, good: Settings) -> Settings:
-    create_local_keys(folder / "others", [good["client"]])
-    return {"identity": str(folder / "others" / good["client"])}
 
 
 def _another_task(folder: Path, good: Settings) -> Settings:
@@ -121,9 +113,9 @@ def _unreadable_key(folder: Path, good: Settings) -> Settings:
     return {"identity": str(keys)}
 
 
-def _used_token(_folder: Path, good: Settings) -> Settings:
-    neighbour = Path(good["identity"]).parents[1] / "ward-1.toml"
-    return {"token": tomllib.loads(neighbour.read_text("utf-8"))["token"]}
+def _foreign_root(folder: Path, good: Settings) -> Settings:
+    create_local_keys(folder / "others", [good["client"]])
+    return {"identity": str(folder / "others" / good["client"])}
 
 
 MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
@@ -140,18 +132,20 @@ MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
     "batch norm": _batch_norm,
     "records of the wrong shape": lambda at, _: records(at, X[:, :63]),
     "too small a limit": lambda *_: {"epsilon_limit": 0.01},
-    "a clock two hours behind": nothing,
+    "a clock two hours behind": lambda *_: {},
     "an unreadable key": _unreadable_key,
     "a name that is taken": lambda _, good: {
         "client": "ward-1",
         "identity": keys_of("ward-1", good),
     },
-    "no enrolment token": lambda *_: {"token": None},
+    "no enrolment token": lambda *_: {"token": None},  # Left out
     "half an enrolment token": lambda _, good: {"token": good["token"][:26]},
     "a wrong enrolment token": lambda *_: {"token": new_token()},
-    "another owner's enrolment token": _used_token,
-    "a full disk": nothing,
-    "a late start": nothing,
+    "another owner's enrolment token": lambda _, good: {
+        "token": settings_of(Path(good["identity"]).parents[1] / "ward-1.toml")["token"]
+    },
+    "a full disk": lambda *_: {},
+    "a late start": lambda *_: {},
 }
 PROGRAMS = {"a clock two hours behind": "tests.rig.behind", "a full disk": "tests.rig.full_disk"}
 
@@ -180,24 +174,27 @@ class Clinic:
         """Status, what was looked at, and what is to be mended, without what differs by run."""
         deployment = self.training if mistake == "a late start" else self.open
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        good = tomllib.loads((deployment.folder / "ward-2.toml").read_text(encoding="utf-8"))
+        good = settings_of(deployment.folder / "ward-2.toml")
         good |= {name: str(deployment.folder / good[name]) for name in ("task", "identity", "data")}
         good |= {"state": str(folder / "state"), "epsilon_limit": 4.0}
-        settings = good | MISTAKES.get(mistake, nothing)(folder, good)
+        settings = good | (MISTAKES[mistake](folder, good) if mistake else {})
         kept = {name: value for name, value in settings.items() if value is not None}
         # Machines of tests are busy.
         command = ("doctor", "--json", "--wait", WAIT_S, "--config")
-        program = PROGRAMS.get(mistake, "precad")
         config = written(folder / "ward.toml", to_toml(kept))
+        program = PROGRAMS.get(mistake, "precad")
         status, printed = said(folder, *command, config, program=program)
         found = [line for line in printed.splitlines() if line.startswith('{"')]
         assert found, printed
         findings = json.loads(found[-1])["findings"]
         bad = [each["said"] for each in findings if each["kind"] == "bad"]
-        for shown, path in (("OWNER", folder), ("SHARED", deployment.folder)):
-            bad = [text.replace(str(path), shown) for text in bad]
-        bad = [re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", text) for text in bad]
-        bad = [re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1…", text) for text in bad]
+        for pattern, shown in (
+            (re.escape(str(folder)), "OWNER"),
+            (re.escape(str(deployment.folder)), "SHARED"),
+            (r"127\.0\.0\.1:\d+", "HOST:PORT"),
+            (r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1…"),
+        ):
+            bad = [re.sub(pattern, shown, text) for text in bad]
         return status, {each["about"] for each in findings}, bad
 
 
@@ -220,21 +217,13 @@ def clinic(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> It
     for name, token in tokens.items():
         append_line(waiting.folder / f"{name}.toml", f'token = "{token}"')
     made = Clinic(folder, waiting, training)
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+    with waiting, training, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("home")))
         for deployment in (waiting, training):
-            stack.enter_context(deployment)
             deployment.start_servers()
             deployment.start_client(deployment.clients[0])
         until(made.ready, lambda: waiting.log_tail("ward-1"), poll_s=0.2)
         yield made
-
-
-def test_nothing_is_wrong_with_good_settings(clinic: Clinic) -> None:
-    status, about, wrong = clinic.tell("none")
-    assert (status, wrong) == (0, [])
-    assert about >= {"task", "identity", "data", "model and loss", "limit", "state", "clock"}
-    assert about >= {"server A", "server B"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.replace(" ", "-"))
@@ -258,7 +247,13 @@ def shape(text: str) -> str:
     return re.sub(r"[0-9a-f]{8}…|[\d.:…]+", "#", text.replace("\\|", "|"))
 
 
-def test_the_sdk_finds_what_the_doctor_finds(clinic: Clinic) -> None:
+def test_with_good_settings_nothing_is_wrong_and_the_sdk_finds_what_the_doctor_finds(
+    clinic: Clinic,
+) -> None:
+    status, about, found = clinic.tell("")
+    assert (status, found) == (0, [])
+    assert about >= {"task", "identity", "data", "model and loss", "limit", "state", "clock"}
+    assert about >= {"server A", "server B"}
     settings = JoinSettings.load(clinic.open.folder / "ward-2.toml")
     assert settings.data_owner().check(WAIT_S).wrong == ()
     swap = {"server_a": settings.server_b, "server_b": settings.server_a}

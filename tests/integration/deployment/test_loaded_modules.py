@@ -44,7 +44,6 @@ NEVER = {
 }
 DEALER_LINES = 6_270
 """Of which 450 are its port's guard, and 170 of metrics."""
-ONE_ROUND = {**logistic(127), "training.rounds": 1}
 Loaded = dict[str, dict[str, str | None]]
 """Module names and files of each process of a whole training, by the process's name."""
 
@@ -61,10 +60,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRECAD_TEST_LOADED", str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
-        made, proofs = (
-            deploy_once({**ONE_ROUND, "validation": validation}, **how)
-            for validation in ("crypten", "proof")
+        tasks = (
+            logistic(127) | {"training.rounds": 1, "validation": v} for v in ("crypten", "proof")
         )
+        made, proofs = (deploy_once(task, **how) for task in tasks)
         set_in(made, "dealer", metrics="127.0.0.1:0")
         made.start_server("dealer")
         made.start_server("server-a")
@@ -80,8 +79,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
         play_round(*clients)
     for deployment in (made, proofs):
         names = [name for name in deployment.processes if name != "dealer"]
-        ended = deployment.wait(names, DEADLINE_S)
-        assert set(ended.values()) == {0}, deployment.log("server-a")
+        assert not any(deployment.wait(names, DEADLINE_S).values()), deployment.log("server-a")
         deployment.stop()
     return {
         name + suffix: json.loads(path.read_text())
@@ -98,9 +96,8 @@ def test_a_process_loads_nothing_that_its_role_does_not_need(loaded: Loaded, nam
         # More than half of what a server holds.
         never, needs = (*SERVER, "torch", "crypten"), "precad.aggregator.validate.check_by_proof"
     assert needs in loaded[name]
-    assert [
-        each for each in loaded[name] if f"{each}.".startswith(tuple(f"{n}." for n in never))
-    ] == []
+    beyond = tuple(f"{each}." for each in never)
+    assert [each for each in loaded[name] if f"{each}.".startswith(beyond)] == []
 
 
 def test_the_dealer_is_small_enough_to_be_read_in_a_day(loaded: Loaded) -> None:

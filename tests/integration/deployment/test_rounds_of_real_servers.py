@@ -2,11 +2,12 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ from precad.cli import operate
 from precad.cli.local_deployment import LocalDeployment, task_to_toml
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identity import mutual_tls
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import USER_AGENT, WIRE_VERSION, dialling, open_channel
+from precad.common.identity.mutual_tls import open_channel
 from precad.common.kernel import kernel_in_use
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector, squared_norm
@@ -53,11 +55,8 @@ COUNTED, NORM_EXCEEDED = "counted", Rejection.NORM_EXCEEDED.value
 class Running:
     deployment: LocalDeployment
     clients: list[LightClient]
-    _last: int = field(default=-1)
-
-    @property
-    def task(self) -> Task:
-        return self.deployment.task
+    task: Task
+    last: int = -1
 
     def play(
         self, acts: Mapping[int, Act | RingVector], rest: RingVector
@@ -68,8 +67,8 @@ class Running:
         reason that its notice gave.
         """
         # Most of its time must be left, whatever the machine has to do besides.
-        event = self.clients[0].opened(after=self._last, fresh_s=COLLECT_S / 2, timeout_s=COLLECT_S)
-        self._last = event.attempt
+        event = self.clients[0].opened(after=self.last, fresh_s=COLLECT_S / 2, timeout_s=COLLECT_S)
+        self.last = event.attempt
 
         def act(number: int) -> None:
             what, client = acts.get(number, rest), self.clients[number]
@@ -102,7 +101,7 @@ def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") ->
         deployment = make(changes, CLIENTS)
         deployment.start_servers()
         with joined(deployment) as clients:
-            yield Running(deployment, clients)
+            yield Running(deployment, clients, deployment.task)
 
 
 @pytest.fixture(scope="module")
@@ -175,32 +174,25 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
 
 # --- beside `run_round` --------------------------------------------------------------------------
 
-ROUNDS = 3
-
-
-def mixed_updates(task: Task, rng: np.random.Generator) -> list[RingVector]:
-    """Mostly honest updates of every size, and three that don't count."""
-    updates = [honest(task, rng) for _ in range(CLIENTS)]
-    for number, value in zip(
-        rng.permutation(CLIENTS), (2**32, 2 * task.bound, -(2**63)), strict=False
-    ):
-        updates[number] = unit(task.dimension, value, at=int(rng.integers(task.dimension)))
-    return updates
-
 
 def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
     running: Running, rng: np.random.Generator
 ) -> None:
     """The processes do what `run_round` does: the same set, the same sum but for the noise."""
-    task, names = running.task, running.deployment.clients
+    task, names, rounds = running.task, running.deployment.clients, 3
     roster = Roster({name: Enrolment(name, 1, task.privacy.record_rate) for name in names})
     # η over the fixed denominator is 1, so that the model's steps are the sums themselves.
     assert task.training.learning_rate / roster.denominator(1.0) == 1.0
     operators = {role: running.deployment.operator(Role(role)) for role in SERVERS}
     holders = roster.seed_holders(task.digest)
     residuals = []
-    for _ in range(ROUNDS):
-        updates = mixed_updates(task, rng)
+    for _ in range(rounds):
+        # Mostly honest updates of every size, and three that don't count.
+        updates = [honest(task, rng) for _ in names]
+        for number, value in zip(
+            rng.permutation(CLIENTS), (2**32, 2 * task.bound, -(2**63)), strict=False
+        ):
+            updates[number] = unit(task.dimension, value, at=int(rng.integers(task.dimension)))
         event, outcome = running.play(dict(enumerate(updates)), updates[0])
         theta = operators["server-a"].model(task, event.version)
         after = operators["server-a"].model(task, event.version + 1)
@@ -241,7 +233,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
         served = operator.status().bytes_by_link[f"{name} to clients"]
         assert served > 0, "one server alone serves models"
     # Fresh noise each round.
-    assert len({residual.tobytes() for residual in residuals}) == ROUNDS
+    assert len({residual.tobytes() for residual in residuals}) == rounds
 
 
 # --- uploads; wrong bytes and bindings: integration/hostile, halves of them: faults ---------------
@@ -251,6 +243,11 @@ def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touche
     running: Running,
 ) -> None:
     deployment, beta, receipts = running.deployment, running.task.bound, {}
+    # What is no ring vector of the task never leaves the client.
+    shapes = (np.zeros(shape, np.int64) for shape in [(255,), (257,), (1, 256)])
+    for x in (np.full(256, np.nan), *shapes):
+        with pytest.raises(RejectedSubmission, match=r"this task's is int64\[256\]"):
+            running.clients[0].servers.prepare(0, 0, running.task.digest, x)
 
     def pair(client: LightClient, event: RoundOpen, value: int = 1) -> Any:
         return client.prepare(event, unit(running.task.dimension, value, at=3))
@@ -293,63 +290,34 @@ def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touche
     def rejected() -> Counter[str]:
         return Counter(dict(deployment.operator(Role.SERVER_A).status().rejected))
 
-    def reasons(name: str) -> list[Rejection | None]:
-        return [receipt.rejection for receipt in receipts[name]]
-
     acts = dict(enumerate((two_vectors, other_header, second_thoughts, bad_first, ended_early)))
     before = rejected()
     _, outcome = running.play(acts, unit(running.task.dimension, beta, at=3))
     assert outcome[:5] == ["unmatched", COUNTED, COUNTED, NORM_EXCEEDED, COUNTED]
     assert outcome[5:] == [COUNTED] * (CLIENTS - 5)
     assert rejected() - before == Counter(("unmatched", NORM_EXCEEDED))
-    for name in ("unmatched", "first", "forged", "whole", "mended"):
-        assert reasons(name) == [None, None]
-    assert reasons("second") == reasons("honest") == [Rejection.DUPLICATE] * 2
-    assert all("don't open the commitment" in receipt.detail for receipt in receipts["header"])
+    assert all("don't open the commitment" in each.detail for each in receipts.pop("header"))
+    late = {"second", "honest"}
+    for name, both in receipts.items():
+        wanted = Rejection.DUPLICATE if name in late else None
+        assert [each.rejection for each in both] == [wanted] * 2, name
 
 
-@pytest.mark.parametrize(
-    "x",
-    [np.full(256, np.nan), *(np.zeros(shape, np.int64) for shape in [(255,), (257,), (1, 256)])],
-    ids=lambda x: f"{x.dtype}{list(x.shape)}",
-)
-def test_what_is_no_ring_vector_of_the_task_never_leaves_the_client(
-    running: Running, x: RingVector
-) -> None:
-    with pytest.raises(RejectedSubmission, match=r"this task's is int64\[256\]"):
-        running.clients[0].servers.prepare(0, 0, running.task.digest, x)
-
-
-# --- other callers -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", [1, WIRE_VERSION + 1])
-@pytest.mark.parametrize(
-    ("place", "named", "caller", "method"),
-    [
-        (Role.SERVER_A, "server-a", "ward-00", "Aggregation/Describe"),
-        (Role.SERVER_B, "server-b", "ward-00", "Aggregation/Describe"),
-        (Role.DEALER, "the dealer", "server-a", "Dealing/Join"),
-    ],
-)
+@pytest.mark.parametrize("place", [Role.SERVER_A, Role.SERVER_B, Role.DEALER])
 def test_every_part_refuses_another_wire_version_of_whoever_may_call(
-    running: Running, place: Role, named: str, caller: str, method: str, version: int
+    running: Running, place: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployment, (key, _) = running.deployment, USER_AGENT
-    identity = Identity.load(deployment.folder / "keys" / caller)
-    address = deployment.addresses[place.value]
-    target, credentials, options = dialling(address, identity, place)
     # The first version said nothing.
-    agent = (key, "precad" if version == 1 else f"precad-wire/{version}")
-    options = [agent, *(each for each in options if each[0] != key)]
-    with grpc.secure_channel(target, credentials, options) as channel:
+    monkeypatch.setattr(mutual_tls, "USER_AGENT", (mutual_tls.USER_AGENT[0], "precad"))
+    caller, method = "ward-00", "Aggregation/Describe"
+    if place is Role.DEALER:
+        caller, method = "server-a", "Dealing/Join"
+    identity = Identity.load(running.deployment.folder / "keys" / caller)
+    with open_channel(running.deployment.addresses[place.value], identity, place) as channel:
         call: Any = channel.unary_unary(f"/precad.v1.{method}")
-        with pytest.raises(grpc.RpcError) as refused:
+        with pytest.raises(grpc.RpcError, match="the caller speaks wire version 1, ") as refused:
             call(b"", timeout=DEADLINE_S)
-    said = f"the caller speaks wire version {version}, {named} {WIRE_VERSION}: upgrade precad at "
-    said += "the caller" if version < WIRE_VERSION else named
-    expected = (grpc.StatusCode.FAILED_PRECONDITION, said)
-    assert (refused.value.code(), refused.value.details()) == expected
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
@@ -364,19 +332,12 @@ def test_status_is_one_json_document_of_what_the_server_did_and_fits_a_narrow_te
     asked = status("--json")
     assert (asked.exit_code, asked.stderr, asked.stdout.count("\n")) == (0, "", 1)
     facts = json.loads(asked.stdout)
-    expected = {
-        "role": f"server-{server}",
-        "task": running.task.name,
-        "task_digest": str(running.task.digest),
-        "phase": "training",
-        "error": "",
-        "enrolled": CLIENTS,
-        "rounds": running.task.training.rounds,
-        "kernel": kernel_in_use(),
-        "redrawn_coins": 0,
-        "workers": 0,
-    }
-    assert expected.items() <= facts.items()
+    digest = str(running.task.digest)
+    expected = {"role": f"server-{server}", "task": running.task.name, "task_digest": digest}
+    expected |= {"phase": "training", "error": "", "kernel": kernel_in_use()}
+    numbers = {"enrolled": CLIENTS, "rounds": running.task.training.rounds}
+    numbers |= {"redrawn_coins": 0, "workers": 0}
+    assert (expected | numbers).items() <= facts.items()
     assert 1 <= facts["version"] < facts["rounds"]
     assert len(facts["model_digest"]) == 64
     assert facts["rejected"][NORM_EXCEEDED] >= 1
@@ -385,7 +346,7 @@ def test_status_is_one_json_document_of_what_the_server_did_and_fits_a_narrow_te
 
     table = status()
     assert table.exit_code == 0
-    for words in ("task digest", str(running.task.digest), NORM_EXCEEDED, "ward-00", "training"):
+    for words in ("task digest", digest, NORM_EXCEEDED, "ward-00", "training"):
         assert words in table.stdout
 
     seen: list[Any] = []
@@ -407,9 +368,8 @@ def test_join_says_why_it_ends_on_its_last_line(running: Running, tmp_path: Path
     deployment = running.deployment
     other = Task.parse(running.task.model_dump() | {"name": "another"})
     (tmp_path / "other.toml").write_text(task_to_toml(other))
-    changed = deployment.folder / "changed.toml"
-    changed.write_bytes((deployment.folder / "ward-00.toml").read_bytes())
-    set_in(deployment, "changed", task=str(tmp_path / "other.toml"))
+    shutil.copy(deployment.folder / "ward-00.toml", deployment.folder / "changed.toml")
+    changed = set_in(deployment, "changed", task=str(tmp_path / "other.toml"))
     status, printed = said(tmp_path, "join", "--config", changed)
     assert (status, "Traceback" in printed) == (1, False)
     last = printed.splitlines()[-1]

@@ -39,9 +39,8 @@ class Site:
 
     @contextmanager
     def squares(self) -> Iterator[dict[Role, DealerConversation]]:
-        with ExitStack() as stack:
-            asked = {role: each.squares(0) for role, each in self.dealers.items()}
-            yield {role: stack.enter_context(each) for role, each in asked.items()}
+        with self.dealers[A].squares(0) as at_a, self.dealers[B].squares(0) as at_b:
+            yield {A: at_a, B: at_b}
 
     def halves(self, *names: object) -> list[Halves]:
         return [halves(self.task.digest, str(n), self.task.dimension) for n in names]
@@ -50,12 +49,12 @@ class Site:
 @contextmanager
 def reached(task: Task, address: str, identity_of: Callable[[Role], Identity]) -> Iterator[Site]:
     with ExitStack() as stack:
-        dealers = {}
+        found = Site(task, {})
         for role in SERVERS:
             channel = stack.enter_context(open_channel(address, identity_of(role), Role.DEALER))
-            dealers[role] = RemoteDealer(channel, address, task, role)
-            dealers[role].join()
-        yield Site(task, dealers)
+            found.dealers[role] = RemoteDealer(channel, address, task, role)
+            found.dealers[role].join()
+        yield found
 
 
 def own(role: Role) -> Identity:
@@ -98,17 +97,15 @@ def test_fifty_squares_asked_for_at_once_by_both_servers(
 
 
 def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
-    waiting, known, later = site.halves("waiting", "known", "later")
-    with site.squares() as at:
-        at[A].ask(waiting.of[A])
-        for role in SERVERS:
-            at[role].ask(known.of[role])
-        at[A].share(known.context)
-    with site.squares() as at:
-        # Once these are answered, the dealer has heard of the older streams' end.
-        for role in SERVERS:
-            at[role].ask(later.of[role])
-        at[A].share(later.context)
+    waiting, *answered = site.halves("waiting", "known", "later")
+    for both in answered:
+        # Once the later one is answered, the dealer has heard of the older streams' end.
+        with site.squares() as at:
+            if both is answered[0]:
+                at[A].ask(waiting.of[A])
+            for role in SERVERS:
+                at[role].ask(both.of[role])
+            at[A].share(both.context)
     site.dealers[B]._timeout_s = SHORT_S
     with site.dealers[B].squares(0) as at_b:
         at_b.ask(waiting.of[B])
@@ -153,19 +150,17 @@ def test_who_waits_is_woken_when_the_dealers_process_goes_which_leaves_no_core_d
         assert at[A].row_key(known.context) == key
 
 
-def test_a_dealer_that_started_anew_deals_to_nobody_who_joined_the_old_one(site: Site) -> None:
-    site.dealers[A].epoch = bytes(16)
-    (both,) = site.halves("x")
-    with site.squares() as at:
-        at[A].ask(both.of[A])
-        with pytest.raises(PeerUnavailable, match="the dealer has restarted since"):
-            at[A].row_key(both.context)
-
-
-def test_no_more_squares_than_clients_are_dealt_on_one_stream(site: Site) -> None:
+def test_no_more_squares_than_clients_are_dealt_and_none_to_who_joined_a_dealer_before(
+    site: Site,
+) -> None:
     many = site.halves(*range(MOST + 1))
-    with site.squares() as at:
-        for both in many:
-            at[A].ask(both.of[A])
-        with pytest.raises(PeerViolation, match=f"at most {MOST} clients"):
-            at[A].row_key(many[-1].context)
+    for error, says in (
+        (PeerViolation, f"at most {MOST} clients"),
+        (PeerUnavailable, "the dealer has restarted since"),
+    ):
+        with site.squares() as at:
+            for both in many:
+                at[A].ask(both.of[A])
+            with pytest.raises(error, match=says):
+                at[A].row_key(many[-1].context)
+        site.dealers[A].epoch = bytes(16)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -9,17 +10,20 @@ import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
-from tests.rig.light_client import joined, play_round, submit_zeros
-from tests.rig.stops import RESULTS, play, runs
+from tests.rig import stops
+from tests.rig.light_client import LightClient, joined, play_round, submit_zeros
 from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
+from tests.rig.wrong_clock import WrongClock
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
+from precad.cli.start import WRONG_TIME
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
@@ -143,16 +147,16 @@ def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s:
                 os.kill(part, signal.SIGSTOP)
             program.terminate()
             assert program.wait(DEADLINE_S) == 128 + signal.SIGTERM
-            until(lambda: not runs(part), "the dealer's end")
+            until(lambda: not stops.runs(part), "the dealer's end")
         finally:
             program.kill()
-            if runs(part):
+            if stops.runs(part):
                 os.kill(part, signal.SIGKILL)
 
 
 def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path) -> None:
-    recorded = json.loads(RESULTS.read_text("utf-8"))["validating"]["seconds"]
-    assert list(play("validating", tmp_path, forked)) == list(recorded)
+    recorded = json.loads(stops.RESULTS.read_text("utf-8"))["validating"]["seconds"]
+    assert list(stops.play("validating", tmp_path, forked)) == list(recorded)
 
 
 # --- a server or a dealer that isn't there, or runs another task ----------------------------------
@@ -173,16 +177,17 @@ def why(deployment: LocalDeployment, *parties: str) -> list[str]:
 
 
 def test_a_server_alone_stops_and_names_the_other(deploy: Deploy) -> None:
-    deployment = deploy(SHORT)
-    nobody = free_addresses(1)[0]
+    deployment, nobody = deploy(SHORT), free_addresses(1)[0]
     set_in(deployment, "server-a", server_b=nobody)
     for name in SERVERS:
         deployment.start_server(name)
     of_a, of_b = why(deployment, *SERVERS)
-    assert f"server B at {nobody} refuses connections: nothing listens on that port" in of_a
-    assert "check that it runs, and its address" in of_a
-    assert "server A didn't connect within 1 s" in of_b
-    assert "check that it runs and that its server_b address is this server's" in of_b
+    refuses = f"server B at {nobody} refuses connections: nothing listens on that port"
+    own = "check that it runs and that its server_b address is this server's"
+    said = (refuses, "check that it runs, and its address")
+    assert [each for each in said if each not in of_a] == []
+    said = ("server A didn't connect within 1 s", own)
+    assert [each for each in said if each not in of_b] == []
 
 
 def test_without_a_dealer_both_servers_stop_and_name_it(deploy: Deploy) -> None:
@@ -236,3 +241,82 @@ def test_different_tasks_stop_the_servers_with_both_digests(
     assert [each for each in said if not all(each in error for error in errors)] == []
     # The dealer goes on, for whoever comes with its task.
     assert deployment.processes["dealer"].poll() is None
+
+
+# --- a clock that jumps two years for a while: parts wait, say so, and go on ---------------------
+
+
+TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WrongClock:
+    return WrongClock(tmp_path / "clock")
+
+
+def play(clients: list[LightClient], after: int) -> int:
+    """A round in which all count: its attempt. One that a broken link ended is played again."""
+
+    def settled() -> bool:
+        """Whether it is over for all of them, or another one is open."""
+        return all(after in c._over or c.opened().attempt > after for c in clients)
+
+    for _ in range(20):
+        after = submit_zeros(clients, after)
+        until(settled, "its end")
+        # One that began before they were back counts nobody, and is over at once.
+        if all(after in client._over and client.over(after).counted for client in clients):
+            return after
+    raise AssertionError("no round in which all count")
+
+
+SAYS = {
+    "server-a": ("server-a", "by this machine's clock"),
+    # Over the connection that is there, or where that was gone before, over none.
+    "server-b": (
+        "server-a",
+        "refuses for now: expired: the certificate of server-a|refuse this server's certificate",
+    ),
+    "dealer": ("server-b", "refuses for now: expired: the certificate of server-b"),
+}
+"""Whose log says it, and in which words: a pattern."""
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, clock: WrongClock, name: str) -> None:
+    def started(arguments: list[str], **options: Any) -> Any:
+        has_it = arguments[-3] == name.removeprefix("server-")
+        return (clock.popen if has_it else forked)(arguments, **options)
+
+    deployment = deploy({"deadlines.rejoin": 5.0}, popen=started)
+    deployment.start_servers()
+    log, words = SAYS[name]
+    with joined(deployment) as clients:
+        last = play(clients, -1)
+        clock.set(TWO_YEARS)
+        if name == "dealer":
+            # Asked when there is something to validate.
+            last = submit_zeros(clients, last)
+        until(lambda: re.search(words, deployment.log(log)), lambda: deployment.log_tail(log, 40))
+        deployment.check_alive()
+        clock.set(RIGHT)
+        if name != "server-a":
+            play(clients, last)
+    if name == "server-a":
+        # Their watches ended with its certificates; an owner's process opens another by itself.
+        with joined(deployment) as clients:
+            play(clients, last)
+    deployment.check_alive()
+    assert "training stopped" not in deployment.log("server-a") + deployment.log("server-b")
+
+
+def test_a_part_that_starts_by_a_wrong_clock_may_be_started_again(
+    deploy: Deploy, clock: WrongClock
+) -> None:
+    """An empty clock: 1970. Another status than a wrong setting's, which no unit restarts."""
+    clock.set(-timedelta(days=365 * 50))
+    deployment = deploy(popen=clock.popen)
+    deployment.start_server("dealer")
+    assert deployment.wait(("dealer",), DEADLINE_S) == {"dealer": WRONG_TIME}
+    log = deployment.log("dealer")
+    assert [words for words in ("not yet valid", "set the clock") if words not in log] == []

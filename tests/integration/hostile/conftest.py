@@ -24,7 +24,6 @@ from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
 NOWHERE = "127.0.0.1:1"
-"""An address in the settings that nobody dials here."""
 
 
 @dataclass(slots=True)
@@ -32,6 +31,18 @@ class Running:
     address: str
     port: GuardedPort
     session: Session | None
+
+
+def session_of(role: Role, folder: Path, keys: Path) -> Session:
+    """As its process opens it; nobody dials the addresses of its settings here."""
+    settings = ServerSettings(
+        task=folder / "task.toml",
+        identity=keys / role.value,
+        listen=NOWHERE,
+        dealer=NOWHERE,
+        state=folder / role.value,
+    )
+    return open_session(role, settings)
 
 
 @dataclass(slots=True)
@@ -46,9 +57,8 @@ class Site:
 
     def start(self, role: Role, limits: Any = None, rate: CallRate | None = None) -> Running:
         """Server A, server B or the dealer, as its process would start it."""
-        running = self.loop.run(self._start(role, limits, rate))
-        self.started.append(running)
-        return running
+        self.started.append(self.loop.run(self._start(role, limits, rate)))
+        return self.started[-1]
 
     def stop(self, running: Running) -> None:
         """As a process's end would; its state stays."""
@@ -65,14 +75,7 @@ class Site:
             DealingService(self.task, DealerRole.of(self.task), identity).add_to(port.server)
             add_health(port.server, identity, lambda: True)
         else:
-            settings = ServerSettings(
-                task=self.folder / "task.toml",
-                identity=self.folder / "keys" / role.value,
-                listen=NOWHERE,
-                dealer=NOWHERE,
-                state=self.folder / "state" / role.value,
-            )
-            session = open_session(role, settings)
+            session = session_of(role, self.folder, self.folder / "keys")
             port = make_port(session, limits, rate)
             if role is Role.SERVER_B:
                 add_link_to_server(PeerService(session).link, port.server)

@@ -6,7 +6,7 @@ writes the document's tables anew; the words before them are the document's own.
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,10 @@ RIGHT_PARTY = {
     "Health": Principal.service(Role.OPERATOR),
 }
 """Whose name the bad certificates carry, so that nothing but their fault keeps them out."""
-WRONG = ("self-signed", "another root's", "expired", "not yet valid")
-NO_CONNECTION = ("no TLS", "no certificate", *WRONG)
+NO_CONNECTION = (
+    *("no TLS", "no certificate"),
+    *("self-signed", "another root's", "expired", "not yet valid"),
+)
 FAULTY = (*NO_CONNECTION, "revoked", "two names of ours")
 NAMED = (
     *("client ward-1", "client ward-2, as ward-1"),
@@ -90,37 +92,28 @@ Outcomes = dict[tuple[Role, str, str], tuple[grpc.StatusCode, str]]
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
     base, deployment = Identity.load(keys / "ward-1"), Deployment.open(keys)
-    party = RIGHT_PARTY[service]
+    party, authority = RIGHT_PARTY[service], deployment._authority
 
-    def own(name: str, server: str = "server-a") -> Caller:
-        return Caller(Identity.load(keys / name), server=server)
-
-    def bad(fault: str) -> Caller:
-        starts, ends = {"expired": (-3, -1), "not yet valid": (1, 3)}.get(fault, (-1, 1))
-        authority = Authority.create() if fault == "another root's" else deployment._authority
-        more = ["ward-9.client.precad"] if fault == "two names of ours" else []
-        return Caller(
-            forged(
-                base, authority, party.dns_name, *more,
-                starts_days=starts, ends_days=ends, self_signed=fault == "self-signed",
-            )
-        )  # fmt: skip
+    def bad(*more: str, of: Authority = authority, **how: Any) -> Caller:
+        return Caller(forged(base, of, party.dns_name, *more, **how))
 
     # A second certificate of the right party, revoked since; its first one stays good.
     before = {each.serial_number for each in deployment.issued()}
     folder = deployment.issue(party, out=keys / f"revoked-{service}")
     deployment.revoke({each.serial_number for each in deployment.issued()} - before)
-    return {fault: bad(fault) for fault in (*WRONG, "two names of ours")} | {
+    owns = {"client ward-1": "ward-1", "client ward-2, as ward-1": "ward-2"}
+    owns |= {"operator": "operator", "dealer": "dealer"}
+    owns |= {"server A": "server-a", "server B, as server A": "server-b"}
+    return {who: Caller(Identity.load(keys / name)) for who, name in owns.items()} | {
+        "server B": Caller(Identity.load(keys / "server-b"), server="server-b"),
         "no TLS": Caller(None, tls=False),
         "no certificate": Caller(None),
+        "self-signed": bad(self_signed=True),
+        "another root's": bad(of=Authority.create()),
+        "expired": bad(starts_days=-3, ends_days=-1),
+        "not yet valid": bad(starts_days=1, ends_days=3),
+        "two names of ours": bad("ward-9.client.precad"),
         "revoked": Caller(unchecked(folder, base)),
-        "client ward-1": own("ward-1"),
-        "client ward-2, as ward-1": own("ward-2"),
-        "operator": own("operator"),
-        "dealer": own("dealer"),
-        "server A": own("server-a"),
-        "server B": own("server-b", "server-b"),
-        "server B, as server A": own("server-b"),
     }
 
 
@@ -164,30 +157,29 @@ class Bench:
             data = to_bytes(initial_vector(task.model))
             return iter((pb.GivenPiece(**named, statement=signed, data=data),))
 
-        def deal() -> pb.DealRequest:
-            wanted = deal_request(task, 0, 0, 1, bytes(64))
-            return request_to_wire(wanted, caller.server, self.epoch)
-
-        requests: dict[str, Callable[[], Any]] = {
-            "Describe": pb.DescribeRequest,
-            "Enrol": lambda: pb.EnrolRequest(**named, records=50, record_rate=0.2),
-            "Watch": lambda: pb.WatchRequest(**named),
-            "ModelDigest": lambda: pb.ModelRequest(task_digest=digest),
-            "FetchModel": lambda: pb.ModelRequest(task_digest=digest),
-            "Submit": lambda: upload_pieces(upload),
-            "Opening": lambda: pb.OpeningRequest(**named, attempt=0),
-            "Statement": lambda: pb.StatementRequest(**named),
-            "GiveBack": given_back,
-            "Status": pb.StatusRequest,
-            "Reports": pb.StatusRequest,
-            "Allow": lambda: pb.AllowRequest(task_digest=digest, word="attempts", version=0),
-            "Link": lambda: iter(()),
-            "Join": lambda: pb.JoinRequest(**own),
-            "Deal": deal,
-            "Square": lambda: iter(()),
-            "Leave": lambda: pb.LeaveRequest(**own),
+        requests: dict[str, Any] = {
+            "Describe": pb.DescribeRequest(),
+            "Enrol": pb.EnrolRequest(**named, records=50, record_rate=0.2),
+            "Watch": pb.WatchRequest(**named),
+            "ModelDigest": pb.ModelRequest(task_digest=digest),
+            "FetchModel": pb.ModelRequest(task_digest=digest),
+            "Submit": upload_pieces(upload),
+            "Opening": pb.OpeningRequest(**named, attempt=0),
+            "Statement": pb.StatementRequest(**named),
+            "Status": pb.StatusRequest(),
+            "Reports": pb.StatusRequest(),
+            "Allow": pb.AllowRequest(task_digest=digest, word="attempts", version=0),
+            "Link": iter(()),
+            "Join": pb.JoinRequest(**own),
+            "Square": iter(()),
+            "Leave": pb.LeaveRequest(**own),
         }
-        answer = getattr(stub, method)(requests[method](), timeout=DEADLINE_S)
+        if method == "GiveBack":
+            requests[method] = given_back()
+        elif method == "Deal":
+            wanted = deal_request(task, 0, 0, 1, bytes(64))
+            requests[method] = request_to_wire(wanted, caller.server, self.epoch)
+        answer = getattr(stub, method)(requests[method], timeout=DEADLINE_S)
         if isinstance(answer, pb.Receipt):
             assert answer == pb.Receipt(), answer
         return list(answer) if isinstance(answer, Iterator) else answer
@@ -206,13 +198,9 @@ class Bench:
 def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     site = make_site(make_task(8), "ward-1", "ward-2")
     running = {place: site.start(place) for place in PLACES}
-    model = running[Role.SERVER_A].session.model_store.current.digest
-    ward = ClientId("ward-1")
-    submissions = shard(
-        np.arange(8, dtype=np.int64),
-        SubmissionContext(site.task.digest, 0, 0, ward, model),
-        CertificateSigner(site.identity("ward-1")),
-    )
+    model, ward = running[Role.SERVER_A].session.model_store.current.digest, ClientId("ward-1")
+    context = SubmissionContext(site.task.digest, 0, 0, ward, model)
+    submissions = shard(np.arange(8), context, CertificateSigner(site.identity("ward-1")))
     for place in (Role.SERVER_A, Role.SERVER_B):
         session = running[place].session
         session.inbox.open(Opened(0, 0, (ward,), model, frozenset()))
@@ -250,7 +238,7 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
         "Health": ("operator", *THEMSELVES[place]),
     }
     named_by_nobody = {
-        **dict.fromkeys(("Describe", "ModelDigest", "FetchModel"), (NAMED[1], "operator")),
+        **dict.fromkeys(("Describe", "ModelDigest", "FetchModel"), NAMED[1:3]),
         # Whose half is squared, the certificate alone says.
         "Square": ("server B, as server A",),
     }

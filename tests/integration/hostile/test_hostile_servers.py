@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -19,7 +20,6 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView, take_part
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
-from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
@@ -39,22 +39,18 @@ class Pair:
     b: FakeServer
     task: Task
     computed: int = 0
+    charged: int = 0
 
     def of_task(self, **changes: Any) -> None:
         self.task = self.a.task = self.b.task = small_task(D, changes)
 
-    def account(self) -> OwnAccount:
-        return OwnAccount(self.task, 0.2, None, None)
-
-    def pending(self) -> Pending:
-        return Pending(self.task, WARD)
-
-    def take_part(self, account: OwnAccount, clock: Clock | None = None) -> Participation:
-        clock = clock or LeapingClock()
-        with self.servers() as servers:
+    def take_part(self) -> Participation:
+        account, pending = OwnAccount(self.task, 0.2, None, None), Pending(self.task, WARD)
+        with self.servers() as servers, ExitStack() as stack:
+            stack.callback(lambda: setattr(self, "charged", account.participations))
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(servers, account, self.pending(), self.update, clock=clock)
+            return take_part(servers, account, pending, self.update, clock=LeapingClock())
 
     def servers(self, first: Role = Role.SERVER_A) -> Servers:
         ward = identity(Principal.client("ward-1"))
@@ -74,11 +70,9 @@ class Pair:
 
     def refuses(self, error: Any, says: str) -> None:
         """An owner that takes part ends with this error, and has computed and sent nothing."""
-        account = self.account()
         with pytest.raises(error, match=says):
-            self.take_part(account)
-        assert (self.computed, self.a.uploads, self.b.uploads) == (0, [], [])
-        assert account.participations == 0
+            self.take_part()
+        assert (self.computed, self.charged, self.a.uploads, self.b.uploads) == (0, 0, [], [])
 
 
 @pytest.fixture
@@ -113,19 +107,10 @@ def at(who: str, **values: Any) -> Callable[[Pair], None]:
     return spoil
 
 
-def at_the_end(pair: Pair) -> None:
-    pair.a.rounds = 0
-    pair.b.digest = Digest(b"\5" * 32)
-
-
-def exchanged(pair: Pair) -> None:
-    pair.a.role, pair.b.role = pair.b.role, pair.a.role
-
-
 OTHER = small_task(D, {"privacy.noise_multiplier": 1.0})
 NEWER = WIRE_VERSION + 1
 SPEAKS = f"speaks wire version {{}}, this side {WIRE_VERSION}: upgrade precad"
-WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
+WRONG: dict[str, tuple[Callable[[Pair], object], str]] = {
     "the first wire version": (at("a", wire_version=0), f"{SPEAKS.format(1)} at server A"),
     "a newer wire version": (at("b", wire_version=NEWER), f"{SPEAKS.format(NEWER)} on this side"),
     "a digest that differs between A and B": (
@@ -134,7 +119,10 @@ WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
     ),
     # With its right digest, to one client.
     "a model that only A has": (at("a", theta=lambda pair: pair.a.theta + 1), "nothing is sent"),
-    "a final model that they disagree about": (at_the_end, "nothing is sent"),
+    "a final model that they disagree about": (
+        lambda pair: (at("a", rounds=0)(pair), at("b", digest=Digest(b"\5" * 32))(pair)),
+        "nothing is sent",
+    ),
     "not the announced model": (at("a", announced=b"\6" * 32), "from 0606.* is open; nothing is"),
     # The digest is of the version too: θ_0 can't be passed off as θ_1.
     "an older model under a newer version": (
@@ -143,7 +131,10 @@ WRONG: dict[str, tuple[Callable[[Pair], None], str]] = {
     ),
     "another task at server A": (at("a", described=OTHER), str(OTHER.digest)),
     "another task at server B": (at("b", described=OTHER), str(OTHER.digest)),
-    "servers in each other's place": (exchanged, "is server-b, not server-a"),
+    "servers in each other's place": (
+        lambda pair: (at("a", role=Role.SERVER_B)(pair), at("b", role=Role.SERVER_A)(pair)),
+        "is server-b, not server-a",
+    ),
 }
 
 
@@ -169,7 +160,7 @@ def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
     served, says = SERVED[kind]
     bad = getattr(pair, first)
     pair.a.serves_first, bad.pieces = bad.role, served
-    result = pair.take_part(pair.account())
+    result = pair.take_part()
     assert (result.ended, result.submitted) == ("finished", 3)
     assert result.model is not None
     assert result.model.theta.tobytes() == pair.a.theta.tobytes()
@@ -181,7 +172,7 @@ def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
 def test_one_server_gives_the_model_and_the_other_its_digest(pair: Pair, first: str) -> None:
     serving, other = (pair.a, pair.b) if first == "a" else (pair.b, pair.a)
     pair.a.serves_first = serving.role
-    pair.take_part(pair.account())
+    pair.take_part()
     rpcs = ("FetchModel", "ModelDigest")
     asked = [[Counter(rpc for rpc, _ in each.calls)[n] for n in rpcs] for each in (serving, other)]
     # Three rounds, whose model both have signed before it is fetched, and the final one.
@@ -221,27 +212,18 @@ def test_a_long_model_on_a_slow_line_is_waited_for(pair: Pair) -> None:
 
 
 def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair: Pair) -> None:
-    """And may come back where the other one serves something else."""
+    """And may come back where the other one serves something else.
+
+    A digest that both have signed is checked, and not asked for.
+    """
+    assert pair.fetch(signed=True) == pair.a.theta.tobytes()
     pair.b.address = "localhost:1"
     assert pair.fetch(Role.SERVER_B, signed=True) == pair.a.theta.tobytes()
     pair.a.theta = pair.a.theta + 1
     for first in (Role.SERVER_A, Role.SERVER_B):
         with pair.servers(first) as servers, pytest.raises(PeerUnavailable, match="server B"):
             servers.fetch_model(0, Digest(pair.b.model()), signed=True)
-
-
-@pytest.mark.parametrize("named", ["", "server-c", "dealer"])
-def test_a_notice_that_names_another_party_to_serve_models(named: str) -> None:
-    with pytest.raises(PeerViolation, match="serves models"):
-        serves_first(pb.Notice(serves_first=named))
-
-
-def test_a_digest_that_both_servers_have_signed_is_checked_and_not_asked_for(pair: Pair) -> None:
-    assert pair.fetch(signed=True) == pair.a.theta.tobytes()
-    pair.a.theta = pair.b.theta = pair.a.theta + 1
-    with pair.servers() as servers, pytest.raises(PeerViolation, match="nothing is sent"):
-        servers.fetch_model(0, Digest.of(b"another"), signed=True)
-    assert not [rpc for fake in (pair.a, pair.b) for rpc, _ in fake.calls if rpc == "ModelDigest"]
+    assert "ModelDigest" not in dict(pair.a.calls + pair.b.calls)
 
 
 def test_a_task_that_changes_in_the_training(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,18 +231,20 @@ def test_a_task_that_changes_in_the_training(pair: Pair, monkeypatch: pytest.Mon
     pair.refuses(PeerViolation, "task digest differs")
 
 
-def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:
+def test_a_round_is_answered_once_and_its_model_served_by_a_server(pair: Pair) -> None:
+    """However often it is announced."""
+    for named in ("", "server-c", "dealer"):
+        with pytest.raises(PeerViolation, match="serves models"):
+            serves_first(pb.Notice(serves_first=named))
     pair.a.notices = [opening(7, pair.a.model())] * 5
     pair.a.rounds = 0
-    account = pair.account()
-    assert pair.take_part(account).submitted == 1
-    assert account.participations == len(pair.a.uploads) == 1
+    assert pair.take_part().submitted == pair.charged == len(pair.a.uploads) == 1
 
 
 def test_a_receipts_words_stay_on_one_line(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     words = "\x1b[2K\r\u202eno\n2026-11-26 09:00:00 INFO finished; \u03b5 = .001"
     pair.a.receipt = pb.Receipt(rejection="malformed", detail=words)
-    pair.take_part(pair.account())
+    pair.take_part()
     messages = [record.getMessage() for record in caplog.records]
     assert any("finished; \u03b5 = .001" in each for each in messages)
     assert all(map(str.isprintable, messages))

@@ -205,52 +205,42 @@ def test_one_record_changes_nothing_that_leaves(
     assert one.files == other.files
 
 
-def process(folder: Path, task: Task, data: str) -> tuple[int, str, list[Any]]:
-    servers = servers_of(task)
-    with started(*servers):
-        config = settings(folder, task, servers, record_rate=1.0, data=data)
-        status, said = warm.said(folder, "join", "--config", config)
-    # Without the time of day, which no two runs share.
-    said = re.sub(r"^[\d-]+ [\d:,]+ ", "", said, flags=re.MULTILINE)
-    return status, said, [server.calls for server in servers]
-
-
 def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
-    task = task_of(data=RECIPE, **{"deadlines.work": 0.1})
-    clean, poisoned = (
-        process(tmp_path / name, task, data)
-        for name, data in zip("ab", tables(tmp_path), strict=True)
-    )
-    assert (clean[0], "final model" in clean[1]) == (0, True)
-    assert clean == poisoned
-
-
-GOOD = "a,y\n1,0\n2,1\n"
-BAD = {
-    "a cell that is no number": GOOD.replace("2", "two"),
-    "a missing value": GOOD.replace("2", ""),
-    "a label that is no class": GOOD.replace("2,1", "2,7"),
-    "no records": "a,y\n",
-    "no file": None,
-}
-
-
-def looked_at(folder: Path, text: str | None) -> tuple[int, list[list[Any]]]:
-    task = small_task(4, logistic(1))
-    servers = servers_of(task)
-    with started(*servers):
-        columns = {"inputs": ["a"], "target": "y"}
-        config = settings(folder, task, servers, data="ward.csv", columns=columns)
-        if text is not None:
-            (folder / "ward.csv").write_text(text, encoding="utf-8")
-        ended = precad("doctor", "--config", config)
-    assert (ended.output != "", (folder / "state").exists()) == (True, False)
-    return ended.exit_code, [server.calls for server in servers]
+    task, ends = task_of(data=RECIPE, **{"deadlines.work": 0.1}), []
+    for name, data in zip("ab", tables(tmp_path), strict=True):
+        servers = servers_of(task)
+        with started(*servers):
+            config = settings(tmp_path / name, task, servers, record_rate=1.0, data=data)
+            status, said = warm.said(tmp_path / name, "join", "--config", config)
+        # Without the time of day, which no two runs share.
+        said = re.sub(r"^[\d-]+ [\d:,]+ ", "", said, flags=re.MULTILINE)
+        ends.append((status, said, [server.calls for server in servers]))
+    assert (ends[0][0], "final model" in ends[0][1]) == (0, True)
+    assert ends[0] == ends[1]
 
 
 def test_bad_records_show_in_nothing_that_the_doctor_asks(tmp_path: Path) -> None:
-    status, calls = looked_at(tmp_path / "good", GOOD)
+    task, good = small_task(4, logistic(1)), "a,y\n1,0\n2,1\n"
+
+    def looked_at(kind: str, text: str | None) -> tuple[int, list[list[Any]]]:
+        servers, folder = servers_of(task), tmp_path / kind
+        with started(*servers):
+            columns = {"inputs": ["a"], "target": "y"}
+            config = settings(folder, task, servers, data="ward.csv", columns=columns)
+            if text is not None:
+                (folder / "ward.csv").write_text(text, encoding="utf-8")
+            ended = precad("doctor", "--config", config)
+        assert (ended.output != "", (folder / "state").exists()) == (True, False)
+        return ended.exit_code, [server.calls for server in servers]
+
+    status, calls = looked_at("good", good)
     assert status == 0
     assert [[rpc for rpc, _ in seen] for seen in calls] == [["Describe"], ["Describe"]]
-    for kind, text in BAD.items():
-        assert looked_at(tmp_path / kind, text) == (1, calls), kind
+    for kind, text in {
+        "a cell that is no number": good.replace("2", "two"),
+        "a missing value": good.replace("2", ""),
+        "a label that is no class": good.replace("2,1", "2,7"),
+        "no records": "a,y\n",
+        "no file": None,
+    }.items():
+        assert looked_at(kind, text) == (1, calls), kind

@@ -1,7 +1,7 @@
 """Both servers behind real gRPC with mutual TLS, and no training: tests open the rounds."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from tests.conftest import TaskMaker
+from tests.integration.hostile.conftest import session_of
 from tests.rig.loop import LoopThread
 from tests.rig.waiting import DEADLINE_S
 
@@ -17,8 +19,6 @@ from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.limits import Limits
-from precad.aggregator.rpc.process import open_session
-from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import RoundOpened, Session
 from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Receipt, Servers
@@ -30,11 +30,10 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.protos.precad_pb2_grpc import AggregationStub
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 A, B = Role.SERVER_A, Role.SERVER_B
-NOWHERE = "127.0.0.1:1"
-"""An address in the settings that nobody dials here."""
 
 
 class Deployed:
@@ -49,14 +48,7 @@ class Deployed:
         self.loop = LoopThread()
 
         def make(role: Role) -> grpc.aio.Server:
-            settings = ServerSettings(
-                task=folder / "task.toml",
-                identity=keys / role.value,
-                listen=NOWHERE,
-                dealer=NOWHERE,
-                state=folder / role.value,
-            )
-            self.sessions[role] = open_session(role, settings)
+            self.sessions[role] = session_of(role, folder, keys)
             self.services[role] = AggregationService(self.sessions[role], limits)
             server = grpc.aio.server(options=SERVER_OPTIONS)
             self.services[role].add_to(server)
@@ -72,10 +64,18 @@ class Deployed:
         for session in self.sessions.values():
             session.store.close()
 
+    def opened(self, *counted: ClientId, cohort: Any = (ONE, TWO)) -> Opened:
+        model = self.sessions[A].model_store.current.digest
+        return Opened(0, 0, cohort, model, frozenset(counted))
+
     def open_round(self) -> None:
         for session in self.sessions.values():
-            model = session.model_store.current.digest
-            session.inbox.open(Opened(0, 0, (ONE, TWO), model, frozenset()))
+            session.inbox.open(self.opened())
+
+    def announce(self) -> None:
+        """Server A tells of an attempt of the first client alone."""
+        opened = RoundOpened(self.opened(ONE, cohort=(ONE,)), 1.0)
+        self.sessions[A].event_log.publish(opened)
 
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
         addresses, identity = (self.addresses[A], self.addresses[B]), self.owners[client]
@@ -86,18 +86,18 @@ class Deployed:
             grpc.channel_ready_future(channel).result(timeout=DEADLINE_S)
         return servers
 
-    def channel(self, role: Role, owner: ClientId = ONE) -> grpc.Channel:
+    @contextmanager
+    def stub(self, role: Role, owner: ClientId = ONE) -> Iterator[AggregationStub]:
         """An owner's, for what its SDK wouldn't send."""
-        return open_channel(self.addresses[role], self.owners[owner], role)
+        with open_channel(self.addresses[role], self.owners[owner], role) as channel:
+            yield AggregationStub(channel)
 
     def pair(self, servers: Servers, attempt: int = 0) -> Pair:
-        x = np.arange(self.task.dimension, dtype=np.int64)
-        model = self.sessions[A].model_store.current.digest
-        return servers.prepare(0, attempt, model, x, servers.stated_for_proof(0))
+        x, stated = np.arange(self.task.dimension), servers.stated_for_proof(0)
+        return servers.prepare(0, attempt, self.opened().model, x, stated)
 
     def outcome(self) -> dict[ClientId, Rejection | str]:
-        model = self.sessions[A].model_store.current.digest
-        opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
+        opened = self.opened(ONE, TWO)
         collected = {role: session.inbox.close() for role, session in self.sessions.items()}
         of_a, of_b = (
             match(opened, own, collected[own], describe(collected[other]))
@@ -112,13 +112,11 @@ Deploy = Callable[..., Deployed]
 
 
 @pytest.fixture
-def deploy(keys: Path, tmp_path: Path, make_task: Callable[..., Task]) -> Iterator[Deploy]:
+def deploy(keys: Path, tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
     """``deploy({"deadlines.collect": 0.6})``: servers of a small task, until the test ends."""
     with ExitStack() as stack:
 
-        def start(
-            changes: dict[str, Any] | None = None, own: Path = keys, limits: Limits | None = None
-        ) -> Deployed:
+        def start(changes: Any = None, own: Path = keys, limits: Limits | None = None) -> Deployed:
             task = make_task(8, {"deadlines.rejoin": 1.0, **(changes or {})})
             deployed = Deployed(tmp_path, own, task, limits)
             stack.callback(deployed.close)
@@ -137,8 +135,3 @@ def deployed(deploy: Deploy) -> Deployed:
 
 def reasons(receipts: tuple[Receipt, Receipt]) -> list[Rejection | None]:
     return [receipt.rejection for receipt in receipts]
-
-
-def notice_of(session: Session) -> RoundOpened:
-    model = session.model_store.current.digest
-    return RoundOpened(Opened(0, 0, (ONE,), model, frozenset((ONE,))), 1.0)

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import grpc
 import numpy as np
@@ -29,7 +31,6 @@ from precad.common.share.submission import Submission
 from precad.common.wire.messages import sign_body, upload_pieces
 from precad.common.wire.serving import NOT_NOW
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationStub
 
 Code = grpc.StatusCode
 Pieces = Iterator[pb.SubmissionPiece]
@@ -56,41 +57,35 @@ def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
     """No descriptor left is the same: the spool's file can't be opened."""
     spool = deployed.folder / B.value / "spool"
     away = spool.rename(spool.with_name("elsewhere"))
-    inbox, tries = deployed.sessions[B].inbox, []
-    start = inbox.start
+    inbox = deployed.sessions[B].inbox
 
-    def place_at_the_third_try(submission: Submission) -> Any:
-        tries.append(submission)
-        if len(tries) > 2:
+    def place_at_the_third_try(_: Submission) -> Any:
+        if tries.call_count > 2:
             away.rename(spool)
-        return start(submission)
+        return DEFAULT
 
-    monkeypatch.setattr(inbox, "start", place_at_the_third_try)
-    with deployed.connect(ONE) as one, deployed.channel(B) as channel:
+    tries = Mock(wraps=inbox.start, side_effect=place_at_the_third_try)
+    monkeypatch.setattr(inbox, "start", tries)
+    with deployed.connect(ONE) as one, deployed.stub(B) as stub:
         pair = deployed.pair(one)
-        receipt = AggregationStub(channel).Submit(upload_pieces(pair[1]), timeout=DEADLINE_S)
+        receipt = stub.Submit(upload_pieces(pair[1]), timeout=DEADLINE_S)
         assert receipt.rejection == Rejection.TRUNCATED.value
         assert str(deployed.folder) not in receipt.detail
         assert reasons(one.submit(pair)) == [None, None]
-    assert (len(tries), deployed.outcome()[ONE]) == (3, "counted")
+    assert (tries.call_count, deployed.outcome()[ONE]) == (3, "counted")
 
 
 SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"
-FAILURES = (
-    *(kind(SECRET) for kind in (StorageFailure, BudgetExceeded, PeerViolation, KeyError)),
-    OSError(24, SECRET),
-)
+FAILURES = (StorageFailure, BudgetExceeded, PeerViolation, KeyError, partial(OSError, 24))
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("failure", [kind(SECRET) for kind in FAILURES], ids=type)
 def test_no_text_of_a_failure_reaches_a_client(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """It may be about somebody else: one told a stranger who was drawn, and who at its limit."""
 
-    def fail(*_arguments: Any, **_named: Any) -> Any:
-        raise failure
-
+    fail = Mock(side_effect=failure)
     for session in deployed.sessions.values():
         for part, name in (
             *((session.register, "enrol"), (session.inbox, "start")),
@@ -98,8 +93,7 @@ def test_no_text_of_a_failure_reaches_a_client(
         ):
             monkeypatch.setattr(part, name, fail)
     digest = deployed.task.digest.value
-    with deployed.connect(ONE) as servers, deployed.channel(A) as channel:
-        stub = AggregationStub(channel)
+    with deployed.connect(ONE) as servers, deployed.stub(A) as stub:
         claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
         model = pb.ModelRequest(task_digest=digest, version=0)
         watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
@@ -160,7 +154,7 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
     collect_s, idle_s = (0.6, DEADLINE_S) if drips else (DEADLINE_S, 0.3)
     deployed = deploy({"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
     deployed.open_round()
-    with deployed.connect(ONE) as servers, deployed.channel(role) as channel:
+    with deployed.connect(ONE) as servers, deployed.stub(role) as stub:
         pair = deployed.pair(servers)
         header, *body = upload_pieces(pair[0] if role is A else pair[1])
         pieces = {"no header": [], "no body": [header], "drip": [header]}
@@ -168,7 +162,7 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
             half = pb.SubmissionPiece(body=body[1].body[:16])
             pieces |= {"salt": [header, body[0]], "half": [header, body[0], half]}
         upload = stalled(pieces[kind], 0.05 if drips else None)
-        receipt = AggregationStub(channel).Submit(upload, timeout=DEADLINE_S)
+        receipt = stub.Submit(upload, timeout=DEADLINE_S)
         spooled = list((deployed.folder / B.value / "spool").iterdir())
         assert (receipt.rejection, spooled) == (Rejection.TRUNCATED.value, [])
         # Its place is free again, and the whole upload is welcome; it may take its time.
@@ -185,7 +179,7 @@ def test_a_body_is_read_when_its_turn_comes(
 ) -> None:
     with (
         deployed.connect(ONE) as servers,
-        deployed.channel(B) as channel,
+        deployed.stub(B) as stub,
         ThreadPoolExecutor(1) as executor,
     ):
         pair = deployed.pair(servers)
@@ -193,8 +187,7 @@ def test_a_body_is_read_when_its_turn_comes(
             if asked:
                 uploading: Any = executor.submit(servers.submit, pair)
             else:
-                submit = AggregationStub(channel).Submit
-                uploading = submit.future(upload_pieces(pair[1]), timeout=DEADLINE_S)
+                uploading = stub.Submit.future(upload_pieces(pair[1]), timeout=DEADLINE_S)
             until(lambda: slots._waiting, "an upload that waits for its slot")
             came = deployed.sessions[B].traffic["clients to server-b"]
             assert (came, uploading.done()) == (KEY_BYTES, False)
@@ -209,15 +202,10 @@ def test_a_quick_upload_passes_by_all_that_stall(
     deployed: Deployed, stalled: Callable[..., Pieces]
 ) -> None:
     deployed.services[B]._upload_slots = TransferSlots(1)
-    with (
-        deployed.channel(B) as channel,
-        deployed.connect(ONE) as slow,
-        deployed.connect(TWO) as quick,
-    ):
+    with deployed.stub(B) as stub, deployed.connect(ONE) as slow, deployed.connect(TWO) as quick:
         header, salt_h, *_ = upload_pieces(deployed.pair(slow)[1])
-        submit = AggregationStub(channel).Submit
         calls = [
-            submit.future(stalled(pieces, 0.01), timeout=DEADLINE_S)
+            stub.Submit.future(stalled(pieces, 0.01), timeout=DEADLINE_S)
             for pieces in ([header], [header, salt_h])
         ]
         until(lambda: len(deployed.services[B].calls) == len(calls), "open uploads")
@@ -289,8 +277,8 @@ def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
 ) -> None:
     progress, service = deployed.sessions[role].progress, deployed.services[role]
     go_on, end = threading.Event(), threading.Event()
-    with deployed.channel(role) as channel:
-        give = AggregationStub(channel).GiveBack
+    with deployed.stub(role) as stub:
+        give = stub.GiveBack
         # Not a byte of it was sent, and the call is over.
         give(giving(deployed, role, 0, end), timeout=DEADLINE_S)
         assert progress.given_back is None
@@ -310,12 +298,12 @@ def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
 
 def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed) -> None:
     """Else one that dawdles begins again as soon as it is cut off, before everybody else."""
-    with deployed.channel(A) as channel, deployed.channel(A, TWO) as another:
+    with deployed.stub(A) as stub, deployed.stub(A, TWO) as another:
         for code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED):
             bad = giving(deployed, A, 1, model=bytes(8))
             with pytest.raises(grpc.RpcError) as refused:
-                AggregationStub(channel).GiveBack(bad, timeout=DEADLINE_S)
+                stub.GiveBack(bad, timeout=DEADLINE_S)
             assert refused.value.code() is code
         good = giving(deployed, A, 1, client=TWO)
-        AggregationStub(another).GiveBack(good, timeout=DEADLINE_S)
+        another.GiveBack(good, timeout=DEADLINE_S)
     assert deployed.sessions[A].progress.given_back is not None

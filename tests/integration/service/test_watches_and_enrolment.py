@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.integration.service.conftest import ONE, TWO, A, Deploy, Deployed, notice_of, reasons
+from tests.integration.service.conftest import ONE, TWO, A, Deploy, Deployed, reasons
 from tests.rig.clock import LeapingClock
 from tests.rig.waiting import DEADLINE_S, until
 
@@ -22,7 +22,6 @@ from precad.common.roster import Enrolment, Roster, on_grid
 from precad.common.task import Task
 from precad.common.wire.messages import Notice, RoundOpen, RoundOver, check_opening, check_statement
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationStub
 
 Code = grpc.StatusCode
 
@@ -36,11 +35,11 @@ def signed_with(notices: Iterator[Notice]) -> bytes:
 def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deploy: Deploy) -> None:
     deployed = deploy()
     session = deployed.sessions[A]
-    opened = notice_of(session)
-    done = RoundDone(opened.opened, frozenset((ONE,)), {}, opened.opened.model, 1)
+    opened = deployed.opened(ONE, cohort=(ONE,))
+    done = RoundDone(opened, frozenset((ONE,)), {}, opened.model, 1)
     with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         # No attempt is open: who wants to know why asks.
-        session.event_log.publish(opened)
+        deployed.announce()
         assert not signed_with(one.watch())
         deployed.open_round()
         opening = check_opening(one.verifier, A, signed_with(one.watch()))
@@ -59,7 +58,7 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
     create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
     deployed = deploy(own=tmp_path / "own")
     session = deployed.sessions[A]
-    session.event_log.publish(notice_of(session))
+    deployed.announce()
     with deployed.connect(ONE) as bad, deployed.connect(TWO) as good:
         watches = {ONE: bad.watch(), TWO: good.watch()}
         assert all(isinstance(next(watch), RoundOpen) for watch in watches.values())
@@ -71,7 +70,7 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
         until(lambda: session.inbox.over([ONE, TWO], gone), "the round's end without it")
         with pytest.raises(AccessDenied, match="revoked"):
             next(watches[ONE])
-        session.event_log.publish(notice_of(session))
+        deployed.announce()
         assert isinstance(next(watches[TWO]), RoundOpen)
         assert not gone(TWO)
 
@@ -80,8 +79,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
     deployed: Deployed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
-    session = deployed.sessions[A]
-    session.event_log.publish(notice_of(session))
+    deployed.announce()
     clock = LeapingClock()
     with deployed.connect(ONE) as first, deployed.connect(ONE, clock=clock) as second:
         watch = first.watch()
@@ -93,7 +91,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
         # The same process comes back beside its own old watch.
         again = first.watch()
         next(again)
-        session.event_log.publish(notice_of(session))
+        deployed.announce()
         next(watch)
     # Once the first has gone, the second is the client.
     with deployed.connect(ONE) as second:
@@ -146,17 +144,12 @@ def test_one_client_has_one_account_computed_at_a_time(
     cap, go_on = deployed.sessions[A].register.cap, threading.Event()
     monkeypatch.setattr(cap, "precompute", lambda _rate: go_on.wait(DEADLINE_S))
     monkeypatch.setattr(cap, "is_ready", lambda _rate: False)
-    claim: dict[str, Any] = {
-        "task_digest": deployed.task.digest.value,
-        "client": ONE.name,
-        "records": 100,
-    }
-    claims = [
-        pb.EnrolRequest(**claim, record_rate=on_grid(deployed.task, 0.2 / n)) for n in range(1, 6)
-    ]
-    with deployed.channel(A) as channel:
-        enrol = AggregationStub(channel).Enrol
-        asked = [enrol.future(each, timeout=DEADLINE_S) for each in claims]
+    claim: dict[str, Any] = {"client": ONE.name, "records": 100}
+    claim["task_digest"] = deployed.task.digest.value
+    rates = [on_grid(deployed.task, 0.2 / n) for n in range(1, 6)]
+    claims = [pb.EnrolRequest(**claim, record_rate=rate) for rate in rates]
+    with deployed.stub(A) as stub:
+        asked = [stub.Enrol.future(each, timeout=DEADLINE_S) for each in claims]
         until(lambda: sum(each.done() for each in asked) == len(asked) - 1, "the refusals")
         go_on.set()
         codes = [each.code() for each in asked]

@@ -14,27 +14,25 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import make_url
 from tests.conftest import small_task
 from tests.rig.memory import in_memory
-from tests.rig.stores import Opener
+from tests.rig.stores import Opener, tamper
 
 from precad.aggregator.store import Store, open_store
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
 _MISSING = "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
-
-
-def _program(name: str) -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return str(found[-1]) if found else shutil.which(name)
+_NUMBERS = count()
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """URL of a running PostgreSQL server's maintenance database."""
-    initdb, control = _program("initdb"), _program("pg_ctl")
+    debians = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path())
+    names = ("initdb", "pg_ctl")
+    initdb, control = (shutil.which(debians / name) or shutil.which(name) for name in names)
     if initdb is None or control is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(_MISSING)
     # Short: a socket's path may have 107 characters. PostgreSQL refuses to run as root.
@@ -59,17 +57,11 @@ def postgres() -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-_NUMBERS = count()
-
-
 @pytest.fixture
 def postgres_url(postgres: str) -> str:
     """URL of a new, empty schema; a database of its own would take ten times as long."""
     name = f"state{next(_NUMBERS)}"
-    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
-    engine.dispose()
+    tamper(postgres, f"CREATE SCHEMA {name}")
     own = make_url(postgres).update_query_dict({"options": f"-csearch_path={name}"})
     return own.render_as_string(hide_password=False)
 
@@ -89,8 +81,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def durable_url(request: pytest.FixtureRequest) -> str:
     """An empty database that outlives its process."""
-    found: str = request.getfixturevalue("url" if request.param == "sqlite" else "postgres_url")
-    return found
+    return str(request.getfixturevalue("url" if request.param == "sqlite" else "postgres_url"))
 
 
 @pytest.fixture(scope="session")

@@ -32,37 +32,38 @@ def arm(store: Store, point: int) -> None:
         if next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    dialect = store.transaction.engine.dialect
-    commit = dialect.do_commit
-
     def commit_and_pass(connection: Any) -> None:
         commit(connection)
         pass_point()
 
+    engine = store.transaction.engine
+    commit = engine.dialect.do_commit
     # After one statement is before the next, or before the commit.
-    event.listen(store.transaction.engine, "before_cursor_execute", pass_point)
-    event.listen(store.transaction.engine, "commit", pass_point)
-    setattr(dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the assignment
+    event.listen(engine, "before_cursor_execute", pass_point)
+    event.listen(engine, "commit", pass_point)
+    setattr(engine.dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the other
 
 
 def write(url: str, task: Task, operation: str, point: int) -> None:
     """One round, whose number and model are ``point``, killed at that point."""
     store, share = open_store(url, task, Role.SERVER_A), bytes([point]) * 4096
+    attempts, versions = store.attempts, store.versions
     if operation == "confirm":
         prepared(store, point, point, share)
-        store.attempts.finish(point, MODEL)
+        attempts.finish(point, MODEL)
     else:
-        store.attempts.begin(point, point, 3, MODEL)
+        attempts.begin(point, point, 3, MODEL)
     arm(store, point)
-    if operation == "confirm":
-        store.versions.confirm(point + 1)
-        store.attempts.drop_shares(store.versions.confirmed())
-    elif operation == "prepare":
-        store.attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
-    elif operation == "learn":
-        store.attempts.learn([charge(point, point, A, B)])
-    else:
-        store.attempts.void(point, point)
+    match operation:
+        case "confirm":
+            versions.confirm(point + 1)
+            attempts.drop_shares(versions.confirmed())
+        case "prepare":
+            attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
+        case "learn":
+            attempts.learn([charge(point, point, A, B)])
+        case _:
+            attempts.void(point, point)
 
 
 def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, A
     return found
 
 
-def killed_everywhere(url: str, task: Task, operation: str) -> None:
+def main(url: str, task: Task, operation: str) -> None:
     """All points, until a process gets through."""
     for point in itertools.count():
         child = os.fork()
@@ -108,4 +109,4 @@ def killed_everywhere(url: str, task: Task, operation: str) -> None:
 if __name__ == "__main__":
     for order in sys.argv[2:]:
         name, _, database = order.partition("=")
-        killed_everywhere(database, read_task(sys.argv[1].encode()), name)
+        main(database, read_task(sys.argv[1].encode()), name)

@@ -37,10 +37,10 @@ def shares(store: Store) -> list[bytes | None]:
 
 def test_another_roles_or_tasks_database_is_refused(url: str, opener: Opener) -> None:
     opener(url).close()
+    other = small_task(8, {"privacy.noise_multiplier": 2.5})
     with pytest.raises(Misconfiguration, match="server-b") as refused:
         opener(url, role=Role.SERVER_B)
     assert refused.value.field == "state"
-    other = small_task(8, {"privacy.noise_multiplier": 2.5})
     with pytest.raises(Misconfiguration, match=str(other.digest)):
         opener(url, task=other)
     # And its own task still opens it.
@@ -101,15 +101,14 @@ WAYS = {
 
 def take(store: Store, step: str, number: int) -> object:
     """One step of an attempt, of a version of its own."""
-    other = signatures(store.task.digest, Role.SERVER_B)
+    other, attempts = signatures(store.task.digest, Role.SERVER_B), store.attempts
     body = VoidBody(task="00" * 32, version=number, attempt=number)
-    word, attempts = other.sign(SignedKind.COUNTERSIGNATURE, body), store.attempts
     steps: dict[str, Callable[[], object]] = {
         "begin": lambda: attempts.begin(number, number, 3, MODEL),
         "abandon": attempts.abandon_open,
         "prepare": lambda: attempts.prepare(number, [A, B], VALID_SET, {}, SHARE),
         "countersign": lambda: stores.bound(store, number, number, sent=False),
-        "send": lambda: attempts.sent(number, word),
+        "send": lambda: attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, body)),
         "finish": lambda: attempts.finish(number, NEXT),
         "settle": lambda: attempts.settle(number),
         "write off": lambda: attempts.write_off(number),
@@ -120,16 +119,12 @@ def take(store: Store, step: str, number: int) -> object:
     return steps[step]()
 
 
-def state_of(store: Store, number: int) -> str:
+def taken(store: Store, number: int, *steps: str) -> str:
+    """The state after these steps."""
+    for step in steps:
+        take(store, step, number)
     found = store.attempts.states().get(number)
     return "unknown" if found is None else found.value
-
-
-def bring(store: Store, state: str, number: int) -> int:
-    for step in WAYS[state]:
-        take(store, step, number)
-    assert state_of(store, number) == state
-    return number
 
 
 def test_an_attempt_goes_one_way(each_store: Store) -> None:
@@ -137,13 +132,13 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
     store = each_store
     cases = [(s, *each) for s in BECOMES for each in zip(STEPS, BECOMES[s], strict=True)]
     for number, (state, step, outcome) in enumerate(cases):
-        bring(store, state, number)
+        assert taken(store, number, *WAYS[state]) == state
         before, learned = store.ledger.head(), None
         try:
             learned = take(store, step, number)
         except AlreadyReleased:
             assert (outcome, store.ledger.head()) == (NO, before), (state, step)
-        now = state_of(store, number)
+        now = taken(store, number)
         assert now == (state if outcome == NO else outcome), (state, step)
         assert step not in TOLD or learned == (now != state)
         cost = {} if now in ("unknown", "open", "abandoned", "voided") else {A: 1, B: 1}
@@ -154,7 +149,7 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
         head = store.ledger.head()
         if outcome != NO and step != "prepare":
             assert not take(store, step, number)
-        assert (state_of(store, number), store.ledger.head()) == (now, head), (state, step)
+        assert (taken(store, number), store.ledger.head()) == (now, head), (state, step)
         if cost:
             # Somebody whom this ledger lacks is charged beside the others.
             assert store.attempts.learn([stores.charge(number, number, A, B, C)]) == 1
@@ -166,7 +161,7 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
 def test_a_model_gets_one_release_in_all_its_attempts(each_store: Store, earlier: str) -> None:
     """A fresh noise on the same sum would average the noise away."""
     store = each_store
-    bring(store, earlier, 0)
+    assert taken(store, 0, *WAYS[earlier]) == earlier
     store.attempts.begin(1, 0, 3, MODEL)
     with pytest.raises(AlreadyReleased, match="version 0 has its release already, of attempt 0"):
         store.attempts.prepare(1, [A], VALID_SET, {}, SHARE[::-1])
@@ -211,15 +206,12 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(st
 def test_preparing_charges_the_valid_and_counts_the_rejected(store: Store) -> None:
     assert store.attempts.pending() is None
     prepared(store)
-    assert store.attempts.rejections() == {Rejection.ABSENT: 1}
-    assert store.attempts.start() == MODEL
-    record = ReleaseRecord(
-        attempt=0, version=0, state=AttemptState.PREPARED, cohort_size=3, model=MODEL,
-        valid_set=VALID_SET, valid=(A, B), rejections={C: Rejection.ABSENT}, noisy_share=SHARE,
-    )  # fmt: skip
-    assert store.attempts.pending() == record
+    assert (store.attempts.rejections(), store.attempts.start()) == ({Rejection.ABSENT: 1}, MODEL)
+    state, rejections = AttemptState.PREPARED, {C: Rejection.ABSENT}
+    record = ReleaseRecord(0, 0, state, 3, MODEL, VALID_SET, (A, B), rejections, SHARE)
     # Whatever is asked afterwards: the first stays.
     for valid, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
+        assert store.attempts.pending() == record
         with pytest.raises(AlreadyReleased):
             store.attempts.prepare(0, valid, Digest(bytes(32)), {}, share)
     assert (store.ledger.participations(), shares(store)) == ({A: 1, B: 1}, [SHARE])
@@ -277,44 +269,34 @@ def test_no_statement_keeps_a_noisy_share(each_store: Store) -> None:
     assert seen() is None
 
 
-def confirm(store: Store, version: int) -> list[bool]:
-    """And then, while others upload; which shares are still there."""
-    store.versions.confirm(version)
-    store.attempts.drop_shares(store.versions.confirmed())
-    return [share is not None for share in shares(store)]
-
-
 def test_noisy_shares_go_once_both_servers_hold_the_model(store: Store) -> None:
+    def kept(version: int) -> list[int]:
+        """The attempts whose shares are there once both hold that model, while others upload."""
+        store.versions.confirm(version)
+        store.attempts.drop_shares(store.versions.confirmed())
+        return [n for n in store.attempts.states() if store.attempts.noisy_share(n) is not None]
+
     prepared(store)
     store.attempts.finish(0, NEXT)
     assert shares(store) == [SHARE]
     stores.sent(store, 1, 1)
     # The other server may still ask for the one that is pending, and is sent these bytes.
-    assert [confirm(store, version) for version in (1, 2)] == [[False, True]] * 2
+    assert [kept(version) for version in (1, 2)] == [[1], [1]]
     assert getattr(store.attempts.pending(), "noisy_share", None) == SHARE
     store.attempts.finish(1, NEXT)
-    assert confirm(store, 2) == [False, False]
-    # What was charged for stays charged, and is still sound.
-    assert store.ledger.participations() == {A: 2, B: 2}
-
-
-@pytest.mark.parametrize("end", ["void", "write off", "settle"])
-def test_a_share_of_an_attempt_that_came_to_nothing_goes_too(store: Store, end: str) -> None:
-    prepared(store)
-    take(store, end, 0)
-    assert state_of(store, 0) in ("voided", "written-off", "learned")
-    prepared(store, 1)
-    store.attempts.finish(1, NEXT)
-    assert shares(store) == [SHARE, SHARE]
-    assert confirm(store, 1) == [False, False]
-
-
-def test_of_many_noisy_shares_a_few_go_with_each_version(store: Store) -> None:
-    """As a version before left them: no round waits for all."""
-    for number in range(20):
+    assert kept(2) == []
+    # Also of attempts that came to nothing, though not before their version has its model.
+    for number, end in enumerate(("void", "write off", "settle"), 2):
+        prepared(store, number, 2)
+        assert taken(store, number, end) in ("voided", "written-off", "learned")
+    prepared(store, 5, 2)
+    store.attempts.finish(5, NEXT)
+    assert [kept(version) for version in (2, 3)] == [[2, 3, 4, 5], []]
+    # Of many, as a version before left them, a few go with each version: no round waits for all.
+    for number in range(6, 26):
         prepared(store, number, number)
         store.attempts.finish(number, NEXT)
-    assert [sum(confirm(store, 20)) for _ in range(3)] == [12, 4, 0]
+    assert [len(kept(26)) for _ in range(3)] == [12, 4, 0]
 
 
 def test_the_disk_does_not_grow_by_a_share_a_round(tmp_path: Path, opener: Opener) -> None:
@@ -322,19 +304,19 @@ def test_the_disk_does_not_grow_by_a_share_a_round(tmp_path: Path, opener: Opene
     for number in range(40):
         prepared(store, number, number, share)
         store.attempts.finish(number, NEXT)
-        confirm(store, number + 1)
+        store.versions.confirm(number + 1)
+        store.attempts.drop_shares(number + 1)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20 * len(share)
 
 
 def test_randomness_is_spent_once_and_for_all(durable_url: str, opener: Opener) -> None:
-    store = opener(durable_url)
-    spent = ((0, 0), (0, 1), (1, 0))
-    for number, batch in spent:
-        store.attempts.spend(number, batch)
+    store, spent = opener(durable_url), ((0, 0), (0, 1), (1, 0))
+    for each in spent:
+        store.attempts.spend(*each)
     for _ in range(2):
-        for number, batch in spent:
+        for each in spent:
             with pytest.raises(PeerViolation, match="spent before"):
-                store.attempts.spend(number, batch)
+                store.attempts.spend(*each)
         store.close()
         store = opener(durable_url)
 

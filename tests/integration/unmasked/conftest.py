@@ -72,19 +72,17 @@ class _Logs(logging.Handler):
         super().__init__()
         self.lines: list[str] = []
         self.dealers: list[str] = []
-        self._at = threading.local()
+        self._at_work: set[int] = set()
 
     @contextmanager
     def works(self) -> Iterator[None]:
-        self._at.work = True
-        try:
-            yield
-        finally:
-            self._at.work = False
+        self._at_work.add(threading.get_ident())
+        yield
+        self._at_work.discard(threading.get_ident())
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(self.format(record))
-        if getattr(self._at, "work", False):
+        if threading.get_ident() in self._at_work:
             self.dealers.append(self.lines[-1])
 
 
@@ -112,13 +110,13 @@ def watch() -> Watch:
 
     def play(task: Task, updates: Any, noise: Any = None) -> Watched:
         with pytest.MonkeyPatch.context() as patch, in_memory() as folder, _logged() as logs:
-            return _play(Path(folder), patch, logs, task, updates, noise)
+            return _play(Path(folder), patch, logs, task, updates=updates, noise=noise)
 
     return play
 
 
 def _play(
-    folder: Path, patch: pytest.MonkeyPatch, logs: _Logs, task: Task, updates: Any, noise: Any
+    folder: Path, patch: pytest.MonkeyPatch, logs: _Logs, task: Task, **given: Any
 ) -> Watched:
     views = {role: View(role) for role in SERVERS}
     of_dealer = DealerView()
@@ -178,7 +176,7 @@ def _play(
     patch.setattr(page, "memory_pair", pair)
     patch.setattr(page, "Inbox", WatchedInbox)
     patch.setattr(page, "DealerRole", WatchedDealer)
-    outcomes = play_round(task, updates, store=store, noise=noise)
+    outcomes = play_round(task, store=store, **given)
     for role, outcome in zip(SERVERS, outcomes, strict=True):
         views[role].outcome = outcome
         views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}

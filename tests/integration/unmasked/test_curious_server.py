@@ -29,7 +29,8 @@ from precad.common.task import Task
 
 D = 8
 PARTIES = (*SERVERS, Role.DEALER)
-VICTIM, OTHER, NEIGHBOUR = (ClientId(name) for name in ("victim", "other", "neighbour"))
+VICTIM, OTHER, NEIGHBOUR = map(ClientId, ("victim", "other", "neighbour"))
+NAMES = VICTIM, NEIGHBOUR
 Rounds = list[Watched]
 
 
@@ -115,23 +116,19 @@ def lacking(watched: Watched, role: Role) -> bytes:
     return to_bytes((watched.b if role is Role.SERVER_A else watched.a).mask(VICTIM, D))
 
 
-def ctx_of(watched: Watched) -> Any:
-    return watched.a.header(VICTIM).context.digest
-
-
 def commitment_without_salt(watched: Watched, role: Role) -> bytes:
     """To the mask, as to its seed; to b by the dealer's side, as in a header."""
+    ctx, lacks = watched.a.header(VICTIM).context.digest, lacking(watched, role)
     if role is Role.DEALER:
-        hasher = body_hasher(ctx_of(watched), Secret(b""))
-        hasher.update(lacking(watched, role))
+        hasher = body_hasher(ctx, Secret(b""))
+        hasher.update(lacks)
         return hasher.digest()
-    other, lacks = view_of(watched, role).other, Secret(lacking(watched, role))
-    return commit(other, ctx_of(watched), Secret(b""), lacks).value
+    return commit(view_of(watched, role).other, ctx, Secret(b""), Secret(lacks)).value
 
 
 def the_whole_of_r(watched: Watched, _: Role) -> bytes:
-    shares = (view.shares_of_r[ctx_of(watched).value] for view in watched)
-    return to_bytes(np.array([signed(sum(shares))]))
+    ctx = watched.a.header(VICTIM).context.digest.value
+    return to_bytes(np.array([signed(sum(view.shares_of_r[ctx] for view in watched))]))
 
 
 def a_value_without_its_mask(watched: Watched, role: Role) -> bytes:
@@ -157,10 +154,9 @@ BROKEN: dict[Role, dict[str, Careless]] = {
     Role.DEALER: MASKS | {"b": lacking, "salt-h": lambda watched, _: watched.a.body(VICTIM)[0]},
 }
 """Each needs another part of the search: digests, salts, words, masks, numbers."""
-CASES = [(scheme, role) for role in PARTIES for scheme in BROKEN[role]]
 
 
-@pytest.mark.parametrize(("scheme", "role"), CASES)
+@pytest.mark.parametrize(("scheme", "role"), [(s, role) for role in PARTIES for s in BROKEN[role]])
 def test_the_same_server_breaks_a_careless_scheme(
     alone: Rounds, task: Task, scheme: str, role: Role
 ) -> None:
@@ -170,42 +166,35 @@ def test_the_same_server_breaks_a_careless_scheme(
         assert fitting(watched, role, task, told) == [truth == 0, truth == 1]
 
 
-def hidden_from_dealer(watched: Watched) -> dict[str, bytes]:
-    """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
-    header = watched.b.header(VICTIM)
-    salt, b = watched.b.body(VICTIM)
-    hidden = {f"word {i} of b": to_bytes(b[i : i + 1]) for i in range(b.size)}
-    return hidden | {
-        "salt_h": salt,
-        "h": header.body_digest.value,
-        "nonce": header.context.nonce,
-        "name": VICTIM.encoded(),
-        "signature": header.signature.value,
-        "certificate": header.signature.certificates[0][-64:],
-        "digest of the whole": header.whole_digest.value,
-        "link secret": watched.a.messages(watched.a.sent, "set-secret")[0],
-    }
-
-
 def shown(hidden: dict[str, bytes], blobs: dict[str, bytes]) -> list[str]:
     data = b"\0\0".join(blobs.values())
     return [name for name, e in hidden.items() if e in data or e.hex().encode() in data]
 
 
 def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds, task: Task) -> None:
+    """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
     watched = together[1]
-    hidden = hidden_from_dealer(watched)
+    header, (salt, b) = watched.b.header(VICTIM), watched.b.body(VICTIM)
+    in_header = {
+        "h": header.body_digest.value,
+        "nonce": header.context.nonce,
+        "name": VICTIM.encoded(),
+        "signature": header.signature.value,
+    }
+    hidden = in_header | {
+        **{f"word {i} of b": to_bytes(b[i : i + 1]) for i in range(b.size)},
+        "salt_h": salt,
+        "certificate": header.signature.certificates[0][-64:],
+        "digest of the whole": header.whole_digest.value,
+        "link secret": watched.a.messages(watched.a.sent, "set-secret")[0],
+    }
     # The control: each of them is among what the servers see, and is found where it is told.
-    header = views.header_bytes(watched.b.header(VICTIM))
-    assert all(hidden[name] in header for name in ("h", "nonce", "name", "signature"))
+    assert all(each in views.header_bytes(header) for each in in_header.values())
     blobs = watched.dealer.blobs(task.dimension)
     assert shown(hidden, blobs) == []
     for name, secret in hidden.items():
         for told in (b"..." + secret + b"...", secret.hex().encode()):
             assert shown(hidden, blobs | {"told": told}) == [name]
-
-
-NAMES = (VICTIM, NEIGHBOUR)
 
 
 def named(watch: Any, task: Task, truth: int) -> list[bool]:
@@ -245,10 +234,6 @@ def bits(*words: NDArray[np.int64]) -> NDArray[np.float32]:
     return np.unpackbits(data).astype(np.float32)
 
 
-def lowest_bits(words: NDArray[np.int64]) -> NDArray[np.float32]:
-    return (words.reshape(-1) & 1).astype(np.float32)
-
-
 def features(view: View, task: Task, client: ClientId) -> NDArray[np.float32]:
     """Every bit of a server's view that is about one client, and of what can be combined of it."""
     header, held = view.header(client), view.held[client]
@@ -267,7 +252,7 @@ def features(view: View, task: Task, client: ClientId) -> NDArray[np.float32]:
     # Of the signs the norm's, which is the last; of the conjunction whole words of its last pairs,
     # and the one bit that means something of each other word.
     words += [np.ascontiguousarray(each[:, -1]) for each in signs]
-    meaning = [lowest_bits(each) for each in (*signs[7:], opened)]
+    meaning = [(each.reshape(-1) & 1).astype(np.float32) for each in (*signs[7:], opened)]
     return np.concatenate([bits(*words), *meaning])
 
 

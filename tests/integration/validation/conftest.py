@@ -64,7 +64,7 @@ def validate_both(task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
     return tuple(rejections.get(client) for client in clients)
 
 
-def task_of(dimension: int, *, client_clip: float = 30.0, fractional_bits: int = 16) -> Task:
+def task_of(dimension: int, client_clip: float = 30.0, fractional_bits: int = 16) -> Task:
     """A task with β = floor(client_clip·2^fractional_bits)."""
     changes = {"privacy.client_clip": client_clip, "fractional_bits": fractional_bits}
     return task_with(changes, dimension)

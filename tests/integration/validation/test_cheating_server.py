@@ -7,7 +7,7 @@ from the wires, which are uniform: value and zero follow from the cheater's own,
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from precad.common.kernel import Rows
 from precad.common.prime_field import FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector, encode_context
+from precad.common.share.proof_submission import ProofSubmission
 from precad.norm_check.norm_proof import (
     ProofShare,
     ProofWords,
@@ -36,7 +37,7 @@ from precad.norm_check.norm_proof import (
 
 A, B = SERVERS
 COIN, WORDS = "proof-coin/0", "proof/0"
-TASK = with_proofs(task_of(64, client_clip=30.1))
+TASK = with_proofs(task_of(64, 30.1))
 SHAPE = shape_of(TASK)
 WIDTH = words_bytes(SHAPE)
 Change = Callable[[bytes], bytes]
@@ -45,10 +46,9 @@ Sent = dict[Role, dict[str, list[bytes]]]
 
 def updates() -> list[RingVector]:
     """Two candidates for the first client's update, both within the bound; and another client's."""
-    one = np.zeros(TASK.dimension, dtype=np.int64)
-    other = np.full(TASK.dimension, TASK.bound // 16, dtype=np.int64)
-    other[0] = -(TASK.bound // 2)
-    return [one, other, np.ones(TASK.dimension, dtype=np.int64)]
+    dense = np.full(TASK.dimension, TASK.bound // 16, dtype=np.int64)
+    dense[0] = -(TASK.bound // 2)
+    return [np.zeros_like(dense), dense, np.ones_like(dense)]
 
 
 def play(halves: Halves, cheater: Role, lie: Change | None) -> tuple[Summed | Exception, Sent]:
@@ -74,12 +74,10 @@ def play(halves: Halves, cheater: Role, lie: Change | None) -> tuple[Summed | Ex
 
 
 def words_in(data: bytes) -> list[ProofWords]:
-    found = []
-    for start in range(0, len(data), WIDTH):
-        assert data[start : start + 1] == b"w"
-        words = np.frombuffer(data[start + 1 : start + WIDTH], dtype="<u8").astype(np.uint64)
-        found.append(ProofWords(words[: SHAPE.columns], int(words[-2]), int(words[-1])))
-    return found
+    found = np.frombuffer(data, np.uint8).reshape(-1, WIDTH)
+    assert (found[:, 0] == ord("w")).all()
+    each = (row[1:].copy().view("<u8").astype(np.uint64) for row in found)
+    return [ProofWords(words[: SHAPE.columns], int(words[-2]), int(words[-1])) for words in each]
 
 
 def require_nothing_new(halves: Halves, cheater: Role, sent: Sent) -> None:
@@ -97,14 +95,10 @@ def require_nothing_new(halves: Halves, cheater: Role, sent: Sent) -> None:
     coin = Secret(Digest.of(joint).value)
     said = words_in(honest[WORDS][0])
     for one, half, digest in zip(said, halves[cheater].values(), digests, strict=True):
-        own = answered(half, Query.drawn(SHAPE, coin, digest))
+        own = answer_of(cast("ProofSubmission", half), SHAPE, Query.drawn(SHAPE, coin, digest))
         wires = arithmetic().add(one.wires, own.wires)
         value = (arithmetic().dot(wires, wires) - own.value) % P
         assert (one.value, one.zero) == (value, -own.zero % P)
-
-
-def answered(half: Any, query: Query) -> ProofWords:
-    return answer_of(half, SHAPE, query)
 
 
 def at_word(place: int, change: Callable[[int], int]) -> Change:
@@ -149,7 +143,9 @@ def test_a_server_hears_what_it_could_have_computed_whether_its_words_lie_or_not
 def told_apart(pair: Any, queries: Sequence[Query], candidates: Sequence[RingVector]) -> list[bool]:
     """Which candidates fit what A and B answered at both points: the masking row falls out."""
     math, header = arithmetic(), pair[0].header
-    opened = [math.add(*(answered(each, query).wires for each in pair)) for query in queries]
+    opened = [
+        math.add(*(answer_of(each, SHAPE, query).wires for each in pair)) for query in queries
+    ]
     found = []
     for x in candidates:
         rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)

@@ -3,6 +3,9 @@
 And what is decided by them, also between parties that don't agree, or use randomness twice.
 """
 
+import json
+import math
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.integration.validation.conftest import task_of
+from tests.integration.validation.conftest import task_of, validate_both, validate_with_proofs
 from tests.rig.aggregators import SERVERS, MemorySpentTriples
+from tests.rig.commands import printed
 from tests.rig.parties import play_both
 
 from precad.aggregator.peer_link import PeerLink
@@ -25,15 +29,16 @@ from precad.aggregator.validate.crypten_comparisons import (
 )
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.aggregator.validate.validation import deal_request
-from precad.common.errors import PeerViolation
+from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import Role
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, encode
 from precad.common.task import TAU
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import DealRequest, DealtRandomness, program
 
-EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
-words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EXTREMES)
+words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
+    [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
+)
 Bits = NDArray[np.bool_]
 Play = Callable[[Role, PeerLink], Bits]
 TASK = task_of(16)
@@ -103,52 +108,46 @@ def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
         return bits
 
     both(counting)
-    assert counts == [exchanges, exchanges]
-    assert (share == 2**62).all()
+    assert (counts, share.min(), share.max()) == ([exchanges] * 2, 2**62, 2**62)
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_only_the_last_bit_travels_in_the_last_message(width: int) -> None:
     values = np.array([[5] * width, [-5] * width] * 500)
-    seen: list[tuple[int, NDArray[np.int64]]] = []
+    last: dict[Role, bytes] = {}
     play = compare(values, values * 12345, np.zeros(width, dtype=bool))
 
     def watching(role: Role, link: PeerLink) -> Bits:
         receive = link.receive
 
         def record(step: str, **options: float) -> bytes:
-            data = receive(step, **options)
-            seen.append((int(step.rsplit("/", 1)[1]), np.frombuffer(data, dtype=np.int64)))
-            return data
+            last[role] = receive(step, **options)
+            return last[role]
 
         link.receive = record  # type: ignore[assignment,method-assign]
         return play(role, link)
 
     both(watching)
-    last = max(number for number, _ in seen)
-    opened = [words for number, words in seen if number == last]
-    assert [(words.size, set(words.tolist())) for words in opened] == [(1000, {0, 1})] * 2
-    # A share of the bit: uniform, whatever the value.
-    assert all(400 < words.sum() < 600 for words in opened)
+    for data in last.values():
+        opened = np.frombuffer(data, dtype=np.int64)
+        assert (opened.size, set(opened.tolist())) == (1000, {0, 1})
+        # A share of the bit: uniform, whatever the value.
+        assert 400 < opened.sum() < 600
 
 
 @pytest.mark.parametrize(("n", "width"), [(1, 1), (1, 2), (2, 81), (7, 5)])
 def test_the_program_of_triples_is_what_crypten_demands(n: int, width: int) -> None:
-    demanded: list[list[object]] = []
+    demanded: dict[int, list[object]] = defaultdict(list)
 
     class Recording(DealtProvider):
-        def __init__(self, triples: Any) -> None:
-            super().__init__(triples)
-            self.demanded: list[object] = []
-            demanded.append(self.demanded)
-
         def generate_binary_triple(self, size0: Any, size1: Any, device: object = None) -> Any:
-            self.demanded.append((tuple(size0), tuple(size1)))
+            demanded[id(self)].append((tuple(size0), tuple(size1)))
             return super().generate_binary_triple(size0, size1, device)
 
     values = np.arange(n * width, dtype=np.int64).reshape(n, width)
     both(compare(values, values, np.zeros(width, dtype=bool), Recording))
-    assert demanded == [[(shape, shape) for shape in program(n, n * width)]] * 2
+    shapes = [(shape, shape) for shape in program(n, n * width)]
+    assert list(demanded.values()) == [shapes] * 2
 
 
 def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
@@ -174,22 +173,17 @@ def test_the_provider_refuses_everything_but_binary_triples(method: str) -> None
 # --- deciding ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def dealer() -> DealerRole:
-    return DealerRole.of(TASK)
-
-
-def forgetful(dealer: DealerRole) -> DealerRole:
-    """One that forgot what it dealt, so that only the servers notice."""
-    keys = {role: dealer.key_for(role) for role in SERVERS}
-    return DealerRole(TASK.digest, TASK.dimension, keys)
+KEYS = {role: DealerRole.of(TASK).key_for(role) for role in SERVERS}
 
 
 def decided(
-    role: Role, link: PeerLink, dealer: DealerRole, n: int = 2, *,
-    row: int = 0, z: int = 0, **changed: Any,
-) -> Bits:  # fmt: skip
-    """Of n submissions whose projections are 0, but for one, and whose excess is −1."""
+    role: Role, link: PeerLink, n: int = 2, *, row: int = 0, z: int = 0, **changed: Any
+) -> Bits:
+    """Of n submissions whose projections are 0, but for one, and whose excess is −1.
+
+    The dealer has forgotten what it dealt before, so that only the servers notice.
+    """
+    dealer = DealerRole(TASK.digest, TASK.dimension, KEYS)
     values = np.zeros(TASK.projections + 1, dtype=np.int64)
     values[row], values[-1] = z, -1
     mask = np.full(values.size, 0x5DEECE66D1234567, dtype=np.int64)
@@ -199,19 +193,14 @@ def decided(
     return decide(shares, task=TASK, randomness=dealt, **usual | changed)
 
 
-def test_other_submissions_or_another_number_are_a_violation(dealer: DealerRole) -> None:
-    def others(role: Role, link: PeerLink) -> Bits:
-        return decided(role, link, dealer, label=role.value)
-
-    def more(role: Role, link: PeerLink) -> Bits:
-        return decided(role, link, forgetful(dealer), 2 if role is Role.SERVER_A else 3)
-
-    for play, says in ((others, "out of step"), (more, "bytes, expected")):
-        with pytest.raises(PeerViolation, match=says):
-            both(play)
+def test_other_submissions_or_another_number_are_a_violation() -> None:
+    with pytest.raises(PeerViolation, match="out of step"):
+        both(lambda role, link: decided(role, link, label=role.value))
+    with pytest.raises(PeerViolation, match="bytes, expected"):
+        both(lambda role, link: decided(role, link, 2 if role is Role.SERVER_A else 3))
 
 
-def test_randomness_is_never_used_twice_and_nothing_is_opened_then(dealer: DealerRole) -> None:
+def test_randomness_is_never_used_twice_and_nothing_is_opened_then() -> None:
     """It is spent before the first opening."""
     memories = {role: MemorySpentTriples() for role in SERVERS}
     spent: list[tuple[int, int, int]] = []
@@ -224,7 +213,7 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(dealer: Deale
                 memories[role].spend(attempt, batch)
 
         try:
-            return decided(role, link, forgetful(dealer), spent=Spent())
+            return decided(role, link, spent=Spent())
         finally:
             sent.append(link.bytes_sent)
 
@@ -242,8 +231,45 @@ VERDICTS |= dict.fromkeys((2**62, -(2**62), 2**63 - 1, -(2**63)), False)
 
 @pytest.mark.parametrize("z", VERDICTS)
 @pytest.mark.parametrize("row", [0, 39])
-def test_one_projection_outside_the_range_is_enough(row: int, z: int, dealer: DealerRole) -> None:
-    def play(role: Role, link: PeerLink) -> Bits:
-        return decided(role, link, dealer, 1, row=row, z=z)
+def test_one_projection_outside_the_range_is_enough(row: int, z: int) -> None:
+    assert both(lambda role, link: decided(role, link, 1, row=row, z=z)) == [[VERDICTS[z]]] * 2
 
-    assert both(play) == [[VERDICTS[z]]] * 2
+
+# --- the hole that validation closes: stock CrypTen accepts vectors that are far too long --------
+
+
+VECTORS = {
+    "norm 29": [29.0] + [0.0] * 999,
+    "norm 31": [31.0] + [0.0] * 999,
+    "one 65536": [65536.0] + [0.0] * 999,
+    "all 65536": [65536.0] * 1000,
+}
+CHECK = """
+import json, sys, torch
+from precad.aggregator.validate.crypten_import import crypten
+
+@crypten.mpc.run_multiprocess(world_size=2)
+def check(vectors):
+    accepted = {}
+    for name, vector in vectors.items():
+        x = crypten.cryptensor(torch.tensor(vector, dtype=torch.float64), src=0)
+        excess = x.square().sum() - 30.0**2
+        accepted[name] = bool((excess <= 0).get_plain_text().item() == 1)
+    return accepted
+
+results = check(json.loads(sys.argv[1]))
+assert results[0] == results[1]
+print(json.dumps(results[0]))
+"""
+"""PRECAD's check of C = 30 in stock CrypTen: two parties with its own communicator and provider, 16
+fractional bits. For each vector whether x·x − C² ≤ 0."""
+
+
+def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects() -> None:
+    assert round(math.hypot(*VECTORS["all 65536"])) == 2_072_430
+    said = printed("-W", "ignore", "-c", CHECK, json.dumps(VECTORS))
+    accepted = {"norm 29": True, "norm 31": False, "one 65536": True, "all 65536": True}
+    assert json.loads(said.splitlines()[-1]) == accepted
+    encoded = [encode(np.array(vector), 16) for vector in VECTORS.values()]
+    for validate in (validate_both, validate_with_proofs):
+        assert validate(task_of(1000), encoded) == (None, *[Rejection.NORM_EXCEEDED] * 3)

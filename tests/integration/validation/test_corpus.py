@@ -4,6 +4,7 @@ docs/soundness.md, "What must be rejected, and what accepted".
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from precad.common.task import Task
 pytestmark = pytest.mark.usefixtures("either_kernel")
 
 DIMENSION, TOO_LONG = 64, Rejection.NORM_EXCEEDED
+TASK = task_of(DIMENSION)
 
 
 def of_norm(bound: int, rng: Rng) -> RingVector:
@@ -31,69 +33,64 @@ def of_norm(bound: int, rng: Rng) -> RingVector:
     return x
 
 
-def test_wrapping_forgeries_are_rejected(validate: Validate) -> None:
-    corpus = wrapping(DIMENSION)
-    assert validate(task_of(DIMENSION), corpus) == (TOO_LONG,) * len(corpus)
-
-
-def test_multiples_of_every_power_of_two_are_rejected(validate: Validate, rng: Rng) -> None:
+def multiples(rng: Rng) -> list[RingVector]:
     dense = [multiple(DIMENSION, i, rng) for i in range(64)]
-    single = [unit(DIMENSION, int(x[0]), at=int(rng.integers(DIMENSION))) for x in dense]
-    verdicts = validate(task_of(DIMENSION), dense + single)
-    assert verdicts == (TOO_LONG,) * 128
+    return [*dense, *(unit(DIMENSION, int(x[0]), at=int(rng.integers(DIMENSION))) for x in dense)]
 
 
-def test_small_multiples_of_powers_of_two_are_rejected(validate: Validate, rng: Rng) -> None:
+def small_multiples(rng: Rng) -> list[RingVector]:
     # β = 2^21 − 2^17, so that every power from β's size on is too long.
-    task = task_of(DIMENSION, client_clip=30.0)
     signed = [int(rng.choice([-1, 1])) << i for i in range(21, 63)]
-    corpus = [unit(DIMENSION, each, at=int(rng.integers(DIMENSION))) for each in signed]
-    assert all(squared_norm(x) > task.bound**2 for x in corpus)
-    assert None not in validate(task, corpus)
+    return [unit(DIMENSION, each, at=int(rng.integers(DIMENSION))) for each in signed]
 
 
-def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
-    validate: Validate, rng: Rng
-) -> None:
-    task = task_of(DIMENSION)
-    above = of_norm(task.bound, rng)
+def one_unit_above(rng: Rng) -> list[RingVector]:
+    """And moderate norms."""
+    above = of_norm(TASK.bound, rng)
     above[np.argmax(np.abs(above))] += np.sign(above[np.argmax(np.abs(above))])
-    corpus = [above, *too_long(DIMENSION, task.bound)]
-    assert validate(task, corpus) == (TOO_LONG,) * len(corpus)
+    return [above, *too_long(DIMENSION, TASK.bound)]
+
+
+CORPORA: dict[str, Callable[[Rng], list[RingVector]]] = {
+    "wrapping": lambda _: wrapping(DIMENSION),
+    "multiples of every power of two": multiples,
+    "small multiples of powers of two": small_multiples,
+    "one unit above the bound": one_unit_above,
+}
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_what_is_too_long_is_rejected(corpus: str, validate: Validate, rng: Rng) -> None:
+    vectors = CORPORA[corpus](rng)
+    assert all(squared_norm(x) > TASK.bound**2 for x in vectors)
+    assert validate(TASK, vectors) == (TOO_LONG,) * len(vectors)
 
 
 @pytest.mark.parametrize(("clip", "bits"), [(30.0, 16), (30.1, 16), (32.0, 20), (1.0, 10)])
 def test_norms_up_to_exactly_the_bound_are_accepted(
     clip: float, bits: int, validate: Validate, rng: Rng
 ) -> None:
-    task = task_of(DIMENSION, client_clip=clip, fractional_bits=bits)
+    task = task_of(DIMENSION, clip, bits)
     corpus = [unit(DIMENSION, value) for value in (task.bound, 0, 1, -1)]
     corpus.append(unit(DIMENSION, -task.bound, at=9))
     if task.bound > 1000:
         corpus += [of_norm(task.bound, rng), -of_norm(task.bound, rng)]
+    if clip == 30.1:
+        # And whatever honest clients send.
+        corpus += [honest(task, rng) for _ in range(300)]
     assert validate(task, corpus) == (None,) * len(corpus)
-
-
-def test_honest_vectors_are_accepted(validate: Validate, rng: Rng) -> None:
-    task = task_of(DIMENSION, client_clip=30.1)
-    corpus = [honest(task, rng) for _ in range(300)]
-    assert validate(task, corpus) == (None,) * len(corpus)
-
-
-def test_a_bad_update_touches_no_other_in_its_batch(validate: Validate) -> None:
-    task = task_of(DIMENSION)
-    bad, long, good = (unit(DIMENSION, x) for x in (2**32, task.bound + 1, task.bound))
-    verdicts = validate(task, [good, bad, good, long, good])
-    assert verdicts == (None, TOO_LONG, None, TOO_LONG, None)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 63, 64, 65, 2047, 2048, 2049, 32_767, 32_769])
 def test_every_dimension_is_validated_to_its_last_coordinate(
     dimension: int, validate: Validate
 ) -> None:
+    """And a bad update touches no other in its batch."""
     task = task_of(dimension)
-    corpus = [unit(dimension, value, at=-1) for value in (task.bound, 2**32, task.bound + 1)]
-    assert validate(task, corpus) == (None, TOO_LONG, TOO_LONG)
+    last = {x: unit(dimension, x, at=-1) for x in (task.bound, 2**32, task.bound + 1)}
+    good, bad, long = last.values()
+    verdicts = validate(task, [good, bad, good, long, good])
+    assert verdicts == (None, TOO_LONG, None, TOO_LONG, None)
 
 
 def updates_of_every_kind(task: Task, rng: Rng, times: int) -> list[RingVector]:
@@ -118,7 +115,7 @@ def updates_of_every_kind(task: Task, rng: Rng, times: int) -> list[RingVector]:
 
 def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
     """Those of the integers."""
-    task = task_of(DIMENSION, client_clip=30.1)
+    task = task_of(DIMENSION, 30.1)
     vectors = updates_of_every_kind(task, rng, times)
     expected = [None if squared_norm(x) <= task.bound**2 else TOO_LONG for x in vectors]
     found: list[Rejection | None] = []

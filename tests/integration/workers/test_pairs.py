@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,14 +48,12 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
 
 A, B = SERVERS
-SEED = 20261122
+Code = grpc.StatusCode
 TOO_LONG = (3, 7)
 """Whose norm is above the bound."""
 UNCOUNTED = 5
 CLIENTS = 11
 COUNTED = [ClientId(f"ward-{number:04d}") for number in range(CLIENTS) if number != UNCOUNTED]
-Disturb = Callable[[Role, WorkerPairs], None]
-Outcome = tuple[Summed, Summed]
 
 
 @dataclass(slots=True)
@@ -69,13 +67,14 @@ class Site:
     own_workers: dict[Role, OwnWorkers] = field(default_factory=dict)
     spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)
     """Of the last play."""
-    vectors: list[RingVector] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        rng = np.random.default_rng(SEED)
-        self.vectors += [honest(self.task, rng) for _ in range(CLIENTS)]
+    @property
+    def vectors(self) -> list[RingVector]:
+        rng = np.random.default_rng(20261122)
+        found = [honest(self.task, rng) for _ in range(CLIENTS)]
         for number in TOO_LONG:
-            self.vectors[number][number] = 2 * self.task.bound
+            found[number][number] = 2 * self.task.bound
+        return found
 
     def halves(self, attempt: int = 0) -> Halves:
         return submissions_of(self.task, self.vectors, attempt, signer)
@@ -86,8 +85,8 @@ class Site:
         attempt: int = 0,
         *,
         early: bool = True,
-        disturb: Disturb = lambda _role, _pairs: None,
-    ) -> Outcome:
+        disturb: Callable[[Role, WorkerPairs], None] = lambda _role, _pairs: None,
+    ) -> tuple[Summed, Summed]:
         """What both servers end with; half of it is taken ``early``, then comes a disturbance.
 
         Bodies are in a spool, as an inbox keeps them. Raises the more telling error.
@@ -96,26 +95,32 @@ class Site:
         folder = self.folder / f"spool-{attempt}"
         folder.mkdir()
         spool = Spool(folder)
-        held = {
-            role: {client: spooled(half, spool) for client, half in halves[role].items()}
-            for role in SERVERS
-        }
+
+        def spooled(half: AnySubmission) -> AnySubmission:
+            if half.body is None:
+                return half
+            file = spool.begin(half.context.client)
+            for piece in half.body.pieces():
+                file.add(memoryview(piece))
+            return replace(half, body=file.finish(half.body.prefix))
+
+        every = {role: {c: spooled(half) for c, half in halves[role].items()} for role in SERVERS}
 
         def at(role: Role, link: PeerLink) -> Summed:
-            server = self._server(role, link, attempt, self.dealers[role])
-            state = opened(attempt, held[role], COUNTED)
+            server, held = self._server(role, link, attempt, self.dealers[role]), every[role]
+            state = opened(attempt, held, COUNTED)
             first = frozenset(state.cohort[: len(state.cohort) // 2] if early else ())
             own = self.own_workers[role]
             with WorkerPairs(server, state, own, pairs_of(server, len(own.pool))) as validator:
                 links = validator._links.values()
                 until(lambda: all(link.ready or link.error for link in links), "workers linked up")
-                validator.take([held[role][client] for client in sorted(first)])
+                validator.take([held[client] for client in sorted(first)])
                 disturb(role, validator)
-                return aggregate(server, Matched(state, held[role], {}, first), validator)
+                return aggregate(server, Matched(state, held, {}, first), validator)
 
-        return self._both(at)
+        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
 
-    def in_process(self, halves: Halves) -> Outcome:
+    def in_process(self, halves: Halves) -> tuple[Summed, Summed]:
         """The same without a worker, and with a dealer in this process."""
         dealer = DealerRole(self.task.digest, self.task.dimension, self.keys)
 
@@ -124,17 +129,14 @@ class Site:
             server = self._server(role, link, 0, dealing)
             return aggregate(server, Matched(opened(0, halves[role], COUNTED), halves[role], {}))
 
-        return self._both(at)
+        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
 
     def _server(self, role: Role, link: PeerLink, attempt: int, dealing: Any) -> Any:
         link.begin_attempt(attempt)
         self.spent[role] = MemorySpentTriples()
         return aggregating(self.task, role, link, dealing, self.keys[role], self.spent[role])
 
-    def _both(self, at: Callable[[Role, PeerLink], Summed]) -> Outcome:
-        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
-
-    def check_sum(self, outcome: Outcome) -> None:
+    def check_sum(self, outcome: tuple[Summed, Summed]) -> None:
         """It is that of all who are counted, but for those whose norm is above the bound."""
         a, b = outcome
         bad = {ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED for number in TOO_LONG}
@@ -150,16 +152,6 @@ class Site:
             lambda: all(p.worker(n) is not None for p in pools for n in range(len(p))),
             "workers that listen",
         )
-
-
-def spooled(submission: AnySubmission, spool: Spool) -> AnySubmission:
-    """As the inbox keeps it."""
-    if submission.body is None:
-        return submission
-    file = spool.begin(submission.context.client)
-    for piece in submission.body.pieces():
-        file.add(memoryview(piece))
-    return replace(submission, body=file.finish(submission.body.prefix))
 
 
 Hire = Callable[..., Site]
@@ -194,13 +186,8 @@ def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator
                     channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
                     site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
-                start = WorkerStart(
-                    role=role.value,
-                    task=folder / "task.toml",
-                    identity=keys / role.value,
-                    dealer=dealer,
-                    listen="127.0.0.1:0",
-                )
+                own = {"role": role.value, "identity": keys / role.value, "dealer": dealer}
+                start = WorkerStart(task=folder / "task.toml", listen="127.0.0.1:0", **own)
                 pool = WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
                 stack.callback(pool.close)
                 site.own_workers[role] = OwnWorkers(pool, identity, other_host="127.0.0.1")
@@ -226,61 +213,33 @@ def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) ->
             assert mine.share_sum.tolist() == first.share_sum.tolist()
 
 
-def kill(site: Site, role: Role, number: int) -> None:
-    """Without a word; its pool has seen it."""
-    pool = site.own_workers[role].pool
-    placed = pool.worker(number)
-    assert placed is not None
-    placed.stop()
-    until(lambda: pool.worker(number) is not placed, "the end is seen")
-
-
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_pair_that_is_lost_after_its_batch_was_recorded_ends_the_attempt(
+def test_a_pair_that_is_lost_costs_the_attempt_once_its_batch_was_recorded(
     hire: Hire, role: Role
 ) -> None:
-    """And it is started again: the next attempt, shared afresh, goes through."""
+    """It is started again, and the next attempt, shared afresh, goes through."""
     site = hire(2)
 
-    def lose_one(at: Role, _pairs: WorkerPairs) -> None:
+    def lose_one(at: Role, _: WorkerPairs) -> None:
+        """Without a word; its pool has seen it."""
         if at is role:
-            kill(site, role, 1)
+            pool = site.own_workers[role].pool
+            placed = pool.worker(1)
+            assert placed is not None
+            placed.stop()
+            until(lambda: pool.worker(1) is not placed, "the end is seen")
 
-    with pytest.raises(PeerUnavailable, match=r"worker|the other server"):
-        site.play(site.halves(), disturb=lose_one)
-    site.check_sum(site.play(site.halves(1), 1))
-
-
-@pytest.mark.parametrize("role", SERVERS)
-def test_a_pair_that_is_lost_before_costs_nothing(hire: Hire, role: Role) -> None:
-    """Nothing of it was recorded: another pair does its part, in the same attempt."""
-    site = hire(2)
-
-    def lose_one(at: Role, pairs: WorkerPairs) -> None:
-        if at is role:
-            kill(site, role, 1)
+    def lose_one_before(at: Role, pairs: WorkerPairs) -> None:
+        lose_one(at, pairs)
         # Both have noticed: nothing else could be asserted of the batches.
         until(lambda: pairs._links[1].error is not None, "the loss is noticed")
 
-    site.check_sum(site.play(site.halves(), disturb=lose_one, early=False))
+    # Nothing of it was recorded: another pair does its part, in the same attempt.
+    site.check_sum(site.play(site.halves(), disturb=lose_one_before, early=False))
     assert site.spent[A] == site.spent[B] == {(0, 0)}
-
-
-def refusal(site: Site, keys: Path, caller: str, call: str) -> grpc.StatusCode | None:
-    """How server B's worker answers this party; None where it lets it in."""
-    placed = site.own_workers[B].pool.worker(0)
-    assert placed is not None
-    with open_channel(f"127.0.0.1{placed.address}", Identity.load(keys / caller), B) as channel:
-        # Another task's: whoever is let in hears of that.
-        begin = pb.WorkOrder(begin=pb.WorkBegin(task_digest=bytes(32)))
-        try:
-            if call == "Validate":
-                list(WorkingStub(channel).Validate(iter([begin])))
-            else:
-                list(PeerStub(channel).Link(iter(())))
-        except grpc.RpcError as error:
-            return error.code()
-        return None
+    with pytest.raises(PeerUnavailable, match=r"worker|the other server"):
+        site.play(site.halves(1), 1, disturb=lose_one)
+    site.check_sum(site.play(site.halves(2), 2))
 
 
 def test_a_worker_takes_orders_from_its_own_server_and_a_link_from_its_like_alone(
@@ -288,15 +247,27 @@ def test_a_worker_takes_orders_from_its_own_server_and_a_link_from_its_like_alon
 ) -> None:
     site = hire(1)
     site.all_up()
-    expected: dict[tuple[str, str], grpc.StatusCode | None] = {
-        (caller, call): grpc.StatusCode.PERMISSION_DENIED
-        for caller in ("ward-00", "operator", "dealer", "server-a", "server-b")
-        for call in ("Validate", "Link")
-    }
-    expected["server-b", "Validate"] = grpc.StatusCode.FAILED_PRECONDITION
+    placed = site.own_workers[B].pool.worker(0)
+    assert placed is not None
+    found: dict[tuple[str, str], Code | None] = {}
+    parties = ("ward-00", "operator", "dealer", "server-a", "server-b")
+    expected: dict[tuple[str, str], Code | None] = dict.fromkeys(
+        product(parties, ("Validate", "Link")), Code.PERMISSION_DENIED
+    )
+    # Another task's: whoever is let in hears of that.
+    begin = pb.WorkOrder(begin=pb.WorkBegin(task_digest=bytes(32)))
+    expected["server-b", "Validate"] = Code.FAILED_PRECONDITION
     expected["server-a", "Link"] = None
-    code = partial(refusal, site, keys)
-    assert {(caller, call): code(caller, call) for caller, call in expected} == expected
+    for caller, call in expected:
+        identity = Identity.load(keys / caller)
+        with open_channel(f"127.0.0.1{placed.address}", identity, B) as channel:
+            stub: Any = (WorkingStub if call == "Validate" else PeerStub)(channel)
+            found[caller, call] = None
+            try:
+                list(getattr(stub, call)(iter([begin] if call == "Validate" else [])))
+            except grpc.RpcError as error:
+                found[caller, call] = error.code()
+    assert found == expected
 
 
 def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_numbers(
@@ -328,13 +299,9 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
         seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
 
     site.check_sum(site.play(halves, disturb=look))
-    secrets = [
-        half.seed.reveal()
-        for at in halves.values()
-        for half in at.values()
-        if half.seed is not None
-    ]
-    assert len(seen) == len(halves)
+    every = [half for at in halves.values() for half in at.values()]
+    secrets = [half.seed.reveal() for half in every if half.seed is not None]
+    assert (len(seen), len(secrets) > 0) == (len(halves), True)
     for text in seen:
         assert b"workers.worker" in text
         assert not [each for each in secrets if each in text or each.hex().encode() in text]
