@@ -57,6 +57,8 @@ def wall() -> datetime:
 CLOCK = Clock()
 STOP_S = 3.0
 """How long a part that was told to end may take: 5 s with all that it has started."""
+_CLEARING_UP_S = 10.0
+"""How long the interpreter may clear up after that; a busy machine takes seconds over it."""
 
 
 def end_within(seconds: float, status: int, last: Callable[[], object] = lambda: None) -> None:
@@ -72,8 +74,9 @@ def end_within(seconds: float, status: int, last: Callable[[], object] = lambda:
 
     threading.Thread(target=end, name="end", daemon=True).start()
     if hasattr(signal, "alarm"):
-        # While the interpreter clears up, no thread runs any more: the system ends it then.
-        signal.alarm(math.ceil(seconds + 1))
+        # While the interpreter clears up, no thread runs any more: the system ends it then, and its
+        # status says so.
+        signal.alarm(math.ceil(seconds + _CLEARING_UP_S))
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[],
 
 
 def set_when_told_to_stop(*events: asyncio.Event) -> None:
-    """Set these at SIGTERM or SIGINT; the process then ends within ``STOP_S``, whatever it does."""
+    """Set these at SIGTERM or SIGINT; the process's work then ends within ``STOP_S`` anyhow."""
 
     def told() -> None:
         end_within(STOP_S, 0)
