@@ -1,25 +1,39 @@
-"""Who is connected: a stream ends with its caller, a finished model stays for its owners."""
+"""Who is connected: a stream ends with its caller, a finished model stays for its owners; one
+caller takes its part and no more, and nobody waits for who dawdles or is slow.
+"""
 
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from tests.rig.clock import LeapingClock
+from tests.rig.clock import LeapingClock, LeapingLoop, passing
 from tests.rig.tasks import task_with
 
 from precad.aggregator.rpc import process
+from precad.aggregator.rpc.limits import (
+    AT_ONCE,
+    GRACE_S,
+    LEAST_RATE,
+    Call,
+    Limits,
+    OpenCalls,
+    TransferSlot,
+    TransferSlots,
+    in_time,
+)
 from precad.aggregator.rpc.process import LATE, leaves_at, stay
 from precad.aggregator.training import connected_clients
 from precad.aggregator.training.connected_clients import ConnectedClients, LongStream, OpenWatches
 from precad.aggregator.training.model_store import ModelStore
-from precad.common.errors import AccessDenied
+from precad.common.errors import AccessDenied, RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identifiers import ClientId
+from precad.common.identity.party_certificate import Principal
 
 ONE, OTHER = ClientId("one"), ClientId("other")
 Wrap = Callable[[AsyncIterator[int]], AsyncIterator[int]]
@@ -50,11 +64,7 @@ async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
             yield item
 
 
-def looked_at(items: AsyncIterator[int]) -> AsyncIterator[int]:
-    return LongStream(lambda: None).follow(items)
-
-
-@pytest.mark.parametrize("wrap", [watched, looked_at])
+@pytest.mark.parametrize("wrap", [watched, LongStream(lambda: None).follow])
 def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Wrap) -> None:
     """gRPC cancels the handler; closing a stream that still ran was an error in the log."""
     source = Source(3)
@@ -124,11 +134,9 @@ class Ticking(LeapingClock):
         return super().now()
 
 
-def test_a_finished_server_that_starts_again_waits_for_nobody_who_has_its_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_the_model_isnt_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an owner calls nobody any more (``DataOwner.run``)."""
-    task, late = task_with({}), LATE * 30
+    task, late, path = task_with({}), LATE * 30, tmp_path / "model.safetensors"
     monkeypatch.setattr(process, "LOOK_S", 0.0)
 
     def stays(*with_model: ClientId, heard: bool = False) -> float:
@@ -141,7 +149,7 @@ def test_a_finished_server_that_starts_again_waits_for_nobody_who_has_its_model(
         session: Any = SimpleNamespace(
             clock=clock,
             connected_clients=clients,
-            model_store=ModelStore(task, tmp_path / "model.safetensors"),
+            model_store=ModelStore(task, path),
             register=SimpleNamespace(roster=lambda: {ONE: None, OTHER: None}),
         )
         began = clock.now()
@@ -154,6 +162,193 @@ def test_a_finished_server_that_starts_again_waits_for_nobody_who_has_its_model(
     assert stays(ONE, OTHER, heard=True) < late
     assert stays() < late
     # A state that was put back, or another training's model, is waited for again.
-    theta = np.ones(task.dimension)
-    ModelStore(task, tmp_path / "model.safetensors").put(task.training.rounds, theta)
+    ModelStore(task, path).put(task.training.rounds, np.ones(task.dimension))
     assert stays() > late
+
+
+# --- what one caller may take --------------------------------------------------------------------
+
+WARD_1, WARD_2 = Principal.client("ward-1"), Principal.client("ward-2")
+T = TypeVar("T")
+
+
+def leaping(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
+    """What it comes to, and after how many seconds of a loop in which waiting takes no time."""
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        return runner.run(coroutine), round(runner.get_loop().time(), 3)
+
+
+@pytest.mark.parametrize(("call", "most"), [(Call.WATCH, 2), (Call.SUBMIT, 2), (Call.FETCH, 4)])
+def test_a_caller_has_so_many_and_no_more(call: Call, most: int) -> None:
+    calls = OpenCalls(Limits())
+    for _ in range(most + 1):
+        # One that fails gives its place back.
+        with pytest.raises(ZeroDivisionError), calls.one_more(WARD_1, call):
+            raise ZeroDivisionError
+    with contextlib.ExitStack() as stack:
+        for _ in range(most):
+            stack.enter_context(calls.one_more(WARD_1, call))
+        with pytest.raises(TooManyCalls, match=rf"ward-1.*{most}.*{call.value}"):
+            stack.enter_context(calls.one_more(WARD_1, call))
+        # Neither another caller nor another kind of call is touched.
+        stack.enter_context(calls.one_more(WARD_2, call))
+        for other in set(Call) - {call}:
+            stack.enter_context(calls.one_more(WARD_1, other))
+    assert len(calls) == 0
+
+
+async def slowly(pauses: Sequence[float]) -> AsyncIterator[int]:
+    for number, pause in enumerate(pauses):
+        await passing(pause)
+        yield number
+
+
+@pytest.mark.parametrize(
+    ("pauses", "idle_s", "total_s", "got", "ended"),
+    [
+        ([0, 3600, 0], 30, 1000, 1, 30),
+        ([26] * 100, 30, 100, 3, 100),
+        # A pause that begins shortly before the end doesn't add its own length to it.
+        *(([50, 3600], 60, 100, 1, 100), ([50, 40, 3600], 60, 100, 2, 100)),
+    ],
+    ids=["one long pause", "a drip", "the last pause", "the last of three"],
+)
+def test_who_pauses_too_long_or_in_sum_is_cut_off(
+    pauses: list[float], idle_s: float, total_s: float, got: int, ended: float
+) -> None:
+    async def run() -> int:
+        came = 0
+        with pytest.raises(RejectedSubmission) as rejected:  # noqa: PT012 — after some
+            async for _ in in_time(slowly(pauses), idle_s=idle_s, total_s=total_s):
+                came += 1
+        assert rejected.value.reason is Rejection.TRUNCATED
+        return came
+
+    assert leaping(run()) == (got, ended)
+
+
+def test_the_wait_for_a_turn_is_not_the_clients() -> None:
+    async def run() -> int:
+        slots, got = TransferSlots(1), 0
+        first, leaving, second = (slots.one() for _ in range(3))
+        await first.take()
+        # One that leaves while it waits takes no place along.
+        taking = asyncio.create_task(leaving.take())
+        await asyncio.sleep(0)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        leaving.close()
+        asyncio.get_running_loop().call_later(900, first.close)
+        async for _ in in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, slot=second):
+            got += 1
+            if got == 1:
+                await second.take()
+        return got
+
+    assert leaping(run())[0] == 3
+
+
+PIECE = 1 << 18
+Body = Callable[[TransferSlot], Awaitable[None]]
+
+
+def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
+    """A body of so many pieces, each of which comes after ``pause_s``."""
+
+    async def read(slot: TransferSlot) -> None:
+        for _ in range(number):
+            with slot.waiting():
+                await passing(pause_s)
+            slot.passed(size)
+
+    return read
+
+
+def began(
+    at_once: int, bodies: Sequence[Body], limit_s: float = 1e6, *, shares_grace: bool = False
+) -> list[float | None]:
+    """When each body was begun, of those that ask in this order at once; None where it wasn't."""
+
+    async def one(slots: TransferSlots, read: Body) -> float | None:
+        slot = slots.one()
+        try:
+            async with asyncio.timeout(limit_s):
+                await slot.take()
+            at = asyncio.get_running_loop().time()
+            await read(slot)
+        except TimeoutError:
+            return None
+        finally:
+            slot.close()
+            slot.close()
+        return round(at, 3)
+
+    async def run() -> list[float | None]:
+        slots = TransferSlots(at_once, shares_grace=shares_grace)
+        return await asyncio.gather(*(one(slots, read) for read in bodies))
+
+    return leaping(run())[0]
+
+
+QUICK = pieces(100, PIECE / LEAST_RATE)
+TOOK_S = 100 * PIECE / LEAST_RATE
+
+
+async def stalls(slot: TransferSlot) -> None:
+    """It was quick until then."""
+    for _ in range(100):
+        slot.passed(PIECE)
+    with slot.waiting():
+        await passing(1000)
+
+
+SILENT, SLOW = pieces(1, 1000.0), pieces(10, 1.0)
+DRIP, EMPTY = (pieces(1000, 0.01, size=size) for size in (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("at_once", "bodies", "expected"),
+    [
+        # In the order they asked.
+        (2, [QUICK] * 5, [0, 0, TOOK_S, TOOK_S, 2 * TOOK_S]),
+        # Who is waited for loses its turn and holds nobody up.
+        *(
+            (2, [*[slow] * 4, QUICK, QUICK], [0, 0, *[GRACE_S] * 2, *[2 * GRACE_S] * 2])
+            for slow in (SILENT, DRIP, EMPTY)
+        ),
+        # Who was quick keeps it no longer than allowed.
+        (1, [stalls, QUICK], [0, GRACE_S + TOOK_S]),
+        # A slow one goes on beside the others and takes no turn again.
+        (1, [SLOW, SLOW, QUICK, QUICK], [0, GRACE_S, 2 * GRACE_S, 2 * GRACE_S + TOOK_S]),
+    ],
+    ids=["quick", "silent", "a drip", "empty pieces", "stalls", "slow"],
+)
+def test_nobody_is_held_up(at_once: int, bodies: list[Body], expected: list[float]) -> None:
+    assert began(at_once, bodies) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("at_once", [1, AT_ONCE])
+def test_a_slot_ends_where_all_slots_at_this_rate_leave_a_servers_line_empty(at_once: int) -> None:
+    """Owners on 160 Mbit/s keep four slots; the only one goes on to the next before it is over."""
+    each, took_s = pieces(1000, PIECE / 20e6), 1000 * PIECE / 20e6
+    *first, last = began(at_once, [each] * (at_once + 1))
+    assert first == [0] * at_once
+    assert last is not None
+    assert (last == pytest.approx(took_s, abs=0.01)) == (at_once == AT_ONCE)
+    assert last < took_s / 2 or at_once == AT_ONCE
+
+
+def test_of_many_slow_ones_that_share_their_grace_the_last_begins_soon() -> None:
+    times = began(1, [SILENT] * 100 + [QUICK] * 2, shares_grace=True)
+    # Nobody waits yet when the first begins; beside the last slow one, two do.
+    graces = [GRACE_S] + [GRACE_S * min(1, AT_ONCE / n) for n in range(2, 101)]
+    # Nobody waits any more: who keeps up has the slot to its end.
+    assert times[100:] == pytest.approx([sum(graces), sum(graces) + TOOK_S], abs=0.01)
+
+
+def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:
+    assert began(1, [QUICK, QUICK], limit_s=TOOK_S / 2) == [0, None]
+    # Its place in the order is nobody's.
+    expected = pytest.approx([0, TOOK_S, None], abs=0.01)
+    assert began(1, [QUICK] * 3, limit_s=TOOK_S * 1.5) == expected

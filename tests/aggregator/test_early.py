@@ -1,12 +1,14 @@
 """While collection is open: what both hold alike goes on at once, in one order, and no more."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.conftest import small_task as simulated_task
@@ -39,8 +41,8 @@ PAIRS = {name: {half.role: half for half in pair_of(TASK, name)} for name in NAM
 class Collecting:
     """Both servers while uploads come in, each in a thread."""
 
-    inboxes: dict[Role, Inbox]
-    links: dict[Role, PeerLink]
+    inboxes: dict[Role, Inbox] = field(default_factory=dict)
+    links: dict[Role, PeerLink] = field(default_factory=dict)
     taken: dict[Role, list[ClientId]] = field(default_factory=lambda: {A: [], B: []})
     over: threading.Event = field(default_factory=threading.Event)
     gather: bool = False
@@ -51,15 +53,12 @@ class Collecting:
         for role in roles or (B, A):
             upload(self.inboxes[role], PAIRS[client][role])
 
-    def take(self, role: Role) -> Callable[[Sequence[AnySubmission]], None]:
-        def note(submissions: Sequence[AnySubmission]) -> None:
-            assert all(s.role is role for s in submissions)
-            assert role is A or all(s.body is not None for s in submissions)
-            self.taken[role] += [s.context.client for s in submissions]
-            if role is A and submissions:
-                self.batches.append(len(submissions))
-
-        return note
+    def take(self, role: Role, submissions: Sequence[AnySubmission]) -> None:
+        assert all(s.role is role for s in submissions)
+        assert role is A or all(s.body is not None for s in submissions)
+        self.taken[role] += [s.context.client for s in submissions]
+        if role is A and submissions:
+            self.batches.append(len(submissions))
 
     def wait_for_taken(self, *clients: ClientId) -> None:
         until(
@@ -69,7 +68,7 @@ class Collecting:
 
     def play(self, role: Role) -> Matched:
         """From the open inbox to the match."""
-        inbox, link, take = self.inboxes[role], self.links[role], self.take(role)
+        inbox, link, take = self.inboxes[role], self.links[role], partial(self.take, role)
         if role is A:
             taken = matching.ask(OPENED, inbox, link, take, self.over.is_set, gather=self.gather)
         else:
@@ -94,13 +93,13 @@ class Collecting:
 
 @pytest.fixture
 def collecting(tmp_path: Path) -> Collecting:
-    inboxes = {role: Inbox(role, TASK, verifier(), tmp_path / role.value) for role in (A, B)}
-    links = {}
+    made = Collecting()
     for role, end in zip((A, B), memory_pair(), strict=True):
-        inboxes[role].open(OPENED)
-        links[role] = link_over(end, TASK, WAIT_S)
-        links[role].begin_attempt(3)
-    return Collecting(inboxes, links)
+        made.inboxes[role] = Inbox(role, TASK, verifier(), tmp_path / role.value)
+        made.inboxes[role].open(OPENED)
+        made.links[role] = link_over(end, TASK, WAIT_S)
+        made.links[role].begin_attempt(3)
+    return made
 
 
 def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collecting) -> None:
@@ -116,17 +115,15 @@ def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collectin
         assert collecting.taken == {A: [first], B: [first]}
         collecting.upload(late, A)
         collecting.wait_for_taken(first, late)
-    a, b = servers[A].result(), servers[B].result()
-    assert collecting.taken[A] == collecting.taken[B] == [first, late]
-    assert a.early == b.early == {first, late}
-    assert list(a.submissions) == list(b.submissions) == [first, late]
     unmatched = dict.fromkeys((differs, half), Rejection.UNMATCHED)
-    assert a.rejections == b.rejections == unmatched | {absent: Rejection.ABSENT}
+    for role in (A, B):
+        matched, both = servers[role].result(), [first, late]
+        assert (collecting.taken[role], list(matched.submissions)) == (both, both)
+        assert matched.early == set(both)
+        assert matched.rejections == unmatched | {absent: Rejection.ABSENT}
 
 
-def test_a_batch_that_costs_a_coin_waits_for_half_of_the_missing(
-    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_waits_for_half(collecting: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     collecting.gather = True
     with collecting.running(), monkeypatch.context() as patch:
         # A turn waits for somebody, however long.
@@ -158,9 +155,7 @@ def test_a_batch_that_costs_a_coin_waits_for_half_of_the_missing(
     ],
     ids=["stranger", "twice at once", "twice"],
 )
-def test_a_refuses_bad_offers(
-    collecting: Collecting, offers: list[tuple[int, ...]], why: str
-) -> None:
+def test_a_refuses_bad_offers(collecting: Collecting, offers: Any, why: str) -> None:
     for steps in offers:
         offer = {"clients": steps, "signed": [bytes(32)] * len(steps)}
         collecting.links[B].send("offer", encode("Offer", offer))

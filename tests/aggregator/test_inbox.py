@@ -1,4 +1,7 @@
-"""One server's submissions: the first good header of each client counts, the rest has reasons."""
+"""One server's submissions: the first good header of each client counts, the rest has reasons.
+
+And bodies on the disk: as they came, or a clear error; and noise to whoever lacks the key.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.rig.clock import LonelyClock
 from tests.rig.keys import signer, verifier
@@ -23,11 +27,12 @@ from tests.rig.submissions import (
 from tests.rig.tasks import task_with
 
 from precad.aggregator.collect.inbox import Backlog, Inbox
+from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
 from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK
-from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.share.submission import Submission
+from precad.common.share.submission import PIECE_BYTES, Submission
 
 D = 8
 TASK = task_with({}, D)
@@ -58,8 +63,11 @@ class Side:
     def send(self, client: ClientId = ONE, number: int = 3) -> None:
         upload(self.inbox, self.submission(client, number))
 
-    def spooled(self) -> list[Path]:
-        return list((self.folder / "spool").iterdir())
+    def refuses(self, submission: Submission) -> Rejection:
+        return reason_of(upload, self.inbox, submission)
+
+    def spooled(self) -> int:
+        return len(list((self.folder / "spool").iterdir()))
 
     def progress(self) -> int:
         """How many of the open attempt's cohort are held."""
@@ -98,13 +106,12 @@ def reason_of(call: Any, *given: Any) -> Rejection:
 
 
 @pytest.mark.parametrize("pieces", [(), (1,), (1, 2, 31), (31, 33), (32,), (0, 0, 5, 5)])
-def test_a_complete_upload_is_held_as_it_came_and_the_same_bytes_again_are_a_retry(
-    here: Side, pieces: tuple[int, ...]
-) -> None:
+def test_a_complete_upload_is_held_as_it_came(here: Side, pieces: tuple[int, ...]) -> None:
     s = here.submission()
+    # The same bytes again are a retry.
     for _ in range(2):
         upload(here.inbox, s, pieces)
-    assert (here.progress(), len(here.spooled())) == (1, here.bodies)
+    assert (here.progress(), here.spooled()) == (1, here.bodies)
     held = here.held()
     assert (held.header, held.seed, held.salt) == (s.header, s.seed, s.salt)
     assert body_of(held) == body_of(s)
@@ -112,22 +119,17 @@ def test_a_complete_upload_is_held_as_it_came_and_the_same_bytes_again_are_a_ret
 
 def test_the_first_header_is_the_clients_only_one(here: Side) -> None:
     first, second = here.submission(), here.submission()
-
-    def refused() -> None:
-        assert reason_of(upload, here.inbox, second) is Rejection.DUPLICATE
-
     early = here.inbox.start(bare(first))
-    refused()
+    refused = [here.refuses(second)]
     # Also where its body broke off.
     early.abandon()
-    refused()
+    refused.append(here.refuses(second))
     upload(here.inbox, first)
-    refused()
     # ECDSA signs the same bytes in many ways; the servers compare the signature too.
-    second = replace(first, header=signed_anew(first.header, signer(ONE)))
-    assert second.header.signature != first.header.signature
-    refused()
-    assert len(here.spooled()) == here.bodies
+    anew = replace(first, header=signed_anew(first.header, signer(ONE)))
+    assert anew.header.signature != first.header.signature
+    refused += [here.refuses(each) for each in (second, anew)]
+    assert (set(refused), here.spooled()) == ({Rejection.DUPLICATE}, here.bodies)
     held = here.held()
     assert held.header == first.header
     assert (expanded(held, D) == expanded(first, D)).all()
@@ -138,8 +140,7 @@ def test_the_first_header_is_the_clients_only_one(here: Side) -> None:
 def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(here: Side, at: int) -> None:
     s = here.submission()
     unsigned = with_body(s, flipped(body_of(s), at))
-    assert reason_of(upload, here.inbox, unsigned) is Rejection.MALFORMED
-    assert here.spooled() == []
+    assert (here.refuses(unsigned), here.spooled()) == (Rejection.MALFORMED, 0)
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
@@ -155,7 +156,7 @@ def test_an_upload_that_breaks_off_may_come_again(here: Side, sent: int, how: st
         taking.abandon()
     assert reason_of(taking.finish) is Rejection.TRUNCATED
     assert reason_of(taking.add, b"") is Rejection.TRUNCATED
-    assert (taking.complete, here.spooled(), here.progress()) == (False, [], 0)
+    assert (taking.complete, here.spooled(), here.progress()) == (False, 0, 0)
     upload(here.inbox, s)
     here.held()
 
@@ -165,10 +166,9 @@ def test_an_upload_that_ends_after_the_round_is_too_late(here: Side) -> None:
     taking = here.inbox.start(bare(s))
     taking.add(body_of(s))
     assert here.inbox.close()[ONE] is Rejection.ABSENT
-    assert reason_of(taking.finish) is Rejection.WRONG_ATTEMPT
-    assert here.spooled() == []
+    assert (reason_of(taking.finish), here.spooled()) == (Rejection.WRONG_ATTEMPT, 0)
     here.open(4)
-    assert reason_of(upload, here.inbox, s) is Rejection.WRONG_ATTEMPT
+    assert here.refuses(s) is Rejection.WRONG_ATTEMPT
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
 
@@ -188,13 +188,9 @@ def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(here: Side) -
 
 
 def test_what_is_found_outside_is_counted_once_and_for_members_only(here: Side) -> None:
-    for attempt, client, reason in (
-        (3, ONE, Rejection.TRUNCATED),
-        (3, ONE, Rejection.MALFORMED),
-        (2, TWO, Rejection.TRUNCATED),
-        (3, STRANGER, Rejection.TRUNCATED),
-    ):
-        here.inbox.refuse(attempt, client, reason)
+    for attempt, client in ((3, ONE), (2, TWO), (3, STRANGER)):
+        here.inbox.refuse(attempt, client, Rejection.TRUNCATED)
+    here.inbox.refuse(3, ONE, Rejection.MALFORMED)
     assert reason_of(here.send, STRANGER) is Rejection.NOT_SELECTED
     # Whose link broke may come again: it is waited for.
     here.inbox.wait([ONE], here.clock.now() + 5)
@@ -223,9 +219,11 @@ def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(her
     assert here.inbox.backlog == Backlog()
 
 
-def wait_over(
-    side: Side, seconds: float, gone: Callable[[ClientId], bool] = lambda _client: False
-) -> None:
+def nobody(_client: ClientId) -> bool:
+    return False
+
+
+def wait_over(side: Side, seconds: float, gone: Callable[[ClientId], bool] = nobody) -> None:
     """As servers do, by looking whether collection is over; or until so much time has passed."""
     deadline = side.clock.now() + seconds
     while not side.inbox.over([ONE, TWO], gone) and side.clock.now() < deadline:
@@ -304,5 +302,94 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: 
             before = here.clock.now()
             here.inbox.wait([ONE, TWO], before + 60)
             assert here.clock.now() == before
-        assert here.inbox.over([ONE, TWO], lambda _: False) == (number < 11)
+        assert here.inbox.over([ONE, TWO], nobody) == (number < 11)
         here.inbox.close()
+
+
+# --- bodies on the disk --------------------------------------------------------------------------
+
+SALT = Secret(b"\7" * 32)
+WORDS = np.arange(2 * PIECE_BYTES // 8 + 5, dtype="<i8").tobytes()
+CHUNK = PIECE_BYTES + TAG_BYTES
+
+
+def kept(spool: Spool, words: bytes = WORDS, client: ClientId = ONE) -> SpooledBody:
+    file = spool.begin(client)
+    file.add(memoryview(words))
+    return file.finish(SALT)
+
+
+@pytest.mark.parametrize(
+    "size", [1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES]
+)
+def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> None:
+    words = WORDS[-5000:] if size == 1 else WORDS
+    file = Spool(tmp_path).begin(ONE)
+    for start in range(0, len(words), size):
+        file.add(memoryview(words)[start : start + size])
+    body = file.finish(SALT)
+    assert b"".join(body.pieces()) == words
+    assert body.path.stat().st_size == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
+    file = Spool(tmp_path).begin(ONE)
+    file.add(memoryview(words))
+    for _ in range(2):
+        body.discard()
+        file.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_bodies_are_unlike_on_the_disk(tmp_path: Path) -> None:
+    """No key and nonce are used twice: not in a file, an attempt, or two attempts."""
+    words = bytes(2 * PIECE_BYTES)
+    spool = Spool(tmp_path)
+    files = [kept(each, words) for each in (spool, spool, Spool(tmp_path))]
+    blocks = [
+        data[start : start + 16]
+        for data in (each.path.read_bytes() for each in files)
+        for start in (0, 16, CHUNK, CHUNK + 16)
+    ]
+    assert len(set(blocks)) == len(blocks)
+
+
+MEDDLINGS: dict[str, Callable[[bytes, bytes], bytes] | None] = {
+    "a bit of the first chunk": lambda data, _: flipped(data, 0),
+    "a bit of the last chunk": lambda data, _: flipped(data, -TAG_BYTES - 1),
+    "a bit of a tag": lambda data, _: flipped(data, CHUNK - 1),
+    "the last byte is gone": lambda data, _: data[:-1],
+    "the last chunk is gone": lambda data, _: data[: 2 * CHUNK],
+    "the last chunk is shorter": lambda data, _: data[: -TAG_BYTES - 8] + data[-TAG_BYTES:],
+    "nothing is left": lambda *_: b"",
+    "two chunks exchanged": lambda data, _: b"".join(chunks(data, 1, 0, 2)),
+    "a chunk twice": lambda data, _: b"".join(chunks(data, 0, 0, 2)),
+    "a chunk left out": lambda data, _: b"".join(chunks(data, 0, 2)),
+    "another's file": lambda _, other: other,
+    "removed": None,
+    "a folder": None,
+}
+
+
+def chunks(data: bytes, *numbers: int) -> list[bytes]:
+    return [data[number * CHUNK :][:CHUNK] for number in numbers]
+
+
+@pytest.mark.parametrize("key", ["the same attempt's", "another attempt's"])
+@pytest.mark.parametrize("meddling", MEDDLINGS)
+def test_a_changed_file_is_no_other_body(tmp_path: Path, meddling: str, key: str) -> None:
+    """But a clear error. Another one is of the same attempt's, or of another attempt's key."""
+    spool = Spool(tmp_path)
+    body = kept(spool)
+    other = kept(spool if key == "the same attempt's" else Spool(tmp_path), client=TWO)
+    change = MEDDLINGS[meddling]
+    if change is None:
+        body.path.unlink()
+        if meddling == "a folder":
+            body.path.mkdir()
+    else:
+        body.path.write_bytes(change(body.path.read_bytes(), other.path.read_bytes()))
+    with pytest.raises(BodyUnreadable, match=str(body.path)) as error:
+        list(body.pieces())
+    shown = repr(body) + str(error.value)
+    for secret in (SALT.reveal(), WORDS[:16], WORDS[-16:]):
+        assert not [each for each in (secret.hex(), repr(secret)[2:-1]) if each in shown]
+    # Nobody else's is touched.
+    assert b"".join(other.pieces()) == WORDS

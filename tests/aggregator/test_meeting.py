@@ -1,26 +1,49 @@
-"""Two servers meet on a new link: what they compare, learn and remedy."""
+"""Two servers meet on a new link: what they compare, learn and remedy.
+
+Also of attempts that both have forgotten and that an owner or the dealer still knows; and what was
+signed before a certificate was renewed, else forgotten charges would stay forgotten.
+"""
 
 import shutil
-from itertools import product
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
 from tests.rig.aggregators import head_of, link_over
-from tests.rig.keys import signatures
-from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
+from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
+from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Cuts, Servers
 from tests.rig.norm_check import other
 
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.server_messages import Fact, ModelBody, Position
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.start_attempt import NeedsOperators, doubt
+from precad.aggregator.rpc.notices import statement_of
+from precad.aggregator.rpc.operation_service import OperationService
+from precad.aggregator.server_messages import (
+    Fact,
+    HeadBody,
+    ModelBody,
+    Position,
+    ServerSignatures,
+    SignedMessage,
+)
+from precad.aggregator.store import Store, compare_ledgers
 from precad.aggregator.store.schema import AttemptState, Permission
-from precad.aggregator.training.reconcile import meet
+from precad.aggregator.training.reconcile import charge_unknown, hear_of, meet, remember
 from precad.aggregator.training.recovery import Recovery, Remedy
-from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest, Role
-from precad.common.identity.signatures import SignedKind
+from precad.aggregator.training.session import Session
+from precad.common.errors import PeerUnavailable, PeerViolation, StorageFailure
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.party_certificate import Principal
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
+from precad.common.wire.messages import check_opening, sign_body
+from precad.protos import precad_pb2 as pb
 
-DONE = (AttemptState.DONE, AttemptState.DONE)
 MODEL_FILE = "model.safetensors"
 OF_EITHER = pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value)
 
@@ -33,13 +56,18 @@ def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
     servers.agree()
     # The newest attempt and the larger count are both servers'.
     a, b = (servers.sessions[role] for role in SERVERS)
-    a.store.attempts.begin(6, 3, 0, VALID_SET)
-    a.store.attempts.abandon_open()
-    b.store.versions.count_opened(3, 5)
-    b.store.versions.count_opened(3, 6)
+    begun(a.store, 6, 3)
+    for count in (5, 6):
+        b.store.versions.count_opened(3, count)
     servers.meet()
-    assert (a.progress.next_attempt, b.progress.next_attempt) == (7, 7)
-    assert (a.store.versions.opened(3), b.store.versions.opened(3)) == (2, 2)
+    assert [(each.progress.next_attempt, each.store.versions.opened(3)) for each in (a, b)] == [
+        (7, 2)
+    ] * 2
+
+
+def begun(store: Store, number: int, version: int) -> None:
+    store.attempts.begin(number, version, 0, VALID_SET)
+    store.attempts.abandon_open()
 
 
 def greeted(servers: Servers, **said: Any) -> None:
@@ -55,8 +83,7 @@ def greeted(servers: Servers, **said: Any) -> None:
 
 def test_no_more_attempts_were_opened_than_either_server_knows_of(servers: Servers) -> None:
     a = servers.sessions[A]
-    a.store.attempts.begin(6, 0, 0, VALID_SET)
-    a.store.attempts.abandon_open()
+    begun(a.store, 6, 0)
     with pytest.raises(PeerViolation, match=r"8 opened attempts .* at most 7"):
         greeted(servers, next_attempt=3, opened=8)
     with pytest.raises(PeerViolation, match="server-a too"):
@@ -79,15 +106,21 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
     assert servers.sessions[A].store.ledger.history(1).value not in seen
 
 
-@pytest.mark.parametrize(("at_a", "at_b"), list(product(range(4), repeat=2)))
+def mended(servers: Servers, charged: dict[ClientId, int], versions: tuple[int, int]) -> None:
+    """They agree, on this."""
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert (servers.charged(), servers.versions()) == ([charged] * 2, versions)
+    servers.agree()
+
+
+@pytest.mark.parametrize("at_a", range(4))
+@pytest.mark.parametrize("at_b", range(4))
 def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: int) -> None:
     """Before each of head, countersignature, noisy share and model, on either side."""
     first = servers.sessions[A].model_store.current.digest
     servers.attempt(0, cuts=(at_a, at_b))
-    assert servers.mend() == [Remedy.NOTHING] * 2
-    assert (servers.versions(), servers.states(0)) == ((1, 1), DONE)
-    assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
-    servers.agree()
+    mended(servers, {ANN: 1, BEN: 1}, (1, 1))
+    assert servers.states(0) == (AttemptState.DONE,) * 2
     assert first != servers.sessions[A].model_store.current.digest
     # What left, before the cut and after, is one noisy share of each.
     left = {f.payload for f in servers.frames if f.step == "noisy-share"}
@@ -96,9 +129,7 @@ def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: i
 
 @OF_EITHER
 @pytest.mark.parametrize("sent", [*range(8), None])
-def test_an_attempt_that_one_server_prepared_alone_is_voided_by_both_wherever_it_is_cut(
-    servers: Servers, role: Role, sent: int | None
-) -> None:
+def test_what_one_prepared_alone_both_void(servers: Servers, role: Role, sent: int | None) -> None:
     """The one that isn't prepared says so durably, then the other voids."""
     servers.attempt(0, prepared=(role,))
     assert {each.remedy for each in servers.meet()} == {Remedy.VOID, Remedy.CONFIRM_VOID}
@@ -107,20 +138,15 @@ def test_an_attempt_that_one_server_prepared_alone_is_voided_by_both_wherever_it
     states = dict(zip(SERVERS, servers.states(0), strict=True))
     if states[role] is AttemptState.VOIDED:
         assert states[other(role)] is AttemptState.VOIDED
-    assert servers.mend() == [Remedy.NOTHING] * 2
-    assert servers.states(0) == (AttemptState.VOIDED, AttemptState.VOIDED)
-    assert servers.charged() == [{}, {}]
-    servers.agree()
+    mended(servers, {}, (0, 0))
+    assert servers.states(0) == (AttemptState.VOIDED,) * 2
     # The version goes on with another attempt.
     servers.attempt(1)
-    assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
-    servers.agree()
+    mended(servers, {ANN: 1, BEN: 1}, (1, 1))
 
 
 @OF_EITHER
-def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_operators(
-    servers: Servers, role: Role
-) -> None:
+def test_what_one_countersigned_alone_waits_for_operators(servers: Servers, role: Role) -> None:
     servers.attempt(0)
     backup = servers.copy(role)
     # Cut before either noisy share: both are bound, neither is done.
@@ -146,11 +172,9 @@ def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_ope
     allow(*SERVERS, attempt=0)
     assert all(isinstance(error, NeedsOperators) for error in servers.mend())
     allow(*SERVERS)
-    assert servers.mend() == [Remedy.NOTHING] * 2
+    mended(servers, {ANN: 2, BEN: 2}, (1, 1))
     states = dict(zip(SERVERS, servers.states(1), strict=True))
     assert states == {other(role): AttemptState.WRITTEN_OFF, role: AttemptState.LEARNED}
-    assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
-    servers.agree()
     # Released again, the version costs those who may have left twice a second release.
     servers.attempt(2, valid=(BEN, CLEO))
     assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
@@ -159,27 +183,10 @@ def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_ope
 
 
 @OF_EITHER
-def test_with_its_journal_a_server_learns_before_it_meets(servers: Servers, role: Role) -> None:
-    servers.attempt(0)
-    backup = servers.copy(role)
-    for number in (1, 2):
-        servers.attempt(number)
-    servers.put_back(role, backup)
-    assert servers.charged() == [{ANN: 3, BEN: 3}] * 2
-    # The model went back too: it is taken from the other, on the own signature.
-    assert sorted(servers.versions()) == [1, 3]
-    assert {each.remedy for each in servers.meet()} == {Remedy.SERVE, Remedy.CATCH_UP}
-    assert servers.mend() == [Remedy.NOTHING] * 2
-    assert servers.versions() == (3, 3)
-    servers.attempt(3)
-    servers.agree()
-
-
-@OF_EITHER
-@pytest.mark.parametrize("kept", ["model", "nothing"])
-def test_without_its_journal_it_learns_from_the_other_what_it_had_signed(
-    servers: Servers, role: Role, kept: str
-) -> None:
+@pytest.mark.parametrize(
+    "kept", ["journal", "model", "nothing", "what was signed before a renewal"]
+)
+def test_who_was_put_back_learns_what_it_signed(servers: Servers, role: Role, kept: str) -> None:
     """The ledger noticed nothing once, and the next charges stood beside three lost ones."""
     servers.attempt(0)
     backup = servers.copy(role)
@@ -189,15 +196,20 @@ def test_without_its_journal_it_learns_from_the_other_what_it_had_signed(
         servers.attempt(number, valid=(ANN, CLEO))
     if kept == "model":
         shutil.copy(servers.folder / role.value / MODEL_FILE, backup / MODEL_FILE)
-    servers.put_back(role, backup, journal=True)
-    assert servers.charged()[SERVERS.index(role)] == {ANN: 1, BEN: 1}
-    assert servers.mend() == [Remedy.NOTHING] * 2
-    assert servers.charged() == [{ANN: 3, BEN: 1, CLEO: 2}] * 2
-    assert servers.versions() == (3, 3)
+    elif "renewal" in kept:
+        as_signed_earlier(servers, role)
+    servers.put_back(role, backup, journal=kept != "journal")
+    everything = {ANN: 3, BEN: 1, CLEO: 2}
+    known = everything if kept == "journal" else {ANN: 1, BEN: 1}
+    assert servers.charged()[SERVERS.index(role)] == known
+    if kept == "journal":
+        # The model went back too: it is taken from the other, on the own signature.
+        assert sorted(servers.versions()) == [1, 3]
+        assert {each.remedy for each in servers.meet()} == {Remedy.SERVE, Remedy.CATCH_UP}
+    mended(servers, everything, (3, 3))
     # Number 1 was voided: forgotten, and learned again as that.
     (voided,) = servers.sessions[role].store.ledger.facts(1)[:1]
     assert voided == Fact(version=1, attempt=1, voided=True)
-    servers.agree()
     # No number is used twice, whoever forgot it.
     assert all(session.progress.next_attempt >= 4 for session in servers.sessions.values())
     servers.attempt(4)
@@ -207,16 +219,11 @@ def test_without_its_journal_it_learns_from_the_other_what_it_had_signed(
 @OF_EITHER
 def test_a_model_that_one_server_has_again_is_waited_for(servers: Servers, role: Role) -> None:
     """Both were put back: nobody has to restore anything, and the next look finds it."""
-    backups = {each: servers.copy(each) for each in SERVERS}
-    servers.attempt(0)
-    servers.attempt(1)
-    lost = servers.sessions[A].model_store.theta()
-    for each, backup in backups.items():
-        servers.put_back(each, backup, journal=True)
+    _, lost = forgotten(servers, 2)
     servers.sessions[role].model_store.put(2, lost)
     errors = servers.mend()
-    assert all(isinstance(error, PeerUnavailable) for error in errors)
-    assert any("waits for an owner to give it" in str(error) for error in errors)
+    assert {type(error) for error in errors} == {PeerUnavailable}
+    assert "waits for an owner to give it" in str(errors)
     servers.sessions[other(role)].model_store.put(2, lost)
     assert servers.mend() == [Remedy.NOTHING] * 2
 
@@ -290,3 +297,280 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     assert isinstance(at_b, PeerViolation)
     assert "don't belong together" in str(at_b)
     assert servers.versions() == (2, 1)
+
+
+# --- attempts that both have forgotten, and that an owner or the dealer knows --------------------
+
+EACH_ONCE = {ANN: 1, BEN: 1, CLEO: 1}
+
+
+def settle(servers: Servers, cuts: Cuts = (None, None)) -> list[Any]:
+    """A link's beginning: meet, then charge what nobody but others remembers."""
+
+    def play(session: Session, own: Aggregator) -> None:
+        meet(session, own.link)
+        charge_unknown(session, own)
+
+    return servers.on_a_link(play, cuts)
+
+
+def forgotten(servers: Servers, attempts: int) -> tuple[dict[Role, Path], Any]:
+    """So many, then both databases and journals are put back: copies of these, and the model."""
+    backups = {role: servers.copy(role) for role in SERVERS}
+    for number in range(attempts):
+        servers.attempt(number)
+    model = servers.sessions[A].model_store.theta()
+    for role in SERVERS:
+        servers.put_back(role, backups[role], journal=True)
+    return backups, model
+
+
+def hear(servers: Servers, attempt: int) -> None:
+    """As from the dealer, which tells both servers its number."""
+    for role in SERVERS:
+        servers.sessions[role].store.attempts.hear(attempt)
+
+
+def attempts_of(servers: Servers, version: int) -> list[list[int]]:
+    ledgers = [servers.sessions[role].store.ledger for role in SERVERS]
+    return [[fact.attempt for fact in ledger.facts(version)] for ledger in ledgers]
+
+
+def for_ann(
+    servers: Servers, kind: Any, attempt: int, role: Role = A, pen: Any = None, **more: Any
+) -> pb.Signed:
+    """What ``role`` signed for her in version 0, with its pen of today unless another is given."""
+    names: Any = {"task_digest": servers.task.digest.value, "client": ANN.name, "version": 0}
+    pen = pen or signatures(servers.task.digest, role).signer
+    return sign_body(pen, role, kind(**names, attempt=attempt, **more))
+
+
+def opening(servers: Servers, role: Role, attempt: int) -> bytes:
+    return for_ann(servers, pb.OpeningBody, attempt, role).SerializeToString()
+
+
+def test_what_the_dealer_alone_remembers_charges_all(servers: Servers) -> None:
+    backups, _ = forgotten(servers, 1)
+    assert servers.charged() == [{}, {}]
+    hear(servers, 0)
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [EACH_ONCE] * 2
+    assert servers.states(0) == (AttemptState.LEARNED,) * 2
+    servers.agree()
+    # A second release of this version is one more for each, and the operators' affair.
+    for role in SERVERS:
+        session = servers.sessions[role]
+        assert session.store.ledger.charges_in(0).get(CLEO, 0) == 1
+        assert session.progress.next_attempt == session.store.attempts.next_number() == 1
+        assert "left already" in doubt(session.store, servers.task, 1, 0)
+    # Once is enough.
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [EACH_ONCE] * 2
+    # Nor does it get lost again with the database alone.
+    for role in SERVERS:
+        servers.put_back(role, backups[role])
+    assert servers.charged() == [EACH_ONCE] * 2
+
+
+def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None:
+    forgotten(servers, 2)
+    for role in SERVERS:
+        hear_of(servers.sessions[role], ANN, opening(servers, role, 1))
+    assert settle(servers) == [None, None]
+    # Nobody knows any more whether the two were of one version.
+    assert attempts_of(servers, 0) == [[0, 1]] * 2
+    assert servers.charged() == [EACH_ONCE] * 2
+    assert servers.sessions[A].store.ledger.re_releases()[CLEO] == {1: 1}
+    servers.agree()
+
+
+@pytest.mark.parametrize("at_a", range(8))
+@pytest.mark.parametrize("at_b", [None, 3])
+def test_a_cut_leaves_one_entry_an_attempt(servers: Servers, at_a: int, at_b: int | None) -> None:
+    forgotten(servers, 2)
+    hear(servers, 1)
+    settle(servers, (at_a, at_b))
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [EACH_ONCE] * 2
+    servers.agree()
+    urls = [f"sqlite:///{servers.folder / role.value / 'state.db'}" for role in SERVERS]
+    assert compare_ledgers(*urls) == ()
+    assert attempts_of(servers, 0) == [[0, 1]] * 2
+
+
+@OF_EITHER
+@pytest.mark.parametrize("first", [0, 1])
+def test_who_dies_before_its_entry_takes_it_over(servers: Servers, role: Role, first: int) -> None:
+    """Where its version is over no other rule helps: this server has heard of the attempt."""
+    _, model = forgotten(servers, 1)
+    for each in SERVERS:
+        # From an owner.
+        servers.sessions[each].model_store.put(1, model)
+    hear(servers, 1)
+    store: Any = servers.sessions[role].store
+    charge, calls = store.attempts.charge_unknown, iter(range(first + 1))
+
+    def dies(fact: Fact) -> None:
+        if next(calls) == first:
+            raise StorageFailure("killed")
+        charge(fact)
+
+    store.attempts.charge_unknown = dies
+    settle(servers)
+    assert servers.charged()[0] != servers.charged()[1]
+    store.attempts.charge_unknown = charge
+    assert settle(servers) == [None, None]
+    assert (attempts_of(servers, 0), attempts_of(servers, 1)) == ([[0]] * 2, [[1]] * 2)
+    servers.agree()
+
+
+def test_an_opening_of_another_server_or_owner_names_no_attempt(servers: Servers) -> None:
+    for shown, client in ((opening(servers, B, 5), ANN), (opening(servers, A, 5), BEN)):
+        with pytest.raises(PeerViolation):
+            hear_of(servers.sessions[A], client, shown)
+    assert servers.sessions[A].store.attempts.next_number() == 0
+    assert check_opening(verifier(), A, opening(servers, A, 5)).attempt == 5
+
+
+@OF_EITHER
+def test_what_one_server_alone_says_charges_nobody(servers: Servers, role: Role) -> None:
+    """It may have heard it from an owner, or have made it up: a thousand attempts."""
+    servers.attempt(0)
+    before = servers.charged()
+    liar, honest = (servers.sessions[each].store for each in (role, other(role)))
+    liar.attempts.hear(999)
+    for error in settle(servers):
+        assert isinstance(error, NeedsOperators)
+        assert error.permission is Permission.CLAIMED
+        assert "attempts 1 to 999" in str(error)
+    assert servers.charged() == before
+    # One operator's word isn't enough, nor that for fewer attempts.
+    liar.versions.allow(Permission.CLAIMED, 1, 999)
+    honest.versions.allow(Permission.CLAIMED, 1, 3)
+    assert all(isinstance(each, NeedsOperators) for each in settle(servers))
+    assert servers.charged() == before
+    # What the dealer or an owner tells the other server too is charged, without a word.
+    honest.attempts.hear(999)
+    model = servers.sessions[other(role)].model_store.current.digest
+    honest.attempts.begin(998, 1, 3, model)
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+
+
+def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Servers) -> None:
+    """By what operators call; whatever a server claims between their look and their word."""
+    servers.attempt(0)
+    servers.sessions[A].store.attempts.hear(7)
+    offices = {role: OperationService(servers.sessions[role]) for role in SERVERS}
+    for reached in (3, 6, 9):
+        assert all(isinstance(each, NeedsOperators) for each in settle(servers))
+        assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
+        offices[A]._allow(Permission.CLAIMED, 1)
+        assert offices[B]._allow(Permission.CLAIMED, 1) == reached
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+    servers.agree()
+    # A version's other attempts take a word each time: it doesn't add up.
+    assert [offices[B]._allow(Permission.ATTEMPTS, 1) for _ in range(2)] == [10, 10]
+
+
+@OF_EITHER
+def test_no_number_is_evidence(
+    servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one link it has used a thousand attempts, at the next it has forgotten them."""
+    servers.attempt(0)
+    before = servers.charged()
+    monkeypatch.setattr(servers.sessions[role].store.attempts, "unused_here", lambda: 1000)
+    assert settle(servers) == [None, None]
+    monkeypatch.undo()
+    settle(servers)
+    assert servers.charged() == before
+    assert servers.sessions[other(role)].store.attempts.next_number() == 1
+
+
+# --- what was signed before a certificate was renewed --------------------------------------------
+
+
+@pytest.fixture
+def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(make_task(8), tmp_path)
+    yield made
+    made.close()
+
+
+def earlier_pen(role: Role) -> CertificateSigner:
+    """This role's pen before its certificate was renewed."""
+    return CertificateSigner(earlier_identity(Principal.service(role)))
+
+
+def as_signed_earlier(servers: Servers, loser: Role) -> None:
+    """What the other server keeps of ``loser`` was signed before its certificate was renewed."""
+    holder = B if loser is A else A
+    old = ServerSignatures(servers.task.digest, loser, earlier_pen(loser), verifier())
+    now = signatures(servers.task.digest, holder)
+
+    def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
+        return old.sign(kind, now.check(loser, kind, SignedMessage.from_json(kept), body)).to_json()
+
+    path = servers.folder / holder.value / "state.db"
+    servers.sessions[holder].store.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        for table, key, column, kind, body in (
+            ("attempt", "attempt", "their_head", SignedKind.HEAD, HeadBody),
+            ("version", "version", "model_seal", SignedKind.MODEL, ModelBody),
+        ):
+            query = f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL"
+            for number, kept in database.execute(query).fetchall():
+                database.execute(
+                    f"UPDATE {table} SET {column} = ? WHERE {key} = ?",
+                    (again(kept, kind, body), number),
+                )
+    seal = servers.folder / holder.value / "model.seal"
+    if seal.exists():
+        seal.write_bytes(again(seal.read_bytes(), SignedKind.MODEL, ModelBody))
+    servers.open(holder)
+
+
+def test_a_signature_of_now_needs_a_certificate_of_now(servers: Servers) -> None:
+    old = ServerSignatures(servers.task.digest, B, earlier_pen(B), verifier())
+    body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
+    signed = old.sign(SignedKind.MODEL, body)
+    with pytest.raises(PeerUnavailable, match="expired"):
+        signatures(servers.task.digest, A).check(B, SignedKind.MODEL, signed, ModelBody)
+    for reader, how in ((A, {"kept": True}), (B, {})):
+        eye = signatures(servers.task.digest, reader)
+        assert eye.check(B, SignedKind.MODEL, signed, ModelBody, **how) == body
+
+
+def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, pb.Signed]:
+    """A statement and an opening of server A from before it lost everything."""
+    model = servers.sessions[A].model_store.current.digest.value
+    more: Any = {"model_digest": model, "charged": [2]}
+    statement = for_ann(servers, pb.StatementBody, 5, pen=pen, **more)
+    return statement, for_ann(servers, pb.OpeningBody, 6, pen=pen)
+
+
+def test_an_owners_old_statement_and_opening_count(servers: Servers) -> None:
+    session = servers.sessions[A]
+    statement, opening = shown_by_ann(servers, earlier_pen(A))
+    body = remember(session, ANN, statement.SerializeToString())
+    assert body is not None
+    assert session.store.attempts.next_number() == body.attempt + 1 == 6
+    hear_of(session, ANN, opening.SerializeToString())
+    assert session.store.attempts.next_number() == 7
+    assert session.store.ledger.participations() == {ANN: 2}
+
+
+def test_a_revoked_certificates_statements_are_not_believed_and_keep_nobody_out(
+    servers: Servers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever stole the key can sign anything; its honest owners must still get on."""
+    stolen, current = earlier_identity(Principal.service(A)), identity(Principal.service(A))
+    eye = CertificateVerifier(replace(current, revocations=revoke(stolen, folder=tmp_path)))
+    session = replace(servers.sessions[A], verifier=eye)
+    statement, opening = shown_by_ann(servers, CertificateSigner(stolen))
+    said = pb.StatementBody.FromString(statement_of(session, ANN, statement, opening).body)
+    assert list(said.charged) == []
+    assert session.store.attempts.next_number() == 0
+    assert "isn't believed" in caplog.text

@@ -94,9 +94,7 @@ def test_what_is_drawn_fits_the_discrete_gaussian(deviation: float) -> None:
 
 
 @pytest.mark.parametrize("deviation", [0.7, 20.5, 1024.0])
-def test_deciding_exactly_changes_nothing(
-    deviation: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deciding_exactly_is_the_same(deviation: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The float64 path against decimals, proposal by proposal."""
     usual = DiscreteGaussian(deviation, seeded()).draw(2_000)
     monkeypatch.setattr(noise, "MARGIN", 2.0)

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.rig.aggregators import aggregator, link_over
@@ -63,14 +64,18 @@ def aggregator_of(store: Store, task: Task = TASK, **given: Any) -> Aggregator:
     return aggregator(task, Role.SERVER_A, **parts | given)
 
 
-def prepare(store: Store, number: int, *clients: ClientId) -> None:
+def play(store: Store, number: int, *clients: ClientId, end: str = "done") -> None:
+    if end == "learned":
+        names = tuple(client.name for client in clients)
+        lost = Fact(version=number, attempt=number, voided=False, clients=names)
+        store.attempts.learn([lost])
+        return
     store.attempts.begin(number, number, len(clients), MODEL)
     store.attempts.prepare(number, clients, VALID_SET, {}, bytes(64))
-
-
-def play(store: Store, number: int, *clients: ClientId) -> None:
-    prepare(store, number, *clients)
-    store.attempts.finish(number, MODEL)
+    if end == "done":
+        store.attempts.finish(number, MODEL)
+    else:
+        store.attempts.write_off(number)
 
 
 def test_a_limit_that_is_met_exactly_isnt_passed() -> None:
@@ -94,12 +99,8 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(store: Store, last: 
         assert server.within_budget(RATES, number) == (OFTEN, SELDOM, NEW), number
         if last == "done" or number < cap - 1:
             play(store, number, OFTEN, SELDOM)
-        elif last == "written off":
-            prepare(store, number, OFTEN)
-            store.attempts.write_off(number)
         else:
-            lost = Fact(version=number, attempt=number, voided=False, clients=(OFTEN.name,))
-            store.attempts.learn([lost])
+            play(store, number, OFTEN, end=last)
     # Seldom-sampled records have spent less with as many participations; asking changes nothing.
     for _ in range(2):
         assert server.within_budget(RATES, cap) == (SELDOM, NEW)
@@ -148,8 +149,7 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
 def test_a_version_released_again_is_charged_before_the_release(store: Store) -> None:
     once, twice = upgraded(0.2, {0: 1}), upgraded(0.2, {1: 1})
     assert once < twice
-    prepare(store, 0, OFTEN)
-    store.attempts.write_off(0)
+    play(store, 0, OFTEN, end="written off")
     for limit, within in ((twice * 1.001, True), (twice * 0.999, False)):
         task = limited(limit)
         server = aggregator_of(store, task, cap=PrivacyCap(task, AtOnce()))
@@ -191,26 +191,28 @@ def test_more_charges_than_rounds_are_judged_by_epsilon_alone() -> None:
     assert [tight.admits(0.2, n, {}, 0) for n in (3, 4)] == [True, False]
 
 
-class Accounts(list[float]):
-    """Stands for the accountant, by which each may twice: the rates that it was asked for."""
+@pytest.fixture
+def accountant(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """By which each may twice; fails at the rate ``fails_at``."""
 
-    fails_at = -1.0
-
-    def __call__(self, *, record_rate: float, counts: Mapping[int, int], **_: Any) -> float:
-        self.append(record_rate)
-        if record_rate == self.fails_at:
+    def account(*, record_rate: float, counts: Mapping[int, int], **_: Any) -> float:
+        if record_rate == found.fails_at:
             raise ZeroDivisionError("deep in a library")
         return LIMIT * sum(counts.values()) / 2
 
-
-@pytest.fixture
-def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    accounts = Accounts()
-    monkeypatch.setattr(exact, "record_epsilon", accounts)
-    return accounts
+    found = Mock(side_effect=account)
+    monkeypatch.setattr(exact, "record_epsilon", found)
+    return found
 
 
-def test_a_round_asks_for_no_account(store: Store, accounts: Accounts) -> None:
+def rates_of(accountant: Mock) -> set[float]:
+    """That it was asked for since the last look."""
+    rates = {call.kwargs["record_rate"] for call in accountant.call_args_list}
+    accountant.reset_mock()
+    return rates
+
+
+def test_a_round_asks_for_no_account(store: Store, accountant: Mock) -> None:
     """They are computed where clients enrol; a new rate took 9 to 16 s of everybody's round."""
     roster = roster_of({OFTEN: 0.2, SELDOM: 0.2 / 64, NEW: 0.1})
     register = Register(TASK, store)
@@ -219,31 +221,29 @@ def test_a_round_asks_for_no_account(store: Store, accounts: Accounts) -> None:
     register.freeze(register.roster())
     # A server that starts again has its accounts before the next round.
     again = Register(TASK, store)
-    assert set(accounts) == {0.2, 0.2 / 64, 0.1}
-    accounts.clear()
+    assert rates_of(accountant) == {0.2, 0.2 / 64, 0.1}
     again.prepare_accounts()
-    assert set(accounts) == {0.2, 0.2 / 64, 0.1}
-    accounts.clear()
+    assert rates_of(accountant) == {0.2, 0.2 / 64, 0.1}
     assert again.cap.admits(0.1, 0, {}, 0)
     server = aggregator_of(store, roster=roster, cap=register.cap)
     for number in range(4):
         server.within_budget(roster, number)
         play(store, number, *roster)
     assert server.within_budget(roster, 4) == ()
-    assert accounts == []
+    assert rates_of(accountant) == set()
 
 
 def test_an_account_that_fails_costs_its_client_alone(
-    store: Store, accounts: Accounts, caplog: pytest.LogCaptureFixture
+    store: Store, accountant: Mock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where it claims the rate, or on a roster from before the grid."""
-    accounts.fails_at = 0.1
+    accountant.fails_at = 0.1
     register = Register(TASK, store)
     with pytest.raises(Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"):
         register.enrol(Enrolment(SELDOM, 100, 0.1))
     register.enrol(Enrolment(OFTEN, 100, 0.2))
     assert list(register.roster()) == [OFTEN]
-    accounts.fails_at = 0.02
+    accountant.fails_at = 0.02
     server = aggregator_of(store)
     for number in range(2):
         play(store, number, OFTEN, SELDOM)

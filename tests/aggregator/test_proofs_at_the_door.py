@@ -40,6 +40,12 @@ TWO = ClientId("ward-2")
 MODEL, OTHER = Digest(b"\2" * 32), Digest(b"o" * 32)
 
 
+def opening_of(inbox: Inbox, client: ClientId = ONE, attempt: int = 3) -> tuple[Digest, Role]:
+    stated = inbox.proof_opening(attempt, client)
+    assert stated is not None
+    return stated
+
+
 @dataclass(frozen=True)
 class Doors:
     """Both servers' inboxes, open for attempt 3; one of them holds ONE's seed."""
@@ -59,9 +65,7 @@ class Doors:
 
     def stated(self) -> ForProof:
         """What an owner has from both."""
-        of_a, of_b = (self.inboxes[role].proof_opening(3, ONE) for role in SERVERS)
-        assert of_a is not None
-        assert of_b is not None
+        of_a, of_b = (opening_of(self.inboxes[role]) for role in SERVERS)
         assert of_a[1] is of_b[1]
         return ForProof((of_a[0], of_b[0]), of_a[1])
 
@@ -106,13 +110,10 @@ def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(doors: Door
     words = words_of(body)
     assert len(kept.read_bytes()) == len(words) + 16 == 8 * SHAPE.body_words + 16
     assert words[:64] not in kept.read_bytes()
-    at_seed, at_body = (doors.inboxes[part.role].close()[ONE] for part in (seed, body))
-    assert at_seed == seed
-    assert isinstance(at_body, ProofSubmission)
-    assert isinstance(at_body.body, SpooledBody)
-    assert (at_body.header, body_of(at_body)) == (body.header, body_of(body))
-    one, another = (describe({ONE: each}) for each in (at_seed, at_body))
-    assert one == another
+    held: list[Any] = [doors.inboxes[part.role].close()[ONE] for part in (seed, body)]
+    assert (held[0], type(held[1].body)) == (seed, SpooledBody)
+    assert (held[1].header, body_of(held[1])) == (body.header, body_of(body))
+    assert describe({ONE: held[0]}) == describe({ONE: held[1]})
 
 
 def test_a_header_is_refused_by_the_server_whose_opening_it_lacks(doors: Doors) -> None:
@@ -144,15 +145,10 @@ def test_an_opening_is_stated_for_the_open_attempt_and_its_cohort_alone(doors: D
     inbox = doors.inboxes[Role.SERVER_A]
     assert inbox.proof_opening(2, ONE) is None
     assert inbox.proof_opening(3, ClientId("stranger")) is None
-    first, second = inbox.proof_opening(3, ONE), inbox.proof_opening(3, TWO)
-    assert first is not None
-    assert second is not None
-    assert first[0] == second[0]
-    assert {first[1], second[1]} == set(SERVERS)
+    first, second = opening_of(inbox), opening_of(inbox, TWO)
+    assert (first[0], {first[1], second[1]}) == (second[0], set(SERVERS))
     doors.open(Role.SERVER_A, attempt=4)
-    fresh = inbox.proof_opening(4, ONE)
-    assert fresh is not None
-    assert fresh[0] != first[0]
+    assert opening_of(inbox, attempt=4)[0] != first[0]
     inbox.close()
     assert inbox.proof_opening(4, ONE) is None
 
@@ -163,9 +159,7 @@ def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(doors
     for part in doors.pair(swapped):
         says = "the server that gets this client's body"
         doors.refuses(part, Rejection.MALFORMED, says)
-    seed, _ = doors.pair()
-    assert seed.seed is not None
-    assert seed.salt is not None
+    seed: Any = doors.pair()[0]
     foreign = commit(other(doors.holder), seed.header.ctx, seed.salt, seed.seed)
     for commitment in (foreign, OTHER):
         sent = replace(seed, header=signed(seed.header, commitment=commitment))
@@ -186,12 +180,10 @@ def test_headers_of_another_check_are_none_of_this_ones(doors: Doors, tmp_path: 
     dealt = pair_of(TASK, ONE)
     for each in dealt:
         doors.refuses(each, Rejection.MALFORMED, "validation = 'proof'")
-    seed, body = doors.pair()
-    for part in (seed, body):
-        for header in (
-            replace(part.header, signature=dealt[0].header.signature),
-            rig.resigned(part.header, signer(TWO)),
-        ):
+    seed, _ = pair = doors.pair()
+    for part in pair:
+        foreign = replace(part.header, signature=dealt[0].header.signature)
+        for header in (foreign, rig.resigned(part.header, signer(TWO))):
             doors.refuses(replace(part, header=header), Rejection.BAD_SIGNATURE)
     # And a proof at a task that has a dealer.
     task = task_with({}, D)
@@ -225,11 +217,9 @@ def test_parts_of_two_submissions_make_none(doors: Doors, place: int) -> None:
     for numbers in product((0, 1), repeat=len(PARTS[place])):
         whose = dict(zip(PARTS[place], numbers, strict=True))
         sent = mixed(tales, place, whose)
-        inbox = doors.inboxes[sent.role]
+        inbox: Any = doors.inboxes[sent.role]
         doors.open(sent.role)
-        opened = inbox._round
-        assert opened is not None
-        opened.opening = sent.header.openings[SERVERS.index(sent.role)]
+        inbox._round.opening = sent.header.openings[SERVERS.index(sent.role)]
         if len(set(numbers)) == 1:
             doors.send(sent)
             assert isinstance(inbox.close()[ONE], ProofSubmission)

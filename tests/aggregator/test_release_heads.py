@@ -212,9 +212,7 @@ WAY: list[tuple[Callable[..., Any], type, type]] = [
 
 
 @pytest.mark.parametrize(("step", "takes", "makes"), WAY, ids=lambda each: each.__name__)
-def test_a_step_takes_what_the_last_one_made(
-    step: Callable[..., Any], takes: type, makes: type
-) -> None:
+def test_a_step_takes_the_last_ones(step: Callable[..., Any], takes: type, makes: type) -> None:
     # The release names the store for its checker alone: the store is built on rounds.
     hints = get_type_hints(step, localns={"Store": Store})
     assert hints.pop("return") is makes

@@ -1,7 +1,13 @@
-"""What a power cut may not take: on the disk before the call returns, file and folder."""
+"""What a power cut may not take: on the disk before the call returns, file and folder.
 
+The coin keys there: one for all tasks, until a task's operators want new coins for it.
+"""
+
+import asyncio
 import os
+import re
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -9,31 +15,34 @@ import pytest
 from tests.rig.submissions import ONE, pair_of
 from tests.rig.tasks import task_with
 
+from precad.aggregator.rpc.process import open_session
+from precad.aggregator.settings import ServerBSettings
+from precad.cli.local_deployment import task_to_toml
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common import files
+from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identity.credentials import COIN_FILE, read_coin_key, replace_coin_key
+from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.model import save_model
 
 TASK = task_with({})
 
 
+@dataclass
 class Disk:
     """Notes what is synced, by i-node, and what the file held at that moment."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.synced: dict[int, int] = {}
-        self.folders: set[int] = set()
-        original = os.fsync
+    synced: dict[int, int] = field(default_factory=dict)
+    folders: set[int] = field(default_factory=set)
 
-        def fsync(descriptor: int) -> None:
-            status = os.fstat(descriptor)
-            if stat.S_ISDIR(status.st_mode):
-                self.folders.add(status.st_ino)
-            else:
-                self.synced[status.st_ino] = status.st_size
-            original(descriptor)
-
-        patch.setattr(os, "fsync", fsync)
+    def fsync(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            self.folders.add(status.st_ino)
+        else:
+            self.synced[status.st_ino] = status.st_size
 
     def has(self, path: Path, *, new: bool = True) -> bool:
         """Whether all of ``path``, and its name in the folder if it is new, survive a power cut."""
@@ -44,7 +53,9 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
+    noted = Disk()
+    monkeypatch.setattr(os, "fsync", noted.fsync)
+    return noted
 
 
 def names(folder: Path) -> set[str]:
@@ -52,39 +63,29 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> None:
-    path = tmp_path / "file"
+    path, first = tmp_path / "file", tmp_path / "first"
     for content in (b"one", b"another"):
         files.write_file(path, content)
         assert (path.read_bytes(), disk.has(path)) == (content, True)
-    first = tmp_path / "first"
     files.write_file(first, b"first", replace=False)
     with pytest.raises(FileExistsError):
         files.write_file(first, b"second", replace=False)
     assert (first.read_bytes(), disk.has(first)) == (b"first", True)
-    assert names(tmp_path) == {"file", "first"}
-
-
-def test_several_files_are_on_the_disk_and_their_folder_once(disk: Disk, tmp_path: Path) -> None:
-    (tmp_path / "b").write_bytes(b"older and longer")
-    wanted = {"a": b"one", "b": b"two"}
+    wanted = {"file": b"1", "first": b"2", "third": b"three"}
     files.write_files(tmp_path, wanted)
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == wanted
     assert all(disk.has(entry) for entry in tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_a_file_has_its_mode_whatever_the_umask(tmp_path: Path, mode: int) -> None:
+    # Whatever the umask.
     before = os.umask(0o277)
     try:
-        files.write_file(tmp_path / "file", b"", mode=mode)
+        for mode in (0o600, 0o644):
+            files.write_file(path, b"", mode=mode)
+            assert stat.S_IMODE(path.stat().st_mode) == mode
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def test_a_failure_leaves_the_old_file_and_no_draft_and_a_crashs_drafts_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     files.write_file(path, b"old")
     for name in (".file.abc.part", ".other.abc.part"):
@@ -111,11 +112,6 @@ def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_model_is_on_the_disk_when_it_counts_as_kept(disk: Disk, tmp_path: Path) -> None:
-    save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
-    assert disk.has(tmp_path / "model.safetensors")
-
-
 def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
     disk: Disk, tmp_path: Path
 ) -> None:
@@ -129,5 +125,123 @@ def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
 def test_update_and_pair_are_on_the_disk_before_any_is_sent(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "pending.bin"
     Pending(TASK, ONE, path).keep(2, np.arange(8), pair_of(TASK), 0)
-    assert disk.has(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (disk.has(path), stat.S_IMODE(path.stat().st_mode)) == (True, 0o600)
+    # Nor does a model count as kept before.
+    save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
+    assert disk.has(tmp_path / "model.safetensors")
+
+
+# --- the coin keys on disk -----------------------------------------------------------------------
+
+WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Path:
+    (tmp_path / "keys").mkdir()
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    (tmp_path / "journal").mkdir()
+    return tmp_path / "journal"
+
+
+def test_tasks_share_the_first_key_until_one_has_new_coins(identity: Path, journal: Path) -> None:
+    """Also where both have one journal's folder, one after the other."""
+
+    def keys() -> list[Secret]:
+        return [read_coin_key(identity, journal, task) for task in (WARDS, CLINICS)]
+
+    first, fresh = keys()[0], Secret.random()
+    assert (len(first), keys()) == (32, [first] * 2)
+    assert [path.name for path in (*identity.iterdir(), *journal.iterdir())] == [COIN_FILE]
+    replace_coin_key(journal, WARDS, fresh)
+    assert keys() == [fresh, first]
+    modes = {path.stat().st_mode & 0o777 for path in (*identity.iterdir(), *journal.iterdir())}
+    assert modes == {0o600}
+
+
+def test_a_key_from_where_it_was_kept_at_first_goes_on(identity: Path, journal: Path) -> None:
+    """An upgrade falls back to no coins that the other server may know."""
+    fresh, newer = Secret.random(), Secret.random()
+    replace_coin_key(identity, WARDS, fresh)
+    assert read_coin_key(identity, journal, WARDS) == fresh
+    # A renewed identity folder has it no more.
+    (identity / f"coin-{WARDS}.key").unlink()
+    assert read_coin_key(identity, journal, WARDS) == fresh
+    replace_coin_key(journal, WARDS, newer)
+    replace_coin_key(identity, WARDS, fresh)
+    assert read_coin_key(identity, journal, WARDS) == newer
+
+
+def test_what_is_no_key_is_refused_with_its_field_and_file(identity: Path, journal: Path) -> None:
+    (identity / COIN_FILE).write_bytes(b"short")
+    with pytest.raises(Misconfiguration, match=rf"identity = .*{COIN_FILE}"):
+        read_coin_key(identity, journal, WARDS)
+    replace_coin_key(journal, WARDS, Secret(b"short"))
+    with pytest.raises(Misconfiguration, match=f"journal = .*coin-{WARDS}.key"):
+        read_coin_key(identity, journal, WARDS)
+    # One that can't be kept says where, and what to do.
+    with pytest.raises(StorageFailure, match="settings' journal, then start this server again"):
+        replace_coin_key(journal / "full", WARDS, Secret.random())
+
+
+def test_a_server_keeps_new_coins_where_a_container_keeps_things(tmp_path: Path) -> None:
+    """Its identity is read-only there, or in memory and gone with the pod."""
+    create_local_keys(tmp_path, [])
+    task = task_with({})
+    (tmp_path / "task.toml").write_text(task_to_toml(task))
+    settings = ServerBSettings(
+        task=tmp_path / "task.toml",
+        identity=tmp_path / "server-b",
+        state=tmp_path / "state",
+        journal=tmp_path / "journal",
+        listen="127.0.0.1:0",
+        dealer="localhost:1",
+    )
+
+    async def opening(*, renewed: bool) -> str:
+        session = open_session(Role.SERVER_B, settings)
+        try:
+            if renewed:
+                session.coin_key.renew()
+            return session.coin_key.opening(task.digest, 0).coin
+        finally:
+            session.store.close()
+
+    def identity() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in settings.identity.iterdir()}
+
+    issued = identity()
+    first, fresh, again = (asyncio.run(opening(renewed=each)) for each in (False, True, False))
+    assert first != fresh == again
+    assert identity() == issued
+
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str) -> None:
+    """And gives it its keys without a way to change them, or a copy that nobody keeps."""
+
+    def text(*place: str) -> str:
+        return CHECKOUT.joinpath(*place).read_text()
+
+    settings = text("deploy", "compose", f"server-{server}.toml")
+    assert '\njournal = "journal"\n' in settings
+    assert '\nidentity = "keys"\n' in settings
+    compose, kit = text("docker-compose.yml"), text("cli", "machines", f"server-{server}.yml")
+    service = compose[compose.index(f"\n  server_{server}:") :].partition("\n\n")[0]
+    journal = f"server-{server}-journal"
+    for part, whole, volume in ((service, compose, journal), (kit, kit, "journal")):
+        assert re.search(rf"^ +- {volume}:/precad/journal$", part, re.MULTILINE)
+        assert re.search(r"^ +- \S+:/precad/keys:ro$", part, re.MULTILINE)
+        assert f"\n  {volume}:\n" in whole[whole.index("\nvolumes:") :] + "\n"
+    kubernetes = text("deploy", "kubernetes", f"server-{server}.yml")
+    claims = kubernetes[kubernetes.index("volumeClaimTemplates:") :]
+    assert "- {name: journal, mountPath: /precad/journal}" in kubernetes
+    assert "metadata: {name: journal}" in claims
+    assert "metadata: {name: keys}" not in claims

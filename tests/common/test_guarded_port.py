@@ -1,11 +1,19 @@
-"""What one caller may take of a port, over real TLS: in calls that nobody serves too."""
+"""What one caller may take of a port, over real TLS: in calls that nobody serves too.
+
+And which of a port's connections end (real sockets, a clock of the test's own); how many begin.
+"""
 
 import asyncio
+import errno
+import logging
+import resource
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -24,7 +32,8 @@ from precad.common.identifiers import Role
 from precad.common.identity import mutual_tls
 from precad.common.identity.mutual_tls import WIRE_VERSION, check_version, open_channel
 from precad.common.identity.party_certificate import Principal
-from precad.common.wire import guarded_port
+from precad.common.wire import connections, guarded_port
+from precad.common.wire.connections import PER_CALLER, SILENT, SILENT_S, Connections
 from precad.common.wire.guarded_port import REFUSED, UNFINISHED, CallRate, GuardedPort
 from precad.common.wire.serving import MAX_REQUEST_BYTES, add_health
 
@@ -87,7 +96,7 @@ def code_of(call: Callable[..., object], *arguments: Any) -> Code:
 
 
 @pytest.mark.parametrize("method", [CHECK, NOBODYS])
-def test_calls_are_counted_when_they_begin_and_not_when_their_message_is_there(
+def test_calls_count_when_they_begin(
     port: Port, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port.start()
@@ -112,35 +121,28 @@ def test_calls_are_counted_when_they_begin_and_not_when_their_message_is_there(
         assert {call.code() for call in calls} == {Code.UNIMPLEMENTED}
 
 
-def test_a_message_that_is_no_message_is_refused_and_fills_no_log(
-    port: Port, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_message_fills_no_log(port: Port, caplog: pytest.LogCaptureFixture) -> None:
     """A trace of each would be gigabytes a day, of any certificate's holder."""
     port.start()
     call = port.streamed()
     for body in (bytes(500_000), b"\xff" * 10):
-        with pytest.raises(grpc.RpcError) as refused:
+        with pytest.raises(grpc.RpcError, match="can't be read") as refused:
             call(iter([body]))
         assert refused.value.code() is Code.INVALID_ARGUMENT
-        assert "can't be read" in str(refused.value.details())
     # Longer than messages may be: the call is over before anybody looks at it.
     for _ in range(3):
         too_long = iter([bytes(MAX_REQUEST_BYTES + 1)])
         assert code_of(call, too_long) is Code.RESOURCE_EXHAUSTED
+    # The caller says that there is none.
+    assert code_of(call, iter(())) is Code.INVALID_ARGUMENT
     assert port.serves()
-    assert "Traceback" not in caplog.text
-    assert "a call failed" not in caplog.text
+    assert not [each for each in ("Traceback", "a call failed") if each in caplog.text]
 
 
-def test_a_message_that_never_comes_ends_its_call(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_call_ends(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_port, "REQUEST_S", 0.1)
     port.start()
-    call = port.streamed()
-    assert code_of(call, port.nothing()) is Code.DEADLINE_EXCEEDED
-    # The same where the caller says that there is none.
-    assert code_of(call, iter(())) is Code.INVALID_ARGUMENT
+    assert code_of(port.streamed(), port.nothing()) is Code.DEADLINE_EXCEEDED
 
 
 @pytest.mark.parametrize("caller", [ONE, OPERATOR])
@@ -230,9 +232,8 @@ def server(called: list[str], *, greets: bool = True) -> Iterator[str]:
     [((), 1, "the caller"), ((NEWER,), WIRE_VERSION + 1, "server B")],
     ids=["before version 2", "newer"],
 )
-def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request(
-    option: Any, said: int, behind: str
-) -> None:
+def test_a_caller_of_another_version_is_refused(option: Any, said: int, behind: str) -> None:
+    """And nothing looks at its request."""
     called: list[str] = []
     with server(called) as address, grpc.insecure_channel(address, option) as channel:
         unary: Any = channel.unary_unary(UNARY)
@@ -241,14 +242,13 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
         for call in (unary.with_call, lambda _, timeout: next(stream(iter(()), timeout=timeout))):
             with pytest.raises(grpc.RpcError) as refused:
                 call(b"x", timeout=WAIT_S)
-            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert refused.value.code() is Code.FAILED_PRECONDITION
             assert refused.value.details() == (
                 f"the caller speaks wire version {said}, server B {WIRE_VERSION}: "
                 f"upgrade precad at {behind}"
             )
         # Whoever watches over processes asks in gRPC's own protocol, from other software.
-        assert health(b"x", timeout=WAIT_S) == b"x"
-    assert called == ["answered"]
+        assert (health(b"x", timeout=WAIT_S), called) == (b"x", ["answered"])
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,7 @@ def test_a_caller_of_another_version_is_refused_and_nothing_looks_at_its_request
     ],
     ids=["an older server B", "an older server A"],
 )
-def test_a_link_to_an_older_server_says_why_it_ends(
-    option: Any, said: str, *, greets: bool
-) -> None:
+def test_a_link_to_an_older_server_says_why(option: Any, said: str, *, greets: bool) -> None:
     with (
         server([], greets=greets) as address,
         grpc.insecure_channel(address, option) as channel,
@@ -272,22 +270,12 @@ def test_a_link_to_an_older_server_says_why_it_ends(
     assert said.format(b, WIRE_VERSION, b) in str(refused.value)
 
 
-def test_the_sentence_names_both_numbers_and_who_must_upgrade() -> None:
-    check_version("the dealer", WIRE_VERSION)
-    for said, where in (
-        (0, "at the dealer"),
-        (1, "at the dealer"),
-        (WIRE_VERSION + 1, "on this side"),
-    ):
-        with pytest.raises(PeerViolation) as refused:
-            check_version("the dealer", said)
-        assert str(refused.value) == (
-            f"the dealer speaks wire version {said or 1}, this side {WIRE_VERSION}: "
-            f"upgrade precad {where}"
-        )
-    # What a stream greets with is a number or nothing.
+def test_what_a_stream_greets_with_is_a_number_or_nothing() -> None:
     greetings = (None, (), [("precad-wire", "7")], [("precad-wire", "x")])
     assert [mutual_tls.greeted_version(each) for each in greetings] == [0, 0, 7, 0]
+    # Who greets with a newer one isn't behind.
+    with pytest.raises(PeerViolation, match=f"{WIRE_VERSION + 1}, this side .* on this side$"):
+        check_version("the dealer", WIRE_VERSION + 1)
 
 
 def test_a_port_that_stopped_looks_at_its_connections_no_more() -> None:
@@ -299,3 +287,178 @@ def test_a_port_that_stopped_looks_at_its_connections_no_more() -> None:
 
     with LoopThread() as loop:
         assert loop.run(life()) == []
+
+
+# --- which of a port's connections end -----------------------------------------------------------
+
+MOST = 16
+
+
+class Listener:
+    """A listening port with connections to it, both ends in this process."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.clock = LeapingClock()
+        self.connections = Connections(MOST, self.clock)
+        self.connections._port = self._listener.getsockname()[1]
+
+    def connect(self, *callers: Principal | None) -> list[socket.socket]:
+        """One connection for each caller, of whom None says nothing."""
+        made = []
+        for caller in callers:
+            ours = self._stack.enter_context(socket.create_connection(self._listener.getsockname()))
+            self._stack.enter_context(self._listener.accept()[0])
+            ours.settimeout(0)
+            made.append(ours)
+            if caller is not None:
+                self.call(ours, caller)
+            # Each is seen in its turn.
+            self.look_after(0.0)
+            self.clock.sleep(0.001)
+        return made
+
+    def call(self, connection: socket.socket, caller: Principal) -> None:
+        """As gRPC shows a call over it."""
+        host, port = connection.getsockname()
+        context: Any = SimpleNamespace(
+            peer=lambda: f"ipv4:{host}:{port}",
+            auth_context=lambda: {"x509_pem_cert": [identity(caller).cert]},
+        )
+        self.connections.called(context)
+
+    def look_after(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+        self.connections.look()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with ExitStack() as stack:
+        yield Listener(stack)
+
+
+def ended(*some: socket.socket) -> list[bool]:
+    """Of each whether the port has closed it."""
+
+    def closed(connection: socket.socket) -> bool:
+        try:
+            return connection.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+    return [closed(each) for each in some]
+
+
+def test_a_callers_oldest_connections_end_and_nobody_elses(listener: Listener) -> None:
+    others = listener.connect(TWO, OPERATOR, TWO, *[OPERATOR] * 5)
+    mine = listener.connect(*[ONE] * (PER_CALLER + 3))
+    listener.connections.look()
+    assert ended(*mine) == [True] * 3 + [False] * PER_CALLER
+    assert not any(ended(*others))
+
+
+def test_of_too_many_silent_connections_the_oldest_end(listener: Listener) -> None:
+    before = listener.connect(ONE)
+    silent = listener.connect(*[None] * (SILENT + 5))
+    listener.connections.look()
+    assert ended(*before, *silent) == [False] + [True] * 5 + [False] * SILENT
+
+
+def test_a_connection_without_a_call_ends_after_a_while(listener: Listener) -> None:
+    silent, caller, late = listener.connect(None, ONE, None)
+    listener.look_after(SILENT_S - 1)
+    assert ended(silent) == [False]
+    # The call comes on the event loop, the look in a thread of its own: it counts before it.
+    listener.call(late, ONE)
+    listener.look_after(2)
+    assert ended(silent, caller, late) == [True, False, False]
+
+
+@pytest.mark.parametrize(("reserved", "places"), [(4, 12), (connections.RESERVED, MOST // 2)])
+def test_many_clients_leave_the_servers_places_and_the_first_stay(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, reserved: int, places: int
+) -> None:
+    """Where there are few, half are the clients': their own server keeps none of them out."""
+    monkeypatch.setattr(connections, "RESERVED", reserved)
+    servers = listener.connect(*[Principal.service(Role.SERVER_A)] * (PER_CALLER + 3))
+    clients = listener.connect(*[Principal.client(f"ward-{n}") for n in range(places + 2)])
+    listener.connections.look()
+    assert ended(*clients) == [False] * places + [True] * 2
+    assert not any(ended(*servers))
+
+
+def test_a_call_before_its_connection_is_seen_counts_and_own_sockets_stay(
+    listener: Listener,
+) -> None:
+    """Links to other ports: the other server's, the dealer's, the database's."""
+    (called,) = listener.connect(ONE)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.create_connection(elsewhere.getsockname()) as own,
+    ):
+        own.settimeout(0)
+        for seconds in (0.0, 10 * SILENT_S):
+            listener.look_after(seconds)
+        assert ended(called, own) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ipv4:127.0.0.1:7301", ("127.0.0.1", 7301)),
+        ("ipv6:%5B::1%5D:7301", ("::1", 7301)),
+        ("ipv6:[2001:db8::7]:1", ("2001:db8::7", 1)),
+        # A port for both kinds of address shows the older kind like this.
+        ("ipv6:%5B::ffff:10.0.0.1%5D:80", ("10.0.0.1", 80)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:80", ("fe80::1", 80)),
+    ],
+)
+def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]) -> None:
+    assert connections._peer(text) == peer
+
+
+def test_the_watch_outlasts_a_lack_of_files(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (silent,) = listener.connect(None)
+    silent.settimeout(WAIT_S)
+    listener.clock.sleep(2 * SILENT_S)
+    listed, failing = connections._sockets, [OSError(errno.EMFILE, "Too many open files")]
+
+    def sockets() -> Iterator[tuple[int, int]]:
+        if failing:
+            raise failing.pop()
+        return listed()
+
+    async def watch() -> None:
+        watching = asyncio.create_task(listener.connections.keep_watch(listener.connections._port))
+        assert await asyncio.to_thread(silent.recv, 1) == b""
+        watching.cancel()
+
+    monkeypatch.setattr(connections, "_sockets", sockets)
+    monkeypatch.setattr(connections, "LOOK_S", connections.SOONEST_S)
+    asyncio.run(watch())
+    assert failing == []
+
+
+@pytest.mark.parametrize(
+    ("hard", "taken"),
+    [
+        *[(1 << 20, 1024 + 2 * 100), (resource.RLIM_INFINITY, 1224), (1000, 500)],
+        # 256 files of its own and two for each client's uploads come first, or for each
+        # connection's where there are fewer.
+        *[(800, 344), (400, 48), (60, 16)],
+    ],
+)
+def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too_few(
+    hard: int, taken: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (512, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, limit: changed.append(limit))
+    with caplog.at_level(logging.WARNING):
+        assert (connections.connections_for(100), changed) == (taken, [(hard, hard)])
+    said = f"may open {taken} are for connections, and it may need 1224"
+    assert (said in caplog.text) == (taken < 1224)

@@ -1,5 +1,8 @@
 """Names and digests are checked where they are made; secrets don't show themselves, and what they
-expand to is independent for every use; errors are the same beyond their process."""
+expand to is independent for every use; errors are the same beyond their process.
+
+Addresses are checked before anything dials them; a proxy's login shows nowhere.
+"""
 
 import copy
 import hmac
@@ -9,19 +12,19 @@ import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from precad.aggregator.settings import ServerASettings
+from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration, MissingPackage, PrecadError, Rejection
 from precad.common.errors import RejectedSubmission as Rejected
 from precad.common.identifiers import ClientId, Digest, Secret
-from precad.common.ring import Keystream, derive, encode_context
-
-
-@pytest.mark.parametrize("name", ["a", "0", "ward-3", "a" * 63, "a--b"])
-def test_good_client_names(name: str) -> None:
-    assert ClientId(name).encoded() == name.encode()
+from precad.common.process_settings import address_fault, proxy_of, split_address
+from precad.common.ring import Keystream, encode_context
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,7 @@ def test_bad_client_names_are_refused(name: Any) -> None:
     with pytest.raises(Misconfiguration) as refused:
         ClientId(name)
     assert (refused.value.field, refused.value.value) == ("client", name)
+    assert ClientId("a--b-" + "3" * 58).encoded() == b"a--b-" + b"3" * 58
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
@@ -67,27 +71,18 @@ class Holder:
 @pytest.mark.parametrize(
     "shown",
     [
-        repr(SECRET),
-        str(SECRET),
-        f"{SECRET}",
-        f"{SECRET!r:>40}",
-        f"{SECRET!s}",
+        *(repr(SECRET), str(SECRET), f"{SECRET}", f"{SECRET!r:>40}", f"{SECRET!s}"),
         "%s %r" % (SECRET, SECRET),  # noqa: UP031 - the old way must hide it too
-        repr([SECRET]),
-        repr(Holder(SECRET)),
-        repr({"k": SECRET}),
+        *(repr([SECRET]), repr(Holder(SECRET)), repr({"k": SECRET})),
     ],
 )
-def test_no_formatting_and_no_log_shows_the_bytes(
-    shown: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_format_and_no_log_shows_it(shown: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         logging.getLogger("t").info("key %s of %r", SECRET, Holder(SECRET))
+    parts = DATA.hex()[:8], repr(DATA)[2:10], str(DATA[0])
     for text in (shown, caplog.messages[0]):
         assert "<Secret of 32 bytes>" in text
-        assert not [
-            each for each in (DATA.hex()[:8], repr(DATA)[2:10], str(DATA[0])) if each in text
-        ]
+        assert not [each for each in parts if each in text]
 
 
 @pytest.mark.parametrize(
@@ -108,39 +103,103 @@ def test_it_is_never_pickled_copied_written_or_hashed(use: Callable[[], Any], sa
 
 
 def test_equality_is_by_constant_time_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    real = hmac.compare_digest
-
-    def spy(*both: bytes) -> bool:
-        compared.append(both)
-        return real(*both)
-
-    monkeypatch.setattr(hmac, "compare_digest", spy)
-    assert Secret(DATA) == SECRET
-    assert Secret(DATA[::-1]) != SECRET
-    assert len(compared) == 2
+    compare = Mock(wraps=hmac.compare_digest)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert (Secret(DATA) == SECRET, Secret(DATA[::-1]) == SECRET) == (True, False)
+    assert compare.call_count == 2
     assert SECRET != DATA
 
 
-KEY = Secret(bytes(range(32)))
-TINY = 1 << 16
-
-
 def test_reading_in_pieces_is_reading_at_once() -> None:
-    whole = Keystream(KEY, "p").read(3 * TINY + 5)
-    pieces = Keystream(KEY, "p")
-    assert b"".join(pieces.read(n) for n in (1, 15, TINY, 0, 2 * TINY - 11)) == whole
-
-
-def test_derived_keys_are_secrets_bound_to_their_use() -> None:
-    key = derive(KEY, "p", 1)
-    assert len(key) == 32
-    assert key == derive(KEY, "p", 1)
-    assert key != derive(KEY, "p", 2)
-    assert key != KEY
+    sizes = [1, 15, 1 << 16, 0, (1 << 17) - 11]
+    whole, pieces = Keystream(SECRET, "p").read(sum(sizes)), Keystream(SECRET, "p")
+    assert b"".join(map(pieces.read, sizes)) == whole
 
 
 def test_a_number_outside_64_bits_is_an_error_and_never_wraps() -> None:
     for number in (-1, 2**64):
         with pytest.raises(struct.error):
             encode_context("p", number)
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+GOOD = {
+    "127.0.0.1:7301": ("127.0.0.1", 7301),
+    "a.example:1": ("a.example", 1),
+    "server_a:65535": ("server_a", 65535),
+    "xn--mller-kva.example.:7301": ("xn--mller-kva.example.", 7301),
+    "[::1]:7301": ("::1", 7301),
+    "[fe80::1%eth0]:7301": ("fe80::1%eth0", 7301),
+}
+
+
+@pytest.mark.parametrize("address", GOOD)
+def test_a_good_address_is_taken_apart(address: str) -> None:
+    assert (address_fault(address), split_address(address)) == (None, GOOD[address])
+
+
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        *((each, "give host:port") for each in ("", "a", ":7301", "a:", "a:x", "a:123456", "a:٣")),
+        *((each, "give host:port") for each in ("https://a.example:7301", "a:7301/", "a:7301\n")),
+        *((f"a:{port}", "a port is 1 to 65535") for port in (0, 65536, 99999)),
+        *((f"{host}:7301", "[::1]:7301") for host in ("::1", "[]", "[::g]", "[127.0.0.1]")),
+        *((f"{host}:7301", "127.0.0.1:7301") for host in ("300.1.1.1", "1.2.3", "127.0.0.01")),
+        *((f"{host}:7301", "a.example:7301") for host in ("a b", "a..b", "-a", "müller.example")),
+        (f"{'a.' * 130}a:7301", "a.example:7301"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(address: str, remedy: str) -> None:
+    fault = address_fault(address)
+    assert fault is not None
+    assert remedy in fault
+
+
+SETTINGS = """task = "task.toml"\nidentity = "keys"\nstate = "state"
+data = "records.csv"\nclient = "ward-3"
+server_a = "a.example:7301"\nserver_b = "b.example:7302"
+"""
+SERVER = 'task = "t"\nidentity = "k"\nstate = "s"\nlisten = "[::]:0"\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "found"),
+    [
+        (JoinSettings, SETTINGS.replace("7301", "99999"), "server_a = 'a.example:99999': a port "),
+        (ServerASettings, f'{SERVER}server_b = "::1:1"\ndealer = "d:1"', "server_b = '::1:1': g"),
+        (ServerASettings, f'{SERVER}server_b = "b:1"\ndealer = "d:0"\n', "dealer = 'd:0': a port"),
+        (ServerASettings, SERVER.replace(":0", ":70000"), "listen = '[::]:70000': a port is 0"),
+        (JoinSettings, SETTINGS + 'proxy = "socks5://planted:1"', "proxy = '…': give http://host"),
+        (JoinSettings, SETTINGS + 'proxy = "http://u:planted@p"', "proxy = '…': give http://host"),
+        (JoinSettings, SETTINGS + 'tokne = "planted"', "tokne = '…': unknown key"),
+        (JoinSettings, SETTINGS + 'token = ["planted"]', "token = '…'"),
+    ],
+)
+def test_no_secret_is_shown(
+    kind: type[JoinSettings], text: str, found: str, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(Misconfiguration) as refused:
+        kind.load(tmp_path / "settings.toml")
+    assert str(refused.value).startswith(found)
+    assert "planted" not in str(refused.value)
+
+
+def test_a_proxy_of_the_settings_goes_with_the_addresses_that_are_dialled(tmp_path: Path) -> None:
+    text = SETTINGS + 'proxy = "http://user:pl%40nted@proxy.example:3128"\n'
+    # With a mark of their encoding.
+    (tmp_path / "settings.toml").write_text(text, encoding="utf-8-sig")
+    settings = JoinSettings.load(tmp_path / "settings.toml")
+    found = {"a.example:7301": settings.server_a, "b.example:7302": settings.server_b}
+    for plain, address in found.items():
+        proxy = proxy_of(address)
+        assert proxy is not None
+        assert proxy.authorization is not None
+        # RFC 7617: base64 of user:pl@nted.
+        assert proxy.authorization.reveal() == b"Basic dXNlcjpwbEBudGVk"
+        assert (proxy.address, f"{address}", str(address)) == ("proxy.example:3128", plain, plain)
+        shown = repr((proxy, address, settings))
+        assert "nted" not in shown
+        assert "dXNlcj" not in shown

@@ -97,9 +97,7 @@ def test_who_is_silent_or_never_ends_a_request_keeps_nobody_from_reading(
         until(lambda: threading.active_count() <= before + AT_ONCE + 2, "their threads end")
 
 
-def test_who_asks_without_end_gets_what_was_computed_at_a_pace(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_who_asks_without_end_is_answered_at_a_pace(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever reaches the port could take most of a core of a server with 800 a second."""
     asked: list[int] = []
 

@@ -42,9 +42,7 @@ def test_norms_start_at_one_and_biases_at_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(data=strategies.data(), size=strategies.integers(1, 9))
-def test_bytes_come_back_as_the_vector_that_they_were(
-    dtype: Any, data: strategies.DataObject, size: int
-) -> None:
+def test_bytes_come_back_as_the_vector(dtype: Any, data: strategies.DataObject, size: int) -> None:
     width = 8 * np.dtype(dtype).itemsize
     number = strategies.floats(allow_nan=False, allow_infinity=False, width=width)
     theta = np.array(data.draw(strategies.lists(number, min_size=size, max_size=size)), dtype)
@@ -79,19 +77,10 @@ def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: models.Mode
     assert moved[:3].tolist() == [1.0, 1 + 2**-22, -1.0]
 
 
-@pytest.mark.parametrize(
-    ("start", "denominator", "said"),
-    [
-        (3e38, 1e-30, "overflows"),
-        *(
-            (0.0, each, "denominator|finite")
-            for each in (0.0, -1.0, float("nan"), float("inf"), 1e-320)
-        ),
-    ],
-)
-def test_a_step_past_float32_or_by_an_unusable_denominator_is_refused(
-    start: float, denominator: float, said: str
-) -> None:
+@pytest.mark.parametrize("denominator", [0.0, -1.0, float("nan"), float("inf"), 1e-320, 1e-30])
+def test_a_step_past_float32_is_refused(denominator: float) -> None:
+    """And one by an unusable denominator."""
+    start, said = (3e38, "overflows") if denominator == 1e-30 else (0.0, "denominator|finite")
     theta, total = np.full(TASK.dimension, start, np.float32), np.full(TASK.dimension, 2**60)
     with pytest.raises(Misconfiguration, match=said):
         apply_update(theta, total, TASK, denominator)
@@ -101,17 +90,13 @@ def test_a_step_past_float32_or_by_an_unusable_denominator_is_refused(
 def test_a_saved_model_is_read_back(tmp_path: Path, theta: models.ModelVector) -> None:
     path = tmp_path / "model.safetensors"
     digest = save_model(path, TASK, 7, theta)
-    saved = load_model(path, TASK)
+    saved, cut = load_model(path, TASK), load_file(path)
     assert (saved.version, saved.theta.dtype) == (7, theta.dtype)
     assert saved.theta.tobytes() == theta.tobytes()
-    assert (
-        saved.digest == digest == models.model_digest(TASK.digest, 7, TASK.model.parameters, theta)
-    )
+    made = models.model_digest(TASK.digest, 7, TASK.model.parameters, theta)
+    assert saved.digest == digest == made
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
-    cut = load_file(path)
-    assert {name: tensor.shape for name, tensor in cut.items()} == {
-        name: tuple(shape) for name, shape in PARAMETERS
-    }
+    assert {name: list(tensor.shape) for name, tensor in cut.items()} == dict(PARAMETERS)
     assert (np.concatenate([cut[name].ravel() for name, _ in PARAMETERS]) == theta).all()
 
 
@@ -124,9 +109,7 @@ def test_a_saved_model_is_read_back(tmp_path: Path, theta: models.ModelVector) -
         ({"format": "other"}, "isn't a precad-model-1 file"),
     ],
 )
-def test_a_file_that_contradicts_itself_is_refused(
-    tmp_path: Path, changed: dict[str, str], message: str
-) -> None:
+def test_a_file_must_fit_itself(tmp_path: Path, changed: dict[str, str], message: str) -> None:
     path = tmp_path / "m"
     save_model(path, TASK, 7, THETA)
     data = path.read_bytes()
@@ -171,11 +154,9 @@ def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) ->
     task = task_of(parameters=[{"name": "w", "shape": [size]}])
     theta, total = np.zeros(size, np.float32), np.arange(size, dtype=np.int64)
     tracemalloc.start()
-    try:
-        stepped = apply_update(theta, total, task, 2.0)
-        save_model(tmp_path / "model", task, 1, stepped)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    stepped = apply_update(theta, total, task, 2.0)
+    save_model(tmp_path / "model", task, 1, stepped)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert peak < 1.25 * theta.nbytes
     assert (load_model(tmp_path / "model", task).theta == stepped).all()

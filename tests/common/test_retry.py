@@ -2,40 +2,31 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from sqlalchemy.exc import OperationalError
 from tests.rig.clock import LeapingClock, LonelyClock
-from tests.rig.keys import verifier
-from tests.rig.tasks import task_with
 
-from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.wire.calls import call_with_retries
 
 GONE = PeerUnavailable("gone")
 
 
-class Lonely(LonelyClock):
-    """Whose jitter is its longest."""
-
-    def jitter(self) -> float:
-        return 1.5
-
-
 @pytest.fixture
-def lonely() -> Lonely:
-    return Lonely()
+def lonely() -> LonelyClock:
+    """Whose jitter is its longest."""
+    clock: Any = LonelyClock()
+    clock.jitter = lambda: 1.5
+    return cast("LonelyClock", clock)
 
 
 def give_up(retries: Retries) -> None:
@@ -45,7 +36,7 @@ def give_up(retries: Retries) -> None:
         retries.wait(GONE)
 
 
-def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(lonely: Lonely) -> None:
+def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(lonely: LonelyClock) -> None:
     retries = Retries(10, RetryPolicy(1, 3), lonely)
     for _ in range(3):
         retries.wait(GONE)
@@ -58,9 +49,7 @@ def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(lonely: Lonely
 
 
 @pytest.mark.parametrize(("from_now", "left"), [(True, 6), (False, 10)])
-def test_the_total_counts_from_a_failure_or_from_now(
-    lonely: Lonely, *, from_now: bool, left: float
-) -> None:
+def test_the_total_counts_from_when(lonely: LonelyClock, *, from_now: bool, left: float) -> None:
     retries = Retries(10, RetryPolicy(20, 20), lonely, counted_from_now=from_now)
     lonely.time += 4
     assert retries.remaining() == left
@@ -68,30 +57,19 @@ def test_the_total_counts_from_a_failure_or_from_now(
     assert lonely.slept == [left]
 
 
-class _Unreachable(grpc.RpcError):
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-
-def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: Lonely) -> None:
-    given = []
+def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: LonelyClock) -> None:
+    given: list[float] = []
+    unreachable: Any = grpc.RpcError()
+    unreachable.code = lambda: grpc.StatusCode.UNAVAILABLE
 
     def call(timeout_s: float) -> None:
         given.append(round(timeout_s, 6))
         lonely.time += 1
-        raise _Unreachable
+        raise unreachable
 
-    with pytest.raises(_Unreachable):
+    with pytest.raises(grpc.RpcError):
         call_with_retries(call, 3.0, lonely)
     assert given == [3.0, 1.8, 0.6]
-
-
-def test_waiting_for_submissions_ends_at_the_deadline(lonely: Lonely, tmp_path: Path) -> None:
-    inbox = Inbox(Role.SERVER_A, task_with({}), verifier(), tmp_path, lonely)
-    names = [ClientId("ward-1"), ClientId("ward-2")]
-    inbox.open(Opened(3, 3, tuple(names), Digest(b"\2" * 32), frozenset()))
-    inbox.wait(names, lonely.time + 1.1)
-    assert lonely.time == pytest.approx(1001.1, abs=1e-9)
 
 
 # --- a server tries to get back to the other one and to the dealer -------------------------------
@@ -127,9 +105,11 @@ def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
     return attempt
 
 
-def test_it_tries_again_with_growing_waits_and_ends_when_it_works_or_after_an_outage(
-    clock: LeapingClock, session: Session
-) -> None:
+def test_it_tries_again_until_it_works_or_gives_up(clock: LeapingClock, session: Session) -> None:
+    # What trying again can't mend ends it.
+    with pytest.raises(PeerViolation):
+        persist(session, Mock(side_effect=PeerViolation("the servers' trainings differ")))
+    assert clock.slept == []
     persist(session, failing(*[nothing] * 5))
     assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.8, 1.6], "")
     began = clock.now()
@@ -140,18 +120,7 @@ def test_it_tries_again_with_growing_waits_and_ends_when_it_works_or_after_an_ou
     assert "trying again" in session.progress.error
 
 
-def test_what_trying_again_cannot_mend_ends_it(clock: LeapingClock, session: Session) -> None:
-    def differ() -> None:
-        raise PeerViolation("the servers' trainings differ")
-
-    with pytest.raises(PeerViolation):
-        persist(session, differ)
-    assert clock.slept == []
-
-
-def test_whoever_gives_up_says_what_failed_since_both_were_heard_from(
-    clock: LeapingClock, session: Session
-) -> None:
+def test_whoever_gives_up_says_what_failed(clock: LeapingClock, session: Session) -> None:
     """The dealer is gone, and the last try met a server B that was between two of its own."""
     heard, dealer, b = "the link broke an hour ago", "the dealer is gone", "B sent nothing"
     said = ["gone for ever", heard, dealer, b, dealer, b]
@@ -184,9 +153,7 @@ def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Se
     assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.2, 0.4], "")
 
 
-def test_who_comes_back_is_said_to_be_back_after_how_long(
-    clock: LeapingClock, session: Session
-) -> None:
+def test_who_comes_back_is_said_to_be_back(clock: LeapingClock, session: Session) -> None:
     """The first contact is no return; a return after several tries counts from the first loss."""
     away: list[float | None] = []
 
@@ -201,27 +168,20 @@ def test_who_comes_back_is_said_to_be_back_after_how_long(
 # --- a server waits for its database -------------------------------------------------------------
 
 
-def engine(fails: float, why: str) -> Any:
+def engine(fails: int, why: str) -> Any:
     """One that can't be connected to so many times."""
-    left = [fails]
-
-    def connect() -> Any:
-        left[0] -= 1
-        if left[0] >= 0:
-            raise OperationalError("", {}, Exception(why))
-        return nullcontext()
-
-    return SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), connect=connect)
+    outcomes = [*[OperationalError("", {}, Exception(why))] * fails, nullcontext()]
+    dialect = SimpleNamespace(name="postgresql")
+    return SimpleNamespace(dialect=dialect, connect=Mock(side_effect=outcomes))
 
 
-def test_a_database_that_recovers_is_waited_for_and_one_that_never_comes_is_an_error(
-    clock: LeapingClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_database_is_waited_for(clock: LeapingClock, caplog: pytest.LogCaptureFixture) -> None:
     wait_for_database(engine(3, "FATAL: the database system is starting up"), clock)
     assert len(clock.slept) == 3
-    assert "starting up" in caplog.text
-    assert "trying again for 60 s" in caplog.text
+    for said in ("starting up", "trying again for 60 s"):
+        assert said in caplog.text
+    # One that never comes is an error.
     began = clock.time
     with pytest.raises(StorageFailure, match="refused"):
-        wait_for_database(engine(float("inf"), "connection refused"), clock)
+        wait_for_database(engine(10_000, "connection refused"), clock)
     assert START_S <= clock.time - began < 2 * START_S

@@ -1,23 +1,38 @@
-"""A submission is bound to everything that it is about, and shows nothing of what it hides."""
+"""A submission is bound to everything that it is about, and shows nothing of what it hides.
+
+Before it: fixed point and the two clips, exact at their borders, with named errors.
+"""
 
 import dataclasses
+import math
 import struct
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.keys import signer
-from tests.rig.submissions import body_of, reconstructed, words_of
+from tests.rig.submissions import reconstructed, words_of
 
-from precad.common.errors import RejectedSubmission, Rejection
+from precad.common import ring as fixed_point
+from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import commit, encode_context, from_bytes, opens, signed
+from precad.common.ring import (
+    clip_record_norm,
+    clip_update,
+    commit,
+    encode,
+    encode_context,
+    from_bytes,
+    opens,
+    signed,
+    squared_norm,
+)
 from precad.common.share.proof_submission import SERVERS, ForProof
-from precad.common.share.submission import PIECE_BYTES, Submission, SubmissionContext, shard
+from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.norm_check.norm_proof import share_with_proof
 
 CONTEXT = SubmissionContext(
@@ -33,15 +48,6 @@ def made(x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT) -> tuple[Subm
     return shard(x, fresh, signer(c.client))
 
 
-def test_each_server_gets_its_seed_and_both_the_same_header() -> None:
-    to_a, to_b = made()
-    assert (to_a.role, to_b.role, to_a.opens, to_b.opens) == (A, B, True, True)
-    assert to_a.header is to_b.header
-    assert to_a.body is None
-    assert to_b.body is not None
-    assert len(body_of(to_b)) == 32 + 64
-
-
 def secrets_of(submission: Submission) -> list[bytes]:
     """Seed and salt; a body's prefix and words."""
     found = [submission.seed.reveal(), submission.salt.reveal()]
@@ -50,25 +56,19 @@ def secrets_of(submission: Submission) -> list[bytes]:
     return found
 
 
-def test_nothing_random_is_used_twice() -> None:
+def test_nothing_random_is_used_twice_or_shown() -> None:
     seen: set[bytes] = set()
     for _ in range(20):
         to_a, to_b = made()
         header = to_a.header
         digests = header.commitment_a, header.commitment_b, header.body_digest
-        parts = {secret for each in (to_a, to_b) for secret in secrets_of(each)}
-        parts |= {to_a.context.nonce, *(each.value for each in digests)}
-        assert len(parts) == 10
-        assert not parts & seen
+        secrets = {secret for each in (to_a, to_b) for secret in secrets_of(each)}
+        parts = secrets | {to_a.context.nonce, *(each.value for each in digests)}
+        assert (len(parts), parts & seen) == (10, set())
         seen |= parts
-
-
-def test_a_submission_does_not_show_its_secrets() -> None:
-    for submission in made():
-        shown = repr(submission) + str(submission) + repr(submission.body)
-        for secret in secrets_of(submission):
-            assert secret.hex() not in shown
-            assert repr(secret)[2:-1] not in shown
+        shown = f"{to_a!r}{to_a}{to_b!r}{to_b}{to_b.body!r}"
+        spelled = {form for each in secrets for form in (each.hex(), repr(each)[2:-1])}
+        assert not [each for each in spelled if each in shown]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,7 @@ def test_a_submission_does_not_show_its_secrets() -> None:
         *((made()[0], name, Secret(bytes(n))) for name in ("seed", "salt") for n in (0, 31, 33)),
     ],
 )
-def test_a_value_of_another_length_or_a_round_before_the_first_is_malformed(
-    whole: Any, field: str, value: Any
-) -> None:
+def test_a_value_of_another_length_is_malformed(whole: Any, field: str, value: Any) -> None:
     with pytest.raises(RejectedSubmission, match=field) as rejected:
         dataclasses.replace(whole, **{field: value})
     assert rejected.value.reason is Rejection.MALFORMED
@@ -132,23 +130,11 @@ def test_a_seed_and_a_body_add_up_in_the_field(
     assert all(abs(each) <= P // 2 for each in found)
 
 
-@settings(max_examples=5)
-@given(contexts)
-def test_a_long_vector_is_shared_in_pieces_as_a_short_one(context: SubmissionContext) -> None:
-    size = 2 * (PIECE_BYTES // 8) + 3
-    x = np.arange(size, dtype=np.int64) - 7
-    pair = made(x, context)
-    assert [len(piece) for piece in pair[1].body_pieces()] == [PIECE_BYTES, PIECE_BYTES, 24]
-    assert (reconstructed(pair, size) == x).all()
-
-
 parts = st.lists(st.binary(max_size=12) | st.integers(0, 2**64 - 1), max_size=4)
 
 
 @given(st.text("abc/", max_size=4), parts)
-def test_an_encoded_context_can_be_read_back_so_that_no_two_are_alike(
-    purpose: str, context: list[bytes | int]
-) -> None:
+def test_no_two_encoded_contexts_are_alike(purpose: str, context: list[bytes | int]) -> None:
     """A number stands for its eight bytes; a purpose fixes which parts are numbers."""
     written = [struct.pack("<Q", part) if isinstance(part, int) else part for part in context]
     encoded, read = encode_context(purpose, *context), []
@@ -157,3 +143,35 @@ def test_an_encoded_context_can_be_read_back_so_that_no_two_are_alike(
         read.append(encoded[4 : 4 + length])
         encoded = encoded[4 + length :]
     assert read == [b"precad/v1/" + purpose.encode(), *written]
+
+
+# --- fixed point, clips and the ring -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**42, -(2.0**42), 1e308])
+def test_what_cannot_be_encoded_is_refused_by_its_index(bad: float) -> None:
+    x = np.zeros((3, 5))
+    x[2, 1] = bad
+    with pytest.raises(Misconfiguration) as refused:
+        encode(x, 20)
+    assert (refused.value.field, "2^42" in refused.value.remedy) == ("update[2, 1]", True)
+    assert refused.value.value == bad or math.isnan(bad)
+    if not math.isfinite(bad):
+        with pytest.raises(Misconfiguration, match="sampled record 2"):
+            clip_record_norm(x, 1.0)
+    # Nor is there a bound below one unit.
+    for bound in (0, -1):
+        with pytest.raises(Misconfiguration, match="bound"):
+            clip_update(np.ones(2, dtype=np.int64), bound, 20)
+
+
+@pytest.mark.parametrize("slips", [0, 1, 3, 4])
+def test_a_sum_over_its_bound_is_scaled_again(slips: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each time."""
+    monkeypatch.setattr(fixed_point, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
+    bound = 2**25
+    clipped = clip_update(np.array([2**40, 0, -(2**40)]), bound, 20)
+    length, expected = math.sqrt(squared_norm(clipped)), bound * (1 - 2.0**-21)
+    assert clipped.dtype == np.int64
+    assert length == (0 if slips == 4 else pytest.approx(expected, abs=2))
+    assert length <= bound

@@ -98,12 +98,6 @@ def test_two_values_that_contradict_each_other_are_refused(
     assert remedy in found.remedy
 
 
-@pytest.mark.parametrize("field", ["nosie", "privacy.nosie"])
-def test_unknown_keys_are_refused_by_name(field: str) -> None:
-    refused = refusal({field: 1})
-    assert (refused.field, "unknown key" in refused.remedy) == (field, True)
-
-
 @pytest.mark.parametrize(
     "field",
     ["name", "model.parameters", NOISE, "training.rounds", "enrolment.max_expected_records"],
@@ -112,23 +106,17 @@ def test_what_has_no_sound_default_is_required(field: str) -> None:
     values = task_values()
     *sections, last = field.split(".")
     del (values[sections[0]] if sections else values)[last]
-    with pytest.raises(Misconfiguration, match="required") as refused:
+    with pytest.raises(Misconfiguration, match=rf"{re.escape(field)}.*required"):
         Task.parse(values)
-    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        (RECORD, math.nan),
-        (CLIP, "30"),
-        (NOISE, 0.0),
-        ("privacy.record_rate", 0.0),
-        ("training.rounds", 2.0),
-        ("enrolment.clients", 0),
-        ("fractional_bits", 53),
-        ("projections", 39),
-        ("name", "ok\n"),
+        *((RECORD, math.nan), (CLIP, "30"), (NOISE, 0.0), ("privacy.record_rate", 0.0)),
+        *(("training.rounds", 2.0), ("enrolment.clients", 0)),
+        *(("fractional_bits", 53), ("projections", 39)),
+        *(("name", "ok\n"), ("nosie", 1), ("privacy.nosie", 1)),
         ("model.initial", "normal"),
         ("model.parameters.0.shape", [{"name": "w", "shape": [0]}]),
         ("model.parameters.0.name", [{"name": "", "shape": [8]}]),

@@ -1,4 +1,7 @@
-"""The proof of a norm: honest updates pass, nothing else does, and every relation counts."""
+"""The proof of a norm: honest updates pass, nothing else does, and every relation counts.
+
+Its sizes are those of docs/soundness.md's table, and there are none without a sound proof.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,7 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from tests.rig.norm_check import changed
+from tests.rig.tasks import task_with
 
+from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import Rows
 from precad.common.prime_field import (
@@ -17,7 +22,7 @@ from precad.common.prime_field import (
     root_of_unity,
     signed_of,
 )
-from precad.common.proof_shape import P, ProofShape
+from precad.common.proof_shape import MOST_BOUND, P, ProofShape
 from precad.common.share.proof_submission import SERVERS
 from precad.norm_check.norm_proof import (
     ProofShare,
@@ -147,8 +152,8 @@ FORGED = {
     "a root of −1 and 1": field(ROOT, 1),
     "β times these": field(ROOT * BETA, BETA),
     "(p + 1)/2": field((P + 1) // 2),
-    "(p + 1)/2 twice": field((P + 1) // 2, (P + 1) // 2),
     "(p − 1)/2": field((P - 1) // 2),
+    "(p + 1)/2 twice": field((P + 1) // 2, (P + 1) // 2),
     "± p/3": field(P // 3, -(P // 3)),
     "roots everywhere": field(*[ROOT, 1] * (D // 2)),
     "2^32": field(2**32),
@@ -193,9 +198,7 @@ def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
         *((field(5, -7), lowered(bad)) for bad in (2, P - 1, (P + 1) // 2)),
     ],
 )
-def test_words_that_are_no_bits_are_refused_though_their_numbers_are_right(
-    x: FieldVector, bits: Callable[[FieldVector, int], FieldVector]
-) -> None:
+def test_what_are_no_bits(x: FieldVector, bits: Callable[[FieldVector, int], FieldVector]) -> None:
     assert not accepted(transcript(x, bits=bits))
 
 
@@ -245,10 +248,8 @@ def test_whatever_is_changed_afterwards_is_noticed(lie: Callable[[Transcript], T
 
 def test_a_proof_that_adds_a_multiple_of_x_to_the_n_minus_1_is_refused() -> None:
     """It has h's values at all N-th roots, and others at the odd points: −2 there."""
-    values = HONEST_PROOF.values.copy()
-    values[1 + SHAPE.used :] = arithmetic().add(
-        values[1 + SHAPE.used :], np.full(SHAPE.points, P - 2, dtype=np.uint64)
-    )
+    values, odd = HONEST_PROOF.values.copy(), slice(1 + SHAPE.used, None)
+    values[odd] = arithmetic().add(values[odd], np.full(SHAPE.points, P - 2, dtype=np.uint64))
     assert not accepted(replace(HONEST_PROOF, values=values))
 
 
@@ -286,7 +287,6 @@ def off_by_one(made: Transcript, number: int) -> tuple[Transcript, int]:
 def relations(made: Transcript, rho: FieldVector) -> int:
     """Their sum by ρ, which is to be 0."""
     own, other = words_of(made, Query.at(SHAPE, 12345, rho))
-
     return (own.zero + other.zero) % P
 
 
@@ -317,14 +317,6 @@ def test_each_row_decides_for_itself_where_its_projection_is_beyond_the_width(z:
             assert (relations(made, rho) == 0) is (-8 * BETA <= of_row < 8 * BETA)
 
 
-@pytest.mark.parametrize("z", [-8 * BETA - 1, 8 * BETA, 2**40])
-def test_a_projection_beyond_the_width_is_written_modulo_it_and_never_raises(z: int) -> None:
-    written = bits_of(SHAPE, np.full(SHAPE.rows, z), BETA**2 + 1)
-    assert set(written.tolist()) <= {0, 1}
-    said = written[: len(SHAPE.weights)].astype(object) @ np.array(SHAPE.weights, dtype=object)
-    assert int(said) == (z + 8 * BETA) % (16 * BETA)
-
-
 @pytest.mark.parametrize("order", [1, 2, SHAPE.points, 2 * SHAPE.points])
 def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
     monkeypatch: pytest.MonkeyPatch, order: int
@@ -353,3 +345,93 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
     assert found[0].t == found[1].t != first.t
     assert found[0].rho.tolist() == found[1].rho.tolist()
     assert not (found[0].rho == first.rho).any()
+
+
+# --- sizes of proofs -----------------------------------------------------------------------------
+
+SMALL = [ProofShape(d, beta) for d in (1, 7, 90, 650, 9000) for beta in (1, 1000, 2**25)]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "points", "columns"),
+    [(650, 64, 112), (10**4, 128, 128), (10**5, 256, 424), (10**6, 1024, 984), (10**7, 4096, 2448)],
+)
+def test_sizes_are_those_of_the_table(dimension: int, points: int, columns: int) -> None:
+    shape = ProofShape(dimension, MOST_BOUND)
+    assert (shape.points, shape.columns) == (points, columns)
+    assert shape.used < shape.points
+    # What crosses between the servers, both ways: 16 KB at 10^6 coordinates.
+    assert 2 * 8 * (ProofShape(10**6, MOST_BOUND).columns + 2) < 16_000
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=lambda s: f"{s.dimension}-{s.bound}")
+def test_no_other_sizes_cost_less(shape: ProofShape) -> None:
+    """c_w is the least that fits N, and N the power of two with the least 2N + 2c_w."""
+
+    def fits(columns: int, points: int) -> bool:
+        rows = -(-shape.dimension // columns) + 2 * -(-shape.bits // columns)
+        return rows <= points - 1
+
+    assert fits(shape.columns, shape.points)
+    cost = 2 * shape.points + 2 * shape.columns
+    for log in range(2, 16):
+        for columns in range(8, cost // 2, 8):
+            if 2 * 2**log + 2 * columns < cost:
+                assert not fits(columns, 2**log)
+    assert shape.body_words == shape.dimension + shape.bits + 1 + shape.used + shape.points
+
+
+def test_sizes_of_no_sound_proof_are_refused() -> None:
+    for sizes, named in (
+        *(((8, 5, 99), "projections"), ((8, 0, 100), "client_clip")),
+        *(((8, 2**25 + 1, 100), "client_clip"), ((0, 5, 100), "dimension")),
+        ((2**33, 2**25, 100), "dimension"),
+    ):
+        with pytest.raises(Misconfiguration, match=named):
+            ProofShape(*sizes)
+
+
+def read_back(shape: ProofShape, z: int, squared: int = 0) -> int:
+    """What z's bits say."""
+    written = bits_of(shape, np.full(shape.rows, z), squared)
+    assert set(written.tolist()) <= {0, 1}
+    bits: list[int] = written[: len(shape.weights)].tolist()
+    return sum(weight * bit for weight, bit in zip(shape.weights, bits, strict=True))
+
+
+@pytest.mark.parametrize("z", [-8 * BETA - 1, 8 * BETA, 2**40])
+def test_a_projection_beyond_the_width_is_written_modulo_it_and_never_raises(z: int) -> None:
+    assert read_back(SHAPE, z, BETA**2 + 1) == (z + 8 * BETA) % (16 * BETA)
+
+
+@pytest.mark.parametrize("beta", BOUNDS)
+def test_weights_write_the_whole_width_and_nothing_else(beta: int) -> None:
+    shape = ProofShape(48, beta)
+    assert (sum(shape.weights), min(shape.weights) > 0) == (16 * beta - 1, True)
+    for z in (-8 * beta, -1, 0, 1, 8 * beta - 1, shape.weights[-1] - 8 * beta):
+        assert read_back(shape, z) == z + 8 * beta
+
+
+def test_a_task_digest_covers_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would compute others is another task's: p, k, N, c_w and w."""
+    task = task_with({"validation": "proof"})
+    assert task.proof is not None
+    sizes = task.proof.parameters
+    assert sizes == (P, 100, task.proof.points, task.proof.columns, len(task.proof.weights))
+    digests = {task.digest}
+    for place in range(len(sizes)):
+        other = tuple(each + (number == place) for number, each in enumerate(sizes))
+        with monkeypatch.context() as patch:
+            # A plain attribute of the class in the property's place.
+            patch.setattr(ProofShape, "parameters", other)
+            digests.add(task_with({"validation": "proof"}).digest)
+    assert len(digests) == 1 + len(sizes)
+
+
+def test_a_task_with_proofs_has_a_hundred_rows_or_more_and_no_dealer() -> None:
+    task = task_with({"validation": "proof"})
+    assert (task.projections, task.has_dealer, task_with({}).has_dealer) == (100, False, True)
+    assert task_with({"validation": "proof", "projections": 128}).projections == 128
+    for wrong, words in (({"projections": 99}, "at least 100"), ({"validation": "fss"}, "proof")):
+        with pytest.raises(Misconfiguration, match=words):
+            task_with({"validation": "proof", **wrong})

@@ -117,9 +117,7 @@ def test_projections_are_exact_in_the_ring(dimension: int) -> None:
         ([128], "only 128 of 200"),
     ],
 )
-def test_a_piece_that_does_not_fit_and_the_end_before_every_word_came_are_refused(
-    pieces: list[int], words: str
-) -> None:
+def test_pieces_that_do_not_fit_are_refused(pieces: list[int], words: str) -> None:
     rows = Rows(KEY, 200, 40)
     with pytest.raises(ValueError, match=words):  # noqa: PT012 — the last piece raises
         for size in pieces:
@@ -279,9 +277,7 @@ words, masks, z = np.zeros(64, I8), np.zeros((1, 3, 2), U8), np.zeros((3, 2), I8
         ((words, words, words.astype(I2)), "total must"),
     ],
 )
-def test_a_compiled_kernel_reads_and_writes_nothing_beyond_its_arrays(
-    arrays: tuple[NDArray[Any], ...], text: str
-) -> None:
+def test_a_kernel_stays_within_its_arrays(arrays: tuple[NDArray[Any], ...], text: str) -> None:
     sums = arrays[1].ndim == 1
     found: dict[str, Any] = dict(sharings(LIBRARY) if sums else kernels(LIBRARY))
     del found[NUMPY]
