@@ -92,9 +92,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> It
         yield Trained(deployment)
 
 
-def test_an_owner_that_has_the_final_model_needs_no_server_and_another_does(
-    trained: Trained,
-) -> None:
+def test_an_owner_with_the_final_model_needs_no_server_and_another_does(trained: Trained) -> None:
     done = precad("doctor", "--config", trained.settings(STAYS))
     model = trained.state(STAYS) / "model.safetensors"
     assert f"! finished training: {model} is its final model" in done.stdout
@@ -108,9 +106,7 @@ def test_an_owner_that_has_the_final_model_needs_no_server_and_another_does(
     assert (status, "refuses connections" in printed) == (1, True), printed
 
 
-def test_an_owner_hears_what_its_limit_covers_and_why_it_ended_and_raises_it_with_a_word(
-    trained: Trained,
-) -> None:
+def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(trained: Trained) -> None:
     log = trained.deployment.log(LEAVES)
     covers = log.index(f"allows {ALLOWED} of the task's {ROUNDS} rounds: it ends this owner's part")
     assert covers < log.index("the owner's limit ended its part before the training's end")
@@ -124,9 +120,7 @@ def test_an_owner_hears_what_its_limit_covers_and_why_it_ended_and_raises_it_wit
     assert f"allows {ROUNDS - ALLOWED} more, after {ALLOWED}, of the task's {ROUNDS}" in printed
 
 
-def test_each_owner_has_the_newest_model_that_it_saw_from_the_task_s_file_of_weights_on(
-    trained: Trained,
-) -> None:
+def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(trained: Trained) -> None:
     task, stays, leaves = trained.deployment.task, trained.model(STAYS), trained.model(LEAVES)
     at_server = load_model(trained.state("server-a") / "model.safetensors", task)
     assert (stays.version, stays.digest) == (ROUNDS, at_server.digest)
@@ -201,9 +195,7 @@ class Median(torch.nn.Module):
         return x @ self.slope + self.offset
 
 
-def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_limits(
-    deploy: Deploy,
-) -> None:
+def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(deploy: Deploy) -> None:
     parameters = [{"name": "slope", "shape": [FEATURES]}, {"name": "offset", "shape": [1]}]
     changes = {"model.architecture": "custom", "model.parameters": parameters}
     deployment = deploy(changes | {"training.rounds": ROUNDS}, linger_s=LINGER_S)
@@ -311,9 +303,7 @@ def ended(deployment: LocalDeployment) -> list[ServerStatus]:
     return [deployment.operator(Role(name)).status() for name in SERVERS]
 
 
-def test_two_tasks_train_side_by_side_and_an_owner_has_one_account(
-    tmp_path: Path, deploy: Deploy
-) -> None:
+def test_of_two_tasks_at_once_an_owner_has_one_account(tmp_path: Path, deploy: Deploy) -> None:
     data = {ClientId(each): (X, Y) for each in NAMES}
     wards, clinics = (
         deploy({"name": name, "training.rounds": n, **LEAST}, data=data, linger_s=LINGER_S)

@@ -34,9 +34,7 @@ class Wire(Proxy):
 
 
 @pytest.mark.parametrize("cover", [True, False], ids=["covered", "uncovered"])
-def test_traffic_names_the_drawn_versions_only_where_uploads_are_not_covered(
-    deploy: Deploy, *, cover: bool
-) -> None:
+def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bool) -> None:
     """Without `cover_uploads` it names them all, which is why the accounts take no rate then."""
     random = np.random.default_rng(3)
     data = {}

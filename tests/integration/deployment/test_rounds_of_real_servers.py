@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,35 +110,20 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
         yield made
 
 
-@pytest.fixture(params=["crypten", "proof"])
-def by_either_check(
-    request: pytest.FixtureRequest, tmp_path: Path, make_task: TaskMaker
-) -> Iterator[Running]:
-    """``running``, and one whose owners prove their norms."""
-    if request.param == "crypten":
-        yield request.getfixturevalue("running")
-        return
-    with training(tmp_path, make_task, request.param) as made:
-        yield made
-
-
-# --- the corpus of docs/soundness.md -------------------------------------------------------------
-
-
-def of_norm(dimension: int, length: int) -> RingVector:
-    """Four coordinates of length/2: X·X is length² exactly, for even lengths."""
-    x = np.zeros(dimension, dtype=np.int64)
-    x[[0, 7, 100, -1]] = length // 2
-    x[7] *= -1
-    assert squared_norm(x) == length * length
-    return x
-
-
+@pytest.mark.parametrize("check", ["comparisons", "proof"])
 def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
-    by_either_check: Running, rng: np.random.Generator
+    check: str, running: Running, rng: np.random.Generator, tmp_path: Path, make_task: TaskMaker
 ) -> None:
-    running = by_either_check
+    with ExitStack() as stack:
+        if check == "proof":
+            running = stack.enter_context(training(tmp_path, make_task, check))
+        require_verdicts(running, rng)
+
+
+def require_verdicts(running: Running, rng: np.random.Generator) -> None:
     d, beta = running.task.dimension, running.task.bound
+    spread = np.full(d, beta // 16)
+    assert squared_norm(spread) == beta * beta
     rejected = [
         *wrapping(d),
         *too_long(d, beta),
@@ -155,8 +140,8 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
     accepted = [
         *(unit(d, value) for value in (0, 1, -1, beta)),
         unit(d, -beta, at=d - 1),
-        of_norm(d, beta),
-        -of_norm(d, beta),
+        spread,
+        -spread,
         *(honest(running.task, rng) for _ in range(15)),
     ]
     cases = [(x, NORM_EXCEEDED) for x in rejected] + [(x, COUNTED) for x in accepted]
@@ -167,17 +152,12 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
         # Honest clients beside them always count.
         expected = [cases[i][1] for i in part] + [COUNTED] * (CLIENTS - len(part))
         acts = {number: cases[i][0] for number, i in enumerate(part)}
-        _, ended = running.play(acts, of_norm(d, beta))
+        _, ended = running.play(acts, spread)
         wrong += [(part[n : n + 1], got) for n, got in enumerate(ended) if got != expected[n]]
     assert not wrong
 
 
-# --- beside `run_round` --------------------------------------------------------------------------
-
-
-def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
-    running: Running, rng: np.random.Generator
-) -> None:
+def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Generator) -> None:
     """The processes do what `run_round` does: the same set, the same sum but for the noise."""
     task, names, rounds = running.task, running.deployment.clients, 3
     roster = Roster({name: Enrolment(name, 1, task.privacy.record_rate) for name in names})
@@ -239,9 +219,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
 # --- uploads; wrong bytes and bindings: integration/hostile, halves of them: faults ---------------
 
 
-def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason_and_touches_nobody_else(
-    running: Running,
-) -> None:
+def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason(running: Running) -> None:
     deployment, beta, receipts = running.deployment, running.task.bound, {}
     # What is no ring vector of the task never leaves the client.
     shapes = (np.zeros(shape, np.int64) for shape in [(255,), (257,), (1, 256)])

@@ -71,9 +71,7 @@ def site(request: pytest.FixtureRequest, make_task: TaskMaker) -> Iterator[Site]
 
 
 @pytest.mark.parametrize("site", [100_003], indirect=True)
-def test_fifty_squares_asked_for_at_once_by_both_servers(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_both_ask_for_fifty_squares_at_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with site.squares() as at:
         many = site.halves(*range(50))
@@ -120,9 +118,7 @@ def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
 
 
 @pytest.mark.parametrize("death", ["kill", "terminate"])
-def test_who_waits_is_woken_when_the_dealers_process_goes_which_leaves_no_core_dump(
-    deploy: Deploy, death: str
-) -> None:
+def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death: str) -> None:
     deployment = deploy({"enrolment.clients": MOST, "deadlines.peer": 600.0})
     deployment.start_server("dealer")
     keys, dealer = deployment.folder / "keys", deployment.processes["dealer"]
@@ -150,9 +146,7 @@ def test_who_waits_is_woken_when_the_dealers_process_goes_which_leaves_no_core_d
         assert at[A].row_key(known.context) == key
 
 
-def test_no_more_squares_than_clients_are_dealt_and_none_to_who_joined_a_dealer_before(
-    site: Site,
-) -> None:
+def test_no_more_squares_than_clients_are_dealt_and_none_for_a_dealer_before(site: Site) -> None:
     many = site.halves(*range(MOST + 1))
     for error, says in (
         (PeerViolation, f"at most {MOST} clients"),

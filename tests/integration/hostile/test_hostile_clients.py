@@ -280,9 +280,7 @@ def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.soc
         yield sockets
 
 
-def test_connections_that_never_finish_their_handshake_are_closed(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_handshakes_are_closed(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the dealer's port, whose options are the servers', but for a shorter time."""
     name = "grpc.server_handshake_timeout_ms"
     assert dict(SERVER_OPTIONS)[name] <= 5000

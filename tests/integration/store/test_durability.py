@@ -1,20 +1,27 @@
 """Killed, out of room, damaged, copied: a release is there whole or not at all, never silently."""
 
+import itertools
 import json
+import os
 import resource
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from tests.rig.commands import precad, printed
 from tests.rig.memory import in_memory
-from tests.rig.stores import MODEL, VALID_SET, A, B, Opener, prepared, tamper
+from tests.rig.stores import MODEL, VALID_SET, A, B, C, Opener, charge, prepared, tamper
 
-from precad.aggregator.store import audit_ledger
+from precad.aggregator.store import Store, audit_ledger, open_store
 from precad.aggregator.store.audit import back_up
 from precad.aggregator.store.schema import AttemptState
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.aggregator.store.summary import read_task
+from precad.common.errors import Misconfiguration, Rejection, StorageFailure
+from precad.common.identifiers import Role
 from precad.common.task import Task
 
 Found = dict[str, list[dict[str, Any]]]
@@ -24,7 +31,7 @@ WRITTEN = {"prepare": "prepared", "learn": "learned", "void": "voided"}
 def kill_everywhere(task: Task, **urls: str) -> Found:
     """What is found after a kill -9 at each point of each write; the last one gets through."""
     points = [f"{operation}={url}" for operation, url in urls.items()]
-    said = printed(Path(__file__).with_name("kill_points.py"), task.canonical.decode(), *points)
+    said = printed(__file__, task.canonical.decode(), *points)
     found = [json.loads(line) for line in said.splitlines()]
     return {each: [line for line in found if line["operation"] == each] for each in urls}
 
@@ -37,9 +44,7 @@ def killed(task: Task) -> Found:
         )
 
 
-def test_a_process_killed_anywhere_beside_postgresql_leaves_all_or_nothing(
-    postgres_url: str, task: Task
-) -> None:
+def test_killed_beside_postgresql_it_leaves_all_or_nothing(postgres_url: str, task: Task) -> None:
     all_or_nothing(kill_everywhere(task, prepare=postgres_url)["prepare"], "prepared")
 
 
@@ -125,9 +130,7 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("where", SPOILT)
-def test_a_damaged_file_is_an_error_and_not_an_empty_state(
-    closed: Path, url: str, opener: Opener, where: str
-) -> None:
+def test_a_damaged_file_is_an_error(closed: Path, url: str, opener: Opener, where: str) -> None:
     closed.write_bytes(SPOILT[where](closed.read_bytes()))
     # At the start, and not when a round comes to that page.
     with pytest.raises(StorageFailure, match=r"damaged.*precad backup"):
@@ -196,3 +199,96 @@ def test_what_can_not_be_copied_is_refused_with_what_to_do(state: Path, tmp_path
     with pytest.raises(Misconfiguration, match="name a new folder"):
         back_up(state, copy)
     assert list(copy.iterdir()) == []
+
+
+# --- as a program: test_durability.py TASK prepare=URL learn=URL … -------------------------------
+
+
+def arm(store: Store, point: int) -> None:
+    """Kill this process when it comes to its ``point``-th point from now on."""
+    left = itertools.count(-point)
+
+    def pass_point(*_what: Any) -> None:
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def commit_and_pass(connection: Any) -> None:
+        commit(connection)
+        pass_point()
+
+    engine = store.transaction.engine
+    commit = engine.dialect.do_commit
+    # After one statement is before the next, or before the commit.
+    event.listen(engine, "before_cursor_execute", pass_point)
+    event.listen(engine, "commit", pass_point)
+    setattr(engine.dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the other
+
+
+def write(url: str, task: Task, operation: str, point: int) -> None:
+    """One round, whose number and model are ``point``, killed at that point."""
+    store, share = open_store(url, task, Role.SERVER_A), bytes([point]) * 4096
+    attempts, versions = store.attempts, store.versions
+    if operation == "confirm":
+        prepared(store, point, point, share)
+        attempts.finish(point, MODEL)
+    else:
+        attempts.begin(point, point, 3, MODEL)
+    arm(store, point)
+    match operation:
+        case "confirm":
+            versions.confirm(point + 1)
+            attempts.drop_shares(versions.confirmed())
+        case "prepare":
+            attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
+        case "learn":
+            attempts.learn([charge(point, point, A, B)])
+        case _:
+            attempts.void(point, point)
+
+
+def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
+    """What a new process finds."""
+    store = open_store(url, task, Role.SERVER_A)
+    attempts, share = store.attempts, bytes([point]) * 4096
+    record, audit = attempts.pending(), audit_ledger(url)
+    found = {
+        "operation": operation,
+        "state": attempts.states()[point].value,
+        "charged": sum(store.ledger.participations().values()),
+        "rejected": sum(attempts.rejections().values()),
+        "share": record is not None and record.noisy_share == share,
+        "kept": attempts.noisy_share(point) is not None,
+        "confirmed": store.versions.confirmed() == point + 1,
+        "entries": audit.entries,
+        "findings": [finding.what for finding in audit.findings],
+    }
+    attempts.abandon_open()
+    # So that the next point's may be the one that is pending.
+    attempts.finish(point, MODEL)
+    store.close()
+    return found
+
+
+def main(url: str, task: Task, operation: str) -> None:
+    """All points, until a process gets through: each a round, and a process of its own."""
+    points, survived = itertools.count(), False
+    while not survived:
+        point = next(points)
+        child = os.fork()
+        if child == 0:
+            write(url, task, operation, point)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        survived = status == 0
+        if not survived and not os.WIFSIGNALED(status):
+            sys.exit("the process failed in another way")
+        found = left_behind(url, task, operation, point) | {"survived": survived}
+        # Flushed at once: a child must not inherit lines and write them too.
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    for order in sys.argv[2:]:
+        name, _, database = order.partition("=")
+        main(database, read_task(sys.argv[1].encode()), name)

@@ -26,7 +26,7 @@ from precad.common.errors import (
     Rejection,
     StorageFailure,
 )
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Enrolment, Roster
 
@@ -84,6 +84,7 @@ Nothing leaves that isn't durable. Who has countersigned never voids, because th
 sent its share on that word. What was voided here is never prepared here: the other voids on that.
 No charge is unlearned, none is taken twice.
 """
+SENT = ("begin", "prepare", "countersign", "send")
 WAYS = {
     "unknown": (),
     "open": ("begin",),
@@ -92,9 +93,9 @@ WAYS = {
     "learned": ("learn",),
     "prepared": ("begin", "prepare"),
     "countersigned": ("begin", "prepare", "countersign"),
-    "sent": ("begin", "prepare", "countersign", "send"),
+    "sent": SENT,
     "done": ("begin", "prepare", "finish"),
-    "written-off": ("begin", "prepare", "countersign", "send", "write off"),
+    "written-off": (*SENT, "write off"),
 }
 """How an attempt comes there."""
 
@@ -172,21 +173,22 @@ def test_a_model_gets_one_release_in_all_its_attempts(each_store: Store, earlier
 
 
 def test_an_attempts_number_is_of_one_version_and_never_used_twice(store: Store) -> None:
-    assert (store.attempts.start(), store.attempts.next_number()) == (None, 0)
+    attempts = store.attempts
+    assert (attempts.start(), attempts.next_number()) == (None, 0)
     prepared(store, 4, 1)
     with pytest.raises(AlreadyReleased):
-        store.attempts.void(0, 4)
+        attempts.void(0, 4)
     with pytest.raises(StorageFailure, match="attempt 4 stands here for another version"):
-        store.attempts.learn([stores.charge(1, 1, A), stores.charge(4, 2, A)])
+        attempts.learn([stores.charge(1, 1, A), stores.charge(4, 2, A)])
     # All of it or nothing.
-    assert store.attempts.states() == {4: AttemptState.PREPARED}
-    assert (store.attempts.next_number(), store.ledger.participations()) == (5, {A: 1, B: 1})
+    assert (attempts.states(), attempts.next_number()) == ({4: AttemptState.PREPARED}, 5)
+    assert store.ledger.participations() == {A: 1, B: 1}
     # The other server has named a newer one.
-    store.attempts.void(0, 6)
-    assert store.attempts.next_number() == 7
+    attempts.void(0, 6)
+    assert attempts.next_number() == 7
     for number in (0, 4, 6):
         with pytest.raises(PeerViolation, match="isn't above 6"):
-            store.attempts.begin(number, 1, 3, MODEL)
+            attempts.begin(number, 1, 3, MODEL)
 
 
 def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(store: Store) -> None:
@@ -195,27 +197,13 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(st
         assert store.attempts.pending() is None
     store.attempts.begin(3, 4, 3, MODEL)
     store.attempts.prepare(3, [B, C], VALID_SET, {A: Rejection.ABSENT}, SHARE)
-    assert store.ledger.participations() == {A: 1, B: 1, C: 1}
-    assert store.ledger.re_releases() == {A: {2: 1}, B: {3: 1}}
-    assert (store.ledger.charges_in(4), store.ledger.charges_in(3)) == ({A: 3, B: 4, C: 1}, {})
-    account = store.statements.account_of(B, 5, 5)
+    ledger, account_of = store.ledger, store.statements.account_of
+    assert ledger.participations() == {A: 1, B: 1, C: 1}
+    assert ledger.re_releases() == {A: {2: 1}, B: {3: 1}}
+    assert (ledger.charges_in(4), ledger.charges_in(3)) == ({A: 3, B: 4, C: 1}, {})
+    account = account_of(B, 5, 5)
     assert (account.charged, account.counted) == ((0, 0, 0, 1), True)
-    assert store.statements.account_of(B, 4, 4).charged == ()
-
-
-def test_preparing_charges_the_valid_and_counts_the_rejected(store: Store) -> None:
-    assert store.attempts.pending() is None
-    prepared(store)
-    assert (store.attempts.rejections(), store.attempts.start()) == ({Rejection.ABSENT: 1}, MODEL)
-    state, rejections = AttemptState.PREPARED, {C: Rejection.ABSENT}
-    record = ReleaseRecord(0, 0, state, 3, MODEL, VALID_SET, (A, B), rejections, SHARE)
-    # Whatever is asked afterwards: the first stays.
-    for valid, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
-        assert store.attempts.pending() == record
-        with pytest.raises(AlreadyReleased):
-            store.attempts.prepare(0, valid, Digest(bytes(32)), {}, share)
-    assert (store.ledger.participations(), shares(store)) == ({A: 1, B: 1}, [SHARE])
-    assert store.attempts.pending() == record
+    assert account_of(B, 4, 4).charged == ()
 
 
 @pytest.mark.parametrize(
@@ -253,9 +241,16 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
     assert shares(store) == [None]
     assert (store.ledger.participations(), store.attempts.rejections()) == ({}, {})
     assert store.attempts.states() == {0: AttemptState.OPEN}
-    # And it can still be prepared, once.
+    # And it can still be prepared, once; whatever is asked afterwards, the first stays.
     store.attempts.prepare(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
+    state, rejected = AttemptState.PREPARED, {C: Rejection.ABSENT}
+    record = ReleaseRecord(0, 0, state, 3, MODEL, VALID_SET, (A, B), rejected, SHARE)
+    for again, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
+        with pytest.raises(AlreadyReleased):
+            store.attempts.prepare(0, again, MODEL, {}, share)
+    assert (store.attempts.pending(), shares(store)) == (record, [SHARE])
     assert store.ledger.participations() == {A: 1, B: 1}
+    assert store.attempts.rejections() == {Rejection.ABSENT: 1}
 
 
 def test_no_statement_keeps_a_noisy_share(each_store: Store) -> None:
@@ -334,16 +329,16 @@ def test_a_client_claims_once_and_rates_are_kept_to_the_last_bit(each_store: Sto
 
 
 def test_the_roster_is_of_claims_kept_here_and_frozen(store: Store) -> None:
-    for enrolment in ROSTER.values():
-        store.enrolment.claim(enrolment)
+    enrolment, smaller = store.enrolment, Roster({A: ROSTER[A], B: ROSTER[B]})
+    for claim in ROSTER.values():
+        enrolment.claim(claim)
     for stranger in (Enrolment(ClientId("ward-d"), 100, 0.1), Enrolment(B, 100, 0.1000001)):
         with pytest.raises(PeerViolation, match=f"client {stranger.client} didn't enrol here"):
-            store.enrolment.freeze(Roster({A: ROSTER[A], stranger.client: stranger}))
-    assert store.enrolment.roster() is None
-    smaller = Roster({A: ROSTER[A], B: ROSTER[B]})
-    store.enrolment.freeze(smaller)
-    store.enrolment.freeze(smaller)
+            enrolment.freeze(Roster({A: ROSTER[A], stranger.client: stranger}))
+    assert enrolment.roster() is None
+    for _ in range(2):
+        enrolment.freeze(smaller)
     for other in (ROSTER, Roster({A: ROSTER[A]}), Roster({**smaller, A: Enrolment(A, 101, 0.2)})):
         with pytest.raises(PeerViolation, match="frozen"):
-            store.enrolment.freeze(other)
-    assert (store.enrolment.roster(), store.enrolment.claims()) == (smaller, ROSTER)
+            enrolment.freeze(other)
+    assert (enrolment.roster(), enrolment.claims()) == (smaller, ROSTER)

@@ -25,25 +25,27 @@ from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import commit, dot, from_bytes, signed, squared_norm, to_bytes
 from precad.common.share import submission
 from precad.common.share.submission import body_hasher
-from precad.common.task import Task
 
 D = 8
+TASK = small_task(D)
 PARTIES = (*SERVERS, Role.DEALER)
 VICTIM, OTHER, NEIGHBOUR = map(ClientId, ("victim", "other", "neighbour"))
 NAMES = VICTIM, NEIGHBOUR
 Rounds = list[Watched]
 
 
-def candidates(task: Task) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def candidates() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Two valid updates that differ by one record of norm just below R."""
     random = np.random.default_rng(3)
-    base = random.integers(-(2**22), 2**22, task.dimension, dtype=np.int64)
-    record = random.normal(size=task.dimension)
-    record *= 0.999 * 2**task.fractional_bits / np.linalg.norm(record)
+    base, record = random.integers(-(2**22), 2**22, D, dtype=np.int64), random.normal(size=D)
+    record *= 0.999 * 2**TASK.fractional_bits / np.linalg.norm(record)
     neighbour = base + np.trunc(record).astype(np.int64)
-    assert 0 < squared_norm(neighbour - base) <= 2 ** (2 * task.fractional_bits)
-    assert max(squared_norm(base), squared_norm(neighbour)) <= task.bound**2
+    assert 0 < squared_norm(neighbour - base) <= 2 ** (2 * TASK.fractional_bits)
+    assert max(squared_norm(base), squared_norm(neighbour)) <= TASK.bound**2
     return base, neighbour
+
+
+BOTH = candidates()
 
 
 def view_of(watched: Watched, role: Role) -> Any:
@@ -58,7 +60,7 @@ def looked_through(watched: Watched, role: Role) -> Haystack:
     return Haystack(blobs.values())
 
 
-def fitting(watched: Watched, role: Role, task: Task, *told: bytes) -> list[bool]:
+def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
     """For each candidate, whether anything that follows from it alone is to be found.
 
     The dealer tries each candidate for each client that it deals for. ``told`` is what a careless
@@ -67,10 +69,10 @@ def fitting(watched: Watched, role: Role, task: Task, *told: bytes) -> list[bool
     view, haystacks = view_of(watched, role), (looked_through(watched, role), Haystack(told))
     view.told = [*told]
     expected = [
-        views.seen_by_dealer(view, task, guess)
+        views.seen_by_dealer(view, TASK, guess)
         if role is Role.DEALER
-        else views.seen_by_server(view, task, VICTIM, guess)
-        for guess in candidates(task)
+        else views.seen_by_server(view, TASK, VICTIM, guess)
+        for guess in BOTH
     ]
     view.told = []
     return told_apart(expected[0], expected[1], *haystacks)
@@ -82,26 +84,20 @@ def told_apart(one: set[bytes], other: set[bytes], *haystacks: Haystack) -> list
 
 
 @pytest.fixture(scope="module")
-def task() -> Task:
-    return small_task(D)
-
-
-@pytest.fixture(scope="module")
-def together(watch: Any, task: Task) -> Rounds:
+def together(watch: Any) -> Rounds:
     """Two rounds, one for each truth about the victim, beside another client."""
-    both = candidates(task)
-    return [watch(task, {VICTIM: truth, OTHER: both[0]}) for truth in both]
+    return [watch(TASK, {VICTIM: truth, OTHER: BOTH[0]}) for truth in BOTH]
 
 
 @pytest.fixture(scope="module")
-def alone(watch: Any, task: Task) -> Rounds:
-    return [watch(task, {VICTIM: truth}) for truth in candidates(task)]
+def alone(watch: Any) -> Rounds:
+    return [watch(TASK, {VICTIM: truth}) for truth in BOTH]
 
 
 @pytest.mark.parametrize("truth", [0, 1])
 @pytest.mark.parametrize("role", PARTIES)
-def test_no_guess_can_be_tested(together: Rounds, task: Task, role: Role, truth: int) -> None:
-    assert fitting(together[truth], role, task) == [False, False]
+def test_no_guess_can_be_tested(together: Rounds, role: Role, truth: int) -> None:
+    assert fitting(together[truth], role) == [False, False]
 
 
 # --- the controls --------------------------------------------------------------------------------
@@ -157,13 +153,11 @@ BROKEN: dict[Role, dict[str, Careless]] = {
 
 
 @pytest.mark.parametrize(("scheme", "role"), [(s, role) for role in PARTIES for s in BROKEN[role]])
-def test_the_same_server_breaks_a_careless_scheme(
-    alone: Rounds, task: Task, scheme: str, role: Role
-) -> None:
+def test_the_same_server_breaks_a_careless_scheme(alone: Rounds, scheme: str, role: Role) -> None:
     """The control: one careless message more, and the same test finds the true candidate."""
     for truth, watched in enumerate(alone):
         told = BROKEN[role][scheme](watched, role)
-        assert fitting(watched, role, task, told) == [truth == 0, truth == 1]
+        assert fitting(watched, role, told) == [truth == 0, truth == 1]
 
 
 def shown(hidden: dict[str, bytes], blobs: dict[str, bytes]) -> list[str]:
@@ -171,7 +165,7 @@ def shown(hidden: dict[str, bytes], blobs: dict[str, bytes]) -> list[str]:
     return [name for name, e in hidden.items() if e in data or e.hex().encode() in data]
 
 
-def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds, task: Task) -> None:
+def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds) -> None:
     """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
     watched = together[1]
     header, (salt, b) = watched.b.header(VICTIM), watched.b.body(VICTIM)
@@ -190,37 +184,36 @@ def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds, task: 
     }
     # The control: each of them is among what the servers see, and is found where it is told.
     assert all(each in views.header_bytes(header) for each in in_header.values())
-    blobs = watched.dealer.blobs(task.dimension)
+    blobs = watched.dealer.blobs(D)
     assert shown(hidden, blobs) == []
     for name, secret in hidden.items():
         for told in (b"..." + secret + b"...", secret.hex().encode()):
             assert shown(hidden, blobs | {"told": told}) == [name]
 
 
-def named(watch: Any, task: Task, truth: int) -> list[bool]:
+def named(watch: Any, truth: int) -> list[bool]:
     """For each name, whether the dealer's view of a round of one has anything that follows."""
-    one, other = candidates(task)
-    watched = watch(task, {NAMES[truth]: one, OTHER: other})
+    watched = watch(TASK, {NAMES[truth]: BOTH[0], OTHER: BOTH[1]})
     model, view = watched.b.headers[0].context.model, watched.dealer
-    first, second = (views.named_to_dealer(view, task, model, name) for name in NAMES)
-    return told_apart(first, second, Haystack(view.blobs(task.dimension).values()))
+    first, second = (views.named_to_dealer(view, TASK, model, name) for name in NAMES)
+    return told_apart(first, second, Haystack(view.blobs(D).values()))
 
 
 @pytest.mark.parametrize("truth", [0, 1])
-def test_the_dealer_can_test_no_name(watch: Any, task: Task, truth: int) -> None:
-    assert named(watch, task, truth) == [False, False]
+def test_the_dealer_can_test_no_name(watch: Any, truth: int) -> None:
+    assert named(watch, truth) == [False, False]
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("truth", [0, 1])
 def test_the_same_dealer_finds_a_name_behind_a_counted_nonce(
-    watch: Any, task: Task, monkeypatch: pytest.MonkeyPatch, order: Any, truth: int
+    watch: Any, monkeypatch: pytest.MonkeyPatch, order: Any, truth: int
 ) -> None:
     """The control: clients count where they should draw."""
     counter = count()
     drawn = SimpleNamespace(token_bytes=lambda size: next(counter).to_bytes(size, order))
     monkeypatch.setattr(submission, "secrets", drawn)
-    assert named(watch, task, truth) == [truth == 0, truth == 1]
+    assert named(watch, truth) == [truth == 0, truth == 1]
 
 
 # --- by statistics -------------------------------------------------------------------------------
@@ -234,10 +227,10 @@ def bits(*words: NDArray[np.int64]) -> NDArray[np.float32]:
     return np.unpackbits(data).astype(np.float32)
 
 
-def features(view: View, task: Task, client: ClientId) -> NDArray[np.float32]:
+def features(view: View, client: ClientId) -> NDArray[np.float32]:
     """Every bit of a server's view that is about one client, and of what can be combined of it."""
     header, held = view.header(client), view.held[client]
-    ctx, width = header.context.digest.value, 2 * task.projections + 1
+    ctx, width = header.context.digest.value, 2 * TASK.projections + 1
     own, (salt, b) = view.mask(client, D), view.body(client)
     words = [own, b, b + own, b - own]
     seen = [held.seed.reveal(), held.salt.reveal(), salt, header.context.nonce]
@@ -256,13 +249,13 @@ def features(view: View, task: Task, client: ClientId) -> NDArray[np.float32]:
     return np.concatenate([bits(*words), *meaning])
 
 
-def features_of_dealer(view: DealerView, task: Task, half: Any) -> NDArray[np.float32]:
+def features_of_dealer(view: DealerView, half: Any) -> NDArray[np.float32]:
     """The same of all that the dealer has and computes of one client's submission."""
     a, b = (half[role] for role in SERVERS)
     seen = [a.context, a.commitment_a, a.commitment_b, view.row_keys[a.context]]
     for each in (a, b):
         seen += [each.seed.reveal(), each.salt.reveal()]
-    of_a, of_b = view.masks(half, task.dimension)
+    of_a, of_b = view.masks(half, D)
     whole = of_a + of_b
     products = [dot(whole, whole), dot(of_a, of_b), *view.shares_of_r[a.context].values()]
     words = [of_a, of_b, whole, np.array(products), *(from_bytes(value) for value in seen)]
@@ -282,20 +275,19 @@ def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
     A false alarm comes in one of 10^6 runs.
     """
     task = small_task(D, {"enrolment.clients": CLIENTS})
-    both, coin = candidates(task), np.random.default_rng(4)
+    coin, names = np.random.default_rng(4), sorted(ClientId(f"c{i}") for i in range(CLIENTS))
     seen: dict[Role, list[NDArray[np.float32]]] = {role: [] for role in PARTIES}
     drawn, plain = [], []
-    names = sorted(ClientId(f"c{i}") for i in range(CLIENTS))
     for _ in range(ROUNDS):
         given = {name: int(coin.integers(2)) for name in names}
-        watched = watch(task, {name: both[label] for name, label in given.items()})
+        watched = watch(task, {name: BOTH[label] for name, label in given.items()})
         halves = {half[Role.SERVER_A].context: half for half in watched.dealer.halves()}
         for name in names:
             drawn.append(given[name])
             for view in watched:
-                seen[view.role].append(features(view, task, name))
+                seen[view.role].append(features(view, name))
             half = halves[watched.a.header(name).context.digest.value]
-            seen[Role.DEALER].append(features_of_dealer(watched.dealer, task, half))
+            seen[Role.DEALER].append(features_of_dealer(watched.dealer, half))
             plain.append(bits(watched.a.expanded(name, D) + watched.b.expanded(name, D)))
     labels, x = np.array(drawn), np.array(plain)
     for view in map(np.array, seen.values()):

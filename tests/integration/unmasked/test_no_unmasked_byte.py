@@ -1,7 +1,7 @@
 """No server, stored file or log line ever holds a word of an update; shares are uniform."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,19 @@ from tests.rig.views import Watched
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import dot, from_bytes, signed, squared_norm, to_bytes
 from precad.common.share.submission import SubmissionContext, shard
-from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import SquareRequest
 
+D = 8
 VICTIM = ClientId("victim")
 OTHERS = [ClientId("other-1"), ClientId("other-2")]
 
 
-def update(seed: int, d: int = 8) -> NDArray[np.int64]:
+def update(seed: int) -> NDArray[np.int64]:
     """Valid, and with no small entry, so that none of its words is seen by chance."""
     random = np.random.default_rng(seed)
-    sign = random.choice([-1, 1], d)
-    return sign * random.integers(2**20, 2**22, d, dtype=np.int64)
+    sign = random.choice([-1, 1], D)
+    return sign * random.integers(2**20, 2**22, D, dtype=np.int64)
 
 
 def seen(x: NDArray[np.int64], data: bytes, bits: int = 20) -> set[str]:
@@ -55,21 +55,17 @@ def require_unseen(updates: Iterable[NDArray[np.int64]], blobs: dict[str, bytes]
     assert [each for each in found if each[1]] == []
 
 
-@pytest.fixture(scope="module")
-def task(make_task: Callable[..., Task]) -> Task:
-    """Its noise is some 2^48 units: a word of a release is an update's in one of 10^12 rounds.
+TASK = small_task(D, {"privacy.noise_multiplier": 2e8})
+"""Its noise is some 2^48 units: a word of a release is an update's in one of 10^12 rounds.
 
-    By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10^4.
-    """
-    return make_task(8, {"privacy.noise_multiplier": 2e8})
+By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10^4.
+"""
 
 
-def test_nothing_that_a_server_receives_or_stores_or_logs_shows_a_word(
-    watch: Any, task: Task, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_kept_or_logged_shows_a_word(watch: Any, capfd: pytest.CaptureFixture[str]) -> None:
     updates = {VICTIM: update(1), OTHERS[0]: update(2), OTHERS[1]: update(3)}
-    assert all(squared_norm(x) <= task.bound**2 for x in updates.values())
-    watched = watch(task, updates)
+    assert all(squared_norm(x) <= TASK.bound**2 for x in updates.values())
+    watched = watch(TASK, updates)
     for view in watched:
         assert view.outcome.valid == tuple(sorted(updates))
         blobs = view.blobs()
@@ -89,7 +85,7 @@ def test_nothing_that_a_server_receives_or_stores_or_logs_shows_a_word(
     require_unseen(updates.values(), watched.dealer.blobs(8) | watched.within_reach())
 
 
-def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
+def test_the_search_finds_what_is_there(watch: Any) -> None:
     """The control: the same search, where a word does show."""
     x = update(1)
     for written in (
@@ -104,17 +100,15 @@ def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
         assert seen(x, written)
     # Without noise a lone client's update is what the round releases; without A's mask it is B's
     # share. Both are found.
-    watched = watch(task, {VICTIM: x}, noise=no_noise)
+    watched = watch(TASK, {VICTIM: x}, noise=no_noise)
     assert seen(x, to_bytes(watched.a.outcome.noisy_sum))
     both = watched.a.expanded(VICTIM, 8) + watched.b.expanded(VICTIM, 8)
     assert seen(x, to_bytes(both))
 
 
-def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(
-    watch: Any, task: Task
-) -> None:
+def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(watch: Any) -> None:
     """B's body alone, as long as it is, and under a key: no word of it, nor its salt, shows."""
-    alone: Watched = watch(task, {VICTIM: update(1)})
+    alone: Watched = watch(TASK, {VICTIM: update(1)})
     salt, b = alone.b.body(VICTIM)
     bodies = {name: data for name, data in alone.b.stored.items() if ".body" in name}
     # A's seed is never written; B's body is gone after the round.
@@ -142,8 +136,8 @@ def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(
         assert [form for form in forms if form in text] == []
 
 
-def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> None:
-    watched = watch(task, {VICTIM: update(1), OTHERS[0]: update(2)})
+def test_no_server_gets_what_is_meant_for_the_other(watch: Any) -> None:
+    watched = watch(TASK, {VICTIM: update(1), OTHERS[0]: update(2)})
     for view, other in ((watched.a, watched.b), (watched.b, watched.a)):
         own = b"\0".join(view.blobs().values())
         beginnings = {own[i : i + 8] for i in range(len(own))}
@@ -164,7 +158,6 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> N
 # --- what each party holds alone is uniform on the ring, whatever the update ---------------------
 
 
-D = 8
 RUNS = 4000
 LEAST_P = 1e-10
 """Of some 4,000 fits: a false alarm in one of 10^6 runs.

@@ -62,9 +62,7 @@ MEDDLED: dict[str, tuple[Meddle, str]] = {
 
 
 @pytest.mark.parametrize("kind", MEDDLED)
-def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
-    kind: str, vectors: list[RingVector]
-) -> None:
+def test_an_unsigned_body_is_the_fault_of_who_sent_it(kind: str, vectors: list[RingVector]) -> None:
     meddle, says = MEDDLED[kind]
     halves = submissions_of(TASK, vectors[:1])
 
@@ -121,9 +119,7 @@ def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
 
 
 @EITHER_CHECK
-def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
-    either: Task, vectors: list[RingVector]
-) -> None:
+def test_a_body_stuck_in_the_sum_ends_the_attempt(either: Task, vectors: list[RingVector]) -> None:
     """Never a sum with a piece of somebody who doesn't count."""
     halves = submissions_of(either, vectors)
     _, second, _ = halves[B]

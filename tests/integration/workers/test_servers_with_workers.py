@@ -1,30 +1,328 @@
-"""Both servers as processes, with workers: a training goes on whatever becomes of these."""
+"""Pairs of workers do what one process does; one that is lost costs little, as processes too."""
 
 import ast
 import itertools
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
+import grpc
+import numpy as np
 import pytest
-from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
+from tests.conftest import TaskMaker
+from tests.rig import crew
+from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
+from tests.rig.corpus import honest
+from tests.rig.keys import signer
 from tests.rig.leftovers import descendants
+from tests.rig.loop import Here, LoopThread
+from tests.rig.loop import dealer as dealer_on
+from tests.rig.parties import opened, play_both
 from tests.rig.stops import runs
-from tests.rig.waiting import until as wait_until
+from tests.rig.waiting import until
 
+from precad.aggregator.collect.upload import Spool
+from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.release import aggregate
+from precad.aggregator.rounds.states import Matched, Summed
+from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.workers import worker_placement
-from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.cli.local_deployment import LocalDeployment
-from precad.common.errors import Misconfiguration, PeerUnavailable
-from precad.common.identifiers import Role
+from precad.aggregator.workers.worker_pairs import (
+    OwnWorkers,
+    ValidationWorkers,
+    WorkerPairs,
+    pairs_of,
+)
+from precad.aggregator.workers.worker_placement import (
+    ThisMachine,
+    WorkerHost,
+    WorkerPool,
+    WorkerProcess,
+    WorkerStart,
+)
+from precad.cli.local_deployment import LocalDeployment, task_to_toml
+from precad.common.clock import RetryPolicy
+from precad.common.errors import Misconfiguration, PeerUnavailable, Rejection
+from precad.common.identifiers import ClientId, Role, Secret
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
+from precad.common.prime_field import group_of
+from precad.common.ring import RingVector
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
+from precad.dealer.dealer_role import DealerRole, LocalDealing
+from precad.norm_check.dealing import NoDealer
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
+
+A, B = SERVERS
+Code = grpc.StatusCode
+TOO_LONG = (3, 7)
+"""Whose norm is above the bound."""
+UNCOUNTED = 5
+CLIENTS = 11
+COUNTED = [ClientId(f"ward-{number:04d}") for number in range(CLIENTS) if number != UNCOUNTED]
+
+
+@dataclass(slots=True)
+class Site:
+    """A dealer and both servers' workers on a loop beside the test, and what clients share."""
+
+    folder: Path
+    task: Task
+    dealers: dict[Role, RemoteDealer | NoDealer] = field(default_factory=dict)
+    keys: dict[Role, Secret] = field(default_factory=dict)
+    own_workers: dict[Role, OwnWorkers] = field(default_factory=dict)
+    spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)
+    """Of the last play."""
+
+    @property
+    def vectors(self) -> list[RingVector]:
+        rng = np.random.default_rng(20261122)
+        found = [honest(self.task, rng) for _ in range(CLIENTS)]
+        for number in TOO_LONG:
+            found[number][number] = 2 * self.task.bound
+        return found
+
+    def halves(self, attempt: int = 0) -> Halves:
+        return submissions_of(self.task, self.vectors, attempt, signer)
+
+    def play(
+        self,
+        halves: Halves,
+        attempt: int = 0,
+        *,
+        early: bool = True,
+        disturb: Callable[[Role, WorkerPairs], None] = lambda _role, _pairs: None,
+    ) -> tuple[Summed, Summed]:
+        """What both servers end with; half of it is taken ``early``, then comes a disturbance.
+
+        Bodies are in a spool, as an inbox keeps them. Raises the more telling error.
+        """
+        self.all_up()
+        folder = self.folder / f"spool-{attempt}"
+        folder.mkdir()
+        spool = Spool(folder)
+
+        def spooled(half: AnySubmission) -> AnySubmission:
+            if half.body is None:
+                return half
+            file = spool.begin(half.context.client)
+            for piece in half.body.pieces():
+                file.add(memoryview(piece))
+            return replace(half, body=file.finish(half.body.prefix))
+
+        every = {role: {c: spooled(half) for c, half in halves[role].items()} for role in SERVERS}
+
+        def at(role: Role, link: PeerLink) -> Summed:
+            server, held = self._server(role, link, attempt, self.dealers[role]), every[role]
+            state = opened(attempt, held, COUNTED)
+            first = frozenset(state.cohort[: len(state.cohort) // 2] if early else ())
+            own = self.own_workers[role]
+            with WorkerPairs(server, state, own, pairs_of(server, len(own.pool))) as validator:
+                links = validator._links.values()
+                until(lambda: all(link.ready or link.error for link in links), "workers linked up")
+                validator.take([held[client] for client in sorted(first)])
+                disturb(role, validator)
+                return aggregate(server, Matched(state, held, {}, first), validator)
+
+        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
+
+    def in_process(self, halves: Halves) -> tuple[Summed, Summed]:
+        """The same without a worker, and with a dealer in this process."""
+        dealer = DealerRole(self.task.digest, self.task.dimension, self.keys)
+
+        def at(role: Role, link: PeerLink) -> Summed:
+            dealing = LocalDealing(dealer, role) if self.task.has_dealer else NoDealer()
+            server = self._server(role, link, 0, dealing)
+            return aggregate(server, Matched(opened(0, halves[role], COUNTED), halves[role], {}))
+
+        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
+
+    def _server(self, role: Role, link: PeerLink, attempt: int, dealing: Any) -> Any:
+        link.begin_attempt(attempt)
+        self.spent[role] = MemorySpentTriples()
+        return aggregating(self.task, role, link, dealing, self.keys[role], self.spent[role])
+
+    def check_sum(self, outcome: tuple[Summed, Summed]) -> None:
+        """It is that of all who are counted, but for those whose norm is above the bound."""
+        a, b = outcome
+        bad = {ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED for number in TOO_LONG}
+        assert a.counted.rejections == b.counted.rejections == bad
+        good = [x for n, x in enumerate(self.vectors) if n not in (*TOO_LONG, UNCOUNTED)]
+        group, total = group_of(self.task), a.share_sum.copy()
+        group.add(total, b.share_sum)
+        assert group.decode(total).tolist() == np.sum(good, axis=0).tolist()
+
+    def all_up(self) -> None:
+        pools = [own.pool for own in self.own_workers.values()]
+        until(
+            lambda: all(p.worker(n) is not None for p in pools for n in range(len(p))),
+            "workers that listen",
+        )
+
+
+Hire = Callable[..., Site]
+
+
+@pytest.fixture
+def hire(tmp_path: Path, keys: Path, make_task: TaskMaker) -> Iterator[Hire]:
+    """``hire(workers, place)``: a dealer and both servers' workers, here unless it says where."""
+    with ExitStack() as stack:
+        loop = stack.enter_context(LoopThread())
+
+        def make(
+            workers: int,
+            place: WorkerHost | None = None,
+            validation: str = "crypten",
+            *,
+            same_disk: bool = True,
+        ) -> Site:
+            changes = {"enrolment.clients": 12, "deadlines.peer": 120.0, "validation": validation}
+            task, place = make_task(64, changes), place or Here(loop, same_disk=same_disk)
+            folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+            dealer = None
+            if task.has_dealer:
+                dealer = dealer_on(loop, task, Identity.load(keys / "dealer"))
+            site = Site(folder, task)
+            for role in SERVERS:
+                identity = Identity.load(keys / role.value)
+                site.dealers[role] = NoDealer()
+                if dealer is not None:
+                    channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
+                    site.dealers[role] = RemoteDealer(channel, dealer, task, role)
+                site.keys[role] = site.dealers[role].join()
+                own = {"role": role.value, "identity": keys / role.value, "dealer": dealer}
+                start = WorkerStart(task=folder / "task.toml", listen="127.0.0.1:0", **own)
+                pool = WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
+                stack.callback(pool.close)
+                site.own_workers[role] = OwnWorkers(pool, identity, other_host="127.0.0.1")
+            return site
+
+        yield make
+
+
+@pytest.mark.parametrize("validation", ["crypten", "proof"])
+def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) -> None:
+    """The same submissions, invalid and uncounted ones among them: the same set, the same share."""
+    # The three get bodies over the network, the one opens its server's files.
+    sites = {n: hire(n, validation=validation, same_disk=n == 1) for n in (1, 3)}
+    halves = sites[1].halves()
+    outcomes = [sites[1].in_process(halves)]
+    for workers, site in sites.items():
+        outcomes.append(site.play(halves))
+        assert site.spent[A] == {(0, batch) for batch in range(workers)}
+    for outcome in outcomes:
+        sites[1].check_sum(outcome)
+        for mine, first in zip(outcome, outcomes[0], strict=True):
+            assert mine.counted == first.counted
+            assert mine.share_sum.tolist() == first.share_sum.tolist()
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(hire: Hire, role: Role) -> None:
+    """It is started again, and the next attempt, shared afresh, goes through."""
+    site = hire(2)
+
+    def lose_one(at: Role, _: WorkerPairs) -> None:
+        """Without a word; its pool has seen it."""
+        if at is role:
+            pool = site.own_workers[role].pool
+            placed = pool.worker(1)
+            assert placed is not None
+            placed.stop()
+            until(lambda: pool.worker(1) is not placed, "the end is seen")
+
+    def lose_one_before(at: Role, pairs: WorkerPairs) -> None:
+        lose_one(at, pairs)
+        # Both have noticed: nothing else could be asserted of the batches.
+        until(lambda: pairs._links[1].error is not None, "the loss is noticed")
+
+    # Nothing of it was recorded: another pair does its part, in the same attempt.
+    site.check_sum(site.play(site.halves(), disturb=lose_one_before, early=False))
+    assert site.spent[A] == site.spent[B] == {(0, 0)}
+    with pytest.raises(PeerUnavailable, match=r"worker|the other server"):
+        site.play(site.halves(1), 1, disturb=lose_one)
+    site.check_sum(site.play(site.halves(2), 2))
+
+
+def test_a_worker_obeys_its_server_and_links_with_its_like_alone(hire: Hire, keys: Path) -> None:
+    site = hire(1)
+    site.all_up()
+    placed = site.own_workers[B].pool.worker(0)
+    assert placed is not None
+    found: dict[tuple[str, str], Code | None] = {}
+    parties = ("ward-00", "operator", "dealer", "server-a", "server-b")
+    expected: dict[tuple[str, str], Code | None] = dict.fromkeys(
+        product(parties, ("Validate", "Link")), Code.PERMISSION_DENIED
+    )
+    # Another task's: whoever is let in hears of that.
+    begin = pb.WorkOrder(begin=pb.WorkBegin(task_digest=bytes(32)))
+    expected["server-b", "Validate"] = Code.FAILED_PRECONDITION
+    expected["server-a", "Link"] = None
+    for caller, call in expected:
+        identity = Identity.load(keys / caller)
+        with open_channel(f"127.0.0.1{placed.address}", identity, B) as channel:
+            stub: Any = (WorkingStub if call == "Validate" else PeerStub)(channel)
+            found[caller, call] = None
+            try:
+                list(getattr(stub, call)(iter([begin] if call == "Validate" else [])))
+            except grpc.RpcError as error:
+                found[caller, call] = error.code()
+    assert found == expected
+
+
+def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_numbers(
+    hire: Hire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The first version said none.
+    monkeypatch.setattr("precad.aggregator.workers.worker_process.GREETING", ())
+    site = hire(1, validation="proof")
+
+    def look_again(_role: Role, pairs: WorkerPairs) -> None:
+        assert pairs._linked() == []
+        raise PeerUnavailable("enough was seen")
+
+    with pytest.raises(PeerUnavailable, match="enough was seen"):
+        site.play(site.halves(), early=False, disturb=look_again)
+    said = rf"the worker at \S+ speaks wire version 1, this side {WIRE_VERSION}: "
+    assert re.search(f"{said}upgrade precad at the worker", caplog.text)
+
+
+def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire: Hire) -> None:
+    # With proofs: workers that load no CrypTen are there in a second.
+    site = hire(1, ThisMachine(), validation="proof")
+    halves = site.halves()
+    seen: list[bytes] = []
+
+    def look(at: Role, _pairs: WorkerPairs) -> None:
+        placed = cast("WorkerProcess", site.own_workers[at].pool.worker(0))
+        process = Path(f"/proc/{placed._process.pid}")
+        seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
+
+    site.check_sum(site.play(halves, disturb=look))
+    every = [half for at in halves.values() for half in at.values()]
+    secrets = [half.seed.reveal() for half in every if half.seed is not None]
+    assert (len(seen), len(secrets) > 0) == (len(halves), True)
+    for text in seen:
+        assert b"workers.worker" in text
+        assert not [each for each in secrets if each in text or each.hex().encode() in text]
+
+
+# --- both servers as processes: a training goes on whatever becomes of their workers -------------
+
 
 WORKERS = 2
 FLOOD = SILENT + 36
@@ -32,18 +330,16 @@ FLOOD = SILENT + 36
 WAIT_S = 60.0
 
 
-Training = tuple[LocalDeployment, Crowd]
+Training = tuple[LocalDeployment, crew.Crowd]
 
 
 @pytest.fixture(scope="module")
-def training(
-    tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., Task]
-) -> Iterator[Training]:
+def training(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Training]:
     """With proofs: such workers load no CrypTen, and are there in a second."""
-    task = make_task(64, CHANGES | {"validation": "proof"})
+    task = make_task(64, crew.CHANGES | {"validation": "proof"})
     folder = tmp_path_factory.mktemp("training")
     settings = f'workers = {WORKERS}\nmetrics = "127.0.0.1:0"\n'
-    with deployed(folder, task, settings) as (deployment, crowd), crowd.at_work():
+    with crew.deployed(folder, task, settings) as (deployment, crowd), crowd.at_work():
         yield deployment, crowd
 
 
@@ -51,19 +347,19 @@ def workers_of(deployment: LocalDeployment, name: str) -> list[int]:
     return sorted(descendants(deployment.processes[name].pid))
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", crew.SERVERS)
 def test_a_worker_dies_in_mid_round_and_the_training_goes_on(training: Training, name: str) -> None:
     deployment, crowd = training
     # One that dies while it starts is no worker yet, and the server says so in other words.
-    until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
+    crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
     crowd.held_back.clear()
-    at = crowd.hold_at = version(deployment) + 2
-    until(deployment, lambda: sum(v == at for v, _ in crowd.submitted) >= CLIENTS - 1)
+    at = crowd.hold_at = crew.version(deployment) + 2
+    crew.until(deployment, lambda: sum(v == at for v, _ in crowd.submitted) >= crew.CLIENTS - 1)
     os.kill(workers_of(deployment, name)[0], signal.SIGKILL)
-    until(deployment, lambda: "ended; it is started again" in deployment.log(name))
+    crew.until(deployment, lambda: "ended; it is started again" in deployment.log(name))
     crowd.held_back.set()
-    until(deployment, lambda: version(deployment) >= at + 2)
-    until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
+    crew.until(deployment, lambda: crew.version(deployment) >= at + 2)
+    crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
     assert "a bug" not in deployment.log(name)
 
 
@@ -79,20 +375,18 @@ def ports_of(process: int) -> list[int]:
     return sorted({int(address.rpartition(":")[2], 16) for address in found})
 
 
-def test_a_flood_of_every_port_of_every_part_keeps_no_server_out_and_costs_no_round(
-    training: Training,
-) -> None:
+def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(training: Training) -> None:
     """Whoever reaches the ports, without a certificate; server B comes back with new workers."""
     deployment, _ = training
 
     def reached(wanted: int) -> bool:
         with suppress(PeerUnavailable):
-            return version(deployment) >= wanted
+            return crew.version(deployment) >= wanted
         return False
 
-    until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
-    parts = [deployment.processes[name].pid for name in SERVERS]
-    parts += [pid for name in SERVERS for pid in workers_of(deployment, name)]
+    crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
+    parts = [deployment.processes[name].pid for name in crew.SERVERS]
+    parts += [pid for name in crew.SERVERS for pid in workers_of(deployment, name)]
     ports = {pid: ports_of(pid) for pid in parts}
     # A server's own and its metrics', and one a worker.
     assert [len(each) for each in ports.values()] == [2, 2, *[1] * 2 * WORKERS]
@@ -105,20 +399,18 @@ def test_a_flood_of_every_port_of_every_part_keeps_no_server_out_and_costs_no_ro
             for each in connections[:-SILENT]:
                 # Ended by the guard, long before a handshake's time is over.
                 assert each.recv(1) == b""
-        before = version(deployment)
-        until(deployment, lambda: version(deployment) >= before + 2)
+        before = crew.version(deployment)
+        crew.until(deployment, lambda: crew.version(deployment) >= before + 2)
         workers = workers_of(deployment, "server-b")
         deployment.processes["server-b"].kill()
         deployment.processes["server-b"].wait()
-        wait_until(lambda: not any(map(runs, workers)), "the end of its workers")
+        until(lambda: not any(map(runs, workers)), "the end of its workers")
         deployment.start_server("server-b")
-        until(deployment, lambda: reached(before + 4))
-    until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
+        crew.until(deployment, lambda: reached(before + 4))
+    crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
 
 
-def test_a_ray_cluster_that_lets_anybody_in_or_is_not_there_is_said_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ray_cluster_that_is_open_or_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the server's key on each node, and by itself asks nobody who comes."""
     ray = Mock(is_initialized=bool, exceptions=SimpleNamespace(RayError=ValueError))
     ray.init.side_effect = ConnectionError("failed to connect")

@@ -1,5 +1,6 @@
-"""Uploads to real servers: what is signed counts, and who is slow or greedy keeps nothing."""
+"""Real servers: what is signed counts, the slow and greedy keep nothing; watches; enrolment."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,31 +15,52 @@ from unittest.mock import DEFAULT, Mock
 import grpc
 import numpy as np
 import pytest
+from tests.conftest import TaskMaker
 from tests.integration.service.conftest import ONE, TWO, A, B, Deploy, Deployed, reasons
+from tests.rig.clock import LeapingClock
 from tests.rig.submissions import masked, signed_anew
 from tests.rig.waiting import DEADLINE_S, until
 
 from precad.aggregator.rpc.limits import Limits, TransferSlots
-from precad.common.errors import BudgetExceeded, PeerViolation, Rejection, StorageFailure
+from precad.aggregator.training.session import RoundDone
+from precad.client.check_before_enrolling import Kind, look_at_servers
+from precad.client.connection import NAME_FREE_S
+from precad.common.errors import (
+    AccessDenied,
+    BudgetExceeded,
+    NameInUse,
+    PeerViolation,
+    PrecadError,
+    Rejection,
+    StorageFailure,
+)
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.ring import KEY_BYTES
+from precad.common.roster import Enrolment, Roster, on_grid
 from precad.common.share.submission import Submission
-from precad.common.wire.messages import sign_body, upload_pieces
+from precad.common.wire.messages import (
+    Notice,
+    RoundOpen,
+    RoundOver,
+    check_opening,
+    check_statement,
+    sign_body,
+    upload_pieces,
+)
 from precad.common.wire.serving import NOT_NOW
 from precad.protos import precad_pb2 as pb
 
 Code = grpc.StatusCode
 Pieces = Iterator[pb.SubmissionPiece]
+Stalled = Callable[..., Pieces]
 
 
-def test_the_key_that_signed_must_be_the_connections(
-    deployed: Deployed, keys: Path, tmp_path: Path
-) -> None:
+def test_only_the_connections_key_signs(deployed: Deployed, keys: Path, tmp_path: Path) -> None:
     # Another good certificate of the same client, as a stolen one would be.
     Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
     second = CertificateSigner(Identity.load(tmp_path / "second"))
@@ -118,7 +140,7 @@ def test_no_text_of_a_failure_reaches_a_client(
 
 
 @pytest.fixture
-def stalled() -> Iterator[Callable[..., Pieces]]:
+def stalled() -> Iterator[Stalled]:
     """An upload that sends these pieces and then keeps its stream open, or drips."""
     over = threading.Event()
 
@@ -148,7 +170,7 @@ def taken(deployed: Deployed, role: Role, slots: str) -> Iterator[TransferSlots]
     ("role", "kind"), [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")]
 )
 def test_a_slow_loris_is_cut_off_and_keeps_nothing(
-    deploy: Deploy, stalled: Callable[..., Pieces], role: Role, kind: str
+    deploy: Deploy, stalled: Stalled, role: Role, kind: str
 ) -> None:
     drips = kind == "drip"
     collect_s, idle_s = (0.6, DEADLINE_S) if drips else (DEADLINE_S, 0.3)
@@ -198,9 +220,7 @@ def test_a_body_is_read_when_its_turn_comes(
             assert uploading.result().rejection == ""
 
 
-def test_a_quick_upload_passes_by_all_that_stall(
-    deployed: Deployed, stalled: Callable[..., Pieces]
-) -> None:
+def test_a_quick_upload_passes_by_all_that_stall(deployed: Deployed, stalled: Stalled) -> None:
     deployed.services[B]._upload_slots = TransferSlots(1)
     with deployed.stub(B) as stub, deployed.connect(ONE) as slow, deployed.connect(TWO) as quick:
         header, salt_h, *_ = upload_pieces(deployed.pair(slow)[1])
@@ -233,9 +253,7 @@ def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: R
         fetching.result(DEADLINE_S)
 
 
-def test_a_client_that_is_refused_at_its_header_sends_no_body(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_refused_sends_no_body(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[Role, list[str | None]] = {A: [], B: []}
 
     def noted(submission: Submission) -> Pieces:
@@ -272,9 +290,7 @@ def giving(
 
 
 @pytest.mark.parametrize("role", [A, B])
-def test_no_model_is_taken_that_this_server_has_and_one_at_a_time(
-    deployed: Deployed, role: Role
-) -> None:
+def test_no_model_is_taken_that_is_here_and_one_at_a_time(deployed: Deployed, role: Role) -> None:
     progress, service = deployed.sessions[role].progress, deployed.services[role]
     go_on, end = threading.Event(), threading.Event()
     with deployed.stub(role) as stub:
@@ -307,3 +323,130 @@ def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed
         good = giving(deployed, A, 1, client=TWO)
         another.GiveBack(good, timeout=DEADLINE_S)
     assert deployed.sessions[A].progress.given_back is not None
+
+
+# --- watches and enrolment -----------------------------------------------------------------------
+
+
+def signed_with(notices: Iterator[Notice]) -> bytes:
+    notice = next(notices)
+    assert isinstance(notice, RoundOpen | RoundOver)
+    return notice.signed or b""
+
+
+def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deploy: Deploy) -> None:
+    deployed = deploy()
+    session = deployed.sessions[A]
+    opened = deployed.opened(ONE, cohort=(ONE,))
+    done = RoundDone(opened, frozenset((ONE,)), {}, opened.model, 1)
+    with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
+        # No attempt is open: who wants to know why asks.
+        deployed.announce()
+        assert not signed_with(one.watch())
+        deployed.open_round()
+        opening = check_opening(one.verifier, A, signed_with(one.watch()))
+        assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
+        assert not signed_with(two.watch())
+        session.event_log.publish(done)
+        for client, servers in ((ONE, one), (TWO, two)):
+            statement = check_statement(servers.verifier, A, signed_with(servers.watch()))
+            assert (statement.client, statement.version) == (client.name, 0)
+
+
+def test_a_revoked_client_loses_its_watch_and_nobody_waits(deploy: Deploy, tmp_path: Path) -> None:
+    """It held every round to its deadline, for as long as it kept its watch."""
+    create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
+    deployed = deploy(own=tmp_path / "own")
+    session = deployed.sessions[A]
+    deployed.announce()
+    with deployed.connect(ONE) as bad, deployed.connect(TWO) as good:
+        watches = {ONE: bad.watch(), TWO: good.watch()}
+        assert all(isinstance(next(watch), RoundOpen) for watch in watches.values())
+        deployed.open_round()
+        keys = Deployment.open(tmp_path / "own")
+        keys.revoke(keys.current_serials(Principal.client(ONE.name)))
+        assert reasons(good.submit(deployed.pair(good))) == [None, None]
+        gone = session.connected_clients.gone
+        until(lambda: session.inbox.over([ONE, TWO], gone), "the round's end without it")
+        with pytest.raises(AccessDenied, match="revoked"):
+            next(watches[ONE])
+        deployed.announce()
+        assert isinstance(next(watches[TWO]), RoundOpen)
+        assert not gone(TWO)
+
+
+def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
+    deployed: Deployed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
+    deployed.announce()
+    clock = LeapingClock()
+    with deployed.connect(ONE) as first, deployed.connect(ONE, clock=clock) as second:
+        watch = first.watch()
+        next(watch)
+        with pytest.raises(NameInUse, match="another process takes part as client ward-1"):
+            next(second.watch())
+        assert clock.time - clock.start == NAME_FREE_S
+        assert "client ward-1 is there twice" in caplog.text
+        # The same process comes back beside its own old watch.
+        again = first.watch()
+        next(again)
+        deployed.announce()
+        next(watch)
+    # Once the first has gone, the second is the client.
+    with deployed.connect(ONE) as second:
+        assert isinstance(next(second.watch()), RoundOpen)
+
+
+def test_another_task_is_refused_by_both_digests(deployed: Deployed, make_task: TaskMaker) -> None:
+    other = make_task(8, {"name": "another"})
+    with deployed.connect(ONE) as servers:
+        servers.task = other
+        for meet in (
+            servers.check_task,
+            lambda: servers.enrol(1, other.privacy.record_rate),
+            lambda: list(servers.watch()),
+        ):
+            with pytest.raises(PrecadError, match="same task file") as refused:
+                meet()
+            said = set(re.findall(r"[0-9a-f]{64}", str(refused.value)))
+            assert {str(other.digest), str(deployed.task.digest)} <= said
+
+
+def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(deployed: Deployed) -> None:
+    claim = Enrolment(ONE, 100, 0.2)
+    for session in deployed.sessions.values():
+        session.store.enrolment.claim(claim)
+        session.register.freeze(Roster({ONE: claim}))
+        session.model_store.put(deployed.task.training.rounds, session.model_store.theta())
+    for name, kind, said in (
+        (ONE, Kind.NOTE, "precad join fetches its final model"),
+        (TWO, Kind.BAD, "is finished, without client ward-2"),
+    ):
+        owner = deployed.owners[name]
+        findings = look_at_servers(None, name, owner, deployed.addresses, DEADLINE_S)()
+        servers = [each for each in findings if each.about.startswith("server")]
+        assert [(each.kind, said in each.text) for each in servers] == [(kind, True)] * 2
+    with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
+        one.enrol(100, 0.2)
+        with pytest.raises(PrecadError, match="the training is finished, without it"):
+            two.enrol(100, 0.2)
+
+
+def test_one_client_has_one_account_computed_at_a_time(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes seconds, and an honest owner's claim waits for those before it."""
+    cap, go_on = deployed.sessions[A].register.cap, threading.Event()
+    monkeypatch.setattr(cap, "precompute", lambda _rate: go_on.wait(DEADLINE_S))
+    monkeypatch.setattr(cap, "is_ready", lambda _rate: False)
+    claim: dict[str, Any] = {"client": ONE.name, "records": 100}
+    claim["task_digest"] = deployed.task.digest.value
+    rates = [on_grid(deployed.task, 0.2 / n) for n in range(1, 6)]
+    claims = [pb.EnrolRequest(**claim, record_rate=rate) for rate in rates]
+    with deployed.stub(A) as stub:
+        asked = [stub.Enrol.future(each, timeout=DEADLINE_S) for each in claims]
+        until(lambda: sum(each.done() for each in asked) == len(asked) - 1, "the refusals")
+        go_on.set()
+        codes = [each.code() for each in asked]
+    assert (codes.count(Code.RESOURCE_EXHAUSTED), codes.count(Code.OK)) == (len(asked) - 1, 1)
