@@ -127,8 +127,6 @@ def _url(state: str) -> str:
 
 
 def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
-    # The accountants load here, so that `precad --help` doesn't wait for them.
-
     privacy, cap = view.task.privacy, PrivacyCap(view.task)
     shown = [c for c in view.clients if only is None or c.client.name == only]
     if only is not None and not shown:
