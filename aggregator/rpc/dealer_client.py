@@ -120,6 +120,9 @@ class RemoteDealer:
         reader.start()
         try:
             yield conversation
+        except PeerUnavailable as error:
+            # One that isn't there deals nothing either, whoever has asked.
+            raise self._why() or error from None
         finally:
             outgoing.put(None)
             call.cancel()

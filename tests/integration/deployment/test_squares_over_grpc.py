@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.ring import signed
 from precad.common.task import Task
@@ -52,7 +53,8 @@ def reached(task: Task, address: str, identity_of: Callable[[Role], Identity]) -
         found = Site(task, {})
         for role in SERVERS:
             channel = stack.enter_context(open_channel(address, identity_of(role), Role.DEALER))
-            found.dealers[role] = RemoteDealer(channel, address, task, role)
+            why = partial(why_unreachable, address, identity_of(role), Role.DEALER)
+            found.dealers[role] = RemoteDealer(channel, address, task, role, why)
             found.dealers[role].join()
         yield found
 
@@ -144,6 +146,17 @@ def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death:
                 wait.result()
         # What came before stays.
         assert at[A].row_key(known.context) == key
+        # Later nobody is there: that is said, and not that the other server hasn't asked.
+        dealer.wait(DEADLINE_S)
+        site.dealers[B]._timeout_s = SHORT_S
+
+        def row_key() -> None:
+            with site.dealers[B].squares(0) as later:
+                later.ask(both.of[B])
+                later.row_key(both.context)
+
+        with pytest.raises(PeerUnavailable, match="nothing listens on that port"):
+            row_key()
 
 
 def test_no_more_squares_than_clients_are_dealt_and_none_for_a_dealer_before(site: Site) -> None:

@@ -172,6 +172,14 @@ def why(deployment: LocalDeployment, *parties: str) -> list[str]:
     return found
 
 
+def stops_and_names_the_dealer(deployment: LocalDeployment) -> None:
+    """Whoever stops first names it; the other may find that one gone."""
+    missing, errors = f"dealer at {deployment.addresses['dealer']}", why(deployment, *SERVERS)
+    named = [error for error in errors if missing in error]
+    assert named, errors
+    assert all("check that it runs" in error for error in named)
+
+
 def test_a_server_alone_stops_and_names_the_other(deploy: Deploy) -> None:
     deployment, nobody = deploy(SHORT), free_addresses(1)[0]
     set_in(deployment, "server-a", server_b=nobody)
@@ -195,11 +203,7 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: Deploy) -> None:
     with joined(deployment) as clients:
         # Why is for operators alone.
         assert {client.ended() for client in clients} == {TrainingPaused()}
-    # Whoever stops first names it; the other may find that one gone.
-    missing = f"the dealer at {deployment.addresses['dealer']} can't be reached"
-    named = [error for error in why(deployment, *SERVERS) if missing in error]
-    assert named
-    assert all("check that it runs, its address" in error for error in named)
+    stops_and_names_the_dealer(deployment)
 
 
 def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: Deploy) -> None:
@@ -211,9 +215,7 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: Deploy) 
         deployment.processes["dealer"].kill()
         submit_zeros(clients, attempt)
         assert {client.ended() for client in clients} == {TrainingPaused()}
-    (error,) = why(deployment, "server-a")
-    assert f"the dealer at {deployment.addresses['dealer']}" in error
-    assert "check that it runs, its address" in error
+    stops_and_names_the_dealer(deployment)
 
 
 @pytest.mark.parametrize(
