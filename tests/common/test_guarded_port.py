@@ -64,7 +64,10 @@ class Port:
         self._stack.callback(lambda: self._loop.run(running.stop(0)))
 
     def channel(self, who: Principal = ONE) -> Any:
-        return self._stack.enter_context(open_channel(self._address, identity(who), Role.DEALER))
+        found = open_channel(self._address, identity(who), Role.DEALER)
+        # What is refused then isn't the connection.
+        grpc.channel_ready_future(found).result(WAIT_S)
+        return self._stack.enter_context(found)
 
     def streamed(self, method: str = CHECK, who: Principal = ONE) -> Any:
         """A call that begins before its one message is there."""

@@ -126,8 +126,8 @@ WRONG: dict[str, tuple[Callable[[Pair], object], str]] = {
     "not the announced model": (at("a", announced=b"\6" * 32), "from 0606.* is open; nothing is"),
     # The digest is of the version too: θ_0 can't be passed off as θ_1.
     "an older model under a newer version": (
-        at("a", notices=lambda pair: [opening(0, pair.a.model(), version=1)]),
-        "of version 0 .* of version 1 from",
+        at("a", rounds=0, notices=lambda pair: [opening(0, pair.a.model(), version=1)]),
+        "of version 1 from .* of version 1 from .* is open; nothing is sent",
     ),
     "another task at server A": (at("a", described=OTHER), str(OTHER.digest)),
     "another task at server B": (at("b", described=OTHER), str(OTHER.digest)),
