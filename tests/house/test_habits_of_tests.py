@@ -14,13 +14,11 @@ import pytest
 from tests.mutants.__main__ import named
 from tests.rig.commands import python
 from tests.rig.stops import runs
-from tests.soak import run
-from tests.soak.selection import PARTS, split
+from tests.soak.run import PARTS, split, turn
 
 TESTS = Path(__file__).parents[1]
-WAITING = TESTS / "rig" / "waiting.py"
-LEAST_S = 60.0
-"""Shorter deadlines end a test on a busy machine."""
+CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "monotonic", "perf_counter"}
+LEAST_S = 60.0  # Shorter deadlines end a test on a busy machine
 DEADLINES = {"timeout", "timeout_s", "limit_s", "deadline_s"}
 WAITS = {"wait", "wait_for", "join", "communicate", "run", "check_output", "check_call", "result"}
 """Methods whose deadline ends a test; elsewhere a short one may be what is tested."""
@@ -28,42 +26,36 @@ NOT_TESTS = ("model", "fuzz")
 """The release protocol's model and the fuzzer have no clock in a verdict."""
 
 
-def files() -> list[Path]:
-    found = sorted(path for path in TESTS.rglob("*.py") if path != WAITING)
-    return [path for path in found if path.relative_to(TESTS).parts[0] not in NOT_TESTS]
+FILES = [
+    path
+    for path in sorted(TESTS.rglob("*.py"))
+    if path != TESTS / "rig" / "waiting.py" and path.relative_to(TESTS).parts[0] not in NOT_TESTS
+]
 
 
 def offences(source: str) -> Iterator[tuple[int, str]]:
-    """What a file does with time and ports that it may not, by line."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            yield from ((node.lineno, what) for what in of_call(node))
-        elif isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare):
             called = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
             if any(ast.unparse(each.func) in CLOCKS for each in called):
                 yield node.lineno, "compares a clock's time; wait for a condition with until()"
-
-
-CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "monotonic", "perf_counter"}
-
-
-def of_call(node: ast.Call) -> Iterator[str]:
-    name = ast.unparse(node.func)
-    if name in {"time.sleep", "asyncio.sleep"} and ast.unparse(node.args[0]) != "0":
-        yield f"{name}; wait for a condition with until()"
-    method = name.rpartition(".")[2]
-    if method in WAITS:
-        for keyword in node.keywords:
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in {"time.sleep", "asyncio.sleep"} and ast.unparse(node.args[0]) != "0":
+            yield node.lineno, f"{name}; wait for a condition with until()"
+        method = name.rpartition(".")[2]
+        for keyword in node.keywords if method in WAITS else ():
             match keyword:
                 case ast.keyword(arg=arg, value=ast.Constant(value=int() | float() as limit_s)):
                     if arg in DEADLINES and 0 < limit_s < LEAST_S:
-                        yield f"a deadline of {limit_s} s; none below {LEAST_S:g} s"
-    match method, node.args:
-        case "bind", [ast.Tuple(elts=[*_, ast.Constant(value=port)])] if port != 0:
-            yield f"a fixed port, {port!r}; bind to 0"
+                        yield node.lineno, f"a deadline of {limit_s} s; none below {LEAST_S:g} s"
+        match method, node.args:
+            case "bind", [ast.Tuple(elts=[*_, ast.Constant(value=port)])] if port != 0:
+                yield node.lineno, f"a fixed port, {port!r}; bind to 0"
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(TESTS)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
 def test_no_verdict_depends_on_the_wall_clock(path: Path) -> None:
     found = [f"{path}:{line}: {what}" for line, what in offences(path.read_text("utf-8"))]
     assert found == []
@@ -93,9 +85,8 @@ def test_what_is_left_running_fails_the_run_and_is_killed(tmp_path: Path, body: 
     path.with_name("pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     done = python("-m", "pytest", "-s", "-p", "tests.rig.leftovers", path, cwd=TESTS.parent)
     assert done.returncode == 1, done.stdout
-    assert "1 passed, 1 error" in done.stdout
-    assert "sleep 987" in done.stdout
-    assert "test_one.py::test_that_leaves_one (call)" in done.stdout
+    for words in ("1 passed, 1 error", "sleep 987", "test_one.py::test_that_leaves_one (call)"):
+        assert words in done.stdout
     (pid,) = re.findall(r"\bpid (\d+)", done.stdout)
     assert not runs(int(pid))
 
@@ -116,7 +107,7 @@ def test_every_soak_test_is_in_one_part_and_twenty_commits_in_a_row_have_all_par
     tests = [f"test-{number}" for number in range(60)]
     parts = split(tests, {f"test-{number}": float(number) for number in range(50)}, PARTS)
     assert sorted(test for part in parts for test in part) == sorted(tests)
-    turns = [run.turn("ab", str(count), shallow=False).number for count in range(852, 872)]
+    turns = [turn("ab", str(count), shallow=False) for count in range(852, 872)]
     assert sorted(turns) == list(range(1, PARTS + 1))
 
 

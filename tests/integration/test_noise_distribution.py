@@ -1,4 +1,4 @@
-"""A round's noise by a keyed sampler; by the system's: soak/test_noise_against_opendp.py."""
+"""A round's noise by a keyed sampler; by the system's: soak/test_further_inputs.py."""
 
 import math
 from collections.abc import Callable

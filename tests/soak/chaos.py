@@ -5,7 +5,7 @@
 
 Pieces of 20 simulated versions (`tests/faults/test_chaos.py`). Beside each a training of six
 versions on real processes, with hundreds of idle connections, bad calls of every kind, a record
-without a finite gradient, and deaths at random steps (`doors.py`). After each piece the result is
+without a finite gradient, and deaths at random steps. After each piece the result is
 written: a run that is broken off goes on where it stopped.
 """
 
@@ -14,20 +14,174 @@ import json
 import os
 import platform
 import shutil
+import sqlite3
 import tempfile
+import threading
 import time
+from collections import Counter
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, Self
 
-from tests.faults.processes import Forks
+import grpc
+from tests.faults.invariants import TELLING
+from tests.faults.process_invariants import check, kill_all
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
 from tests.faults.test_chaos import piece
-from tests.soak.doors import besieged
+from tests.rig.idle_flood import IdleFlood
+from tests.soak.test_faults_of_processes import GROUPS, state, until, url
+
+from precad.aggregator.store import audit_ledger, compare_ledgers
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import open_channel
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
 
 VERSIONS = 20
+CONNECTIONS = 300  # Idle ones, at each server; 64 may be silent
+MOST_DESCRIPTORS = 256
+DEATHS = 5
+START_S = 60.0
+CLAIMS = ((10**18, 0.2), (2**31, 0.2), (0, 0.2), (20, 1e-15), (20, 0.11), (20, 2.0))
+
+
+class Besieger:
+    """One certificate's bad calls at both servers, in a thread of its own."""
+
+    def __init__(self, deployment: FaultyDeployment, client: ClientId, random: Random) -> None:
+        self._addresses, self._random = deployment.addresses, random
+        self._own: Any = {"task_digest": deployment.task.digest.value, "client": client.name}
+        self._identity = Identity.load(deployment.folder / "keys" / client.name)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.read: list[str] = []  # Texts of errors
+        self.codes: Counter[str] = Counter()
+        self.taken: list[str] = []  # Bad calls that were taken
+
+    def enrol_badly(self) -> None:
+        """A good claim at A; at B none, or another one."""
+        good = pb.EnrolRequest(**self._own, records=20, record_rate=0.2)
+        self._call(Role.SERVER_A, "Enrol", good, START_S)
+        if self._random.random() < 0.5:
+            other = pb.EnrolRequest(**self._own, records=21, record_rate=0.2)
+            self._call(Role.SERVER_B, "Enrol", other, START_S)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        body = pb.StatementBody(version=2**40, attempt=2**40).SerializeToString()
+        forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
+        others: Any = self._own | {"client": "ward-0"}
+        bad = [
+            *(("Enrol", pb.EnrolRequest(**self._own, records=n, record_rate=q)) for n, q in CLAIMS),
+            ("Opening", pb.OpeningRequest(**self._own, attempt=10**6)),
+            ("Opening", pb.OpeningRequest(**others, attempt=0)),
+            ("Statement", pb.StatementRequest(**others)),
+            ("Statement", pb.StatementRequest(**self._own, shown=forged)),
+        ]
+        while not self._stop.wait(0.1):
+            role = self._random.choice((Role.SERVER_A, Role.SERVER_B))
+            name, request = self._random.choice(bad)
+            if self._call(role, name, request):
+                self.taken.append(f"{role.value}: {name} {request}")
+
+    def _call(self, role: Role, name: str, request: Any, wait_s: float | None = None) -> bool:
+        with open_channel(self._addresses[role.value], self._identity, role) as channel:
+            call = getattr(AggregationStub(channel), name)
+            try:
+                call(request, wait_for_ready=wait_s is not None, timeout=wait_s or 2.0)
+            except grpc.RpcError as error:
+                self.codes[error.code().name] += 1
+                self.read.append(str(error.details()))
+                return False
+        return True
+
+
+def besieged(
+    seed: int, folder: Path, forks: Forks, versions: int = 6, validation: str = "crypten"
+) -> dict[str, Any]:
+    """One training of real processes; raises AssertionError where a client gets in charge."""
+    random = Random(f"doors {seed}")
+    deployment = FaultyDeployment(
+        folder, forks, versions, strangers=1, poisoned=True, validation=validation
+    )
+    (stranger,) = deployment.strangers
+    besieger = Besieger(deployment, stranger, random)
+    lines = [line for group in GROUPS.values() for line in group if ", " not in line]
+    orders = [Order.parse(line) for line in random.sample(lines, DEATHS)]
+    try:
+        for name in ("dealer", *SERVER_ROLES):
+            deployment.start(name)
+        besieger.enrol_badly()
+        keys = folder / "keys" / stranger.name
+        with ExitStack() as stack:
+            floods = [
+                stack.enter_context(IdleFlood(deployment.addresses[role], keys, CONNECTIONS))
+                for role in SERVER_ROLES
+            ]
+            stack.enter_context(besieger)
+            for client in deployment.clients:
+                deployment.start(client.name)
+            for each in orders:
+                # Not where the training ends before it gets there.
+                deployment.order([each])
+                until(deployment, lambda: not deployment.open_orders() or finished(deployment))
+            for path in deployment.orders.glob("*.orders"):
+                path.unlink(missing_ok=True)
+            until(deployment, lambda: finished(deployment))
+            deployment.wait_for(lambda: min(each.made for each in floods) >= CONNECTIONS)
+            for role in SERVER_ROLES:
+                open_files = Path(f"/proc/{deployment.processes[role].pid}/fd").iterdir
+                deployment.wait_for(lambda: len(list(open_files())) < MOST_DESCRIPTORS)  # noqa: B023
+        shown = {"deaths": list(deployment.restarts), "codes": dict(besieger.codes)}
+        kill_all(deployment)
+        require_nobody_in_charge(deployment, besieger, stranger, versions)
+        return {"seed": seed, "versions": versions, "connections": CONNECTIONS, **shown}
+    finally:
+        kill_all(deployment)
+
+
+def finished(deployment: FaultyDeployment) -> bool:
+    return all(deployment.processes[c.name].poll() == 0 for c in deployment.clients)
+
+
+def require_nobody_in_charge(
+    deployment: FaultyDeployment, besieger: Besieger, stranger: ClientId, versions: int
+) -> None:
+    """T is reached, ledgers are alike and sound, every honest owner counted, nothing was told."""
+    check(deployment)
+    assert compare_ledgers(*(url(deployment, role) for role in SERVER_ROLES)) == ()
+    others = {client.name for client in deployment.clients}
+    for role in SERVER_ROLES:
+        assert audit_ledger(url(deployment, role)).findings == ()
+        done = {version for _, version, *_ in deployment.rounds(role).values()}
+        assert done == set(range(versions)), f"{role} has versions {sorted(done)}"
+        log = deployment.log(role)
+        assert "Too many open files" not in log
+        assert "a bug stopped the training" not in log
+        with closing(sqlite3.connect(state(deployment, role))) as database:
+            rows = database.execute("SELECT client FROM enrolment WHERE in_roster").fetchall()
+        assert (stranger.name,) not in rows
+        assert {name for each in deployment.charges(role).values() for name in each} == others
+    assert besieger.taken == [], "a bad call was taken"
+    for text in besieger.read:
+        assert not set(text.lower().replace(":", " ").split()) & (others | TELLING), text
+    for client in deployment.clients:
+        # What stopped a server stands in that server's log alone.
+        log = deployment.log(client.name)
+        assert "training stopped" not in log
+        assert "Traceback" not in log
 
 
 def main() -> None:
-    """Pieces until so many versions are done; each is kept as soon as it is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)

@@ -3,18 +3,41 @@
 `make test` doesn't collect this folder, `make soak` runs all of it in parts, CI one part a commit.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.faults.conftest import forks, play
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import ENDLESS, FaultyDeployment, Forks
-from tests.soak.selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure
+from tests.soak.run import pytest_addoption, pytest_collection_modifyitems, pytest_configure
 
 __all__ = ["forks", "play", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
 Deploy = Callable[..., FaultyDeployment]
+Cluster = tuple[str, Callable[[str], None]]
+
+
+@contextmanager
+def cluster(kind: str, processors: int, **environment: str) -> Iterator[Cluster]:
+    """The address of one with two nodes, and what has it "kill" one with all that runs there."""
+    command = [sys.executable, "-m", f"tests.rig.{kind}_cluster", str(processors)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
+        into, out = cast("Any", process.stdin), cast("Any", process.stdout)
+
+        def told(what: str) -> None:
+            into.write(f"{what}\n")
+            into.flush()
+            assert out.readline() == "done\n"
+
+        address = out.readline().strip()
+        assert address, "no cluster was started"
+        yield address, told
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@
     python -m tests.soak.run --part commit
     python -m tests.soak.run --weigh
 
-Each part is a pytest run of its own, and its result is written as soon as it is there: a run that
-is broken off goes on with the parts that this commit hasn't had yet. ``--part commit`` is the part
+Each part is a pytest run of its own with ``--part 7/20``: parts take about equally long, by each
+test's seconds, which are kept. A part's result is written as soon as it is there: a run that is
+broken off goes on with the parts that this commit hasn't had yet. ``--part commit`` is the part
 whose turn it is: twenty commits in a row have all of them. ``--weigh`` runs nothing; it keeps the
-seconds of the last run as weights, by which parts are made equally long.
+seconds of the last run as weights.
 """
 
 import argparse
@@ -19,16 +20,77 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from benchmarks.rounds.hardware import hardware
-from tests.soak.selection import PARTS, SECONDS, Part
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"
-NOTHING_COLLECTED = 5
-"""pytest's exit status; a part may be empty."""
+SECONDS = Path(__file__).with_name("seconds.json")
+"""How long each test took when it was last weighed."""
+PARTS = 20
+DEFAULT_S = 30.0  # For a test that was never weighed
+NOTHING_COLLECTED = 5  # pytest's exit status; a part may be empty
+
+
+def split(tests: Sequence[str], seconds: Mapping[str, float], of: int) -> list[frozenset[str]]:
+    """The tests of each part: the longest first, each to the part that has the least so far."""
+    found: list[set[str]] = [set() for _ in range(of)]
+    taken = [0.0] * of
+    weighed = [(seconds.get(test, DEFAULT_S), test) for test in tests]
+    for weight, test in sorted(weighed, key=lambda each: (-each[0], each[1])):
+        least = taken.index(min(taken))
+        found[least].add(test)
+        taken[least] += weight
+    return [frozenset(tests) for tests in found]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("soak")
+    # Words and no objects: pytest-xdist hands them to its workers.
+    group.addoption("--part", help="of the soak's tests only those of part 7/20")
+    group.addoption("--seconds", help="file for what became of each soak test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := config.getoption("--seconds")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(Path(path)))
+
+
+def name_of(nodeid: str) -> str:
+    file, _, test = nodeid.partition("::")
+    return f"{Path(file).name}::{test}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (part := config.getoption("--part")) is None:
+        return
+    number, of = map(int, part.split("/"))
+    assert 1 <= number <= of, part
+    names = [name_of(item.nodeid) for item in items]
+    chosen = split(names, json.loads(SECONDS.read_text(encoding="utf-8")), of)[number - 1]
+    config.hook.pytest_deselected(items=[i for i in items if name_of(i.nodeid) not in chosen])
+    items[:] = [item for item in items if name_of(item.nodeid) in chosen]
+
+
+class Outcomes:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._ended: dict[str, set[str]] = {"failed": set(), "skipped": set(), "passed": set()}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[name_of(report.nodeid)] += report.duration
+        self._ended[report.outcome].add(name_of(report.nodeid))
+
+    def pytest_sessionfinish(self) -> None:
+        found: dict[str, Any] = {what: sorted(self._ended[what]) for what in ("failed", "skipped")}
+        found["seconds_by_test"] = {test: round(s, 1) for test, s in sorted(self._seconds.items())}
+        self._path.write_text(json.dumps(found), encoding="utf-8")
 
 
 def git(*words: str, at: Path = ROOT) -> str:
@@ -42,13 +104,12 @@ def commit() -> str:
     return (git("rev-parse", "HEAD") or "unknown") + (" with changes" if changed else "")
 
 
-def turn(hash_: str, count: str, *, shallow: bool, of: int = PARTS) -> Part:
+def turn(hash_: str, count: str, *, shallow: bool) -> int:
     """The part whose turn it is: by the commit's number, or by its name where history is cut."""
-    number = int(hash_ or "0", 16) if shallow or not count else int(count)
-    return Part(number % of + 1, of)
+    return (int(hash_ or "0", 16) if shallow or not count else int(count)) % PARTS + 1
 
 
-def run(part: Part, words: list[str]) -> dict[str, Any]:
+def run(part: str, words: list[str]) -> dict[str, Any]:
     began, spent = time.monotonic(), children_s()
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder) / "outcomes.json"
@@ -61,7 +122,7 @@ def run(part: Part, words: list[str]) -> dict[str, Any]:
         if outcomes.exists():
             found = json.loads(outcomes.read_text(encoding="utf-8"))
     return {
-        "part": str(part),
+        "part": part,
         "commit": commit(),
         "passed": status in {0, NOTHING_COLLECTED} and not found["failed"],
         "tests": len(found["seconds_by_test"]),
@@ -83,21 +144,11 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {each["part"]: each for each in json.loads(path.read_text(encoding="utf-8"))["parts"]}
 
 
-def write(path: Path, results: dict[str, dict[str, Any]]) -> None:
-    kept = sorted(results.values(), key=lambda each: int(each["part"].partition("/")[0]))
-    document = {"what": "the soak tests' parts, each as it last ended", "parts": kept}
+def write(path: Path, document: dict[str, Any], indent: int = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    new.write_text(json.dumps(document, indent=indent) + "\n", encoding="utf-8")
     new.replace(path)
-
-
-def weigh(path: Path) -> None:
-    """Keep the seconds of the last results as weights."""
-    tests = [test for result in read(path).values() for test in result["seconds_by_test"].items()]
-    # Shorter ones aren't told apart by their weights.
-    kept = {test: max(0.5, seconds) for test, seconds in sorted(dict(tests).items())}
-    SECONDS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -106,28 +157,32 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--weigh", action="store_true", help="run nothing, keep the seconds")
     given, words = parser.parse_known_args()
-    if given.weigh:
-        weigh(given.output)
-        return 0
     results = read(given.output)
+    if given.weigh:
+        tests = [test for each in results.values() for test in each["seconds_by_test"].items()]
+        # Shorter ones aren't told apart by their weights.
+        write(SECONDS, {test: max(0.5, seconds) for test, seconds in sorted(dict(tests).items())})
+        return 0
     if given.part is None:
         now = commit()
-        parts = [Part(number) for number in range(1, PARTS + 1)]
+        parts = [f"{number}/{PARTS}" for number in range(1, PARTS + 1)]
         # A result of a tree with changes says nothing of the tree as it is now.
         done = {name for name, each in results.items() if each["commit"] == now != "unknown"}
-        wanted = [part for part in parts if str(part) not in done or now.endswith("changes")]
+        wanted = [part for part in parts if part not in done or now.endswith("changes")]
     elif given.part == "commit":
         shallow = git("rev-parse", "--is-shallow-repository") != "false"
         count = git("rev-list", "--count", "HEAD")
-        wanted = parts = [turn(git("rev-parse", "HEAD"), count, shallow=shallow)]
+        wanted = parts = [f"{turn(git('rev-parse', 'HEAD'), count, shallow=shallow)}/{PARTS}"]
     else:
-        wanted = parts = [Part.parse(given.part)]
+        wanted = parts = [given.part]
     for part in wanted:
         sys.stdout.write(f"::: soak, part {part}\n")
         sys.stdout.flush()
-        results[str(part)] = run(part, words)
-        write(given.output, results)
-    failed = [str(part) for part in parts if not results[str(part)]["passed"]]
+        results[part] = run(part, words)
+        kept = sorted(results.values(), key=lambda each: int(each["part"].partition("/")[0]))
+        what = "the soak tests' parts, each as it last ended"
+        write(given.output, {"what": what, "parts": kept})
+    failed = [part for part in parts if not results[part]["passed"]]
     sys.stdout.write(f"soak: failed parts: {', '.join(failed) or 'none'}\n")
     return int(bool(failed))
 

@@ -24,13 +24,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds.hardware import hardware
-from tests.soak.run import ROOT, children_s, commit, git
+from tests.soak.run import ROOT, children_s, commit, git, write
 
 OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
 KEPT = ROOT / "build" / "suite"
@@ -84,27 +84,16 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     cores = ["taskset", "-c", "0"] if one_core else []
     spent, began, load_average = children_s(), time.monotonic(), [os.getloadavg()[1]]
     with load(kind, seed):
-        done = subprocess.run(
-            [*cores, "make", "test"],
-            cwd=folder,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command, how = [*cores, "make", "test"], {"cwd": folder, "env": environment()}
+        done: Any = subprocess.run(command, capture_output=True, text=True, check=False, **how)
         wall = time.monotonic() - began
     said = done.stdout.splitlines()
     closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]
-    found: dict[str, Any] = {
-        "load": kind,
-        "seed": seed,
-        "one_core": one_core,
-        "status": done.returncode,
-        "seconds": round(wall, 1),
-        "load_average": [*load_average, os.getloadavg()[1]],
-        "closing": closing[-1].strip("= ") if closing else "",
-        "failed": [line for line in said if line.startswith(("FAILED", "ERROR"))],
-    }
+    found: dict[str, Any] = {"load": kind, "seed": seed, "one_core": one_core}
+    found |= {"status": done.returncode, "seconds": round(wall, 1)}
+    found |= {"load_average": [*load_average, os.getloadavg()[1]]}
+    found |= {"closing": closing[-1].strip("= ") if closing else ""}
+    found |= {"failed": [line for line in said if line.startswith(("FAILED", "ERROR"))]}
     if kind == "quiet":
         # Under load the loops are children too.
         found["cpu_seconds"] = round(children_s() - spent, 1)
@@ -115,18 +104,7 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def keep(output: Path, found: Mapping[str, Any], of: str) -> None:
-    before: dict[str, Any] = {"what": "suite_runs.py", "hardware": hardware(), "runs": []}
-    if output.exists():
-        before = json.loads(output.read_text(encoding="utf-8"))
-    before["runs"].append({"commit": of, **found})
-    draft = output.with_suffix(".part")
-    draft.write_text(json.dumps(before, indent=2) + "\n", encoding="utf-8")
-    draft.replace(output)
-
-
 def main() -> None:
-    """As many runs as asked for; the exit status says whether all were green."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--load", choices=KINDS, default="quiet")
     parser.add_argument("--runs", type=int, default=1)
@@ -142,7 +120,11 @@ def main() -> None:
             shutil.rmtree(KEPT, ignore_errors=True)
             subprocess.run(["git", "clone", "--quiet", str(ROOT), str(KEPT)], check=True)
         found = run(KEPT, given.load, given.seed + number) | {"fresh": given.fresh}
-        keep(given.output, found, of)
+        document: dict[str, Any] = {"what": "suite_runs.py", "hardware": hardware(), "runs": []}
+        if given.output.exists():
+            document = json.loads(given.output.read_text(encoding="utf-8"))
+        document["runs"].append({"commit": of, **found})
+        write(given.output, document, indent=2)
         bad += found["status"] != 0
         print(json.dumps(found), flush=True)  # noqa: T201
     sys.exit(bool(bad))

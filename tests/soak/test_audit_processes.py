@@ -12,7 +12,7 @@ from tests.rig.warm import forked
 
 from precad.audit.canary_training import SIGNIFICANCE, audit, designed, planned
 
-SEED = 5
+SEED, HALF, OWNERS = 5, (1000, 4), (20, 25)
 FAULTS = {
     # Who sees the models alone has the other server's noise before it: that half is sound.
     Build.OTHER_SILENT: (400, 1, {"models": False, "one server": True}),
@@ -20,8 +20,6 @@ FAULTS = {
     Build.REDRAWN: (1000, 6, {"models": False, "one server": True}),
     Build.UNCLIPPED: (400, 4, {"models": True, "one server": True}),
 }
-HALF = (1000, 4)
-OWNERS = (20, 25)
 
 
 def test_half_of_the_noise_shows_in_what_is_proved() -> None:

@@ -63,7 +63,6 @@ def without_dealer(text: str) -> str:
 
 
 def play(all_of_them: dict[str, Organisation], folder: Path, *, dealer: bool) -> int:
-    """Type everything. Returns how many commands."""
     for name, file, text in written(PAGE):
         all_of_them[name].write(file, text if dealer else without_dealer(text))
     count = 0

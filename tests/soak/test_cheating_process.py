@@ -35,8 +35,6 @@ A, B = SERVER_ROLES
 
 
 class Site:
-    """A deployment with a server that cheats."""
-
     def __init__(self, folder: Path, forks: Forks, cheater: str) -> None:
         how: Any = {"validation": "proof", "poisoned": True}
         self.deployment = FaultyDeployment(folder, forks, ENDLESS, **how)
@@ -47,7 +45,6 @@ class Site:
         self._stops: Counter[str] = Counter()
 
     def start(self) -> None:
-        """All parts; owners hold the candidates."""
         for name, which in CANDIDATES.items():
             self._cheat(name).write_text(which, encoding="utf-8")
         self.deployment.start_all()
@@ -69,12 +66,10 @@ class Site:
         return self.deployment.notes(party, "heard")
 
     def _kill(self, name: str) -> None:
-        """As by a power cut."""
         self.deployment.processes[name].kill()
         self.deployment.processes[name].wait()
 
     def said(self) -> str:
-        """What the honest server has logged since the deviation was asked for."""
         return self.deployment.log(self.honest)[self._log :]
 
     def play(self, deviation: str) -> str:

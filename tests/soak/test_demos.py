@@ -1,9 +1,23 @@
 """`precad demo` as a person runs it: whole trainings, every part its own process, over TLS."""
 
+import json
+import os
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from tests.rig.demo import check_every_run, demo
+from tests.rig.stops import runs
+from tests.rig.waiting import until
+
+from precad.cli.command_options import DemoRequest
+from precad.cli.demo_run import Display
+from precad.cli.demo_run import run as run_demo
+from precad.cli.demo_training import RoundRow, make_scenario
+from precad.common.model import load_model
 
 
 def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
@@ -35,11 +49,9 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     tmp_path: Path, dataset: str, model: str, attack: str, reasons: set[str]
 ) -> None:
     rounds, clients, attackers = 5, 4, 2
-    run = demo(
-        tmp_path / "run",
-        *("--dataset", dataset, "--model", model, "--rounds", rounds, "--clients", clients),
-        *("--attack", attack, "--attackers", attackers),
-    )
+    who = ("--clients", clients, "--attack", attack, "--attackers", attackers)
+    options = ("--dataset", dataset, "--model", model, "--rounds", rounds, *who)
+    run = demo(tmp_path / "run", *options)
     check_every_run(run, rounds=rounds, clients=clients, attackers=attackers)
     said = run.summary
     assert (said["dataset"], said["model"], said["attack"]) == (dataset, model, attack)
@@ -52,9 +64,8 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
 
 def test_a_run_with_an_objective_ends_with_a_report_of_three_robustnesses(tmp_path: Path) -> None:
     rounds, clients = 3, 3
-    run = demo(
-        tmp_path / "run", *("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients)
-    )
+    options = ("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients)
+    run = demo(tmp_path / "run", *options)
     check_every_run(run, rounds=rounds, clients=clients, attackers=0)
     found = run.summary["robustness"]
     assert found["objective"] == "dp-gaussian"
@@ -77,11 +88,8 @@ def test_a_run_with_an_objective_ends_with_a_report_of_three_robustnesses(tmp_pa
 
 def test_with_proofs_the_same_is_rejected_and_a_bad_server_is_accounted_for(tmp_path: Path) -> None:
     rounds, clients = 3, 3
-    run = demo(
-        tmp_path / "run",
-        *("--dataset", "breast-cancer", "--rounds", rounds, "--clients", clients),
-        *("--attack", "wraparound", "--validation", "proof"),
-    )
+    sizes = ("--dataset", "breast-cancer", "--rounds", rounds, "--clients", clients)
+    run = demo(tmp_path / "run", *sizes, "--attack", "wraparound", "--validation", "proof")
     check_every_run(run, rounds=rounds, clients=clients, attackers=1)
     said = run.summary
     assert (said["validation"], said["rejected"]) == ("proof", {"norm-exceeded": rounds})
@@ -90,3 +98,44 @@ def test_with_proofs_the_same_is_rejected_and_a_bad_server_is_accounted_for(tmp_
     assert "one malicious server" in run.stderr
     assert not any("dealer" in link for link in said["bytes"])
     assert not (run.folder / "logs" / "dealer.log").exists()
+
+
+def owners_of(folder: Path) -> list[int]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*/fd/1"):
+        with suppress(OSError):
+            log = each.readlink()
+            if log.parent == folder / "logs" and log.name.startswith("owner-"):
+                found.append(int(each.parts[2]))
+    return found
+
+
+def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_path: Path) -> None:
+    """On a busy machine one took over a minute to end, and the first version failed then."""
+    rounds, folder, said = 4, tmp_path / "run", StringIO()
+    request = DemoRequest(clients=5, rounds=rounds, attack="wraparound", attackers=2)
+    scenario = make_scenario(request)
+    # With 8 s an owner's first submission came too late beside a process of higher priority.
+    deadlines = scenario.task.deadlines.model_copy(update={"collect": 60.0})
+    task = scenario.task.model_copy(update={"deadlines": deadlines})
+    halted: list[int] = []
+
+    class Halting(Display):
+        def round(self, row: RoundRow) -> None:
+            super().round(row)
+            if not halted and row.number >= rounds - 2:
+                halted.append(owners_of(folder)[0])
+                os.kill(halted[0], signal.SIGSTOP)
+
+    display = Halting(said, scenario)
+    outcome, result = run_demo(replace(scenario, task=task), folder, display, owners_s=3.0)
+    assert "haven't ended within 3 s and are stopped" in said.getvalue()
+    assert len(outcome.rows) == result["version"] == rounds
+    # It was absent from the version that it stood still in, and nobody else was.
+    assert (result["honest_rejected"], set(result["rejected"])) == (0, {"norm-exceeded", "absent"})
+    assert json.loads((folder / "summary.json").read_text()) == result
+    assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
+    model = load_model(folder / "model.safetensors", task)
+    assert str(model.digest) == result["model_digest_a"] == result["model_digest_b"]
+    # It was killed at the very end: the system takes a moment to end it.
+    until(lambda: not runs(halted[0]) and not owners_of(folder), "the late owner's end")

@@ -1,15 +1,12 @@
 """Commands of documents that no other test plays: typed to the letter, each page in a folder."""
 
 import csv
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -17,10 +14,9 @@ import pytest
 from safetensors.numpy import save_file
 from tests.rig.commands import printed
 from tests.rig.consortium import task
+from tests.rig.organisations import Organisation
 from tests.rig.pages import ROOT, Command, typed
-from tests.rig.waiting import DEADLINE_S, until
 
-import precad
 from precad.cli.local_deployment import free_addresses, task_to_toml, write_parties
 from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
@@ -29,76 +25,38 @@ from precad.common.task import Task
 from precad.simulation.datasets import load
 
 OWNER = "client-3"
-SERVES = ("precad serve ",)
-
-
-class Shell:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.names: dict[str, str] = {}
-        """What stands for an address that the page names."""
-        self._environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            # `python -m research` is typed in a checkout, which nothing is written to here.
-            "PYTHONPATH": f"{Path(precad.__file__).parents[1]}:{folder}:{ROOT}",
-        }
-        self._background: list[subprocess.Popen[bytes]] = []
-
-    def type(self, command: Command) -> str:
-        """What it prints; a server is waited for until it listens."""
-        sys.stdout.write(f"{command.page}:{command.line}$ {command.text}\n")
-        text = command.text
-        for name, address in self.names.items():
-            text = text.replace(name, address)
-        how: Any = {"cwd": self.folder, "env": self._environment}
-        if text.startswith(SERVES):
-            return self._serve(text.removesuffix("&"), how)
-        done = subprocess.run(
-            ["bash", "-c", text], capture_output=True, text=True, check=False, **how
-        )
-        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
-        return str(done.stdout)
-
-    def _serve(self, text: str, how: Any) -> str:
-        log = self.folder / f"served-{len(self._background)}"
-        with log.open("wb") as output:
-            words = ["bash", "-c", f"exec {text}"]
-            process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, **how)
-        self._background.append(process)
-
-        def said() -> str:
-            return log.read_text("utf-8")
-
-        until(lambda: " on port " in said() or process.poll() is not None, said)
-        assert process.poll() is None, said()
-        return said()
-
-    def close(self) -> None:
-        for process in self._background:
-            process.send_signal(signal.SIGTERM)
-        for process in self._background:
-            process.wait(DEADLINE_S)
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
+def addresses() -> dict[str, str]:
+    return dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
+
+
+@pytest.fixture
+def at(tmp_path: Path, addresses: dict[str, str]) -> Iterator[Organisation]:
+    """A shell in the folder, where server A's address as README has it is the one that it has."""
+    network: Any = Mock()
+    network.shell.return_value = ["bash", "--norc", "--noprofile"]
+    network.here = lambda text: text.replace("a.example:7301", addresses["server-a"])
+    made = Organisation("here", tmp_path, network)
+    # `python -m research` is typed in a checkout, which nothing is written to here.
+    made.type(f"export PYTHONPATH=$PYTHONPATH:{tmp_path}:{ROOT}")
     yield made
     made.close()
 
 
 def play(
     page: str,
-    at: Shell,
+    at: Organisation,
     before: Callable[[Command], None] = lambda _: None,
     order: Callable[[Command], int] = lambda _: 0,
 ) -> list[str]:
-    """Type all of a page's commands that aren't marked; what each printed."""
     said = []
     for command in sorted(typed(page), key=order):
         before(command)
-        said.append(at.type(command))
+        # Whoever has one terminal for each server needs no ampersand.
+        beside = " &" * (command.text.startswith("precad serve") and "&" not in command.text)
+        said.append("\n".join(at.type(command.text + beside)))
         assert command.says in said[-1] or page in COMMENTED, command
     assert said
     return said
@@ -108,22 +66,21 @@ COMMENTED = ("README.md", "docs/identity.md", "docs/quick-start.md")
 """Their comments explain, and aren't what is printed."""
 
 
-def test_by_hand_a_training_ends_with_a_model_that_predicts(at: Shell, tmp_path: Path) -> None:
+def test_by_hand_a_training_ends_with_a_model_that_predicts(
+    at: Organisation, tmp_path: Path, addresses: dict[str, str]
+) -> None:
     """Settings of all parties in one folder, as README's commands name them."""
     values = task().model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"] |= {"clients": 1, "min_clients": 1}
     (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(40, 2)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(40, 2)).astype(np.float32)
     y = (x.sum(axis=1) > 0).astype(np.int64)
     records = write_client_data(tmp_path, ClientId(OWNER), x, y)
-    addresses = dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
     write_parties(tmp_path, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60)
     # The page's owner has a file of its own name, and a certificate that `keys init` numbered.
     (tmp_path / f"{OWNER}.toml").rename(tmp_path / "ward-3.toml")
     (tmp_path / "state" / OWNER).mkdir(parents=True)
-    at.names["a.example:7301"] = addresses["server-a"]
     np.savez(tmp_path / "known.npz", x=x, y=y)
     np.savez(tmp_path / "new.npz", x=x[:5])
     *_, status = play("README.md", at)
@@ -133,12 +90,14 @@ def test_by_hand_a_training_ends_with_a_model_that_predicts(at: Shell, tmp_path:
     assert (tmp_path / "predictions.csv").read_text("utf-8").count("\n") == 6
 
 
-def test_keys_are_made_and_revoked(at: Shell, tmp_path: Path) -> None:
+def test_keys_are_made_and_revoked(at: Organisation, tmp_path: Path) -> None:
     play("docs/identity.md", at)
     assert printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked") == 1
 
 
-def test_a_task_is_simulated_with_own_owners_and_attackers(at: Shell, tmp_path: Path) -> None:
+def test_a_task_is_simulated_with_own_owners_and_attackers(
+    at: Organisation, tmp_path: Path
+) -> None:
     values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"]["clients"] = 20
@@ -162,13 +121,13 @@ def test_a_task_is_simulated_with_own_owners_and_attackers(at: Shell, tmp_path: 
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
-def test_experiments_are_listed_and_shown(at: Shell) -> None:
+def test_experiments_are_listed_and_shown(at: Organisation) -> None:
     listed, shown = play("docs/experiments.md", at)
     assert "precad-fig3" in listed
     assert len(shown.splitlines()) > 5
 
 
-def test_a_model_of_ones_own_starts_from_a_file(at: Shell, tmp_path: Path) -> None:
+def test_a_model_of_ones_own_starts_from_a_file(at: Organisation, tmp_path: Path) -> None:
     text = (
         "from torch import nn\n\ndef Net():\n"
         "    return nn.Sequential(nn.Conv2d(3, 2, 5, 4), nn.Flatten(), nn.Linear(98, 2))\n"
@@ -181,7 +140,9 @@ def test_a_model_of_ones_own_starts_from_a_file(at: Shell, tmp_path: Path) -> No
     assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
 
 
-def test_a_task_with_an_objective_is_made_and_a_model_certified(at: Shell, tmp_path: Path) -> None:
+def test_a_task_with_an_objective_is_made_and_a_model_certified(
+    at: Organisation, tmp_path: Path
+) -> None:
     def before(command: Command) -> None:
         if command.text.startswith("precad certify"):
             # A training's model and held-out records; how good it is doesn't matter here.
@@ -195,7 +156,7 @@ def test_a_task_with_an_objective_is_made_and_a_model_certified(at: Shell, tmp_p
     assert (tmp_path / "votes.jsonl").is_file()
 
 
-def test_reports_are_made_of_a_run_and_of_both_servers(at: Shell, tmp_path: Path) -> None:
+def test_reports_are_made_of_a_run_and_of_both_servers(at: Organisation, tmp_path: Path) -> None:
     small = ("--json", "--output", "demo-run", "--rounds", 2, "--clients", 2)
     printed("-m", "precad", "demo", *small, cwd=tmp_path)
     for server in ("server-a", "server-b"):
@@ -212,7 +173,6 @@ UNITS = ("surgery", "medicine", "icu", "ambulance")
 
 
 def patient(rng: random.Random) -> tuple[list[str], str]:
-    """A row without its target, and the target; some values are missing."""
     age, pressure, unit = rng.gauss(62, 14), rng.gauss(132, 20), rng.choice(UNITS)
     risk = (age - 62) / 14 + (pressure - 132) / 20 + (1 if unit in UNITS[2:] else -1)
     cells = zip((f"{age:.0f}", f"{pressure:.0f}", unit), ("", "NA", ""), strict=True)
@@ -225,7 +185,7 @@ def write(path: Path, rows: list[list[str]], *names: str) -> None:
         csv.writer(file).writerows([["age", "pressure", "unit", *names], *rows])
 
 
-def test_the_quick_start_is_short_and_ends_in_predictions(at: Shell, tmp_path: Path) -> None:
+def test_the_quick_start_is_short_and_ends_in_predictions(at: Organisation, tmp_path: Path) -> None:
     text = (ROOT / START).read_text(encoding="utf-8")
     fences = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)[::-1])
     files = {"columns.toml": fences["toml"], "nets.py": fences["python"]}

@@ -15,6 +15,7 @@ from research.study.run import run
 from tests.house.test_document_figures import generator
 from tests.rig.commands import printed
 from tests.rig.waiting import until
+from tests.soak.conftest import cluster
 
 MEASURES = """
 import os, sys
@@ -43,8 +44,7 @@ def test_the_tables_of_the_papers_own_scale_are_the_results() -> None:
     assert generator()["wrong"](Scale.PAPER) == []
 
 
-WHOLE = "xie-fig9"
-"""Accounting alone, so that the cells are short."""
+WHOLE = "xie-fig9"  # Accounting alone, so that the cells are short
 HELD = f"""
 import os
 import time
@@ -75,15 +75,9 @@ from research.study import Scale
 from research.study.run import run
 
 backend, output, plugin = sys.argv[1:]
-run(
-    "held",
-    Scale.SMALL,
-    Path(output),
-    workers=2,
-    backend=backend,
-    plugins=(Path(plugin),),
-    on_cell=lambda _result, done, _all: print(f"cell {done}", flush=True),
-)
+told = lambda _result, done, _all: print(f"cell {done}", flush=True)
+how = {"workers": 2, "backend": backend, "plugins": (Path(plugin),), "on_cell": told}
+run("held", Scale.SMALL, Path(output), **how)
 """
 ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
 """Where each backend looks for its cluster."""
@@ -103,31 +97,18 @@ def test_a_cluster_that_loses_a_node_gives_what_a_process_gives(
         "RAY_worker_niceness": "0",
         "HELD": str(tmp_path),
     }
-    with subprocess.Popen(
-        # Of one processor each, so that two workers are on both.
-        [sys.executable, "-m", f"tests.rig.{backend}_cluster", "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as cluster:
-        assert cluster.stdin is not None
-        assert cluster.stdout is not None
-        address = cluster.stdout.readline().strip()
-        assert address
+    # Of one processor each, so that two workers are on both.
+    with cluster(backend, 1, **environment) as (address, tell):
+        environment[ADDRESS[backend]] = address
+        command = [sys.executable, "-c", DRIVER, backend, str(tmp_path), str(plugin)]
         with subprocess.Popen(
-            [sys.executable, "-c", DRIVER, backend, str(tmp_path), str(plugin)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment | {ADDRESS[backend]: address},
+            command, stdout=subprocess.PIPE, text=True, env=environment
         ) as driver:
             try:
                 begun = partial(tmp_path.glob, "begun-*")
                 until(lambda: driver.poll() is not None or len(list(begun())) >= 2, "two cells")
                 assert driver.poll() is None
-                cluster.stdin.write("kill\n")
-                cluster.stdin.flush()
-                assert cluster.stdout.readline() == "done\n"
+                tell("kill")
                 (tmp_path / "go").touch()
                 said = driver.communicate()[0].splitlines()
             finally:
@@ -138,5 +119,4 @@ def test_a_cluster_that_loses_a_node_gives_what_a_process_gives(
     told = [line for line in said if line.startswith("cell ")]
     assert told == [f"cell {number}" for number in range(1, len(alone) + 1)]
     together = Kept(tmp_path, "held", Scale.SMALL).of(EXPERIMENTS[WHOLE].all_cells(Scale.SMALL))
-    assert [r.values for r in together] == [r.values for r in alone]
-    assert [r.settings for r in together] == [r.settings for r in alone]
+    assert [(r.settings, r.values) for r in together] == [(r.settings, r.values) for r in alone]

@@ -39,23 +39,18 @@ METHODS = [
     for service in pb.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-THREADS = 4
-"""Of each client in each way."""
+THREADS = 4  # Of each client in each way
 ROUNDS = 20
-MORE_MIB = 60.0
-"""What a server may grow by."""
+MORE_MIB = 60.0  # What a server may grow by
 
 
 class Flood:
-    """What one client does until the block ends, by several threads."""
-
     def __init__(self, address: str, identity: Identity, task: Task) -> None:
         self._address = address
         self._identity = identity
         self._task = task
         self._over = threading.Event()
-        self.calls: Counter[str] = Counter()
-        """By how they ended."""
+        self.calls: Counter[str] = Counter()  # By how they ended
 
     @contextmanager
     def of(self, way: Callable[["Flood", Any, str], None]) -> Iterator[None]:

@@ -1,13 +1,19 @@
-"""Thousands of seeded schedules in simulated time; the first tier plays a few dozen others.
+"""Thousands of seeded schedules in simulated time, and small pieces of the chaos run.
 
-`tests/faults/test_random_schedules.py` and `test_crash_points.py` say what is played.
+`tests/faults/test_random_schedules.py` and `test_crash_points.py` say what is played; the first
+tier plays a few dozen others.
 """
+
+from pathlib import Path
 
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
+from tests.faults.processes import Forks
+from tests.faults.test_chaos import piece
 from tests.faults.test_crash_points import AT_THE_BEGINNING, OF_A_LINK, WARD, A, B, lines, steps_of
 from tests.faults.test_jumping_clocks import OFF, PARTIES, ends_with_every_round
 from tests.faults.world import Fault, World
+from tests.soak.chaos import besieged
 
 PER_TEST = 50
 NOT_OF_PROOFS = ("all-reduce", "dealer", "store.attempts.spend", "body", "decide")
@@ -59,3 +65,14 @@ def test_every_jump_of_every_partys_clock(
     monkeypatch: pytest.MonkeyPatch, party: str, off: str, lasts_s: float
 ) -> None:
     ends_with_every_round(monkeypatch, party, off, lasts_s)
+
+
+@pytest.mark.parametrize(("seed", "validation"), [(5, "crypten"), (6, "proof")])
+def test_whatever_goes_wrong_the_training_ends(tmp_path: Path, seed: int, validation: str) -> None:
+    piece(seed, 20, tmp_path, faults=40, validation=validation)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_flood_at_the_doors_costs_nobody_a_round(tmp_path: Path, forks: Forks, seed: int) -> None:
+    found = besieged(seed, tmp_path, forks, versions=4)
+    assert found["codes"]["INVALID_ARGUMENT"] > 0

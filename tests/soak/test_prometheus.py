@@ -11,9 +11,8 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.faults.processes import FaultyDeployment
@@ -41,16 +40,12 @@ def program(name: str) -> str:
 
 def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> None:
     for words in (("check", "rules", RULES), ("test", "rules", CASES)):
-        done = subprocess.run(
-            [program("promtool"), *map(str, words)], capture_output=True, text=True, check=False
-        )
+        command = [program("promtool"), *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A training, and the Prometheus that watches it."""
-
+class Watched(NamedTuple):
     deployment: FaultyDeployment
     web: str
 
@@ -98,17 +93,10 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
         f"  - {{job_name: precad, static_configs: [{{targets: {json.dumps(scraped)}}}]}}\n",
         "utf-8",
     )
+    command = [program("prometheus"), f"--config.file={tmp_path / 'prometheus.yml'}"]
+    command += [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={web}"]
     with (tmp_path / "prometheus.log").open("wb") as log:
-        prometheus = subprocess.Popen(
-            [
-                program("prometheus"),
-                f"--config.file={tmp_path / 'prometheus.yml'}",
-                f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-                f"--web.listen-address={web}",
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        prometheus = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
         deployment.start_all()
         yield Watched(deployment, web)

@@ -28,22 +28,15 @@ ADDRESSES = {
 ALLOW = re.compile(r"precad allow (\S+) .*--version (\d+)")
 PAGES = {
     "disks": (
-        "docs/runbooks/sizing.md",
-        "docs/data-owner.md",
-        "docs/durable-state.md",
-        "docs/runbooks/backup.md",
-        "docs/runbooks/upgrade.md",
-        "docs/runbooks/lost-disk.md",
+        *("docs/runbooks/sizing.md", "docs/data-owner.md", "docs/durable-state.md"),
+        *("docs/runbooks/backup.md", "docs/runbooks/upgrade.md", "docs/runbooks/lost-disk.md"),
         "docs/runbooks/incident.md",
     ),
     "keys": (
-        "docs/runbooks/certificates.md",
-        "docs/runbooks/lost-key.md",
-        "docs/runbooks/leaving.md",
-        "docs/runbooks/lost-party.md",
+        *("docs/runbooks/certificates.md", "docs/runbooks/lost-key.md"),
+        *("docs/runbooks/leaving.md", "docs/runbooks/lost-party.md"),
     ),
-}
-"""By consortium, in the order in which they are played."""
+}  # By consortium, in the order in which they are played
 SERVERS = {"server-a": "North", "server-b": "South"}
 
 
@@ -55,8 +48,6 @@ def status(west: Organisation, address: str, options: str) -> dict[str, Any]:
 
 
 class Week:
-    """The three at their shells, and what is looked at beside them."""
-
     def __init__(self, all_of_them: dict[str, Organisation], folder: Path) -> None:
         self._all, self._folder = all_of_them, folder
         self._trains = True
@@ -73,7 +64,6 @@ class Week:
                 sys.stdout.write(f"West$ {line}\n")
 
     def rounds(self, more: int) -> None:
-        """Wait until so many further rounds are done."""
         seen: list[int] = []
 
         def done() -> bool:

@@ -5,56 +5,36 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, deployed, until, up, version
 from tests.rig.waiting import until as wait_until
+from tests.soak.conftest import Cluster, cluster
 
 from precad.common.task import Task
 
 WORKERS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    process: "subprocess.Popen[str]"
-    address: str
-
-    def told(self, what: str) -> None:
-        """Have it kill a node with all that runs there, or end."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "done\n"
-
-
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Who has its token may submit; each node has room for all workers of both servers."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
-    command = [sys.executable, "-m", "tests.rig.ray_cluster", str(2 * WORKERS)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address, "no cluster was started"
-        yield Cluster(process, address)
+    with cluster("ray", 2 * WORKERS) as made:
+        yield made
 
 
-def settings(cluster: Cluster, workers: int) -> str:
-    lines = f'workers = {workers}\nworkers_on = "ray"\nray = "{cluster.address}"\n'
+def settings(address: str, workers: int) -> str:
+    lines = f'workers = {workers}\nworkers_on = "ray"\nray = "{address}"\n'
     return lines + 'worker_listen = "0.0.0.0:0"\n'
 
 
 def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
-    tmp_path: Path, make_task: Callable[..., Task], cluster: Cluster
+    tmp_path: Path, make_task: Callable[..., Task], ray: Cluster
 ) -> None:
-    task, lines = make_task(64, CHANGES), settings(cluster, WORKERS)
+    task, lines = make_task(64, CHANGES), settings(ray[0], WORKERS)
     with deployed(tmp_path, task, lines) as (deployment, crowd), crowd.at_work():
         crowd.hold_at = 1
         # On a busy machine Ray takes minutes for what it starts first.
@@ -63,11 +43,9 @@ def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         # Everybody but one has uploaded, and waits for the last one.
         until(deployment, lambda: sum(v == 1 for v, _ in crowd.submitted) >= CLIENTS - 1)
-        cluster.told("kill")
-        until(
-            deployment,
-            lambda: any("ended; it is started again" in deployment.log(name) for name in SERVERS),
-        )
+        ray[1]("kill")
+        again = "ended; it is started again"
+        until(deployment, lambda: any(again in deployment.log(name) for name in SERVERS))
         crowd.held_back.set()
         until(deployment, lambda: version(deployment) >= 3)
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
@@ -83,27 +61,25 @@ print("in", ray.get(ray.remote(lambda: 1).remote()))
 
 
 @pytest.mark.parametrize("token", [None, "0" * 32])
-def test_without_the_clusters_token_nobody_runs_anything(
-    cluster: Cluster, token: str | None
-) -> None:
+def test_without_the_clusters_token_nobody_runs_anything(ray: Cluster, token: str | None) -> None:
     """A program there could read the servers' keys."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     if token is not None:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    command = [sys.executable, "-c", SUBMIT, cluster.address]
+    command = [sys.executable, "-c", SUBMIT, ray[0]]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "in 1" not in done.stdout
 
 
 def test_servers_whose_cluster_is_gone_end_as_by_a_failure(
-    tmp_path: Path, make_task: Callable[..., Task], cluster: Cluster
+    tmp_path: Path, make_task: Callable[..., Task], ray: Cluster
 ) -> None:
     """Ray ends whoever has lost its head for a minute; a unit starts a server again."""
-    task, lines = make_task(64, CHANGES | {"validation": "proof"}), settings(cluster, 1)
+    task, lines = make_task(64, CHANGES | {"validation": "proof"}), settings(ray[0], 1)
     with deployed(tmp_path, task, lines) as (deployment, crowd), crowd.at_work():
         until(deployment, lambda: version(deployment) >= 1)
-        cluster.told("end")
+        ray[1]("end")
         processes = [deployment.processes[name] for name in SERVERS]
         wait_until(lambda: all(each.poll() is not None for each in processes), "both to end")
         # As any failure that a unit starts a server again after.
