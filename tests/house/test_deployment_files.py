@@ -1,37 +1,53 @@
-"""The files under deploy/ and around the code say what the parts can use, and fit each other."""
+"""Files under deploy/ and around the code say what the parts can use and really show, and fit."""
 
 import json
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client.core import Metric
+from tests.conftest import small_task
+from tests.rig.aggregators import session_of
 from tests.rig.commands import printed
+from tests.rig.keys import identity
 
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
+from precad.aggregator.store import open_store
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
+from precad.common.identifiers import Role
+from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
-from precad.dealer.process import DealerSettings
+from precad.common.wire.metrics_page import PREFIX
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.dealing_service import DealingService
+from precad.dealer.process import DealerSettings, collect
 from precad.simulation.datasets import load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PROOF = DEPLOY / "proof"
 CLIENTS = ("client-1", "client-2", "client-3")
+PARTS = ("server-a", "server-b", "dealer")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
-    dealer = DealerSettings.load(DEPLOY / "dealer.toml")
     a = ServerASettings.load(DEPLOY / "server-a.toml")
     b = ServerBSettings.load(DEPLOY / "server-b.toml")
+    dealer = DealerSettings.load(DEPLOY / "dealer.toml")
     clients = [JoinSettings.load(DEPLOY / f"{name}.toml") for name in CLIENTS]
-
-    of_dealer, of_a, of_b = (
-        f"{name}:{part.listen.rpartition(':')[2]}"
-        for name, part in (("dealer", dealer), ("server_a", a), ("server_b", b))
-    )
+    listening: Any = {"dealer": dealer, "server_a": a, "server_b": b}.items()
+    of_dealer, of_a, of_b = (f"{n}:{part.listen.rpartition(':')[2]}" for n, part in listening)
     assert (a.dealer, b.dealer, a.server_b) == (of_dealer, of_dealer, of_b)
     assert [(each.client, each.data, each.server_a, each.server_b) for each in clients] == [
         (name, DEPLOY / "records" / f"{name}.npz", of_a, of_b) for name in CLIENTS
@@ -49,19 +65,15 @@ def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     assert max(sizes) * task.privacy.record_rate <= task.enrolment.max_expected_records
 
 
-def test_without_a_dealer_task_and_settings_are_the_same_besides() -> None:
+def test_without_a_dealer_all_else_is_the_same_and_the_dealer_is_never_started() -> None:
     own, shared = (Task.load(folder / "task.toml") for folder in (PROOF, DEPLOY))
     differ = {"validation", "projections"}
     assert own.model_dump(exclude=differ) == shared.model_dump(exclude=differ)
     assert not own.has_dealer
-    for server in ("server-a", "server-b"):
-        plain, proof = (
-            tomllib.loads((of / f"{server}.toml").read_text()) for of in (DEPLOY, PROOF)
-        )
-        assert proof == {name: value for name, value in plain.items() if name != "dealer"}
-
-
-def test_without_a_dealer_every_part_has_that_task_and_the_dealer_is_never_started() -> None:
+    for server in ("server-a.toml", "server-b.toml"):
+        plain, alone = (tomllib.loads((of / server).read_text()) for of in (DEPLOY, PROOF))
+        assert plain.pop("dealer")
+        assert alone == plain
     whole, proof = (
         dict(re.findall(r"^  ([\w-]+):(.*?)(?=^  [\w-]|^\w|\Z)", text, re.MULTILINE | re.DOTALL))
         for text in (text_of("docker-compose.yml"), text_of("deploy/compose/proof.yml"))
@@ -97,16 +109,12 @@ def test_with_databases_and_prometheus_parts_have_the_same_settings_besides(
     assert operating.get("database", own) == own
 
 
-@pytest.mark.parametrize("part", ["server-a", "server-b", "dealer"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own(part: str) -> None:
     folder, short = DEPLOY / "compose", part.removeprefix("server-")
-    settings = (folder / f"{part}.toml").read_text()
-    metrics = re.search(r'^metrics = "(.+):(\d+)"$', settings, re.MULTILINE)
-    assert metrics is not None
-    scraped = (folder / f"prometheus-{short}.yml").read_text()
-    assert f'targets: ["{metrics[1]}:{metrics[2]}"]' in scraped
-    compose = (folder / "operating.yml").read_text()
-    network = metrics[1]
+    metrics = tomllib.loads((folder / f"{part}.toml").read_text())["metrics"]
+    assert f'targets: ["{metrics}"]' in (folder / f"prometheus-{short}.yml").read_text()
+    compose, network = (folder / "operating.yml").read_text(), metrics.rpartition(":")[0]
     for text in (
         f"{network}: {{aliases: [{network}]}}",
         f"networks: [{network}]",
@@ -117,11 +125,11 @@ def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own
         assert compose.count(text) == 1, text
 
 
-@pytest.mark.parametrize("part", ["server-a", "server-b", "dealer"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(part: str) -> None:
     folder = DEPLOY / "kubernetes"
     first = (folder / f"{part}.yml").read_text()
-    command = ["sed", "--file", str(folder / "further.sed"), str(folder / f"{part}.yml")]
+    command = ["sed", "--file", f"{folder / 'further.sed'}", f"{folder / part}.yml"]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     names = re.compile(rf"\b(?:name|serviceName|app): ({part}[\w-]*)")
     assert [name.replace("-clinics", "") for name in names.findall(made)] == names.findall(first)
@@ -138,46 +146,99 @@ def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(part: str
 
 
 def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> None:
-    listed = {
-        part: printed(
-            *(DEPLOY / "requirements.py", *part, "server", "postgres"),
-            input=text_of("pyproject.toml"),
-        ).splitlines()
-        for part in ((), ("--bare",))
-    }
-    assert listed["--bare",] == ["crypten==0.4.1"]
-    names = {re.split(r"[^\w-]", line)[0] for line in listed[()]}
+    project, program = text_of("pyproject.toml"), DEPLOY / "requirements.py"
+    assert printed(program, "--bare", "server", "postgres", input=project) == "crypten==0.4.1\n"
+    listed = printed(program, "server", "postgres", input=project).splitlines()
+    names = {re.split(r"[^\w-]", line)[0] for line in listed}
     assert {"torch", "onnx", "omegaconf", "pyyaml", "psycopg", "sqlalchemy"} <= names
     assert not names & {"crypten", "sklearn", "torchvision", "pandas", "tensorboard"}
 
 
-def text_of(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
-
-
-def test_the_image_is_built_with_every_file_that_the_package_names() -> None:
-    """Everything else is kept out of the build."""
+def test_the_image_is_built_with_every_file_that_the_package_names_and_no_other() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
     let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
     links = {path.name for path in (ROOT / "src" / "precad").iterdir() if path.is_dir()}
     files = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
-    files |= {"deploy/*.py"}
-    assert let_in == files | (links - {"__pycache__"})
+    assert let_in == files | {"deploy/*.py"} | (links - {"__pycache__"})
 
 
-@pytest.mark.parametrize(
-    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_a_notebooks_code_is_the_scripts_and_ran_without_an_error(script: Path) -> None:
     cells = re.split(r"^# %%.*\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     notebook = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert ["".join(cell["source"]) for cell in code] == [
-        text
-        for text in (cell.strip("\n") for cell in cells)
-        if not all(line.startswith("#") for line in text.splitlines())
-    ]
+    texts = [cell.strip("\n") for cell in cells if re.search("^[^#\n]", cell, re.MULTILINE)]
+    assert ["".join(cell["source"]) for cell in code] == texts
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     kinds = {each["output_type"] for cell in code for each in cell["outputs"]}
     assert kinds <= {"stream", "display_data", "execute_result"}
     assert script.with_suffix(".ipynb").stat().st_size < 100_000
+
+
+# Dashboard, alert rules and docs/metrics.md
+
+NAME = re.compile(r"\bprecad_\w+")
+Both = tuple[list[Metric], list[Metric]]
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Iterator[Both]:
+    task = small_task(8, {"privacy.epsilon_limit": 3.0})
+    store = open_store("sqlite://", task, Role.SERVER_A)
+    session = session_of(Role.SERVER_A, task, store, tmp_path, register=Register(task, store))
+    dealer = DealerRole.of(task)
+    service = DealingService(task, dealer, identity(Principal.service(Role.DEALER)))
+    yield list(Metrics(session).collect()), list(collect(task.name, dealer, service))
+    store.close()
+
+
+def full_name(metric: Metric) -> str:
+    return metric.name + ("_total" if metric.type == "counter" else "")
+
+
+@pytest.fixture
+def shown(metrics: Both) -> set[str]:
+    return {full_name(metric) for part in metrics for metric in part}
+
+
+def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(metrics: Both) -> None:
+    head = r"^\| (?:a server's|the dealer's) \| says \| names nobody, because \|\n.+\n"
+    _, *tables = re.split(head, text_of("docs/metrics.md"), flags=re.MULTILINE)
+    for table, part in zip(tables, metrics, strict=True):
+        for metric in part:
+            assert re.fullmatch(PREFIX + r"[a-z][a-z_]+", metric.name)
+            assert {sample.name for sample in metric.samples} <= {full_name(metric)}
+            assert metric.documentation.endswith(".")
+        rows = [row.strip("|").split(" | ") for row in table.partition("\n\n")[0].splitlines()]
+        assert {len([cell for cell in row if cell.strip()]) for row in rows} == {3}
+        listed = {name for row in rows for name in NAME.findall(row[0])}
+        assert sorted(listed) == sorted(map(full_name, part))
+
+    # A dealer that nobody has called shows both servers at zero: the first call is an increase.
+    halves = next(metric for metric in metrics[1] if full_name(metric) == "precad_halves_total")
+    found = [(sample.labels["server"], sample.value) for sample in halves.samples]
+    assert found == [("server-a", 0), ("server-b", 0)]
+
+
+def test_rules_are_about_metrics_and_the_dashboard_asks_for_every_one(shown: set[str]) -> None:
+    rules = re.findall(r"expr: (.+)", text_of("deploy/monitoring/alerts.yml"))
+    assert len(rules) >= 7
+    assert {name for rule in rules for name in NAME.findall(rule)} <= shown
+    dashboard = json.loads(text_of("deploy/monitoring/dashboard.json"))
+    chosen = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert chosen == {"datasource", "instance"}
+    asked = set()
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            # Names that are neither functions, labels nor within a selector.
+            bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", "", target["expr"])
+            asked |= set(re.findall(r"[a-zA-Z_]\w*(?!\w*\s*\()", bare)) - {"by"}
+            # It shows the chosen Prometheus and parts.
+            assert target["datasource"]["uid"] == panel["datasource"]["uid"] == "${datasource}"
+            selected = re.findall(r"\{([^}]*)\}", target["expr"])
+            assert selected
+            assert all('instance=~"$instance"' in each for each in selected)
+            # A number is the present one, and not that of every series there has been meanwhile.
+            assert target.get("instant", False) == (panel["type"] == "stat")
+    # Prometheus has a metric of its own of every target.
+    assert asked == shown | {"up"}

@@ -25,7 +25,8 @@ import pytest
 from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
-from tests.house.test_documents import ROOT, flat, text_of
+from tests.house.test_documents import flat, text_of
+from tests.rig.pages import ROOT
 
 from precad.accounting.adversaries import Run
 from precad.accounting.exact import record_epsilon
@@ -48,17 +49,10 @@ from precad.common.wire.connections import PER_CLIENT, STRANGERS
 TASK = Task.load(ROOT / "deploy" / "task.toml")
 ROWS = Task.model_fields["projections"].default
 LIMITS = {type(m).__name__: m for m in Task.model_fields["projections"].metadata}
-HONEST = 2 * exp(-(TAU**2))
-"""Most that an honest row fails with."""
-PROOF = Run(
-    record_rate=0.1,
-    client_rate=1.0,
-    noise_multiplier=1.0,
-    rounds=1000,
-    attempts=1000,
-    projections=LEAST_ROWS,
-    malicious_server=True,
-)
+HONEST = 2 * exp(-(TAU**2))  # Most that an honest row fails with
+PROVED: dict[str, Any] = {"projections": LEAST_ROWS, "malicious_server": True}
+PROVED |= {"record_rate": 0.1, "client_rate": 1.0, "noise_multiplier": 1.0}
+PROOF = Run(**PROVED, rounds=1000, attempts=1000)
 
 
 def berry_esseen(times: float, width: int = TAU) -> float:
@@ -97,7 +91,6 @@ def clipped_too_long() -> float:
 
 
 def published_epsilon(sigma: float) -> float:
-    """Exact, at PRECAD's setting."""
     return record_epsilon(record_rate=0.05, noise_multiplier=sigma, participations=500, delta=1e-5)
 
 
@@ -248,8 +241,7 @@ KINDS = {
     "output": "what a command prints, of which another test plays the command",
     "papers": "of the papers' experiments: benchmarks/results/papers, by python -m research run",
     "printed": "what somebody else's paper or program says",
-}
-"""Kinds of figures without a result of their own; ``stated: script PATH`` names what makes one."""
+}  # Kinds of figures without a result of their own; ``stated: script PATH`` names what makes one
 UNITS = {
     **dict.fromkeys(("%", "points"), 100.0),
     "times as": 1.0,
@@ -262,8 +254,7 @@ UNITS = {
     "MiB": 2**-20,
     "MB": 1e-6,
     "GB": 1e-9,
-}
-"""Units, and what seconds, bytes, shares and ratios are multiplied by for them."""
+}  # Units, and what seconds, bytes, shares and ratios are multiplied by for them
 BASES = {"mib": 2.0**20, "mb": 1e6, "ms": 1e-3, "percent": 0.01}
 """Of a result's numbers, by a word in their names; all others are seconds, bytes or shares."""
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?|\.\d+)"
@@ -275,10 +266,8 @@ MARK = re.compile(r"<!-- (figures|stated): (.*?) -->\n?", re.DOTALL)
 WRITTEN = re.compile(
     r"```.*?```|<!-- generated: .*?<!-- end -->|<!-- \S+ writes this -->.*?<!-- to here -->",
     re.DOTALL,
-)
-"""Blocks of code, and what a script writes."""
-MOST_PLACES = 60
-"""Of one mark: among more values any figure finds itself by chance."""
+)  # Blocks of code, and what a script writes
+MOST_PLACES = 60  # Of one mark: among more values any figure finds itself by chance
 
 
 def figures(text: str) -> list[tuple[str, str]]:

@@ -6,13 +6,19 @@ code by its path, and functions and tests as ``path`` · ``function``.
 
 import ast
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+from click import ClickException
+from tests.rig import pages
+from tests.rig.commands import taken
+from tests.rig.pages import ROOT, commands, typed
+
 PACKAGE = ROOT / "src" / "precad"
 """Links to the top-level folders; in a source distribution the folders themselves."""
 PARTS = tuple(sorted(each.name for each in (ROOT / "src" / "precad").iterdir() if each.is_dir()))
@@ -113,7 +119,6 @@ NAMED_TEST = re.compile(rf"`(?:tests/)?((?:{TEST_FOLDERS})/[\w/]+\.py)`")
 
 
 def home(name: str) -> Path | None:
-    """A file that a document names by its path, from the top, the package or the tests."""
     places = (ROOT / name, PACKAGE / name, ROOT / "tests" / name)
     return next((path for path in places if path.exists()), None)
 
@@ -183,3 +188,35 @@ def test_every_reference_value_that_a_table_names_is_there() -> None:
     ]
     assert len(patterns) > 15
     assert [p for p in patterns if not any(fnmatch(name, p) for name in names)] == []
+
+
+# Commands: each is typed by a test, or its page says what that would need.
+
+ALL = [each for page in pages.pages() for each in commands(page)]
+PARSED = [each for each in ALL if each.text.startswith("precad ")]
+
+
+@pytest.mark.parametrize("page", [each for each in pages.pages() if typed(each)])
+def test_a_page_with_commands_has_a_test_that_types_them(page: str) -> None:
+    """It names the page, by its path or its name, in a folder of real processes."""
+    named = rf'"({re.escape(page)}|{re.escape(Path(page).name)})"'
+    tests = [*ROOT.glob("tests/e2e/**/test_*.py"), *ROOT.glob("tests/soak/**/test_*.py")]
+    assert any(re.search(named, path.read_text("utf-8")) for path in tests)
+
+
+@pytest.mark.parametrize("page", sorted({each.page for each in PARSED}))
+def test_a_command_is_taken_as_it_stands(page: str) -> None:
+    """Also where it isn't run: names and options are right."""
+    for command in (each for each in PARSED if each.page == page):
+        words = shlex.split(command.text, comments=True)[1:]
+        ends = [at for at, word in enumerate(words) if word in {"&", ">", "|", "||", "&&", ";"}]
+        try:
+            taken(*words[: min(ends, default=len(words))])
+        except (ClickException, AssertionError) as error:
+            pytest.fail(f"{page}:{command.line}: {command.text}: {error!r}")
+
+
+def test_tests_that_marks_name_exist() -> None:
+    named = {name for each in ALL for name in re.findall(r"tests/[\w/]+\.\w+", each.needs)}
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -71,9 +71,8 @@ SECRET = (
 def sources(*under: str) -> list[Path]:
     """Python files of the given folders or files, without generated code; each must exist."""
     found = []
-    for name in under:
-        path = ROOT / name
-        assert path.exists(), f"{name} doesn't exist"
+    for path in (ROOT / name for name in under):
+        assert path.exists(), path
         found += [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
     return [path for path in found if "_pb2" not in path.name]
 
@@ -91,7 +90,6 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Every module that is imported anywhere, also inside functions."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -111,9 +109,8 @@ def relative(path: Path) -> str:
 
 
 def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str, str]]:
-    return [
-        (relative(path), each) for path in files for each in imported(tree_of(path)) if wrong(each)
-    ]
+    each_import = ((relative(path), each) for path in files for each in imported(tree_of(path)))
+    return [(path, each) for path, each in each_import if wrong(each)]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -151,15 +148,13 @@ def test_no_part_imports_what_the_wheel_lacks() -> None:
     assert all((Path(__file__).parents[2] / folder).is_dir() for folder in outside)
 
 
-def test_mathematics_imports_no_network_and_no_storage() -> None:
+def test_mathematics_imports_no_network_and_one_place_messages_and_crypten() -> None:
     """What it loads in turn: test_what_loads.py."""
     assert importers(sources(*PURE), lambda module: within(module, IMPURE)) == []
-
-
-def test_only_services_and_stubs_touch_messages() -> None:
     found = importers(sources(*PARTS), lambda module: within(module, ("precad.protos",)))
-    outside = {path for path, _ in found if not path.startswith("common/wire/")}
-    assert outside == MESSAGES
+    assert {path for path, _ in found if not path.startswith("common/wire/")} == MESSAGES
+    found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
+    assert {path for path, _ in found} == {"aggregator/validate/crypten_import.py"}
 
 
 def test_no_two_files_of_the_wheel_have_one_name_but_each_parts_process() -> None:
@@ -173,8 +168,6 @@ LATER = {
     *("torch", "crypten", "ray", "matplotlib", "scipy", "sqlalchemy", "alembic", "jinja2"),
     *("pyarrow", "IPython", "flwr", "joblib", "prometheus_client", "fcntl", "msvcrt"),
 }
-
-
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -191,7 +184,6 @@ def at_once(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def brings(module: str) -> frozenset[str]:
-    """What of ``LATER`` is loaded with a module."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -238,7 +230,6 @@ def full_name(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str | None, ast.expr]]]:
-    """Every call's full name and keywords."""
     aliases = {}
     for node in ast.walk(tree):
         match node:
@@ -290,30 +281,25 @@ def test_secrets_come_from_no_statistical_generator() -> None:
     assert hits(files, weak_randomness) == []
 
 
-@pytest.mark.parametrize(
-    ("check", "source"),
-    [
-        (dangers, "import pickle"),
-        (dangers, "from pickle import loads"),
-        (dangers, "import torch as t\nt.load('x')"),
-        (dangers, "from torch import load\nload('x')"),
-        (dangers, "import numpy as np\nnp.load('x', allow_pickle=True)"),
-        (dangers, "import numpy as np\nnp.load('x', allow_pickle=flag)"),
-        (dangers, "eval('1')"),
-        (dangers, "def f():\n    import subprocess\n    subprocess.run('x', shell=True)"),
-        (weak_randomness, "import random"),
-        (weak_randomness, "import numpy as np\nnp.random.default_rng()"),
-        (weak_randomness, "from numpy.random import default_rng"),
-        (weak_randomness, "import torch\ntorch.randint(3)"),
-    ],
-)
-def test_the_checks_see_the_dangerous(check: Callable[[ast.AST], list[str]], source: str) -> None:
-    assert check(ast.parse(source))
-
-
-def test_crypten_is_imported_in_one_place() -> None:
-    found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
-    assert {path for path, _ in found} == {"aggregator/validate/crypten_import.py"}
+def test_the_checks_see_the_dangerous() -> None:
+    for source in (
+        "import pickle",
+        "from pickle import loads",
+        "import torch as t\nt.load('x')",
+        "from torch import load\nload('x')",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+        "import numpy as np\nnp.load('x', allow_pickle=flag)",
+        "eval('1')",
+        "def f():\n    import subprocess\n    subprocess.run('x', shell=True)",
+    ):
+        assert dangers(ast.parse(source)), source
+    for source in (
+        "import random",
+        "import numpy as np\nnp.random.default_rng()",
+        "from numpy.random import default_rng",
+        "import torch\ntorch.randint(3)",
+    ):
+        assert weak_randomness(ast.parse(source)), source
 
 
 LISTENS = {
@@ -323,8 +309,7 @@ LISTENS = {
     "_Server": "common/wire/metrics_page.py",
     # For a free port's number; nothing listens on it.
     "bind": "cli/local_deployment.py",
-}
-"""What makes a port, and the one file that may."""
+}  # What makes a port, and the one file that may
 NEVER = (
     *("grpc.server", "add_insecure_port", "start_http_server", "start_wsgi_server", "make_server"),
     *("HTTPServer", "ThreadingWSGIServer", "create_server", "asyncio.start_server"),

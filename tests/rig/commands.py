@@ -37,6 +37,16 @@ def refused(*arguments: object) -> str:
     return done.stderr
 
 
+def taken(*words: str) -> None:
+    """Have a `precad` command parsed, and run nothing."""
+    inner: Any = app
+    while hasattr(inner, "list_commands") and words and not words[0].startswith("-"):
+        inner, words = inner.get_command(None, words[0]), words[1:]
+        assert inner is not None
+    if words != ("--version",):
+        inner.make_context("precad", list(words))
+
+
 def python(
     *arguments: object, env: dict[str, str] | None = None, **how: Any
 ) -> "subprocess.CompletedProcess[str]":
