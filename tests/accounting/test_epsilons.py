@@ -1,7 +1,9 @@
 """ε spent and left by adversary, as metrics show it."""
 
 import math
+from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.rig.tasks import task_with
@@ -20,17 +22,13 @@ ROUNDS = 10
 
 
 def made(**privacy: Any) -> Task:
-    changes = {f"privacy.{name}": value for name, value in privacy.items()}
-    return task_with(changes | {"training.rounds": ROUNDS})
+    return task_with({f"privacy.{name}": value for name, value in privacy.items()})
 
 
 def found(
-    task: Task,
-    rounds: int,
-    taken: dict[ClientId, int],
-    again: dict[ClientId, dict[int, int]] | None = None,
+    task: Task, rounds: int, taken: dict[ClientId, int], again: Any = MappingProxyType({})
 ) -> Any:
-    return Epsilons(task, PrivacyCap(task)).by_adversary(rounds, taken, again or {})
+    return Epsilons(task, PrivacyCap(task)).by_adversary(rounds, taken, again)
 
 
 def stated(task: Task, rounds: int, counts: dict[int, int]) -> dict[Adversary, float]:
@@ -51,6 +49,18 @@ def test_it_is_what_the_guarantees_state_of_the_owner_with_most() -> None:
     in_all = {who: each.spent + each.left for who, each in always.items()}
     assert in_all == pytest.approx(stated(made(), ROUNDS, {0: 8}))
 
+    # A version that was released again costs more than one more round.
+    task, taken = made(), {OFTEN: 4, SELDOM: 4}
+    once, again = (found(task, 4, taken, more) for more in ({}, {SELDOM: {1: 1}}))
+    for who in Adversary:
+        assert again[who].spent == stated(task, 4, {0: 3, 1: 1})[who] > once[who].spent
+    # A charge whose release is under way counts.
+    assert found(task, 2, {OFTEN: 3})[ONE].spent == stated(task, 3, {0: 3})[ONE]
+    assert found(task, ROUNDS - 1, {OFTEN: ROUNDS})[ONE].left == 0.0
+    # With so little noise that the accountant claims nothing, nothing is said to be left.
+    one = found(made(noise_multiplier=0.005), 1, {OFTEN: 1})[ONE]
+    assert (math.isinf(one.spent), one.left) == (True, None)
+
 
 def test_the_limit_leaves_less() -> None:
     task = made(epsilon_limit=1.0)
@@ -59,47 +69,19 @@ def test_the_limit_leaves_less() -> None:
     assert 1 < cap < ROUNDS
     first = found(task, 1, {OFTEN: 1})
     in_all = first[ONE].spent + first[ONE].left
-    assert in_all == pytest.approx(stated(task, ROUNDS, {0: cap})[ONE])
-    assert in_all <= 1.0
+    assert pytest.approx(in_all) == stated(task, ROUNDS, {0: cap})[ONE] <= 1.0
     assert first[MODELS].spent < first[ONE].spent
     # Rounds go on without it at the cap, and say less and less whether it is there.
     assert [found(task, cap, {OFTEN: cap})[who].left for who in (ONE, MODELS)] == [0.0, 0.0]
 
 
-def test_a_version_that_was_released_again_costs_more_than_one_more_round() -> None:
-    task, taken = made(), {OFTEN: 4, SELDOM: 4}
-    once, again = (found(task, 4, taken, more) for more in ({}, {SELDOM: {1: 1}}))
-    for who in Adversary:
-        assert again[who].spent == stated(task, 4, {0: 3, 1: 1})[who] > once[who].spent
-
-
 def test_a_look_computes_nothing_that_the_last_one_knew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many owners had other releases again: fifty here."""
-    computed: list[object] = []
-
-    def compute(*asked: object) -> Any:
-        computed.append(asked)
-        return dict.fromkeys(Adversary, 1.0)
-
+    compute = Mock(return_value=dict.fromkeys(Adversary, 1.0))
     monkeypatch.setattr(Epsilons, "_now", compute)
     epsilons = Epsilons(made(), PrivacyCap(made()))
     clients = [ClientId(f"ward-{number}") for number in range(50)]
-    taken = dict.fromkeys(clients, 60)
     again = {client: {1: number + 1} for number, client in enumerate(clients)}
-    epsilons.by_adversary(60, taken, again)
-    first = len(computed)
-    assert first >= 2 * len(clients)
-    epsilons.by_adversary(60, taken, again)
-    assert len(computed) == first
-
-
-def test_a_charge_whose_release_is_under_way_counts() -> None:
-    task = made()
-    assert found(task, 2, {OFTEN: 3})[ONE].spent == stated(task, 3, {0: 3})[ONE]
-    assert found(task, ROUNDS - 1, {OFTEN: ROUNDS})[ONE].left == 0.0
-
-
-def test_what_has_no_bound_is_infinite_and_nothing_is_said_to_be_left() -> None:
-    # A step with so little noise that the accountant claims nothing.
-    one = found(made(noise_multiplier=0.005), 1, {OFTEN: 1})[ONE]
-    assert (math.isinf(one.spent), one.left) == (True, None)
+    epsilons.by_adversary(60, dict.fromkeys(clients, 60), again)
+    assert (first := compute.call_count) >= 2 * len(clients)
+    epsilons.by_adversary(60, dict.fromkeys(clients, 60), again)
+    assert compute.call_count == first

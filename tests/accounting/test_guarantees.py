@@ -3,70 +3,52 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.conftest import TaskMaker
 
+from precad.accounting import events, guarantees
 from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
-from precad.accounting.events import (
-    AccountantName,
-    Adjacency,
-    Denominator,
-    SampledGaussian,
-    Sampling,
-    poisson_gaussian,
-)
+from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
 from precad.accounting.exact import ExactAccountant, most_participations, record_epsilon
-from precad.accounting.guarantees import (
-    PRECISION,
-    PrivacyStatement,
-    accountant_named,
-    advantages,
-    guarantees,
-    honest_rejection,
-    least_noise_multiplier,
-)
+from precad.accounting.guarantees import PrivacyStatement, advantages, honest_rejection
 from precad.common.errors import Misconfiguration
 
-DEMO: dict[str, Any] = {
-    "record_rate": 0.2,
-    "client_rate": 1.0,
-    "noise_multiplier": 2.0,
-    "rounds": 60,
-}
+DEMO: dict[str, Any] = {"record_rate": 0.2, "client_rate": 1.0, "noise_multiplier": 2.0}
+DEMO["rounds"] = 60
 PAPER = DEMO | {"record_rate": 0.05, "client_rate": 0.1, "noise_multiplier": 1.0, "rounds": 5000}
 STEP: dict[str, Any] = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
+ONE_SERVER, CLIENTS_ONLY = Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY
 
 
-def one(adversary: Adversary, **values: Any) -> PrivacyStatement:
-    """By the exact accountant."""
-    (statement,) = guarantees(Run(**values), 1e-5, [adversary], [AccountantName.EXACT])
+def one(adversary: Adversary, of: Run | None = None, **values: Any) -> PrivacyStatement:
+    run, name = of or Run(**values), AccountantName.EXACT
+    (statement,) = guarantees.guarantees(run, 1e-5, [adversary], [name])
     return statement
 
 
 def stated(**values: Any) -> tuple[PrivacyStatement, ...]:
-    return guarantees(Run(**values), 1e-5)
+    return guarantees.guarantees(Run(**values), 1e-5)
 
 
 def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() -> None:
     assert planned_participations(0.1, 5000) == 567
-    server, models = Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY
-    assert one(server, **PAPER).compositions == 567
-    assert one(server, **PAPER, participations=480).compositions == 480
-    planned = one(models, **PAPER)
+    assert one(ONE_SERVER, **PAPER).compositions == 567
+    assert one(ONE_SERVER, **PAPER, participations=480).compositions == 480
+    planned = one(CLIENTS_ONLY, **PAPER)
     assert (planned.compositions, round(planned.epsilon, 2)) == (5000, 4.15)
     # After a run it is the real number, of as much more noise as both servers add.
-    after, noise = one(models, **PAPER, participations=567), math.sqrt(2)
-    assert after.compositions == 567
-    assert after.noise_multiplier == pytest.approx(noise)
-    alone = one(server, **PAPER | {"noise_multiplier": noise})
-    assert after.epsilon == pytest.approx(alone.epsilon)
+    after = one(CLIENTS_ONLY, **PAPER, participations=567)
+    alone = one(ONE_SERVER, **PAPER | {"noise_multiplier": math.sqrt(2)})
+    expected = pytest.approx(math.sqrt(2)), pytest.approx(alone.epsilon)
+    assert (after.compositions, after.noise_multiplier, after.epsilon) == (567, *expected)
 
 
 def test_json_has_the_agreed_keys_and_no_infinity() -> None:
     # Without clips the client level is left out, and refused when it is asked for.
-    assert {s.adversary for s in stated(**DEMO)} == {Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY}
+    assert {s.adversary for s in stated(**DEMO)} == {ONE_SERVER, CLIENTS_ONLY}
     with pytest.raises(Misconfiguration, match="sensitivity_ratio"):
         one(Adversary.CLIENT_LEVEL, **DEMO)
     statements = stated(**DEMO, sensitivity_ratio=0.01)
@@ -98,11 +80,9 @@ def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
         one(Adversary.CLIENT_LEVEL, **values, sensitivity_ratio=2.0)
         for values in (seldom, seldom | {"cover_uploads": True}, DEMO)
     )
-    assert hidden.epsilon < seen.epsilon / 2
-    assert seen.epsilon < always.epsilon
-    sigma = math.sqrt(2) * 2 * 2
+    assert 2 * hidden.epsilon < seen.epsilon < always.epsilon
     # Six full steps in the mean, and more of them for one client in many.
-    account = ExactAccountant()
+    account, sigma = ExactAccountant(), math.sqrt(2) * 2 * 2
     account.compose(poisson_gaussian(rate=1.0, noise_multiplier=sigma, count=6))
     assert seen.epsilon > account.epsilon(1e-5)
 
@@ -146,20 +126,16 @@ def test_every_statement_says_what_its_participations_are() -> None:
     assert counted.basis is Basis.COUNTED
     capped = counted.at_cap(40)
     assert (capped.basis, capped.participations, capped.counts) == (Basis.CAP, 40, {0: 36, 1: 4})
-    real, cap = (
-        guarantees(run, 1e-5, [Adversary.ONE_SERVER], [AccountantName.EXACT])[0]
-        for run in (counted, capped)
-    )
+    real, cap = one(ONE_SERVER, counted), one(ONE_SERVER, capped)
     assert real.epsilon < cap.epsilon
     assert cap.to_json()["basis"] == "cap"
     assert Run(**DEMO).at_cap(1000).participations == 60
-    beyond = counted.at_cap(20)
     # Only T was fixed before it came to that.
+    beyond = counted.at_cap(20)
     assert (beyond.participations, beyond.counts) == (60, {0: 56, 1: 4})
 
 
 def often(attempts: int, projections: int = 40, *, proved: bool = False) -> Run:
-    """A run of so many tests of one owner's updates."""
     return Run(**DEMO, attempts=attempts, projections=projections, malicious_server=proved)
 
 
@@ -172,13 +148,10 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
     assert honest_rejection(math.inf, often(0)) == 0
     proved = honest_rejection(0.0, often(10**7, 100, proved=True))
     assert proved == pytest.approx(4e9 * math.exp(-64), rel=1e-9, abs=0)
-    known = one(Adversary.ONE_SERVER, **DEMO, attempts=1200, projections=40)
+    known = one(ONE_SERVER, often(1200))
     assert known.rejection_delta == honest_rejection(known.epsilon, often(1200))
-    assert one(Adversary.ONE_SERVER, **DEMO).rejection_delta is None
-
-
-def test_breaking_the_cryptography_adds_what_the_assumption_says() -> None:
-    """By hand: 16 uses at 2^−80 each submission."""
+    assert one(ONE_SERVER, **DEMO).rejection_delta is None
+    # Breaking the cryptography adds what the assumption says: 16 uses at 2^−80 each submission.
     once = 16 * 2.0**-80
     assert advantages(0.0, often(1)) == pytest.approx(2 * once, rel=1e-9, abs=0)
     many = (1 + math.exp(4)) * 1000 * once
@@ -192,34 +165,30 @@ def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -
     """A server that cheats decides when a client takes part, so what was counted says nothing."""
     for check, covers in (("crypten", False), ("proof", True)):
         run = Run.of(make_task(8, {"validation": check}))
-        for each in (run, replace(run, participations=3, basis=None)):
-            assert not any(s.malicious_server for s in guarantees(each, 1e-5))
-        for statement in guarantees(run.at_cap(run.rounds), 1e-5):
-            one_server = statement.adversary is Adversary.ONE_SERVER
-            covered = statement.malicious_server
-            assert covered == (covers and one_server)
-            assert ("malicious" in statement.against) == covered
-            assert statement.to_json()["malicious_server"] == covered
+        with_masks = Run.of(make_task(8)).at_cap(3)
+        for each in (run, replace(run, participations=3, basis=None), [run.at_cap(3), with_masks]):
+            assert not any(s.malicious_server for s in guarantees.guarantees(each, 1e-5))
+        for each in (run.at_cap(run.rounds), [run.at_cap(3)] * 2):
+            found = guarantees.guarantees(each, 1e-5)
+            covered = {s.adversary for s in found if s.malicious_server}
+            assert covered == ({ONE_SERVER} if covers else set())
+        for statement in guarantees.guarantees(run.at_cap(run.rounds), 1e-5):
+            bad = statement.malicious_server
+            assert ("malicious" in statement.against) == bad
+            assert statement.to_json()["malicious_server"] == bad
             assert (statement.rejection_delta or 0) > 0
-            advantage = advantages(statement.epsilon, run) if covered else None
-            assert statement.advantage_delta == advantage
-        joint = guarantees([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)
-        assert not any(each.malicious_server for each in joint)
-        joint = guarantees([run.at_cap(3)] * 2, 1e-5)
-        assert {each.adversary for each in joint if each.malicious_server} == (
-            {Adversary.ONE_SERVER} if covers else set()
-        )
+            assert statement.advantage_delta == (
+                advantages(statement.epsilon, run) if bad else None
+            )
 
-
-# Events
 
 WHOLE: dict[str, Any] = {
-    "sampling": Sampling.POISSON,
-    "adjacency": Adjacency.ADD_REMOVE,
+    "sampling": events.Sampling.POISSON,
+    "adjacency": events.Adjacency.ADD_REMOVE,
     "rate": 0.1,
     "noise_multiplier": 1.0,
     "sensitivity": 1.0,
-    "denominator": Denominator.FIXED,
+    "denominator": events.Denominator.FIXED,
 }
 
 
@@ -229,11 +198,11 @@ def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
         SampledGaussian(**{k: v for k, v in WHOLE.items() if k != field})
 
 
-TWO_CLIPS: list[dict[str, Any]] = [
-    {"sampling": Sampling.FIXED_SIZE, "adjacency": Adjacency.REPLACE_ONE},
-    {"sampling": Sampling.FIXED_SIZE},
-    {"adjacency": Adjacency.REPLACE_ONE},
-]
+FIXED, REPLACED = (
+    {"sampling": events.Sampling.FIXED_SIZE},
+    {"adjacency": events.Adjacency.REPLACE_ONE},
+)
+TWO_CLIPS: list[dict[str, Any]] = [FIXED | REPLACED, FIXED, REPLACED]
 """Where one record moves the sum by two."""
 OUT_OF_RANGE = {
     "rate": (-0.1, 1.1, math.nan),
@@ -241,7 +210,7 @@ OUT_OF_RANGE = {
     "sensitivity": (0.0,),
     "count": (-1, 1.5, True),
     "participation": (1.5, -0.1),
-    "denominator": (Denominator.DATA_DEPENDENT,),
+    "denominator": (events.Denominator.DATA_DEPENDENT,),
 }
 
 
@@ -257,20 +226,16 @@ def test_a_value_out_of_range_is_named_with_its_remedy(change: dict[str, Any], f
         SampledGaussian(**WHOLE | change)
     assert refused.value.field == field
     assert refused.value.remedy
-
-
-def test_two_clips_halve_the_noise() -> None:
-    found = [SampledGaussian(**WHOLE | change | {"sensitivity": 2.0}) for change in TWO_CLIPS]
+    # Two clips halve the noise.
+    found = [SampledGaussian(**WHOLE | each | {"sensitivity": 2.0}) for each in TWO_CLIPS]
     assert [event.effective_noise_multiplier for event in found] == [0.5] * 3
 
-
-# Calibration
 
 DELTA = 1e-5
 
 
 def spent(event: SampledGaussian, name: AccountantName) -> float:
-    accountant = accountant_named(name)
+    accountant = guarantees.accountant_named(name)
     accountant.compose(event)
     return accountant.epsilon(DELTA)
 
@@ -282,14 +247,12 @@ def with_noise(sigma: float) -> SampledGaussian:
 @pytest.mark.parametrize("name", list(AccountantName))
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_least_noise(name: AccountantName, epsilon: float) -> None:
-    sigma = least_noise_multiplier(with_noise, epsilon=epsilon, delta=DELTA, accountant=name)
+    least = partial(guarantees.least_noise_multiplier, delta=DELTA)
+    sigma = least(with_noise, epsilon=epsilon, accountant=name)
     assert spent(with_noise(sigma), name) <= epsilon
-    assert spent(with_noise(sigma * (1 - 5 * PRECISION)), name) > epsilon
-
-
-def test_a_target_that_everything_meets_gives_the_end_of_the_range() -> None:
-    sigma = least_noise_multiplier(with_noise, epsilon=1e6, delta=DELTA)
-    assert sigma == pytest.approx(0.02)
+    assert spent(with_noise(sigma * (1 - 5 * guarantees.PRECISION)), name) > epsilon
+    # A target that everything meets gives the end of the range, and what nothing meets is refused.
+    assert least(with_noise, epsilon=1e6) == pytest.approx(0.02)
     always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)
     with pytest.raises(Misconfiguration, match="no noise multiplier"):
-        least_noise_multiplier(lambda _: always, epsilon=0.1, delta=DELTA)
+        least(lambda _: always, epsilon=0.1)

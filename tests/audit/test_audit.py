@@ -13,23 +13,12 @@ from scipy.stats import binom, norm
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
+from precad.audit import verdict
 from precad.audit.canary_training import SIGNIFICANCE, designed, statements, train, views
-from precad.audit.verdict import (
-    Guesses,
-    Statement,
-    Verdict,
-    from_profile,
-    gaussian,
-    guess,
-    lower_bound,
-    of_statement,
-    refutes,
-)
+from precad.audit.verdict import Guesses, from_profile, gaussian, lower_bound, refutes
 from precad.certify.guarantee import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.common.errors import Misconfiguration
-
-# --- lower bounds of ε ---------------------------------------------------------------------------
 
 
 def played(canaries: int, mu: float, made: int, seed: int) -> Guesses:
@@ -37,7 +26,7 @@ def played(canaries: int, mu: float, made: int, seed: int) -> Guesses:
     generator = np.random.default_rng(seed)
     coins = generator.random(canaries) < 1 / 2
     scores = (coins - 0.5) * mu + generator.standard_normal(canaries)
-    return guess(scores, coins, made)
+    return verdict.guess(scores, coins, made)
 
 
 def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_do() -> None:
@@ -49,12 +38,9 @@ def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_d
     assert 2.19 < gdp.epsilon_of_delta(found, 1e-5) < truth
 
 
-def test_bounds_of_a_sound_mechanism_rarely_pass_the_truth() -> None:
+def test_bounds_rarely_pass_the_truth_and_what_shows_everything_is_refuted() -> None:
     refuted = sum(refutes(gaussian(0.5), played(300, 0.5, 60, seed), 0.05) for seed in range(200))
     assert refuted <= binom.ppf(0.9999, 200, 0.05)
-
-
-def test_a_mechanism_that_shows_everything_is_refuted_at_any_epsilon() -> None:
     assert refutes(from_profile({4.0: 1e-9}), Guesses(1000, 1000, 1000), 1e-4)
 
 
@@ -71,7 +57,7 @@ def test_a_trade_off_from_a_profile_lies_below_the_gaussians_own(mu: float, alph
     accountant = ExactAccountant()
     accountant.compose(poisson_gaussian(rate=1.0, noise_multiplier=1 / mu))
     true = float(norm.cdf(norm.isf(alpha) - mu))
-    assert true - 0.05 <= of_statement(accountant.delta)(alpha) <= true + 1e-9
+    assert true - 0.05 <= verdict.of_statement(accountant.delta)(alpha) <= true + 1e-9
 
 
 @given(st.floats(0.0, 5.0), st.floats(0.0, 0.5), st.floats(0.0, 1.0))
@@ -88,66 +74,45 @@ def test_impossible_counts_are_refused(numbers: tuple[int, int, int]) -> None:
         Guesses(*numbers)
 
 
-# --- canaries -----------------------------------------------------------------------------------
-
-
-def test_a_coin_a_round_states_what_one_round_hides() -> None:
+def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
+    # A coin a round states what one round hides.
     task = designed(50, 4, 1).task
     stated = {coins: [each.rounds for each in statements(task, coins)] for coins in (4, 1)}
     assert stated == {4: [1, 1], 1: [4, 4]}
-
-
-def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
     made = designed(1000, 3, 1)
     trained = train(made, seed=1)
     coins = made.canaries.coins
     for as_stated, _ in views(trained, made).values():
         for period, scores in enumerate(as_stated):
             right = [((scores > 0) == row).mean() for row in coins]
-            assert right[period] > 0.55
-            assert all(share < 0.55 for other, share in enumerate(right) if other != period)
-
-
-def test_noise_that_is_not_of_these_rounds_is_refused() -> None:
-    made = designed(50, 2, 1)
-    trained = train(made, seed=1)
+            assert [share > 0.55 for share in right] == [each == period for each in range(3)]
+    # Noise that isn't of these rounds is refused.
     trained.known_noise.pop()
-    with pytest.raises(Misconfiguration, match="2 rounds"):
+    with pytest.raises(Misconfiguration, match="3 rounds"):
         views(trained, made)
 
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     caught = [
-        Statement("models", 1.0, 1.0, 1, 1e-5).plan(2000, 1e-4, less=less).caught
+        verdict.Statement("models", 1.0, 1.0, 1, 1e-5).plan(2000, 1e-4, less=less).caught
         for less in (1.0, 2.0, 8.0)
     ]
     assert caught[0] == 0.0
     assert caught[1] <= caught[2] == 1.0
 
 
-# --- presence of whole clients -------------------------------------------------------------------
-
-
-def audited(build: Build) -> Verdict:
+def test_who_is_there_shows_as_stated_and_owners_eight_times_as_long_as_allowed_are_found() -> None:
     made = present(50, 12, 3)
-    power = made.plan(SIGNIFICANCE, build)
-    return audit(made, power, train_owners(made, build_of=build, seed=3), SIGNIFICANCE)
-
-
-def test_who_is_there_shows_no_more_than_stated_while_norms_are_checked() -> None:
-    found = audited(Build.SOUND)
-    assert not found.refuted
+    trained = {b: train_owners(made, build_of=b, seed=3) for b in (Build.SOUND, Build.UNCHECKED)}
+    sound, unchecked = (
+        audit(made, made.plan(SIGNIFICANCE, build), models, SIGNIFICANCE)
+        for build, models in trained.items()
+    )
+    assert not sound.refuted
     # Guessing would be right half of the time.
-    assert found.guesses.correct > 0.6 * found.guesses.made
-
-
-def test_owners_that_are_eight_times_as_long_as_allowed_are_found() -> None:
-    found = audited(Build.UNCHECKED)
-    assert (found.power.caught, found.refuted) == (1.0, True)
-    assert found.by_family >= found.epsilon
-
-
-# --- certificates that are attacked --------------------------------------------------------------
+    assert sound.guesses.correct > 0.6 * sound.guesses.made
+    assert (unchecked.power.caught, unchecked.refuted) == (1.0, True)
+    assert unchecked.by_family >= unchecked.epsilon
 
 
 @pytest.mark.parametrize(

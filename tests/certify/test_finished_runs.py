@@ -6,17 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.certified import RUN_INPUTS
+from tests.rig.certified import RUN_INPUTS as INPUTS
 
 from precad.certify.finished_runs import Ensemble, FinishedRun
 from precad.common.errors import Misconfiguration
 
-INPUTS = RUN_INPUTS
 LABELS, LOSSES = np.array([2, 0, 1], np.uint8), np.array([0.5, 0.25, 1.0], np.float32)
 
 
 def run(path: Path, summary: Any = None, *, inputs: Any = INPUTS, **arrays: Any) -> FinishedRun:
-    """What is read of a folder with this summary, or with one that has these inputs."""
     path.mkdir()
     text = summary if isinstance(summary, str) else json.dumps(summary)
     if summary is None:
@@ -31,9 +29,7 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
     bare = run(tmp_path / "bare")
     assert bare.inputs.model_dump(exclude_unset=True) == INPUTS
     assert (bare.predictions, bare.losses) == (None, None)
-    whole = run(tmp_path / "whole", predictions=LABELS, losses=LOSSES)
-    assert whole.predictions is not None
-    assert whole.losses is not None
+    whole: Any = run(tmp_path / "whole", predictions=LABELS, losses=LOSSES)
     assert (whole.predictions.tolist(), str(whole.predictions.dtype)) == ([2, 0, 1], "int64")
     assert (whole.losses.tolist(), str(whole.losses.dtype)) == ([0.5, 0.25, 1.0], "float64")
 
@@ -62,9 +58,6 @@ def test_what_is_no_finished_run_is_refused(
 ) -> None:
     with pytest.raises(Misconfiguration, match=said):
         run(tmp_path / "run", **given)
-
-
-def test_a_folder_without_a_summary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misconfiguration, match=r"no summary\.json"):
         FinishedRun.read(tmp_path)
 

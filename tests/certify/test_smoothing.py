@@ -17,14 +17,11 @@ from precad.client.gradients.noisy_votes import Sampling, sample_votes
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import load
 
-# --- votes under noise ---------------------------------------------------------------------------
-
 Trained = tuple[nn.Module, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """A small network on scikit-learn's digits, and held-out records."""
     data = load("digits")
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
@@ -91,9 +88,6 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(trained: 
         won[name] = int((best - held > 4 * np.sqrt(best + held)).sum())
     assert won["inside"] == 0
     assert won["beyond"] > len(some) / 2
-
-
-# --- metrics of single records -------------------------------------------------------------------
 
 
 def test_metrics_are_those_of_a_model_where_they_are_known() -> None:

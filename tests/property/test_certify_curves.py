@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 from research.papers.general_groups import Iterated, RenyiDP
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.certify import guarantee as of
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import (
-    BOTH,
-    ApproximateDP,
-    Booleans,
-    Direction,
-    GaussianDP,
-    Guarantee,
-    Integers,
-    Replacements,
-    ValidationAllowance,
-    mixed,
-)
+from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
 from precad.certify.prediction import largest_group
 
 SCORES = np.concatenate([[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
@@ -45,42 +35,37 @@ groups = st.integers(1, 12)
 def guarantees(draw: st.DrawFn) -> Guarantee:
     mechanism = draw(mechanisms)
     refined = draw(st.booleans())
-    base: Guarantee = draw(
-        st.sampled_from(
-            [
-                ExactGroups(mechanism),
-                RenyiGroups(mechanism, (1.1, 2.0, 8.0), refined),
-                RenyiDP((1.5, 4.0, 64.0), (0.01, 0.05, 0.9), refined),
-                ApproximateDP((0.1, 0.5), (1e-3, 1e-6), refined),
-                GaussianDP(0.3),
-            ]
-        )
-    )
-    return draw(st.sampled_from([base, Replacements(base), ValidationAllowance(base, 10, 40)]))
+    kinds: list[Guarantee] = [
+        ExactGroups(mechanism),
+        RenyiGroups(mechanism, (1.1, 2.0, 8.0), refined),
+        RenyiDP((1.5, 4.0, 64.0), (0.01, 0.05, 0.9), refined),
+        ApproximateDP((0.1, 0.5), (1e-3, 1e-6), refined),
+        GaussianDP(0.3),
+    ]
+    base: Guarantee = draw(st.sampled_from(kinds))
+    more = [base, of.Replacements(base), of.ValidationAllowance(base, 10, 40)]
+    return draw(st.sampled_from(more))
+
+
+def within(inner: of.Curves, outer: of.Curves, slack: float = 1e-12) -> bool:
+    """Whether one's bounds lie nowhere beyond the other's, but for so much."""
+    lower = inner.lower(SCORES) >= outer.lower(SCORES) - slack
+    return bool((lower & (inner.upper(SCORES) <= outer.upper(SCORES) + slack)).all())
 
 
 @settings(max_examples=30)
-@given(guarantees(), groups, directions)
-def test_curves_enclose_the_clean_score(g: Guarantee, k: int, direction: Direction) -> None:
-    curves = g.curves(k, direction)
+@given(guarantees(), groups, directions, st.integers(1, 5))
+def test_curves_enclose_the_clean_score_and_more_attackers_widen(
+    g: Guarantee, k: int, direction: Direction, more: int
+) -> None:
+    curves, unchanged = g.curves(k, direction), g.curves(0, direction)
     lower, upper = curves.lower(SCORES), curves.upper(SCORES)
     assert ((lower >= 0) & (lower <= SCORES + 1e-12)).all()
     assert ((upper >= SCORES - 1e-12) & (upper <= 1)).all()
     assert (np.diff([lower, upper]) >= -1e-12).all()
-    # No change is the identity.
-    curves = g.curves(0, direction)
-    assert (curves.lower(SCORES) == SCORES).all()
-    assert (curves.upper(SCORES) == SCORES).all()
-
-
-@settings(max_examples=30)
-@given(guarantees(), groups, st.integers(1, 5), directions)
-def test_more_attackers_widen(g: Guarantee, k: int, more: int, direction: Direction) -> None:
-    few, many = g.curves(k, direction), g.curves(k + more, direction)
+    assert (np.array([unchanged.lower(SCORES), unchanged.upper(SCORES)]) == SCORES).all()
     # Grids differ from group to group, so monotone up to the finer one's loss.
-    slack = GRID if "exact" in g.name else 1e-9
-    assert (many.lower(SCORES) <= few.lower(SCORES) + slack).all()
-    assert (many.upper(SCORES) >= few.upper(SCORES) - slack).all()
+    assert within(curves, g.curves(k + more, direction), GRID if "exact" in g.name else 1e-9)
 
 
 @settings(max_examples=15)
@@ -94,12 +79,8 @@ def test_more_attackers_widen(g: Guarantee, k: int, more: int, direction: Direct
     *(groups, directions, st.sampled_from([ExactGroups, RenyiGroups])),
 )
 def test_more_noise_narrows(m: SampledGaussian, k: int, direction: Direction, kind: Any) -> None:
-    less, more = (
-        kind(replace(m, noise_multiplier=times * m.noise_multiplier)).curves(k, direction)
-        for times in (1.0, 1.5)
-    )
-    assert (more.lower(SCORES) >= less.lower(SCORES) - GRID).all()
-    assert (more.upper(SCORES) <= less.upper(SCORES) + GRID).all()
+    noisier = replace(m, noise_multiplier=1.5 * m.noise_multiplier)
+    assert within(kind(noisier).curves(k, direction), kind(m).curves(k, direction), GRID)
 
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0, 0.1), groups)
@@ -109,20 +90,16 @@ def test_a_larger_epsilon_widens(epsilon: float, more: float, delta: float, k: i
             ApproximateDP.single(e, delta, refined=refined).curves(k, Direction.ADDITIONS)
             for e in (epsilon, epsilon + more)
         )
-        assert (large.upper(SCORES) >= small.upper(SCORES) - 1e-12).all()
-        assert (large.lower(SCORES) <= small.lower(SCORES) + 1e-12).all()
+        assert within(small, large)
 
 
 @settings(max_examples=15)
 @given(mechanisms, st.integers(1, 20), directions)
 def test_exact_is_never_worse_than_others(m: SampledGaussian, k: int, direction: Direction) -> None:
     exact = ExactGroups(m)
-    curves = exact.curves(k, direction)
     others = (exact.as_approximate(), exact.as_approximate(1e-5), Iterated(exact), RenyiGroups(m))
     for other in others:
-        theirs = other.curves(k, direction)
-        assert (curves.upper(SCORES) <= theirs.upper(SCORES) + GRID).all(), other.name
-        assert (curves.lower(SCORES) >= theirs.lower(SCORES) - GRID).all(), other.name
+        assert within(exact.curves(k, direction), other.curves(k, direction), GRID), other.name
 
 
 @settings(max_examples=10)
@@ -138,19 +115,16 @@ def test_without_sampling_the_exact_curve_is_gaussian(
     assert exact.upper(inner) == pytest.approx(closed.upper(inner), abs=GRID)
     assert exact.lower(inner) == pytest.approx(closed.lower(inner), abs=GRID)
     # And on the sound side of it.
-    assert (exact.upper(SCORES) >= closed.upper(SCORES) - 1e-9).all()
-    assert (exact.lower(SCORES) <= closed.lower(SCORES) + 1e-9).all()
+    assert within(closed, exact, 1e-9)
 
 
 @settings(max_examples=10)
 @given(mechanisms, st.integers(1, 4), st.integers(1, 4))
 def test_mixed_changes_are_wider_than_either(m: SampledGaussian, adds: int, deletes: int) -> None:
     g = ExactGroups(m)
-    both = mixed(g, adds, deletes)
-    for k, direction in zip((adds, deletes), BOTH, strict=True):
-        one = g.curves(k, direction)
-        assert (both.upper(SCORES) >= one.upper(SCORES) - 1e-12).all()
-        assert (both.lower(SCORES) <= one.lower(SCORES) + 1e-12).all()
+    both = of.mixed(g, adds, deletes)
+    for k, direction in zip((adds, deletes), of.BOTH, strict=True):
+        assert within(g.curves(k, direction), both)
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=50), st.integers(1, 5000))
@@ -158,7 +132,7 @@ def test_bisection_finds_the_largest_group(answers: list[int], limit: int) -> No
     truth = np.array(answers)
     asked: list[int] = []
 
-    def holds(k: int, points: Integers) -> Booleans:
+    def holds(k: int, points: of.Integers) -> of.Booleans:
         asked.append(k)
         return truth[points] >= k
 

@@ -4,6 +4,7 @@ The same targets, guided by coverage and with a million inputs: tests/soak/test_
 """
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,17 +47,11 @@ def test_of_a_dealers_answers_a_row_key_and_a_share_alone_are_taken() -> None:
             TARGETS["square-replies"].parse(other)
 
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([2**63, 2**64, -(2**63), 10**400])
-    | st.floats()
-    | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=6,
+large = st.sampled_from([2**63, 2**64, -(2**63), 10**400])
+single = st.none() | st.booleans() | st.integers() | large | st.floats() | st.text(max_size=8)
+nested: Any = st.lists, partial(st.dictionaries, st.text(max_size=4))
+json_values: Any = st.recursive(
+    single, lambda inner: st.one_of(kind(inner, max_size=3) for kind in nested), max_leaves=6
 )
 
 

@@ -1,22 +1,26 @@
-"""Algorithm 2 in integers: what bounds one record, and what bounds one client."""
+"""Algorithm 2 in integers: what bounds one record, and what bounds one client.
+
+Encoding never lengthens, clips hold in the integers, and one record moves the sum by at most R.
+"""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.conftest import task_values
+from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
 from precad.common.errors import Misconfiguration
-from precad.common.ring import squared_norm
+from precad.common.ring import clip_record_norm, clip_update, decode, encode, squared_norm
 from precad.common.task import Task
 
 MODEL = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -24,10 +28,8 @@ RECORDS = 40
 
 
 def task_of(record_clip: float = 1.0, client_clip: float = 20.0, bits: int = 20) -> Task:
-    values = task_values()
-    values |= {"model": model_section(MODEL, "custom"), "fractional_bits": bits}
-    values["privacy"] |= {"record_clip": record_clip, "client_clip": client_clip}
-    return Task.parse(values)
+    clips = {"privacy.record_clip": record_clip, "privacy.client_clip": client_clip}
+    return task_with({"model": model_section(MODEL, "custom"), "fractional_bits": bits} | clips)
 
 
 def data(scale: float = 1.0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -104,3 +106,71 @@ def test_a_clipped_update_is_at_most_beta_long_and_nearly_that(client_clip: floa
     x = update(task, np.tile(same_label, 4))
     assert squared_norm(x) <= task.bound**2
     assert math.sqrt(squared_norm(x)) > 0.9999 * task.bound
+
+
+finite = st.floats(-1e9, 1e9)
+vectors = st.lists(finite, min_size=1, max_size=12).map(np.array)
+any_gradients = st.lists(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3),
+    min_size=1,
+    max_size=5,
+).map(np.array)
+ring_vectors = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=12).map(
+    lambda x: np.array(x, dtype=np.int64)
+)
+bits = st.integers(1, 30)
+
+
+def exact_square(x: NDArray[np.float64]) -> Fraction:
+    return sum((Fraction(v) ** 2 for v in x.tolist()), Fraction(0))
+
+
+@given(vectors, bits)
+def test_encoding_never_lengthens(x: NDArray[np.float64], f: int) -> None:
+    encoded = encode(x, f)
+    assert squared_norm(encoded) <= exact_square(x) * Fraction(4) ** f
+    # Nor does any entry grow, change its sign, or move by a whole unit.
+    scaled = [Fraction(v) * 2**f for v in x.tolist()]
+    for word, value in zip(encoded.tolist(), scaled, strict=True):
+        assert abs(word) <= abs(value) < abs(word) + 1
+        assert word * value >= 0
+
+
+@given(ring_vectors, bits)
+def test_squared_norms_are_exact_integers(x: NDArray[np.int64], f: int) -> None:
+    assert squared_norm(x) == sum(v * v for v in x.tolist())
+    assert decode(x, f).shape == x.shape
+
+
+@given(ring_vectors, st.integers(1, 2**25), bits)
+@example(np.full(100, -(2**63)), 2**25, 20)
+@example(np.full(2, 2**63 - 1), 2**25, 20)
+# At C = 30.1 and d = 2 a clip to C alone would leave 43 % of all vectors above floor(C·2^f).
+@example(np.array([1, 1]) * 30 * 2**20, math.floor(30.1 * 2**16), 16)
+@example(np.array([3, -5]) * 2**40, math.floor(30.1 * 2**20), 20)
+def test_a_clipped_update_is_within_its_bound(x: NDArray[np.int64], bound: int, f: int) -> None:
+    clipped = clip_update(x, bound, f)
+    assert squared_norm(clipped) <= bound**2
+    if squared_norm(x) <= bound**2:
+        assert (clipped == x).all()
+    else:
+        assert math.isqrt(squared_norm(clipped)) >= bound - 2 - math.isqrt(x.size)
+
+
+@given(any_gradients, st.floats(1e-6, 1e3), st.integers(1, 40))
+@example(np.full((2, 3), [[1.7e308], [1e200]]), 1e-10, 20)
+@example(np.full((2, 3), [[5e-324], [1e-300]]), 1e6, 20)
+def test_a_record_moves_the_sum_by_at_most_its_clip(
+    x: NDArray[np.float64], record_clip: float, f: int
+) -> None:
+    """And by hardly less, where it is longer."""
+    clipped = clip_record_norm(x, record_clip)
+    for row in clipped:
+        assert exact_square(row) <= Fraction(record_clip) ** 2
+        assert squared_norm(encode(row, f)) <= Fraction(record_clip) ** 2 * Fraction(4) ** f
+    least = (Fraction(record_clip) * Fraction(0.999)) ** 2
+    for row, before in zip(clipped, x, strict=True):
+        if exact_square(before) < least:
+            assert (row == before).all()
+        else:
+            assert exact_square(row) >= least * Fraction(0.999)

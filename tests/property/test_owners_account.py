@@ -5,10 +5,10 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,16 +33,9 @@ def tasks(make_task: Any) -> tuple[Task, Task]:
     return make_task(4), make_task(4, {"privacy.noise_multiplier": 3.0, "privacy.delta": 1e-6})
 
 
-def cost(task: Task, re_releases: list[int]) -> float:
-    """Exact ε of one version each, with so many further releases."""
-    admitted = {(0, version): m for version, m in enumerate(re_releases)}
-    return composed_epsilon((task,), admitted, task.privacy.delta)
-
-
 def composed_epsilon(
     tasks: Sequence[Task], admitted: dict[tuple[int, int], int], delta: float
 ) -> float:
-    """Of each task's version, with so many further releases."""
     composed = ExactAccountant()
     for (task, _), m in admitted.items():
         sigma = tasks[task].privacy.noise_multiplier / math.sqrt(1 + m)
@@ -92,13 +85,13 @@ def test_no_sequence_of_openings_costs_more_than_the_account_says(
             m = min(named[each.attempt], before)
             largest[each.version] = max(largest[each.version], m)
         account = one.open_account()
-        assert account.epsilon() >= cost(task, list(largest.values())) * (1 - 1e-12)
-        for version, m in largest.items():
-            assert account.charged(version, m)
-        updates = defaultdict(set)
+        released = {(0, version): m for version, m in largest.items()}
+        cost = composed_epsilon((task,), released, task.privacy.delta)
+        assert account.epsilon() >= cost * (1 - 1e-12)
+        assert all(account.charged(version, m) for version, m in largest.items())
+        updates, zeros = defaultdict(set), bytes(8 * 4)
         for each in one.script.sent:
             updates[each.version].add(each.x.tobytes())
-        zeros = np.zeros(4, dtype=np.int64).tobytes()
         assert all(len(some - {zeros}) <= 1 for some in updates.values())
         assert cover or not any(zeros in some for some in updates.values())
 
@@ -106,8 +99,7 @@ def test_no_sequence_of_openings_costs_more_than_the_account_says(
 charges = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 6), st.integers(0, 4)),
     max_size=30,
-)
-"""Which task, which of two processes, version and m."""
+)  # Which task, which of two processes, version and m
 
 
 @quick
@@ -143,9 +135,8 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
                 opened(1)
         for which in (0,) if first.whole_task() else (0, 1):
             final = opened(which)
-            assert final.epsilon() == pytest.approx(
-                composed_epsilon(tasks, admitted, tasks[which].privacy.delta)
-            )
+            cost = composed_epsilon(tasks, admitted, tasks[which].privacy.delta)
+            assert final.epsilon() == pytest.approx(cost)
             assert all(final.charged(v, m) for (t, v), m in admitted.items() if t == which)
 
 
@@ -154,14 +145,12 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
 def test_lines_cut_short_cost_and_hide_nothing(tasks: tuple[Task, Task], cuts: list[int]) -> None:
     with in_memory() as folder:
         path = Path(folder) / "participations.log"
-        sent = []
+        opened = partial(OwnAccount, tasks[0], 0.2, None, path)
         for version, cut in enumerate(cuts):
-            OwnAccount(tasks[0], 0.2, None, path).charge(2 * version)
-            sent.append(2 * version)
+            opened().charge(2 * version)
             whole = path.read_bytes()
-            OwnAccount(tasks[0], 0.2, None, path).charge(2 * version + 1)
+            opened().charge(2 * version + 1)
             line = path.read_bytes()[len(whole) :]
             path.write_bytes(whole + line[: min(cut, len(line) - 1)])
-        again = OwnAccount(tasks[0], 0.2, None, path)
-        assert all(again.charged(version) for version in sent)
-        assert again.participations <= 2 * len(cuts)
+        assert all(opened().charged(2 * version) for version in range(len(cuts)))
+        assert opened().participations <= 2 * len(cuts)

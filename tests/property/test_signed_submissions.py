@@ -1,11 +1,12 @@
 """A submission counts only where both servers hold the same header, signed by its client."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
@@ -14,32 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import small_task
 from tests.rig.keys import _identity, company_authority, identity, signer, verifier
-from tests.rig.submissions import pair_of, signed_anew, upload
+from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
 
 from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.collect.matching import HeldList, describe, match
+from precad.aggregator.collect.matching import HeldList, Offer, Places, describe, match
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common import clock
-from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.authority import Authority, new_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.share.submission import (
-    HeldBody,
-    Signature,
-    Submission,
-    SubmissionContext,
-    signed_bytes,
-)
-from precad.common.wire.messages import header_from_wire, header_to_wire
+from precad.common.share import submission as sharing
+from precad.common.share.submission import HeldBody, Signature, Submission, SubmissionContext
+from precad.common.wire.messages import encode, header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 A, B = Role.SERVER_A, Role.SERVER_B
-ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
-MODEL = Digest(b"\2" * 32)
+TWO = ClientId("ward-2")
 CONTEXT = SubmissionContext(Digest(b"\1" * 32), 2, 3, ONE, MODEL, bytes(32))
 A_B_H = (Digest(b"\3" * 32), Digest(b"\4" * 32), Digest(b"\5" * 32))
 FEW = settings(max_examples=25)
@@ -50,8 +45,6 @@ def reason_of(call: Callable[..., object], *given: object) -> Rejection:
         call(*given)
     return rejected.value.reason
 
-
-# --- what is signed ----------------------------------------------------------------------------
 
 digests = st.binary(min_size=32, max_size=32)
 changes = st.one_of(
@@ -64,10 +57,13 @@ changes = st.one_of(
 
 
 @FEW
-@given(changes)
-def test_a_signature_holds_for_no_other_field(change: tuple[Any, Any]) -> None:
-    signature = signer(ONE).sign(signed_bytes(CONTEXT, *A_B_H))
-    verifier().check(signature, signed_bytes(CONTEXT, *A_B_H))
+@given(changes, st.integers(0, 71), st.integers(1, 255))
+def test_a_signature_holds_for_no_other_field_and_no_other_bytes(
+    change: tuple[Any, Any], at: int, flip: int
+) -> None:
+    signed = sharing.signed_bytes(CONTEXT, *A_B_H)
+    signature = signer(ONE).sign(signed)
+    verifier().check(signature, signed)
     name, value = change
     context, named = CONTEXT, list(A_B_H)
     if isinstance(name, int):
@@ -75,21 +71,12 @@ def test_a_signature_holds_for_no_other_field(change: tuple[Any, Any]) -> None:
     else:
         context = replace(context, **{name: value})
     if (context, *named) != (CONTEXT, *A_B_H):
-        other = signed_bytes(context, *named)
+        other = sharing.signed_bytes(context, *named)
         assert reason_of(verifier().check, signature, other) is Rejection.BAD_SIGNATURE
-
-
-@FEW
-@given(st.integers(0, 71), st.integers(1, 255))
-def test_a_changed_signature_is_refused(at: int, flip: int) -> None:
-    signature = signer(ONE).sign(b"signed")
     value = bytearray(signature.value)
     value[at % len(value)] ^= flip
     forged = replace(signature, value=bytes(value))
-    assert reason_of(verifier().check, forged, b"signed") is Rejection.BAD_SIGNATURE
-
-
-# --- whose certificate -------------------------------------------------------------------------
+    assert reason_of(verifier().check, forged, signed) is Rejection.BAD_SIGNATURE
 
 
 @pytest.mark.parametrize(
@@ -197,8 +184,6 @@ def test_neither_repr_nor_the_wire_shows_a_key() -> None:
 
 
 class Servers:
-    """Both servers' inboxes for one round, and their match."""
-
     def __init__(self, folder: Path) -> None:
         self.task = small_task()
         self.inboxes = {
@@ -216,11 +201,11 @@ class Servers:
 
     def match(self, meddle: Callable[[HeldList], HeldList] = lambda held: held) -> list[Matched]:
         """What A makes of B's list, and B of A's as ``meddle`` changed it on its way."""
-        opened = Opened(3, 2, (ONE, TWO), MODEL, frozenset((ONE, TWO)))
+        of = opened((ONE, TWO))
         collected = {role: inbox.close() for role, inbox in self.inboxes.items()}
         lists = {role: describe(held).to_bytes() for role, held in collected.items()}
         from_a, from_b = meddle(HeldList.from_bytes(lists[A])), HeldList.from_bytes(lists[B])
-        return [match(opened, A, collected[A], from_b), match(opened, B, collected[B], from_a)]
+        return [match(of, A, collected[A], from_b), match(of, B, collected[B], from_a)]
 
     def both_say(self, reason: Rejection) -> None:
         a, b = self.match()
@@ -347,3 +332,149 @@ def test_what_the_other_server_says_otherwise_touches_that_client_alone(servers:
     at_b = servers.match(lambda held: HeldList.listing(["00" * 32, held.signed[1]]))[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
     assert list(at_b.submissions) == [TWO]
+
+
+# --- whatever the servers hold ------------------------------------------------------------------
+
+NAMES = [ClientId(f"c{i}") for i in range(6)]
+Item = Submission | Rejection
+
+reasons = st.sampled_from(Rejection)
+
+
+@dataclass(frozen=True)
+class Claim:
+    header: int
+    signature: int = 0
+    certificate: int = 0
+
+
+Pairs = list[tuple[Claim | Rejection, Claim | Rejection]]
+
+# Few values, so that equal ones are common.
+few = st.integers(0, 1)
+items = st.builds(Claim, few, few, few) | reasons
+cohorts = st.lists(st.tuples(items, items), max_size=6)
+
+
+def held(client: ClientId, role: Role, claim: Claim) -> Submission:
+    context = replace(CONTEXT, client=client)
+    signature = Signature(bytes([1, claim.signature]), (bytes([claim.certificate]),))
+    digests = Digest(bytes([claim.header, 1]) * 16), *A_B_H[1:]
+    header = sharing.SignedHeader(context, *digests, signature)
+    return Submission(header, role, Secret(bytes(32)), Secret(bytes(32)))
+
+
+def opened(cohort: Sequence[ClientId]) -> Opened:
+    return Opened(3, 2, tuple(cohort), MODEL, frozenset(cohort))
+
+
+def collected(role: Role, given: list[Claim | Rejection]) -> dict[ClientId, Item]:
+    return {
+        client: held(client, role, item) if isinstance(item, Claim) else item
+        for client, item in zip(NAMES, given, strict=False)
+    }
+
+
+def both(pairs: Pairs) -> tuple[Matched, Matched]:
+    of = opened(NAMES[: len(pairs)])
+    at_a = collected(A, [a for a, _ in pairs])
+    at_b = collected(B, [b for _, b in pairs])
+    # As it crosses the link.
+    from_a = HeldList.from_bytes(describe(at_a).to_bytes())
+    from_b = HeldList.from_bytes(describe(at_b).to_bytes())
+    return match(of, A, at_a, from_b), match(of, B, at_b, from_a)
+
+
+@given(cohorts)
+def test_both_servers_agree_on_everybody_and_the_same_signed_bytes_alone_match(
+    pairs: Pairs,
+) -> None:
+    a, b = both(pairs)
+    assert a.rejections == b.rejections
+    assert list(a.submissions) == list(b.submissions)
+    for client in a.submissions:
+        assert a.submissions[client].header == b.submissions[client].header
+    # Everybody in the cohort is one or the other, and never both.
+    assert sorted([*a.submissions, *a.rejections]) == NAMES[: len(pairs)]
+    assert set(a.submissions) == {
+        client
+        for client, (at_a, at_b) in zip(NAMES, pairs, strict=False)
+        if isinstance(at_a, Claim) and at_a == at_b
+    }
+    # What crosses is digests and reasons, and no name: a byte each, and 34 more for what is held.
+    at_a = collected(A, [a for a, _ in pairs])
+    held_here = sum(isinstance(each, Submission) for each in at_a.values())
+    assert len(describe(at_a).to_bytes()) <= 2 + len(at_a) + 34 * held_here
+
+
+ALL: list[Claim | Rejection] = [Claim(0), *Rejection]
+
+
+@pytest.mark.parametrize("at_b", ALL)
+@pytest.mark.parametrize("at_a", ALL)
+def test_each_two_outcomes_have_one_reason(
+    at_a: Claim | Rejection, at_b: Claim | Rejection
+) -> None:
+    a, b = both([(at_a, at_b)])
+    assert a.rejections == b.rejections
+    found = [r for r in (at_a, at_b) if isinstance(r, Rejection) and r is not Rejection.ABSENT]
+    if isinstance(at_a, Claim) and isinstance(at_b, Claim):
+        assert not a.rejections
+    else:
+        # A's finding before B's, and any finding before absence.
+        alone = isinstance(at_a, Claim) or isinstance(at_b, Claim)
+        missing = Rejection.UNMATCHED if alone else Rejection.ABSENT
+        assert a.rejections == {NAMES[0]: found[0] if found else missing}
+
+
+@pytest.mark.parametrize("theirs", [Rejection.ABSENT, Rejection.MALFORMED, Claim(1), Claim(0)])
+def test_what_does_not_match_is_discarded(theirs: Claim | Rejection) -> None:
+    body = Mock(HeldBody)
+    own = replace(held(NAMES[0], B, Claim(0)), body=body)
+    listed = describe(collected(A, [theirs]))
+    match(opened(NAMES[:1]), B, {NAMES[0]: own}, listed)
+    assert body.discard.call_count == (theirs != Claim(0))
+
+
+@pytest.mark.parametrize("listed", [0, 1, 3])
+def test_a_list_over_another_cohort_is_a_violation(listed: int) -> None:
+    theirs = HeldList.listing([Rejection.ABSENT] * listed)
+    own = collected(A, [Rejection.ABSENT, Rejection.ABSENT])
+    with pytest.raises(PeerViolation, match="cohort"):
+        match(opened(NAMES[:2]), A, own, theirs)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        b"\xff",
+        # Held without a digest, with half of one; a digest of nobody; no such reason.
+        encode("HeldList", {"reasons": [0]}),
+        encode("HeldList", {"reasons": [0], "signed": [bytes(16)]}),
+        encode("HeldList", {"reasons": [1], "signed": [bytes(32)]}),
+        encode("HeldList", {"reasons": [len(Rejection) + 1]}),
+    ],
+)
+def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
+    with pytest.raises(PeerViolation, match="HeldList"):
+        HeldList.from_bytes(data)
+
+
+@given(st.sets(st.sampled_from(NAMES)))
+def test_offers_cross_by_places_where_nobody_stands_twice(clients: set[ClientId]) -> None:
+    places = Places(NAMES)
+    steps = places.steps(clients)
+    assert places.clients(steps) == tuple(sorted(clients))
+    assert min(steps, default=1) >= 1
+    signed = tuple(str(Digest.of(client.encoded())) for client in clients)
+    offer = Offer(clients=steps, signed=signed)
+    assert Offer.from_bytes(offer.to_bytes()) == offer
+    assert len(offer.to_bytes()) <= 2 + 35 * len(clients)
+
+
+@pytest.mark.parametrize("steps", [[0], [-1], [7], [3, 0], [1, -1], [2, 5], [2**31]])
+def test_places_that_are_nobodys_are_a_violation(steps: list[int]) -> None:
+    with pytest.raises(PeerViolation, match="isn't among 6 clients"):
+        Places(NAMES).clients(steps)

@@ -24,9 +24,6 @@ ROWS = 100
 Words = list[int]
 
 
-# Encodings and streams.
-
-
 def spelled(tag: str, *parts: bytes | int) -> bytes:
     """The tag and each part with its length before it."""
     found = b""
@@ -71,9 +68,6 @@ def packed(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}Q", *words)
 
 
-# Sizes.
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Of everything, from d and β."""
@@ -109,9 +103,6 @@ class Sizes:
 
 def rows_of(words: int, columns: int) -> int:
     return -(-words // columns)
-
-
-# Polynomials.
 
 
 def root(order: int) -> int:
@@ -179,7 +170,6 @@ def masked(words: Words, mask: Words) -> Words:
 
 
 def client(given: dict[str, Any]) -> dict[str, Any]:
-    """All that the client makes of its inputs."""
     sizes = Sizes(len(given["x"]), given["beta"])
     n, c = sizes.domain
     names = ("task", "model", "nonce", "seed", "salt", "salt_h", "mask_seed")
@@ -224,21 +214,11 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
         "body": (update, bits_share, of(mask_seed, "u", c)),
     }
     proofs = {"seed": of(seed, "h", len(values)), "body": proof}
-    return {
-        "sizes": sizes,
-        "ctx": ctx,
-        "commitment": commitment,
-        "update_digest": h_x,
-        "rows_key": rows_key,
-        "z": z,
-        "bits": bits,
-        "bits_digest": h_e,
-        "bits_key": bits_key,
-        "mu": mu,
-        "entries": entries,
-        "values": values,
-        "proof_digest": h_proof,
-        "signed": signed,
+    made: dict[str, Any] = {"ctx": ctx, "commitment": commitment, "update_digest": h_x}
+    made |= {"rows_key": rows_key, "bits_digest": h_e, "bits_key": bits_key}
+    made |= {"proof_digest": h_proof, "signed": signed}
+    made |= {"sizes": sizes, "z": z, "bits": bits, "mu": mu, "entries": entries, "values": values}
+    return made | {
         "whole_digest": hashed("whole-submission", signed, signature, *certificates),
         "words": update + bits_share + proof,
         "shares": {name: (*share, proofs[name]) for name, share in shares.items()},
@@ -249,7 +229,6 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def queries(coin: bytes, submission: bytes, size: int) -> Iterator[Words]:
-    """Candidates of (t, ρ)."""
     key = derived(coin, "proof/query", submission)
     for again in count():
         yield stream(key, "proof/query", again, size=size)
@@ -350,17 +329,10 @@ def given_of(x: Words, beta: int, holder: str) -> dict[str, Any]:
     single = {"task": 1, "model": 2, "nonce": 3, "seed": 30, "salt": 40, "salt_h": 50}
     single |= {"mask_seed": 60, "signature": 70}
     double = {"openings": (10, 20), "certificates": (80, 90), "coins": (100, 110)}
-    return {
-        "x": x,
-        "beta": beta,
-        "seed_holder": holder,
-        "client": "ward-3",
-        "version": 5,
-        "attempt": 7,
-        "turn": 0,
-        **{name: run(start) for name, start in single.items()},
-        **{name: [run(start) for start in starts] for name, starts in double.items()},
-    }
+    given: dict[str, Any] = {"x": x, "beta": beta, "seed_holder": holder, "client": "ward-3"}
+    given |= {"version": 5, "attempt": 7, "turn": 0}
+    given |= {name: run(start) for name, start in single.items()}
+    return given | {name: [run(start) for start in starts] for name, starts in double.items()}
 
 
 def keystream() -> dict[str, Any]:
@@ -373,7 +345,6 @@ def keystream() -> dict[str, Any]:
 
 
 def vectors() -> dict[str, Any]:
-    """What proof.json holds."""
     long = [(-1) ** i * (3 * i % 50) for i in range(70)]
     cases = [
         given_of(long, 1 << 10, "server-a"),

@@ -65,9 +65,6 @@ def test_a_golden_value_is_computed_within_its_tolerance(case: dict[str, Any]) -
         assert got == pytest.approx({name: expected[name] for name in got}, **tolerances)
 
 
-# --- what a training spends ----------------------------------------------------------------------
-
-
 def mechanism(i: Any) -> SampledGaussian:
     return poisson_gaussian(rate=i.q, noise_multiplier=i.sigma, count=i.T)
 
@@ -101,9 +98,8 @@ def require_pair(m: SampledGaussian, i: Any, tolerance: float) -> None:
 
 
 def case_2(of_paper: Callable[..., Any], i: Any) -> Any:
-    return of_paper(
-        record_rate=i.p, client_rate=i.q, noise_multiplier=i.sigma, rounds=i.T, delta=i.delta
-    )
+    rates = {"record_rate": i.p, "client_rate": i.q, "noise_multiplier": i.sigma}
+    return of_paper(**rates, rounds=i.T, delta=i.delta)
 
 
 def of_the_clt(i: Any, rate: float, count: int) -> dict[str, float]:
@@ -187,19 +183,15 @@ def wang_bound_nests_its_minimum(i: Any) -> dict[str, Any]:
     }
 
 
-# --- what bad owners and records can do ----------------------------------------------------------
-
-
 @of("precad_thm2")
 def precad_theorem_2(i: Any) -> dict[str, Any]:
-    bounds = theorem_2(i.L, i.B, i.K, i.mu)
+    found = theorem_2(i.L, i.B, i.K, i.mu)
     lower, upper = reproduced(printed.precad_theorem_2_printed(i.L, i.B, i.K, i.mu))
-    return {
-        "upper_closed_all_eps": float(bounds.upper),
-        "lower_closed_all_eps": float(bounds.lower),
-        "lower_eps_nonneg": lower,
-        "upper_eps_nonneg": upper,
+    closed = {
+        "upper_closed_all_eps": float(found.upper),
+        "lower_closed_all_eps": float(found.lower),
     }
+    return closed | {"lower_eps_nonneg": lower, "upper_eps_nonneg": upper}
 
 
 @of("precad_mu9")
@@ -322,21 +314,19 @@ def simuem(i: Any) -> dict[str, Any]:
     budget = intervals.ConfidenceBudget(1 - i.alpha, classes)
     got = intervals.simuem([i.counts], budget)
     assert bool(got.p_a[0] <= got.p_b[0]) is i.expected["abstain"]
-    upper = intervals.clopper_pearson_upper(
-        sorted(i.counts)[-2], sum(i.counts), budget.per_interval
-    )
+    second, total = sorted(i.counts)[-2], sum(i.counts)
+    upper = float(intervals.clopper_pearson_upper(second, total, budget.per_interval))
     p_a, p_b = float(got.p_a[0]), float(got.p_b[0])
-    return {"pA_lower": p_a, "pB_upper": p_b, "pB_upper_uncapped": float(upper)}
+    return {"pA_lower": p_a, "pB_upper": p_b, "pB_upper_uncapped": upper}
 
 
-def around(i: Any, width: float) -> dict[str, Any]:
+@of("hoeffding", "empbern")
+def half_widths(i: Any) -> dict[str, Any]:
+    if i.name.startswith("hoeffding"):
+        width = intervals.hoeffding_half_width(i.n, i.psi)
+    else:
+        width = float(intervals.bernstein_half_width(i.sample_variance, i.n, i.delta))
     return {"half_width": width, "lower": i.mean - width, "upper": i.mean + width}
-
-
-of("hoeffding")(lambda i: around(i, intervals.hoeffding_half_width(i.n, i.psi)))
-of("empbern")(
-    lambda i: around(i, float(intervals.bernstein_half_width(i.sample_variance, i.n, i.delta)))
-)
 
 
 @of("psac")
@@ -438,9 +428,8 @@ def mnist_like_radii(i: Any) -> dict[str, Any]:
 def mixture_of_gaussians_trade_off(i: Any) -> dict[str, Any]:
     curves = groups.ExactGroups(mechanism(i)).curves(i.r, Direction.ADDITIONS)
     lower, upper = float(curves.lower(i.pA)), float(curves.upper(i.pB))
-    return dict.fromkeys(("pA_lower", "independent_fft_pA"), lower) | dict.fromkeys(
-        ("pB_upper", "independent_fft_pB"), upper
-    )
+    found = {"pA_lower": lower, "independent_fft_pA": lower}
+    return found | {"pB_upper": upper, "independent_fft_pB": upper}
 
 
 @of("clt_cert", rel=0)
@@ -470,27 +459,21 @@ def certificate_families(i: Any) -> dict[str, Any]:
     def theorem_2_at(epsilon: float, delta: float) -> float:
         return float(printed.xie_theorem_2(p_a, p_b, epsilon, delta))
 
+    optimised = max(map(theorem_2_at, profile.epsilons, profile.deltas))
+    at_once = theorem_2_at(exact.as_approximate(1e-5).epsilons[0], 1e-5)
+    theorem_6 = printed.xie_theorem_6(p_a, p_b, np.array(groups.ORDERS), single).value
+    generic = radius(p_a, p_b, RenyiDP(groups.ORDERS, tuple(single))).radius
+    true_rdp = radius(p_a, p_b, groups.RenyiGroups(m, refined=False)).radius
+    convention = "ADP Xie Thm2 at delta=1e-5 RDP/Mironov eps=0.2643 (paper convention)"
     found = {
-        "ADP Xie Thm2, eps-optimised on exact delta(eps)": max(
-            map(theorem_2_at, profile.epsilons, profile.deltas)
-        ),
-        "ADP Xie Thm2 at delta=1e-5 exact eps=0.1621": theorem_2_at(
-            exact.as_approximate(1e-5).epsilons[0], 1e-5
-        ),
-        "ADP Xie Thm2 at delta=1e-5 RDP/Mironov eps=0.2643 (paper convention)": theorem_2_at(
-            paper, 1e-5
-        ),
-        "RDP Xie Thm6 (alpha/2^k,3^k eps)": printed.xie_theorem_6(
-            p_a, p_b, np.array(groups.ORDERS), single
-        ).value,
-        "RDP Mironov group 2^c + Lemma5": radius(
-            p_a, p_b, RenyiDP(groups.ORDERS, tuple(single))
-        ).radius,
+        "ADP Xie Thm2, eps-optimised on exact delta(eps)": optimised,
+        "ADP Xie Thm2 at delta=1e-5 exact eps=0.1621": at_once,
+        convention: theorem_2_at(paper, 1e-5),
+        "RDP Xie Thm6 (alpha/2^k,3^k eps)": theorem_6,
+        "RDP Mironov group 2^c + Lemma5": generic,
         "RDP Liu outcomes + Thm8 (UNSOUND)": printed.theorem_8(p_a, p_b, m).value,
         "RDP Lemma5 joint + Thm8 (UNSOUND)": printed.theorem_8_joint(p_a, p_b, m).value,
-        "RDP Liu outcomes + TRUE MoG RDP": radius(
-            p_a, p_b, groups.RenyiGroups(m, refined=False)
-        ).radius,
+        "RDP Liu outcomes + TRUE MoG RDP": true_rdp,
         "GDP CLT closed form (asymptotic)": float(limit.radius(p_a, p_b)),
         "f-DP group iterate of exact single-record f": radius(p_a, p_b, Iterated(exact)).radius,
         "EXACT MoG PLD (add&remove)": whole.radius,

@@ -83,21 +83,15 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
 
 
 def long(words: FieldVector) -> dict[str, Any]:
-    """As the file has many words."""
     data = hashlib.sha256(words.astype("<u8").tobytes()).hexdigest()
     return {"count": words.size, "first": int(words[0]), "last": int(words[-1]), "sha256": data}
 
 
 @of_each
-def test_sizes(case: Case) -> None:
-    shape, sizes = shape_of(case), case["made"]["sizes"]
-    found = {name: getattr(shape, name) for name in sizes}
-    assert found | {"weights": list(shape.weights)} == sizes
-
-
-@of_each
-def test_the_clients_header_and_body(case: Case, pair: Pair) -> None:
+def test_sizes_and_the_clients_header_and_body(case: Case, pair: Pair) -> None:
     (seed, body), made, given = pair, case["made"], case["given"]
+    shape, sizes = shape_of(case), made["sizes"]
+    assert {n: getattr(shape, n) for n in sizes} | {"weights": list(shape.weights)} == sizes
     header = seed.header
     assert body.header == header
     names = ("ctx", "commitment", "update_digest", "bits_digest", "proof_digest", "whole_digest")
@@ -107,8 +101,8 @@ def test_the_clients_header_and_body(case: Case, pair: Pair) -> None:
     assert found == {name: made[name] for name in found}
     assert seed.seed is not None
     assert seed.salt is not None
-    assert (seed.seed.reveal().hex(), seed.salt.reveal().hex()) == (given["seed"], given["salt"])
     assert body.body is not None
+    assert (seed.seed.reveal().hex(), seed.salt.reveal().hex()) == (given["seed"], given["salt"])
     assert body.body.prefix.reveal().hex() == given["salt_h"] + given["mask_seed"]
     assert long(np.frombuffer(words_of(body), dtype="<u8")) == made["words_words"]
     assert seed.opens
