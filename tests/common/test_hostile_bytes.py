@@ -16,8 +16,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.fuzz.stage import join, split
-from tests.fuzz.target import stage
+from tests.fuzz.stage import join, split, stage
 from tests.fuzz.targets import TARGETS
 from tests.rig.keys import identity
 

@@ -1,18 +1,37 @@
-"""Calls to the servers and the dealer, and their answers, as bytes."""
+"""Calls to the servers and the dealer, their answers, and what an owner keeps, as bytes."""
 
+import hashlib
 from functools import partial
 from typing import Any
 
-from tests.fuzz.stage import CLIENT, ROUND, join, parsed, split, streamed
-from tests.fuzz.target import pair, stage, target
+import grpc
+import numpy as np
+from tests.fuzz.stage import (
+    CLIENT,
+    ROUND,
+    D,
+    Refusing,
+    join,
+    pair,
+    parsed,
+    split,
+    stage,
+    streamed,
+    target,
+)
 from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
 from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
+from precad.client.own_account import Account, OwnAccount
+from precad.client.pending_update import Pending
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.mutual_tls import WIRE_VERSION
+from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import KEY_BYTES
+from precad.common.wire import messages
+from precad.common.wire.calls import error_of
 from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.norm_check.dealing import DealerConversation, SquareRequest
@@ -31,17 +50,16 @@ A, B = Role.SERVER_A, Role.SERVER_B
 )
 def _header(data: bytes) -> None:
     message = parsed(pb.SubmissionHeader, data)
-    if message is not None:
-        for role in (A, B):
-            read = header_from_wire(message, role)
-            assert read.header.whole_digest != read.context.digest
-            assert header_from_wire(header_to_wire(read), role) == read
-            read.opens  # noqa: B018 -- computing it must not raise
+    for role in (A, B):
+        read = header_from_wire(message, role)
+        assert read.header.whole_digest != read.context.digest
+        assert header_from_wire(header_to_wire(read), role) == read
+        read.opens  # noqa: B018 -- computing it must not raise
 
 
 def _submit(role: Role, validation: str, data: bytes) -> bool:
     pieces = [parsed(pb.SubmissionPiece, piece) for piece in split(data)]
-    return None not in pieces and stage(validation).submit(role, pieces)
+    return stage(validation).submit(role, pieces)
 
 
 def _submissions(role: Role, validation: str) -> list[bytes]:
@@ -65,15 +83,10 @@ for _name, _role, _check in (
 
 
 def _call(kind: Any, where: str, party: str, data: bytes) -> None:
-    service, method = where.split(".")
-    request, here = parsed(kind, data), stage()
-    if request is not None:
-        services: dict[str, Any] = {
-            "aggregation": here.aggregation[A],
-            "operation": here.operation,
-            "dealing": here.dealer() if service == "dealing" else None,
-        }
-        here.call(getattr(services[service], method), request, party)
+    (service, method), here = where.split("."), stage()
+    made: Any = {"aggregation": here.aggregation[A], "operation": here.operation}
+    handler = getattr(made.get(service) or here.dealer(), method)
+    here.call(handler, parsed(kind, data), party)
 
 
 def _with_digest(*requests: Any) -> list[bytes]:
@@ -125,20 +138,16 @@ def _square_requests() -> list[bytes]:
 
 @target("squares", _square_requests)
 def _squares(data: bytes) -> None:
-    """A server's stream to a dealer."""
     requests = [parsed(pb.SquareRequest, piece) for piece in split(data)]
-    if None not in requests:
-        here = stage()
-        handler = here.dealer().Square
-        here.call(lambda _, context: handler(streamed(requests), context), None, "server-a")
+    handler = stage().dealer().Square
+    stage().call(lambda _, context: handler(streamed(requests), context), None, "server-a")
 
 
 @target("square-request", lambda: [split(_square_requests()[0])[0]])
 def _square_request(data: bytes) -> None:
     message = parsed(pb.SquareRequest, data)
-    if message is not None:
-        for request in square_requests_from_wire(message):
-            assert dealer_client.square_request_to_wire(request, message.epoch).SerializeToString()
+    for request in square_requests_from_wire(message):
+        assert dealer_client.square_request_to_wire(request, message.epoch).SerializeToString()
 
 
 _CONTEXT = b"\5" * 32
@@ -146,25 +155,22 @@ _CONTEXT = b"\5" * 32
 
 def _square_answers() -> list[bytes]:
     """A row key and a share, and each other kind of answer in its place."""
+    others: list[dict[str, Any]] = [{"share": -5}, {"context": _CONTEXT[:-1], "share": -5}]
+    others += [{"violation": "no"}, {"unavailable": "no"}, {}]
+    answers = [pb.SquareAnswer(**{"context": _CONTEXT} | each) for each in others]
     row_key = pb.SquareAnswer(context=_CONTEXT, row_key=bytes(32))
-    answers = [
-        pb.SquareAnswer(context=_CONTEXT, share=-5),
-        pb.SquareAnswer(context=_CONTEXT[:-1], share=-5),
-        pb.SquareAnswer(context=_CONTEXT, violation="no"),
-        pb.SquareAnswer(context=_CONTEXT, unavailable="no"),
-        pb.SquareAnswer(context=_CONTEXT),
-    ]
-    first = pb.SquareReply(answers=[row_key]).SerializeToString()
-    return [
-        *(join(first, pb.SquareReply(answers=[each]).SerializeToString()) for each in answers),
-        join(pb.SquareReply(answers=[row_key, answers[0]]).SerializeToString()),
-    ]
+
+    def reply(*some: Any) -> bytes:
+        return pb.SquareReply(answers=some).SerializeToString()
+
+    apart = (join(reply(row_key), reply(each)) for each in answers)
+    return [*apart, join(reply(row_key, answers[0]))]
 
 
 @target("square-replies", _square_answers)
 def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
-    replies = [reply for piece in split(data) if (reply := parsed(pb.SquareReply, piece))]
+    replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
     answers, own = DealerConversation(ROUND, lambda _: None, 0.0), Secret(bytes(32))
     answers.ask(SquareRequest(stage().task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
     for each in (each for reply in replies for each in reply.answers):
@@ -181,11 +187,7 @@ def _deals() -> list[bytes]:
 target("deal", _deals)(partial(_call, pb.DealRequest, "dealing.Deal", "server-b"))
 
 
-@target("deal-request", _deals)
-def _deal_request(data: bytes) -> None:
-    message = parsed(pb.DealRequest, data)
-    if message is not None:
-        request_from_wire(message)
+target("deal-request", _deals)(lambda data: request_from_wire(parsed(pb.DealRequest, data)))
 
 
 def _words() -> list[bytes]:
@@ -198,9 +200,113 @@ def _words() -> list[bytes]:
 @target("deal-words", _words)
 def _deal_words(data: bytes) -> None:
     first, *others = [*split(data), b""]
-    reply = parsed(pb.JoinReply, first)
     pieces = [parsed(pb.DealPiece, piece) for piece in others]
-    if reply is not None and None not in pieces:
-        dealer = stage().remote_dealer(pieces, reply)
-        dealer.join()
-        dealer.deal(deal_request(stage().task, ROUND, 0, 1, bytes(64)))
+    dealer = stage().remote_dealer(pieces, parsed(pb.JoinReply, first))
+    dealer.join()
+    dealer.deal(deal_request(stage().task, ROUND, 0, 1, bytes(64)))
+
+
+# What servers say to an owner, and what the owner keeps.
+
+_REPLIES: tuple[tuple[str, Any], ...] = (
+    ("Describe", pb.DescribeReply),
+    ("Enrol", pb.EnrolReply),
+    ("ModelDigest", pb.ModelDigestReply),
+    ("FetchModel", pb.ModelPiece),
+    ("Submit", pb.Receipt),
+    ("Opening", pb.OpeningBody),
+    ("Statement", pb.StatementBody),
+)
+_STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"}
+
+
+def _client(validation: str, data: bytes) -> None:
+    pieces = [*split(data), *[b""] * len(_REPLIES)]
+    read = zip(_REPLIES, pieces, strict=False)
+    answers: dict[str, Any] = {method: parsed(kind, piece) for (method, kind), piece in read}
+    answers["FetchModel"] = [answers["FetchModel"]]
+    notices = [parsed(pb.Notice, piece) for piece in pieces[len(_REPLIES) :] if piece]
+    stage(validation).take_part(answers | {"Watch": notices})
+
+
+def _conversations(validation: str) -> list[bytes]:
+    here = stage(validation)
+    model = here.sessions[A].model_store.current.digest.value
+    mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
+    task = mine["task_digest"]
+    opened = pb.RoundOpen(attempt=1, model_digest=model, selected=True, collect_seconds=9)
+    stated = {} if here.task.proof is None else _STATED
+    notices = [
+        pb.Notice(open=opened, serves_first="server-a"),
+        pb.Notice(over=pb.RoundOver(attempt=1, counted=True), serves_first="server-b"),
+        pb.Notice(over=pb.RoundOver(attempt=1, rejection="absent"), serves_first="server-a"),
+        pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model), serves_first="server-b"),
+    ]
+    replies = [
+        pb.DescribeReply(role="server-a", task_digest=task, wire_version=WIRE_VERSION),
+        pb.EnrolReply(enrolled=1),
+        pb.ModelDigestReply(model_digest=model),
+        pb.ModelPiece(data=bytes(4 * D)),
+        pb.Receipt(rejection="absent", detail="x"),
+        pb.OpeningBody(**mine, **stated, attempt=1, charges=1, model_digest=model),
+        pb.StatementBody(**mine, model_digest=model, charged=[0, 0]),
+    ]
+    return [
+        join(*(m.SerializeToString() for m in [*replies, *notices[:count]]))
+        for count in range(len(notices) + 1)
+    ]
+
+
+for _check, _name in (("crypten", "client"), ("proof", "client-with-proof")):
+    target(_name, partial(_conversations, _check))(partial(_client, _check))
+
+
+def _statements() -> list[bytes]:
+    body = pb.StatementBody(task_digest=stage().task.digest.value, client=CLIENT.name)
+    pen = CertificateSigner(stage().identity)
+    return [messages.sign_body(pen, A, body).SerializeToString()]
+
+
+@target("statement", _statements)
+def _statement(data: bytes) -> None:
+    messages.check_statement(stage().verifier, A, data)
+
+
+def _accounts() -> list[bytes]:
+    path = stage().folder / "seed.log"
+    if not path.exists():
+        own = OwnAccount(stage().task, 0.2, 4.0, path, CLIENT)
+        for version in range(3):
+            own.charge(version, version)
+    whole = path.read_bytes()
+    return [whole, whole[:-20] + b"~\n" + whole]
+
+
+@target("account", _accounts)
+def _account(data: bytes) -> None:
+    Account(stage().file(data, ".log"))
+
+
+def _kept() -> list[bytes]:
+    found = []
+    for check in ("crypten", "proof"):
+        path, x = stage().folder / "seed.pending", np.arange(D, dtype=np.int64)
+        path.unlink(missing_ok=True)
+        Pending(stage(check).task, CLIENT, path).keep(3, x, pair(check), 0)
+        found.append(path.read_bytes()[:-32])
+    return found
+
+
+@target("pending", _kept)
+def _pending(data: bytes) -> None:
+    # With a right digest behind it: chance never finds one.
+    path = stage().file(data + hashlib.sha256(data).digest(), ".pending")
+    for check in ("crypten", "proof"):
+        Pending(stage(check).task, CLIENT, path)
+
+
+@target("error-text", lambda: [b"no", b"x" * 5000])
+def _error_text(data: bytes) -> None:
+    """Whatever a hostile server ends a call with becomes an error of ours."""
+    codes = [code.name for code in grpc.StatusCode]
+    raise error_of("server A", "a.example:1", Refusing(codes[len(data) % len(codes)], data))

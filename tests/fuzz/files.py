@@ -10,8 +10,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 from safetensors.numpy import save
-from tests.fuzz.stage import CLIENT, D, join, split
-from tests.fuzz.target import Seeds, stage, target
+from tests.fuzz.stage import CLIENT, D, Seeds, join, split, stage, target
 from tests.rig.certified import RUN_INPUTS
 
 from precad.aggregator.collect.upload import Spool
@@ -45,7 +44,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def _file(name: str, parse: Callable[[Path], object], suffix: str, seeds: Seeds) -> None:
-    """A target that reads a file of such a name."""
     target(name, seeds)(lambda data: parse(stage().file(data, suffix)))
 
 
@@ -62,9 +60,6 @@ def _held(data: bytes) -> None:
         assert b"".join(kept.pieces()) == body
     finally:
         kept.discard()
-
-
-# Tasks, settings and rosters.
 
 
 _file(
@@ -100,9 +95,6 @@ def _settings(data: bytes) -> None:
     settings = kind.load(stage().file(data[1:], ".toml"))
     Task.load(settings.task)
     Identity.load(settings.identity)
-
-
-# Identities.
 
 
 def _kept(name: str) -> list[bytes]:
@@ -165,9 +157,6 @@ def _signature(data: bytes) -> None:
 @target("token", lambda: [new_token().encode()])
 def _token(data: bytes) -> None:
     token_digest(data.decode(errors="surrogateescape"))
-
-
-# Models, records, votes and runs.
 
 
 def _models() -> list[bytes]:

@@ -2,12 +2,11 @@
 
 import struct
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from tests.fuzz.stage import CLIENT, ROUND, join, split
-from tests.fuzz.target import pair, stage, target
+from tests.fuzz.stage import CLIENT, ROUND, join, pair, split, stage, target
 from tests.rig.aggregators import head_of
 
 from precad.aggregator import server_messages as messages
@@ -32,7 +31,6 @@ from precad.protos import precad_pb2 as pb
 
 
 def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
-    """A link that brings these frames, then nothing; what is said back is nobody's."""
     left = iter(frames)
 
     def get(timeout_s: float) -> Frame:  # noqa: ARG001
@@ -59,11 +57,7 @@ def _link(data: bytes) -> None:
         link.receive("cohort")
 
 
-@cache
-def _seed_part() -> ProofSubmission:
-    part = pair("proof")[0]
-    assert isinstance(part, ProofSubmission)
-    return part
+_own_pair = cache(partial(pair, "proof"))
 
 
 def _proof_word_seeds() -> list[bytes]:
@@ -76,17 +70,13 @@ def _proof_word_seeds() -> list[bytes]:
 @target("proof-words", _proof_word_seeds)
 def _proof_words(data: bytes) -> None:
     """What server A makes of B's coin and words about one submission."""
-    task, own = stage("proof").task, _seed_part()
-    frames = [
-        Frame(task.digest, SETUP_ATTEMPT, step, number, piece, last=True)
-        for number, (step, piece) in enumerate(
-            zip(("proof-coin/0", "proof/0"), split(data), strict=False)
-        )
-    ]
+    task, own = stage("proof").task, _own_pair()[0]
+    pieces = enumerate(zip(("proof-coin/0", "proof/0"), split(data), strict=False))
+    frames = [Frame(task.digest, SETUP_ATTEMPT, s, n, p, last=True) for n, (s, p) in pieces]
     link = _link_of(frames, task, 1 << 16)
     server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
     check = ByProof(server, ROUND, [CLIENT])
-    check.take([own])
+    check.take([cast("ProofSubmission", own)])
     assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
 
 
@@ -105,17 +95,10 @@ def _peer_messages() -> list[bytes]:
     digest = "ab" * 32
     prepared = {"version": 1, "attempt": 1, "valid_set": digest, "bound": True}
     fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
+    position = {"role": "server-a", "version": 1, "next_attempt": 2, "opened": 1}
+    position |= {"ledger_length": 3} | dict.fromkeys(("model", "ledger_head", "nonce"), digest)
     values: list[dict[str, Any]] = [
-        {
-            "role": "server-a",
-            "version": 1,
-            "model": digest,
-            "next_attempt": 2,
-            "opened": 1,
-            "ledger_length": 3,
-            "ledger_head": digest,
-            "nonce": digest,
-        },
+        position,
         {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
         {"attempt": 1, "clients": [1, 3], "model": digest, "over": False},
         {"refusal": "no"},
@@ -129,8 +112,8 @@ def _peer_messages() -> list[bytes]:
         seal,
         {"count": 2},
         {"workers": [{"address": ":7311", "ready": True}]},
+        position | {"prepared": prepared},
     ]
-    values.append({**values[0], "prepared": prepared})
     kinds = (*MESSAGES, MESSAGES[0])
     return [
         bytes([number % len(MESSAGES)]) + kind.model_validate(value).to_bytes()
@@ -178,7 +161,6 @@ def _list_seeds() -> list[bytes]:
 
 @target("peer-lists", _list_seeds)
 def _lists(data: bytes) -> None:
-    """What the other server says of who is held, offered and alike."""
     rest = data[1:]
     match data[:1]:
         case b"\0":
@@ -196,7 +178,6 @@ def _lists(data: bytes) -> None:
 
 
 def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
-    """As server B reads what server A signed."""
     return _seals(Role.SERVER_B).check(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
 
 

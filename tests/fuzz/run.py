@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def fuzz(name: str, arguments: list[str]) -> None:
-    """Fuzz one target in this process; libFuzzer ends it."""
     atheris: Any = importlib.import_module("atheris")
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
     logging.disable(logging.CRITICAL)

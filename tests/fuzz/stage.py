@@ -1,11 +1,16 @@
-"""What the fuzz targets run against: the real services and readers, without a network."""
+"""What a fuzz target is, and what targets run against: the real services, without a network.
+
+A target is a function of bytes that raises PrecadError alone, and its seeds.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Never
+from unittest.mock import AsyncMock
 
 import grpc
 import numpy as np
@@ -26,15 +31,18 @@ from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.client.pending_update import Pending
-from precad.common.errors import PeerUnavailable
+from precad.common.errors import MAX_TEXT, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.share.proof_submission import SERVERS
+from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.common.share.submission import SubmissionContext
 from precad.common.wire.messages import BODY_WANTED, sign_body
+from precad.common.wire.serving import NOT_NOW
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
+from precad.norm_check.norm_proof import share
 from precad.protos import precad_pb2 as pb
 
 D = 8
@@ -47,20 +55,10 @@ SEED_HOLDER = Role.SERVER_A
 
 
 class Aborted(Exception):
-    """The call ended with a status code."""
-
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(f"{code.name}: {details}")
-        self.code = code
-        self.details = details
+    """The call ended with a status code and details."""
 
 
 def context_of(certificate: bytes) -> SimpleNamespace:
-    """What a servicer sees of a caller whose handshake is over."""
-
-    async def send_initial_metadata(_: object) -> None:
-        """A body is wanted."""
-
     async def abort(code: grpc.StatusCode, details: str = "") -> Never:
         raise Aborted(code, details)
 
@@ -68,7 +66,7 @@ def context_of(certificate: bytes) -> SimpleNamespace:
         auth_context=lambda: {"x509_pem_cert": [certificate]},
         peer=lambda: "ipv4:127.0.0.1:1",
         done=lambda: False,
-        send_initial_metadata=send_initial_metadata,
+        send_initial_metadata=AsyncMock(),
         abort=abort,
     )
 
@@ -97,21 +95,18 @@ def split(data: bytes) -> list[bytes]:
 
 
 def join(*pieces: bytes) -> bytes:
-    """Inverse of ``split``."""
     return b"".join(len(piece).to_bytes(2, "big") + piece for piece in pieces)
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """The message; None where gRPC's own parser already refuses the bytes."""
+    """The message; an error of ours where gRPC's own parser already refuses the bytes."""
     try:
         return kind.FromString(data)
     except DecodeError:
-        return None
+        raise PeerViolation("these bytes are no message") from None
 
 
 class Stage:
-    """Servers, dealer, client and identity files, made once a process and check of norms."""
-
     def __init__(self, validation: str = "crypten") -> None:
         self._temporary = in_memory()
         self.folder = Path(self._temporary.name)
@@ -170,13 +165,11 @@ class Stage:
         return path
 
     def call(self, handler: Callable[..., Any], request: Any, party: str) -> None:
-        """One unary call or answered stream, to its end."""
         certificate = (self.folder / "keys" / party / "cert.pem").read_bytes()
         answer = handler(request, context_of(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
     def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> bool:
-        """One upload into an open round; whether it is held."""
         session = self.sessions[role]
         model = session.model_store.current.digest
         holders = {} if self.task.proof is None else {CLIENT: SEED_HOLDER}
@@ -201,7 +194,6 @@ class Stage:
         return service
 
     def remote_dealer(self, pieces: list[pb.DealPiece], reply: pb.JoinReply) -> RemoteDealer:
-        """A server's way to a dealer that answers this."""
         answers: Any = _Answers({"Join": reply, "Deal": pieces})
         self._dealer._stub = answers
         return self._dealer
@@ -236,8 +228,6 @@ class _NoPatience(LeapingClock):
 
 
 class _Answers:
-    """A stub whose methods answer what they are told; streams can be cancelled."""
-
     def __init__(self, answers: dict[str, Any]) -> None:
         self._answers = answers
 
@@ -274,3 +264,54 @@ async def _exhaust(answer: Any) -> None:
             pass
     else:
         await answer
+
+
+# How a call ends whose handler raised something unforeseen; or as ``NOT_NOW``.
+BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+Parse = Callable[[bytes], object]
+Seeds = Callable[[], Sequence[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    parse: Parse
+    seeds: Seeds
+
+    def check(self, data: bytes) -> None:
+        """Parse; any error but ours, or one of ours without bounds, is raised."""
+        try:
+            self.parse(data)
+        except PrecadError as error:
+            text = str(error)
+        except Aborted as ended:
+            code, text = ended.args
+            if code in BUGS or text == NOT_NOW:
+                raise
+        else:
+            return
+        if len(text) > MAX_TEXT:
+            raise AssertionError(f"an error of {len(text)} characters")
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def target(name: str, seeds: Seeds) -> Callable[[Parse], Parse]:
+    def add(parse: Parse) -> Parse:
+        TARGETS[name] = Target(parse, seeds)
+        return parse
+
+    return add
+
+
+@cache
+def stage(validation: str = "crypten") -> Stage:
+    return Stage(validation)
+
+
+def pair(validation: str = "crypten") -> tuple[AnySubmission, AnySubmission]:
+    here = stage(validation)
+    model = here.sessions[Role.SERVER_A].model_store.current.digest
+    context = SubmissionContext(here.task.digest, VERSION, ROUND, CLIENT, model)
+    stated = ForProof(OPENINGS, SEED_HOLDER)
+    return share(here.task, np.arange(D, dtype=np.int64), context, here.signer, stated)

@@ -9,18 +9,14 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tests.fuzz import calls, files, owners, peers
-from tests.fuzz.stage import join, split
-from tests.fuzz.target import TARGETS
+from tests.fuzz import calls, files, peers
+from tests.fuzz.stage import TARGETS, join, split
 
-__all__ = ["TARGETS", "calls", "files", "owners", "peers"]
-STREAMS = frozenset(
-    {
-        *("submit-a", "submit-b", "submit-seed", "submit-body", "squares", "square-replies"),
-        *("link", "client", "client-with-proof", "proof-words", "deal-words", "signature"),
-    }
-)
-"""Targets whose input is a sequence of messages."""
+__all__ = ["TARGETS", "calls", "files", "peers"]
+STREAMS = {
+    *("submit-a", "submit-b", "submit-seed", "submit-body", "squares", "square-replies"),
+    *("link", "client", "client-with-proof", "proof-words", "deal-words", "signature"),
+}  # Targets whose input is a sequence of messages
 AWKWARD = (
     *(b"9" * 30, b"9" * 5000, b"-1", b"nan", b"1e999", b"\xff" * 8),
     *(b"\0", b"[" * 3000, b"null"),
@@ -30,7 +26,6 @@ MOST_BYTES, MOST_PIECES, MOST_EDITS = 200, 12, 4
 
 @cache
 def seeds_of(name: str) -> Sequence[bytes]:
-    """A target's seeds, the same throughout the process."""
     return TARGETS[name].seeds()
 
 
@@ -49,7 +44,6 @@ def inputs_near(name: str, seed: int, count: int) -> Iterator[bytes]:
 
 
 def _edited(good: bytes, chance: random.Random) -> bytes:
-    """A few bytes are replaced, inserted or left out."""
     data = bytearray(good)
     for _ in range(chance.randint(1, MOST_EDITS)):
         start = chance.randint(0, len(data))
