@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.rig.commands import precad
+from tests.rig.commands import precad, said, taken
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import to_toml
-from precad.cli.main import app
 from precad.client.owner_settings import JoinSettings
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role, Secret
@@ -29,7 +28,6 @@ from precad.common.process_settings import Settings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 
-ANY_APP: Any = app
 PORTS = {"server-a": 7401, "dealer": 7403}
 CHECKOUT = Path(__file__).parents[2]
 A, B = "a.example:7301", "b.example:7302"
@@ -54,7 +52,6 @@ SETTINGS: dict[str, type[Settings]] = {
 
 @pytest.fixture
 def agreed(tmp_path: Path) -> Path:
-    """A folder with task, consortium and root."""
     shutil.copy(CHECKOUT / "deploy" / "task.toml", tmp_path)
     (tmp_path / "consortium.toml").write_text(CONSORTIUM)
     assert precad("keys", "init", tmp_path / "root", "--root-only").exit_code == 0
@@ -67,11 +64,15 @@ def kit(agreed: Path, *party: str, out: str = "") -> Any:
     return precad("kit", *party, *given, "--out", agreed / out)
 
 
+def unpack(agreed: Path, name: str) -> None:
+    """As the page says; Python's own way drops the folder's mode."""
+    subprocess.run(["tar", "-xzf", f"{name}-kit.tar.gz"], cwd=agreed, check=True)
+
+
 def unpacked(agreed: Path, name: str) -> Path:
     result = kit(agreed, *PARTIES[name])
     assert result.exit_code == 0, result.output
-    # As the page says; Python's own way drops the folder's mode.
-    subprocess.run(["tar", "-xzf", f"{name}-kit.tar.gz"], cwd=agreed, check=True)
+    unpack(agreed, name)
     return agreed / name
 
 
@@ -79,23 +80,16 @@ def texts_of(folder: Path) -> dict[Path, str]:
     return {path: path.read_text("latin-1") for path in folder.rglob("*") if path.is_file()}
 
 
-def without_dealer(agreed: Path) -> None:
-    """The owners prove their norms: two servers are all there is."""
+def test_without_a_dealer_no_kit_speaks_of_one_and_who_does_is_refused(agreed: Path) -> None:
+    # The owners prove their norms: two servers are all there is.
     shutil.copy(CHECKOUT / "deploy" / "proof" / "task.toml", agreed)
     (agreed / "consortium.toml").write_text(WITHOUT_DEALER)
-
-
-@pytest.mark.parametrize("name", sorted(PARTIES.keys() - {"dealer"}))
-def test_without_a_dealer_no_kit_speaks_of_one(name: str, agreed: Path) -> None:
-    without_dealer(agreed)
-    folder = unpacked(agreed, name)
-    assert not [path for path, text in texts_of(folder).items() if "dealer" in text.lower()]
-    if name in SETTINGS:
-        assert "dealer" not in SETTINGS[name].load(folder / "settings.toml").model_fields_set
-
-
-def test_what_a_task_without_a_dealer_has_none_of_is_refused(agreed: Path) -> None:
-    without_dealer(agreed)
+    for name in PARTIES.keys() - {"dealer"}:
+        folder = unpacked(agreed, name)
+        assert not [path for path, text in texts_of(folder).items() if "dealer" in text.lower()]
+        if name in SETTINGS:
+            assert "dealer" not in SETTINGS[name].load(folder / "settings.toml").model_fields_set
+        (agreed / f"{name}-kit.tar.gz").unlink()
     assert 'validation = "proof" has no dealer' in kit(agreed, "dealer").stderr
     (agreed / "consortium.toml").write_text(CONSORTIUM)
     assert "remove it" in kit(agreed, "server-a").stderr
@@ -134,9 +128,7 @@ def test_settings_say_where_the_others_are_and_what_columns_are_called(agreed: P
     assert (owner.client, owner.server_a, owner.server_b) == ("ward-3", A, B)
     assert (owner.data.name, owner.model, owner.epsilon_limit) == ("ward.csv", "nets:Net", None)
     assert owner.columns.rename == names
-
-
-def test_what_is_read_out_is_the_archive_and_the_same_for_whoever_packs_it(agreed: Path) -> None:
+    # What is read out is the archive, and the same for whoever packs it.
     first, second = (kit(agreed, "server-a", out=out).stdout for out in ("one", "two"))
     one, two = ((agreed / out / "server-a-kit.tar.gz").read_bytes() for out in ("one", "two"))
     assert one == two
@@ -161,7 +153,6 @@ def test_a_wrong_consortium_is_refused(before: str, after: str, said: str, agree
 
 
 def further(agreed: Path, name: str, task: str = "clinics") -> Any:
-    """A further task's kit: the same consortium at other ports."""
     text = (agreed / "task.toml").read_text()
     (agreed / "further.toml").write_text(text.replace("digits-logistic", task))
     ports = CONSORTIUM.replace("task.toml", "further.toml").replace(":73", ":74")
@@ -171,12 +162,11 @@ def further(agreed: Path, name: str, task: str = "clinics") -> Any:
 
 
 def further_unpacked(agreed: Path, name: str) -> Path:
-    """Beside the first task's kit."""
     result = further(agreed, name)
     archive = agreed / f"{name}-clinics-kit.tar.gz"
     assert hashlib.sha256(archive.read_bytes()).hexdigest() in result.stdout
     assert str(Task.load(agreed / "further.toml").digest) in result.stdout
-    subprocess.run(["tar", "-xzf", archive.name], cwd=agreed, check=True)
+    unpack(agreed, f"{name}-clinics")
     return agreed / name / "clinics"
 
 
@@ -191,11 +181,7 @@ def test_a_further_task_s_kit_stands_beside_the_first(name: str, agreed: Path) -
     assert str(Task.load(agreed / "further.toml").digest) in texts[more / "NEXT.txt"]
     steps = re.findall("^    (precad .*)$", texts[more / "NEXT.txt"], re.MULTILINE)
     for step in steps:
-        words = shlex.split(step)[1:]
-        inner, context = ANY_APP, None
-        while hasattr(inner, "list_commands") and not words[0].startswith("-"):
-            inner, words = inner.get_command(context, words[0]), words[1:]
-        inner.make_context("precad", words)
+        taken(*shlex.split(step)[1:])
     if name not in SETTINGS:
         return
     first, own = (SETTINGS[name].load(place / "settings.toml") for place in (folder, more))
@@ -212,15 +198,14 @@ def test_a_further_task_s_kit_stands_beside_the_first(name: str, agreed: Path) -
     if isinstance(own, JoinSettings) and isinstance(first, JoinSettings):
         # It has the first one's records and account.
         assert own.account is not None
-        assert own.account.resolve() == first.state.resolve()
-        assert own.data.resolve() == first.data.resolve()
+        found = own.account.resolve(), own.data.resolve()
+        assert found == (first.state.resolve(), first.data.resolve())
         assert "precad join --config ward-3/clinics/settings.toml" in steps
 
 
-@pytest.mark.parametrize("task", ["keys", "state", "spool", "Wards", "../x", ""])
-def test_a_further_task_is_called_by_a_name_that_is_free(task: str, agreed: Path) -> None:
-    result = further(agreed, "server-a", task)
-    assert result.exit_code == 2
+def test_a_further_task_is_called_by_a_name_that_is_free(agreed: Path) -> None:
+    for task in ("keys", "state", "spool", "Wards", "../x", ""):
+        assert further(agreed, "server-a", task).exit_code == 2, task
     assert not list(agreed.glob("*-kit.tar.gz"))
 
 
@@ -254,10 +239,7 @@ def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed
     wishes = ("--features", "4", "--classes", "2", "--records", "3x600", "--epsilon", "3")
     start = ("--from", agreed / "start.safetensors")
     (agreed / "task.toml").unlink()
-    made = precad(
-        "task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start
-    )
-    assert made.exit_code == 0, made.output
+    said("task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start)
     folder = unpacked(agreed, name)
     for place, within in ((folder, ""), (further_unpacked(agreed, name), "clinics/")):
         if name == "dealer":
@@ -288,14 +270,9 @@ def test_systemd_takes_the_unit(name: str, agreed: Path) -> None:
         return
     # It looks whether the program is there.
     unit.write_text(text.replace("/opt/precad/bin/precad", sys.executable))
-    checked = subprocess.run(
-        [program, "verify", "--man=no", str(unit)], check=False, capture_output=True, text=True
-    )
+    command = [program, "verify", "--man=no", str(unit)]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (checked.returncode, checked.stderr) == (0, "")
-
-
-def offered(agreed: Path, principal: Principal, request: Path, name: str = "offered") -> Path:
-    return Deployment.open(agreed / "root").issue(principal, out=agreed / name, request=request)
 
 
 def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> None:
@@ -307,16 +284,19 @@ def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> N
     assert all(text.startswith("server-a.precad: asks for a certificate\n") for text in shown)
     assert shown[0] != shown[1]
     before = texts_of(keys)
-    another_key = offered(agreed, a, create_request(agreed / "elsewhere", a), "another-key")
-    with pytest.raises(Misconfiguration, match="belongs to another certificate"):
-        accept(keys, another_key)
-    other = Deployment.create(agreed / "other-root")
-    with pytest.raises(Misconfiguration, match="is another root than"):
-        accept(keys, other.issue(a, out=agreed / "another-root", request=request))
+    root, other = Deployment.open(agreed / "root"), Deployment.create(agreed / "other-root")
     # The root was talked into certifying this key as another party's.
-    key = keys / "key.pem"
-    talked = agreed / "talked.pem"
-    talked.write_bytes(to_pem(make_request(private_key(Secret(key.read_bytes()), "x"), b)))
-    with pytest.raises(Misconfiguration, match=r"is for server-a\.precad, not server-b"):
-        accept(keys, offered(agreed, b, talked, "another-party"))
+    key, talked = private_key(Secret((keys / "key.pem").read_bytes()), "x"), agreed / "talked.pem"
+    talked.write_bytes(to_pem(make_request(key, b)))
+    elsewhere = create_request(agreed / "elsewhere", a)
+    for number, (issuer, party, asked, refusal) in enumerate(
+        (
+            (root, a, elsewhere, "belongs to another certificate"),
+            (other, a, request, "is another root than"),
+            (root, b, talked, r"is for server-a\.precad, not server-b"),
+        )
+    ):
+        offered = issuer.issue(party, out=agreed / f"offered-{number}", request=asked)
+        with pytest.raises(Misconfiguration, match=refusal):
+            accept(keys, offered)
     assert texts_of(keys) == before

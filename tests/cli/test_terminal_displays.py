@@ -56,8 +56,7 @@ def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
     out = Terminal()
     display = Display(out, scenario)
     # As if the parts had taken ten minutes to start.
-    (steps,) = display.tasks
-    assert steps.start_time is not None
+    steps: Any = display.tasks[0]
     steps.start_time -= 600
     with display:
         assert "0/5 0:10:0" in unstyle(out.getvalue())
@@ -108,9 +107,7 @@ def reply(version: int, phase: str, **more: Any) -> pb.StatusReply:
     )  # fmt: skip
 
 
-def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO | None = None) -> str:
-    """Everything that was drawn, on a terminal unless ``out`` is given."""
-    out = Terminal() if out is None else out
+def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO) -> str:
     found = (
         each if isinstance(each, PeerUnavailable) else facts_of(ServerStatus(**values_of(each)))
         for each in answers
@@ -151,14 +148,13 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
     ]
 
 
-def test_what_a_server_says_moves_no_cursor() -> None:
+def test_what_a_server_says_moves_no_cursor_and_a_live_screen_is_no_document(
+    tmp_path: Path,
+) -> None:
     for out in (Terminal(), io.StringIO()):
         shown = watched(reply(1, "stopped", error="\x1b[2J\x1b]0;x\x07[red]gone[/]"), out=out)
         assert "\x1b]" not in shown
         assert "\x1b[2J" not in out.getvalue()
         assert "[red]gone[/]" in shown
-
-
-def test_a_live_screen_is_no_document(tmp_path: Path) -> None:
     watch = ("status", "127.0.0.1:1", "--identity", tmp_path, "--watch", "--json")
     assert "choose one of them" in refused(*watch)

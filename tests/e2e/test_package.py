@@ -12,9 +12,9 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from subprocess import run
+from typing import NamedTuple
 
 import pytest
 from tests.rig.commands import document, said
@@ -58,12 +58,8 @@ def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """Names of both distributions' files, and an environment with the wheel."""
-
-    sdist: frozenset[str]
-    """Relative to the source distribution's own folder."""
+class Package(NamedTuple):
+    sdist: frozenset[str]  # Relative to the source distribution's own folder
     wheel: frozenset[str]
     wheel_without_compiler: Path
     environment: Path
@@ -133,12 +129,10 @@ def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The small real run: of the installed wheel, every part its own process, one owner bad."""
 
     def train(folder: Path) -> None:
-        run = demo(
-            folder / "run",
-            *("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS),
-            *("--attack", "wraparound", "--attackers", ATTACKERS),
-            program=(str(package.environment / "bin" / "precad"),),
-        )
+        sizes = ("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS)
+        bad = ("--attack", "wraparound", "--attackers", ATTACKERS)
+        program = (str(package.environment / "bin" / "precad"),)
+        run = demo(folder / "run", *sizes, *bad, program=program)
         (folder / "said.json").write_text(json.dumps([run.summary, run.stderr]), encoding="utf-8")
 
     folder = made_once(tmp_path_factory, "trained", train)
@@ -147,7 +141,6 @@ def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def modules_of_the_source() -> set[str]:
-    """What `import precad…` finds here, as the names of a wheel's files."""
     root = Path(precad.__file__).parent
     # rglob follows no links inside of what it walks.
     folders = [root, *(path for path in root.iterdir() if path.is_dir())]
@@ -164,8 +157,8 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     others |= {"precad_pb2.pyi", "precad_pb2_grpc.pyi"}
     others |= {path.name for path in (CHECKOUT / "cli" / "machines").iterdir()}
     compiled = {KERNEL} if COMPILER else set()
-    assert {PurePosixPath(name).name for name in code - modules - compiled} == others
     assert compiled <= code
+    assert {PurePosixPath(name).name for name in code - modules - compiled} == others
     assert any("/migrations/versions/" in name for name in code)
     assert {name.split("/")[0] for name in code} == {"precad"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in package.wheel)
@@ -192,17 +185,9 @@ def test_the_source_distribution_holds_tests_and_documents_and_nobody_s_key_or_s
     assert {name for name in both if PurePosixPath(name).suffix in PRIVATE} == set()
 
 
-def test_without_a_compiler_the_package_is_installed_and_numpy_does_the_work(
+def test_what_runs_is_the_installed_wheel_with_its_kernel_or_numpy_without_a_compiler(
     package: Package, tmp_path: Path
 ) -> None:
-    with zipfile.ZipFile(package.wheel_without_compiler) as archive:
-        assert package.wheel - {KERNEL} == set(archive.namelist())
-        archive.extractall(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment) == "numpy\n"
-
-
-def test_what_runs_is_the_installed_wheel_with_its_kernel(package: Package, tmp_path: Path) -> None:
     file, version, path = json.loads(package.says("python", "-c", WHERE, cwd=tmp_path))
     assert Path(file).is_relative_to(package.environment)
     assert version == precad.__version__
@@ -213,14 +198,19 @@ def test_what_runs_is_the_installed_wheel_with_its_kernel(package: Package, tmp_
         assert printed == f"precad {precad.__version__}\n"
     kernel = package.says("python", "-c", IN_USE, cwd=tmp_path).strip()
     assert kernel in ({"avx512-vnni", "avx2", "c"} if COMPILER else {"numpy"})
+    with zipfile.ZipFile(package.wheel_without_compiler) as archive:
+        assert package.wheel - {KERNEL} == set(archive.namelist())
+        archive.extractall(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment) == "numpy\n"
 
 
 def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(trained: Demo) -> None:
     check_every_run(trained, rounds=ROUNDS, clients=CLIENTS, attackers=ATTACKERS)
     summary, submitted = trained.summary, ROUNDS * CLIENTS
-    assert (summary["dataset"], summary["model"]) == ("breast-cancer", "logistic")
-    assert summary["rejected"] == {"norm-exceeded": ROUNDS * ATTACKERS}
-    assert summary["accepted"] == ROUNDS * (CLIENTS - ATTACKERS)
+    found = [summary[name] for name in ("dataset", "model", "rejected", "accepted")]
+    rejected, accepted = {"norm-exceeded": ROUNDS * ATTACKERS}, ROUNDS * (CLIENTS - ATTACKERS)
+    assert found == ["breast-cancer", "logistic", rejected, accepted]
     # A's share of an update is a seed of 32 bytes; B gets its own, the body of 8·d and its salt.
     assert summary["bytes"]["clients to server-a"] == submitted * 32
     assert summary["bytes"]["clients to server-b"] == submitted * (32 + 32 + 8 * summary["dim"])

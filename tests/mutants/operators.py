@@ -4,6 +4,7 @@ import ast
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 _SWAPS = """
 Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is,
@@ -23,25 +24,14 @@ Apply = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change of a module.
-
-    Attributes:
-        key: names it, also where lines have moved since.
-        module: path in the repository.
-        line: of the change, now.
-        what: the expression before and after it.
-        run: lines of the statement that it is in; none where that is done once, at import.
-    """
-
-    key: str
-    module: str
-    line: int
-    what: str
-    run: range
+    key: str  # Names it, also where lines have moved since
+    module: str  # Path in the repository
+    line: int  # Of the change, now
+    what: str  # The expression before and after it
+    run: range  # Lines of its statement; none where that is done once, at import
 
 
 def mutations(module: str, source: str) -> list[Mutation]:
-    """All of a module's, in the source's order."""
     found: list[Mutation] = []
     times: dict[str, int] = {}
     for (scope, run), node, apply in _places(ast.parse(source)):
@@ -59,14 +49,11 @@ def mutations(module: str, source: str) -> list[Mutation]:
 
 
 def mutated(mutation: Mutation, source: str) -> ast.Module:
-    """The module with that change."""
     number = [each.key for each in mutations(mutation.module, source)].index(mutation.key)
     tree = ast.parse(source)
-    for place, (_, _, apply) in enumerate(_places(tree)):
-        if place == number:
-            apply()
-            return ast.fix_missing_locations(tree)
-    raise AssertionError(mutation)
+    _, _, apply = next(islice(_places(tree), number, None))
+    apply()
+    return ast.fix_missing_locations(tree)
 
 
 Where = tuple[str, range]

@@ -1,7 +1,11 @@
-"""Stacked models are what each is alone; clips bound what a user or a record moves."""
+"""Stacked models are what each is alone; clips bound what a user or a record moves.
+
+Each record has a gradient of its own, in every model of the papers.
+"""
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
@@ -19,28 +23,19 @@ from research.datasets.partition import iid
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.poisoning import ATTACKS
+from torch import nn
 
+from precad.client.gradients.torch_models import load_vector, model_section
 from precad.common.errors import Misconfiguration
-from precad.simulation.datasets import load
+from precad.common.model import initial_vector
+from precad.common.task_schema import ModelSection
+from precad.simulation.datasets import DataSet, load
 
 DIGITS = load("digits")
-USER: dict[str, Any] = {
-    "user_rate": 0.3,
-    "rounds": 2,
-    "noise_multiplier": 0.5,
-    "clip": 0.7,
-    "clipping": "flat",
-    "local_steps": 3,
-    "local_rate": 0.1,
-}
-RECORD: dict[str, Any] = {
-    "users_per_round": 4,
-    "rounds": 3,
-    "noise_multiplier": 1.0,
-    "clip": 0.7,
-    "batch_rate": 0.2,
-    "local_rate": 0.5,
-}
+USER: dict[str, Any] = {"user_rate": 0.3, "rounds": 2, "noise_multiplier": 0.5, "clip": 0.7}
+USER |= {"clipping": "flat", "local_steps": 3, "local_rate": 0.1}
+RECORD: dict[str, Any] = {"users_per_round": 4, "rounds": 3, "noise_multiplier": 1.0, "clip": 0.7}
+RECORD |= {"batch_rate": 0.2, "local_rate": 0.5}
 USERS = 8
 PROBLEM = Problem(data=DIGITS, shares=iid(200, USERS, seed=0), model="logistic", seed=1)
 Ensemble = Callable[..., torch.Tensor]
@@ -55,18 +50,23 @@ def by_user(
 ) -> torch.Tensor:
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*(slice(n, n + 3 + n % 3) for n in range(20)))
-    chosen, start = UserLevel(**{**USER, **more}), torch.zeros(learner.dimension)
-    return user_level.train(learner, users, start, chosen, seeds, **(others or {}))
+    given = learner, users, torch.zeros(learner.dimension), UserLevel(**USER | more), seeds
+    return user_level.train(*given, **(others or {}))
 
 
-def by_record(
+def trained_by_record(
     seeds: list[int], others: dict[str, Any] | None = None, users: Users | None = None, **more: Any
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, Any]:
+    """The models, and the users that were drawn."""
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*PROBLEM.shares)
-    chosen = InstanceLevel(**{**RECORD, "local_steps": 3, **more})
-    start = torch.zeros(learner.dimension)
-    return instance_level.train(learner, users, start, chosen, seeds, **(others or {}))[0]
+    chosen = InstanceLevel(**RECORD | {"local_steps": 3} | more)
+    given = learner, users, torch.zeros(learner.dimension), chosen, seeds
+    return instance_level.train(*given, **(others or {}))
+
+
+def by_record(*given: Any, **more: Any) -> torch.Tensor:
+    return trained_by_record(*given, **more)[0]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,6 @@ def test_momentum_and_decay_are_torchs_and_a_round_begins_without_any(
             expected.grad = learner.gradients(expected, users.x, users.y, users.weights)
             optimizer.step()
     torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-4)
-
-
-# What a user moves
 
 
 @pytest.mark.parametrize("name", CLIPPINGS)
@@ -195,9 +192,6 @@ def test_a_broken_off_ensemble_of_users_goes_on(tmp_path: Path) -> None:
     assert torch.equal(whole, by_user([1, 2], kept, rounds=4))
 
 
-# What a record moves
-
-
 def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
     # FedAvg's users have no noise but their own, Dopamine the sum's; FedSGD counts draws too.
     names = ("ins-dp-fedavg", "dopamine", "ins-dp-fedsgd")
@@ -227,8 +221,7 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
 def test_adams_first_step_moves_every_weight_by_the_rate(rounds: int) -> None:
     """A step that forgets all before it moves each weight by η, up or down."""
     one: dict[str, Any] = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1}
-    one["local_steps"] = 1
-    moved = by_record([1], **one, rounds=rounds).numpy()
+    moved = by_record([1], **one, local_steps=1, rounds=rounds).numpy()
     steps = np.round(moved / 0.01)
     np.testing.assert_allclose(moved, steps * 0.01, atol=1e-6)
     assert {*np.unique(steps % 2)} == {rounds % 2}
@@ -259,19 +252,13 @@ def test_a_broken_off_ensemble_goes_on(
     tmp_path: Path, stops: int, optimizer: dict[str, Any]
 ) -> None:
     """Also within a round, with the users that were drawn for it."""
-    learner = Learner(MODELS["logistic"](DIGITS))
-    chosen = InstanceLevel(**{**RECORD, "local_steps": 2, **optimizer})
+    train = partial(trained_by_record, [3, 4], local_steps=2, **optimizer)
     stop, told = Mock(side_effect=[*[None] * (stops - 1), KeyboardInterrupt]), Mock()
-
-    def train(**more: Any) -> tuple[torch.Tensor, Any]:
-        start, users = torch.zeros(learner.dimension), some_users(*PROBLEM.shares)
-        return instance_level.train(learner, users, start, chosen, [3, 4], **more)
-
     whole, drawn = train()
     kept = Checkpoint(tmp_path / "cell.npz")
     with pytest.raises(KeyboardInterrupt):
-        train(checkpoint=kept, on_step=stop)
-    resumed, drawn_again = train(checkpoint=kept, on_step=told)
+        train({"checkpoint": kept, "on_step": stop})
+    resumed, drawn_again = train({"checkpoint": kept, "on_step": told})
     assert told.call_args_list == [call(done, 6) for done in range(stops, 7)]
     assert torch.equal(whole, resumed)
     assert (drawn == drawn_again).all()
@@ -281,3 +268,86 @@ def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyP
     gathered = by_record([1, 2, 3])
     monkeypatch.setattr(instance_level, "LONG", 0)
     torch.testing.assert_close(by_record([1, 2, 3]), gathered, atol=1e-6, rtol=1e-4)
+
+
+def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:
+    x, y = np.random.default_rng(0).random((3, *shape)), np.array([0, 1, classes - 1])
+    x = (np.floor(x * words) if words else x).astype(np.float32)
+    return DataSet("some", x, y, x, y, classes)
+
+
+COLOUR = some(3, 32, 32, classes=10)
+CASES = {
+    "resnet18": (COLOUR, 11_173_962),
+    "opacus-cifar-cnn": (COLOUR, 896 + 18_496 + 36_928 + 73_856 + 1_290),
+    "pooled-logistic": (COLOUR, 192 * 10 + 10),
+    "lstm": (some(4, 300), (4 * 256 * 301 + 4 * 256 * 256) + (4 * 256 * 257 + 4 * 256 * 256) + 514),
+    "small-lstm": (
+        some(5, words=1024),
+        1024 * 16 + (128 * 17 + 128 * 32) + (128 * 33 + 128 * 32) + 66,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_has_its_size_and_per_record_gradients(name: str) -> None:
+    data, dimension = CASES[name]
+    torch.set_num_threads(1)
+    module = MODELS[name](data)
+    learner = Learner(module)
+    assert learner.dimension == dimension
+    section = ModelSection.model_validate(model_section(module, name, "uniform", 1))
+    theta = initial_vector(section)
+    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+    thetas = torch.tensor(theta, dtype=torch.float32).expand(2, -1)
+    stacked = learner.gradients(thetas, x[:2, None], y[:2, None], torch.ones(2, 1))
+    load_vector(module, theta)
+    for record, found in enumerate(stacked):
+        # Alone: no other record takes part.
+        one = slice(record, record + 1)
+        loss = nn.functional.cross_entropy(module(x[one]), y[one])
+        alone = [each.ravel() for each in torch.autograd.grad(loss, list(module.parameters()))]
+        torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-3)
+    assert not torch.allclose(stacked[0], stacked[1])
+    assert module(x).shape == (3, data.classes)
+
+
+def test_the_lstm_is_torchs() -> None:
+    torch.manual_seed(0)
+    own = MODELS["lstm"](some(6, 300))
+    theirs = nn.LSTM(300, 256, num_layers=2, batch_first=True)
+    with torch.no_grad():
+        for number, layer in enumerate(("first", "second")):
+            found = getattr(own, layer)
+            getattr(theirs, f"weight_ih_l{number}").copy_(found.from_input.weight)
+            getattr(theirs, f"bias_ih_l{number}").copy_(found.from_input.bias)
+            getattr(theirs, f"weight_hh_l{number}").copy_(found.from_state.weight)
+            getattr(theirs, f"bias_hh_l{number}").zero_()
+        x = torch.randn(3, 6, 300)
+        hidden, _ = theirs(x)
+        assert isinstance(own.last, nn.Linear)
+        torch.testing.assert_close(own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["opacus-cnn", "opacus-cifar-cnn"])
+def test_models_that_convolve_one_by_one_get_what_they_get_together(name: str) -> None:
+    torch.set_num_threads(1)
+    data = some(1, 28, 28, classes=10) if name == "opacus-cnn" else COLOUR
+    learner = Learner(MODELS[name](data))
+    generator = torch.Generator().manual_seed(4)
+    thetas = torch.randn(3, learner.dimension, generator=generator) * 0.1
+    x = torch.rand(3, 32, *data.train_x.shape[1:], generator=generator)
+    y = torch.randint(0, 10, (3, 32), generator=generator)
+    weights = torch.rand(3, 32, generator=generator)
+    found = learner.gradients(thetas, x, y, weights)
+    torch.testing.assert_close(found, learner.stacked(thetas, x, y, weights), atol=1e-5, rtol=1e-3)
+    # Whichever others are beside it: to the bit.
+    alone = learner.gradients(thetas[1:2], x[1:2], y[1:2], weights[1:2])
+    assert torch.equal(found[1:2], alone)
+    seen = x[0].numpy()
+    outputs = learner.probabilities(thetas, seen)
+    for theta, own in zip(thetas, outputs, strict=True):
+        assert (learner.labels(theta.double().numpy(), seen) == own.argmax(axis=1)).all()
+        assert learner.accuracy(theta.double().numpy(), seen, own.argmax(axis=1)) == 1.0
+    np.testing.assert_allclose(outputs.sum(axis=2), 1.0)
+    assert (learner.votes(thetas, seen) == outputs.argmax(axis=2)).all()

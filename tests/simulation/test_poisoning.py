@@ -23,8 +23,7 @@ UPDATE = np.random.default_rng(2).integers(-(2**15), 2**15, TASK.dimension)
 @pytest.mark.parametrize("honest", [UPDATE, np.zeros_like(UPDATE)])
 def test_every_forgery_is_longer_than_beta(kind: Forgery, honest: ring.RingVector) -> None:
     forged = forged_update(kind, TASK, honest)
-    assert forged.shape == honest.shape
-    assert forged.dtype == np.int64
+    assert (forged.shape, forged.dtype) == (honest.shape, np.int64)
     assert squared_norm(forged) > TASK.bound**2
 
 
@@ -41,8 +40,6 @@ def test_the_wraparound_passes_in_the_ring_and_the_oversize_fits_the_range_test(
 
 
 HONEST = np.random.default_rng(1).normal(1.0, 0.1, (10, 6))
-
-
 SCENE = Scene(
     theta=np.zeros(6),
     others=HONEST,
@@ -77,10 +74,8 @@ def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
     assert (aimed[0].shape, aimed[1].tolist()) == ((1, 64), [0])
     # Parts of a distributed pattern make the whole.
     image, label = np.zeros((1, 1, 28, 28), np.float32), np.array([3])
-    one, other, whole = (
-        ATTACKS[name]().poison(image, label, number, 10)[0][1]
-        for name, number in (*(("distributed-backdoor", n) for n in (0, 1)), ("pixel-backdoor", 0))
-    )
+    parts, whole = ATTACKS["distributed-backdoor"](), attack.poison(image, label, 0, 10)[0][1]
+    one, other = (parts.poison(image, label, number, 10)[0][1] for number in (0, 1))
     assert not (one * other).any()
     np.testing.assert_array_equal(one + other, whole)
 
@@ -117,24 +112,17 @@ def test_defences_count_as_their_papers_do() -> None:
             DEFENCES[name](HONEST[:4], 2)
 
 
-SETTINGS = {
-    "rounds": 3,
-    "learning_rate": 1.0,
-    "record_clip": 1.0,
-    "client_clip": 5.0,
-    "noise_multiplier": 1.5,
-    "record_rate": 0.3,
-    "client_rate": 1.0,
-}
+SETTINGS = {"rounds": 3, "learning_rate": 1.0, "record_clip": 1.0, "client_clip": 5.0}
+SETTINGS |= {"noise_multiplier": 1.5, "record_rate": 0.3, "client_rate": 1.0}
 # What users need besides who noise their own gradients.
 SETTINGS |= {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate": 0.5}
 
 
 def play(name: str, attackers: int, seed: int = 3) -> Any:
-    data = load("digits")
+    data, attack = load("digits"), ATTACKS["pixel-backdoor"]()
     given: dict[str, Any] = {"data": data, "shares": shards(data.train_y, 6, 4, 0), "seed": seed}
-    given |= {"attack": ATTACKS["pixel-backdoor"](), "attackers": attackers}
-    return ALGORITHMS[name](Problem(model="logistic", **given), SETTINGS)
+    problem = Problem(model="logistic", attack=attack, attackers=attackers, **given)
+    return ALGORITHMS[name](problem, SETTINGS)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from precad.client.gradients.torch_models import build, logistic, mlp, model_sec
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import initial_vector, load_model
+from precad.common.ring import squared_norm
 from precad.common.roster import most_records
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
@@ -42,18 +44,15 @@ def small(changes: dict[str, Any] | None = None, section: dict[str, Any] | None 
         "model": section or model_section(logistic(FEATURES, CLASSES), "logistic"),
         "training": {"learning_rate": 1.0, "rounds": 4},
         "enrolment.clients": 4,
+        "privacy.client_clip": 4.0,
+        "privacy.record_rate": 0.5,
+        "privacy.client_rate": 0.7,
     }
-    privacy = {"client_clip": 4.0, "record_rate": 0.5, "client_rate": 0.7}
-    usual |= {f"privacy.{name}": value for name, value in privacy.items()}
     return task_with(usual | (changes or {}))
 
 
-def no_noise(_server: object, _version: int, dimension: int) -> NDArray[np.int64]:
-    return np.zeros(dimension, np.int64)
-
-
-def every_record(_version: int, _client: str, count: int, _rate: float) -> NDArray[np.int64]:
-    return np.arange(count)
+no_noise: Any = lambda _server, _version, dimension: np.zeros(dimension, np.int64)  # noqa: E731
+every_record: Any = lambda _version, _client, count, _rate: np.arange(count)  # noqa: E731
 
 
 @pytest.fixture
@@ -77,15 +76,12 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+PSAC = {"name": "plain", "clipping": "psac"}
+
+
 @pytest.mark.parametrize("kind", NETS)
 @pytest.mark.parametrize(
-    ("clip", "objective"),
-    [
-        (4.0, None),
-        (30.0, None),
-        (30.0, {"name": "dp-gaussian"}),
-        (4.0, {"name": "plain", "clipping": "psac"}),
-    ],
+    ("clip", "objective"), [(4.0, None), (30.0, None), (30.0, {"name": "dp-gaussian"}), (4.0, PSAC)]
 )
 def test_stacked_updates_are_the_clients_to_two_units_a_record(
     kind: str, clip: float, objective: Any
@@ -109,10 +105,9 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(
     exact = PerClient(module, loss, task).updates(theta, drawn)
     stacked = Stacked(module, loss, task, owners).updates(theta, drawn)
     assert exact.any()
-    for number, one in enumerate(drawn):
-        apart = np.abs(exact[number] - stacked[number]).max(initial=0)
-        assert apart <= UNITS_A_RECORD * len(one.indices), (number, apart)
-        assert int((stacked[number].astype(object) ** 2).sum()) <= task.bound**2
+    for one, mine, theirs in zip(drawn, exact, stacked, strict=True):
+        assert np.abs(mine - theirs).max(initial=0) <= UNITS_A_RECORD * len(one.indices)
+        assert squared_norm(theirs) <= task.bound**2
 
 
 def without_seconds(found: SimulatedTraining) -> tuple[list[SimulatedRound], bytes]:
@@ -162,10 +157,9 @@ def test_paths_blocks_and_chunks_change_nothing_that_counts(
     monkeypatch.setattr(virtual_owners, "CHUNK_BYTES", 4 * 64 * small().dimension)
     one_by_one, in_chunks = both()
     # Bit for bit on the clients' own path; the last float32 bits may differ where stacked.
+    counted = attrgetter("cohort", "accepted", "records")
     for found, atol in ((stacked, 1e-5), (one_by_one, 0.0), (in_chunks, 1e-5)):
-        for mine, theirs in zip(found.rounds, expected.rounds, strict=True):
-            counted = (theirs.cohort, theirs.accepted, theirs.records)
-            assert (mine.cohort, mine.accepted, mine.records) == counted
+        assert [*map(counted, found.rounds)] == [*map(counted, expected.rounds)]
         np.testing.assert_allclose(found.theta, expected.theta, rtol=0, atol=atol)
 
 
@@ -198,12 +192,8 @@ def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(data: Data
 
 
 def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(data: Data) -> None:
-    def median(updates: NDArray[np.int64], _view: View) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = np.median(updates, axis=0) * len(updates)
-        return values
-
     simulated = partial(precad.simulate, small(ALWAYS), data, seed=0)
-    found = simulated(aggregate=median)
+    found = simulated(aggregate=lambda updates, _: np.median(updates, axis=0) * len(updates))
     assert (found.replaced, found.epsilon(1), found.statements()) == (("aggregate",), None, ())
     assert "aggregate replaced" in str(found)
     total = simulated(aggregate=lambda updates, _: updates.sum(axis=0)).theta.tobytes()
@@ -222,21 +212,17 @@ def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
 
 
 def test_an_objective_of_ones_own_is_trained(data: Data) -> None:
-    task = small(
-        {"training": {"rounds": 20, "learning_rate": 2.0}},
-        model_section(nn.Linear(FEATURES, 1), "custom"),
-    )
+    module, loss = nn.Linear(FEATURES, 1), nn.functional.mse_loss
+    training = {"training": {"rounds": 20, "learning_rate": 2.0}}
+    task = small(training, model_section(module, "custom"))
     pairs = data[0], (data[0][:, :1] - data[0][:, 1:2]).astype(np.float32)
-    simulated = partial(
-        precad.simulate, task, pairs, nn.Linear(FEATURES, 1), seed=0, loss=nn.functional.mse_loss
-    )
+    simulated = partial(precad.simulate, task, pairs, module, seed=0, loss=loss)
     # Numbers have no accuracy, but a loss.
     tested = simulated(test=pairs)
     assert (tested.accuracy, tested.rounds[-1].loss is None) == (None, False)
-    weights = simulated(noise=no_noise).weights["weight"][0]
-    assert weights[0] > 0.3
-    assert weights[1] < -0.3
-    assert np.abs(weights[2:]).max() < 0.2
+    one, other, *others = simulated(noise=no_noise).weights["weight"][0]
+    assert min(one, -other) > 0.3
+    assert np.abs(others).max() < 0.2
 
 
 def test_epsilons_are_the_accountants_and_a_limit_ends_a_clients_part(data: Data) -> None:
@@ -244,9 +230,9 @@ def test_epsilons_are_the_accountants_and_a_limit_ends_a_clients_part(data: Data
     run = Run.of(found.task, rounds=4, participations=found.rounds[-1].participations)
     stated = {each.adversary: each.epsilon for each in found.statements()[::3]}
     assert found.statements() == guarantees(run, 1e-5)
-    row = found.table()[-1]
-    assert row["epsilon_server"] == pytest.approx(stated[Adversary.ONE_SERVER], rel=1e-12)
-    assert row["epsilon_clients"] == pytest.approx(stated[Adversary.CLIENTS_ONLY], rel=1e-12)
+    row, of = found.table()[-1], (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+    both = [row["epsilon_server"], row["epsilon_clients"]]
+    assert both == pytest.approx([stated[each] for each in of], rel=1e-12)
     # The task's limit ends a client's part.
     always = ALWAYS | {"training.rounds": 8}
     spent = [row["epsilon_server"] for row in precad.simulate(small(always), data, seed=0).table()]
@@ -296,8 +282,7 @@ def test_a_result_says_that_it_is_simulated(data: Data, tmp_path: Path) -> None:
     # Matplotlib draws letters as paths and leaves the text in comments.
     assert "SIMULATED" in (tmp_path / "run.svg").read_text(encoding="utf-8")
     # Its weights go into a module.
-    module = found.load_into(build(found.task.model))
-    weight = dict(module.named_parameters())["1.weight"].detach().numpy()
+    weight = found.load_into(build(found.task.model)).get_parameter("1.weight").detach().numpy()
     np.testing.assert_array_equal(weight, found.weights["1.weight"].astype(np.float32))
     found.save_weights(tmp_path / "model.safetensors")
     with pytest.raises((Misconfiguration, TaskMismatch)):
