@@ -4,20 +4,17 @@ Any charges of any tasks and processes: tests/property/test_owners_account.py.
 """
 
 import math
-import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
 from tests.rig.commands import python
 from tests.rig.submissions import MODEL, pair_of
-from tests.rig.tasks import logistic, task_with
+from tests.rig.tasks import task_with
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
-from precad.client import DataOwner
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
@@ -32,23 +29,20 @@ ROUNDS = TASK.training.rounds
 X = np.arange(8, dtype=np.int64)
 PAIR = pair_of(TASK, ME, 3)
 
-# --- the update and the pair -------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_a_pair_is_for_its_attempt_and_an_update_for_its_version(kind: str, tmp_path: Path) -> None:
     pending = Pending(TASK, ME, None if kind == "memory" else tmp_path / "pending.bin")
     assert (pending.version, pending.attempt, pending.of_attempt(3)) == (None, None, None)
     pending.keep(2, X, PAIR, 0)
-    assert (pending.version, pending.attempt) == (2, 3)
+    assert (pending.version, pending.attempt, pending.model(2)) == (2, 3, MODEL)
     found, update = pending.of_attempt(3), pending.update(2)
     assert found is not None
     assert update is not None
     assert (found.pair, found.re_releases, found.model) == (PAIR, 0, MODEL)
-    assert (update.tolist(), pending.model(2)) == (X.tolist(), MODEL)
-    assert pending.of_attempt(2) is pending.of_attempt(4) is None
-    assert pending.update(1) is pending.update(3) is None
-    assert pending.model(1) is None
+    assert update.tolist() == X.tolist()
+    others = pending.of_attempt(2), pending.of_attempt(4), *map(pending.update, (1, 3))
+    assert {*others, pending.model(1)} == {None}
     pending.keep(3, None, pair_of(TASK, ME, 4), None)
     assert pending.update(3) is pending.update(2) is None
     assert pending.of_attempt(4) is not None
@@ -90,17 +84,12 @@ def test_a_full_disk_is_said_with_the_file_and_what_to_do(tmp_path: Path) -> Non
         account(path=tmp_path / "absent" / "own.log").charge(0)
 
 
-# --- the account -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "participations.log"
 
 
-def account(
-    limit: float | None = None, path: Path | None = None, task: Task = TASK, **more: Any
-) -> OwnAccount:
+def account(limit: Any = None, path: Any = None, task: Task = TASK, **more: Any) -> OwnAccount:
     return OwnAccount(task, task.privacy.record_rate, limit, path, **more)
 
 
@@ -137,8 +126,8 @@ def test_a_version_is_charged_once_by_the_most_of_its_releases(log: Path) -> Non
     for number, releases in ((0, 0), (1, 2), (1, 1), (1, 0), (0, 1)):
         own.charge(number, releases)
     for each in (own, account(path=log)):
-        assert each.epsilon() == pytest.approx(cost(1, 2))
         assert each.participations == 2
+        assert each.epsilon() == pytest.approx(cost(1, 2))
         assert [each.charged(1, m) for m in range(4)] == [True, True, True, False]
         assert [each.charged(n) for n in range(3)] == [True, True, False]
     lines = log.read_text().count("\n")
@@ -151,9 +140,7 @@ def test_a_version_is_charged_once_by_the_most_of_its_releases(log: Path) -> Non
     for name in (ME, OTHER):
         account(path=log, client=name).charge(0)
     assert account(path=log, client=ME).epsilon() == pytest.approx(cost(0, 0))
-
-
-def test_what_another_process_has_charged_since_is_charged(log: Path) -> None:
+    # What another process has charged since is charged.
     one, two = account(path=log), account(path=log)
     one.charge(3)
     assert (two.charged(3), two.charged(4)) == (True, False)
@@ -321,10 +308,8 @@ def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(log:
     assert log.read_text().count("raised-") == 1
     with pytest.raises(Misconfiguration, match="never lower it"):
         account(0.999 * TIGHT, log, raise_limit=True)
-
-
-def test_a_raised_limit_over_tasks_holds_for_all_that_was_charged_before(log: Path) -> None:
-    """At the order that the account opened with, though another would admit more by now."""
+    # Over tasks, at the order that the account opened with, though another would admit more by now.
+    log.unlink()
     early = filled(account(1.5, log))
     higher = account(4.0, log, raise_limit=True)
     assert not higher.whole_task()
@@ -342,37 +327,6 @@ def test_a_limit_below_what_was_spent_before_is_refused(log: Path) -> None:
     own = account(4.0, log)
     own.charge(20)
     assert own.epsilon() == pytest.approx(cost(*[0] * 21))
-
-
-def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
-    tmp_path: Path, make_task: TaskMaker
-) -> None:
-    def owner(number: int, account: Path | None) -> DataOwner:
-        identity: Any = object()  # no server is called
-        return DataOwner(
-            "ward-1",
-            task=make_task(8, {**logistic(3), "name": f"task-{number}"}),
-            data=(np.zeros((5, 3), np.float32), np.zeros(5, np.int64)),
-            server_a="a:1",
-            server_b="b:1",
-            identity=identity,
-            epsilon_limit=1.5,
-            state=tmp_path / f"state-{number}",
-            account=account,
-        )
-
-    shared = tmp_path / "account"
-    one, two, alone = owner(1, shared), owner(2, shared), owner(3, None)
-    assert filled(one.budget) > 1
-    assert not two.budget.allows(0)
-    assert [p.name for p in shared.iterdir()] == ["participations.log"]
-    assert stat.S_IMODE(shared.stat().st_mode) == 0o700
-    alone.budget.charge(0)
-    own = [(tmp_path / f"state-{n}" / "participations.log").exists() for n in (1, 3)]
-    assert own == [False, True]
-
-
-# --- the folder --------------------------------------------------------------------------------
 
 
 def test_two_processes_do_not_take_part_from_one_folder(tmp_path: Path) -> None:

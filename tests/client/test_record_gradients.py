@@ -1,24 +1,36 @@
-"""Per-record gradients: the same bits in any batch, and models that are refused.
+"""Poisson samples of records; gradients one by one: the same bits in any batch, and autograd's, or
+a refusal.
 
-That they are autograd's: test_models_that_train.py, with most models that can't be protected.
+Thirty models and fifteen losses as people bring them; docs/own-model.md has what came out here.
 """
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.rig.model_corpus import TRAINED, Own
+from tests.rig import model_corpus as corpus
+from tests.rig.model_corpus import CLASSES, TRAINED, outcome, row_on_the_page
+from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from precad.client.gradients.local_update import poisson_sample
 from precad.client.gradients.record_gradients import MOST_RECORDS, RecordGradients, chunk_records
-from precad.client.gradients.torch_models import model_section
+from precad.client.gradients.rehearsal import rehearse, try_model
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
-from precad.common.task_schema import ModelSection, Parameter
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream
+from precad.common.roster import most_records
+from precad.simulation import simulate
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop|.*oneDNN")
 
 RECORDS = 23
 GENERATOR = torch.Generator().manual_seed(5)
@@ -28,7 +40,7 @@ STEPS = X.squeeze(1)
 TOKENS = torch.randint(0, 11, (RECORDS, 7), generator=GENERATOR)
 
 
-def linear() -> nn.Module:
+def linear() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.Tanh(), nn.Linear(7, 3))
 
 
@@ -47,20 +59,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
 }
 
 
-def parameters_of(model: nn.Module) -> tuple[Parameter, ...]:
-    return ModelSection.model_validate(model_section(model, "custom")).parameters
-
-
-def rows(
-    model: nn.Module, x: torch.Tensor, indices: Any, chunk: int | None = None
-) -> NDArray[np.float64]:
-    gradients = RecordGradients(model, cross_entropy, parameters_of(model), chunk)
+def rows(model: nn.Module, x: Any, indices: Any, chunk: int | None = None) -> NDArray[np.float64]:
+    gradients = RecordGradients(model, cross_entropy, task_of(model).model.parameters, chunk)
     theta = np.random.default_rng(3).normal(0, 0.3, sum(p.numel() for p in model.parameters()))
     chunks = list(gradients.chunks(as_records((x, Y[: len(x)])), np.array(indices), theta))
     return np.concatenate(chunks)[: len(indices)]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(name: str) -> None:
     make, x = MODELS[name]
@@ -72,13 +77,10 @@ def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(name: st
         assert (rows(model, x, some, chunk=8) == everything[some]).all()
 
 
-def test_dense_gradients_have_the_same_bits_in_any_chunk_size() -> None:
+def test_dense_gradients_have_the_same_bits_in_any_chunk_and_chunks_fit_the_budget() -> None:
     alone = rows(linear(), X, range(RECORDS), chunk=1)
     for chunk in (2, 5, 16, RECORDS, None):
         assert (rows(linear(), X, range(RECORDS), chunk) == alone).all()
-
-
-def test_chunks_fit_the_budget_and_hold_at_least_one_record() -> None:
     sizes = [chunk_records(dimension) for dimension in (650, 2**13, 2**15, 10**6, 10**9)]
     *some, large, one = sizes
     assert (some, one) == ([MOST_RECORDS, 128, 64], 1)
@@ -86,35 +88,164 @@ def test_chunks_fit_the_budget_and_hold_at_least_one_record() -> None:
     assert large * 10**6 * 64 <= 256 * 2**20
 
 
-def counting(m: Any, x: torch.Tensor) -> torch.Tensor:
-    """Keeps a running statistic without being a known layer."""
-    m.seen += 1
-    found: torch.Tensor = m.head(x.flatten(1))
-    return found
+def test_other_models_than_the_tasks_are_refused_before_training() -> None:
+    """By the first difference."""
+    larger = nn.Sequential(*linear(), nn.Linear(3, 3))
+    for model, said in (
+        (larger[:2], "parameter 2.*absent.*3.weight"),
+        (larger, "parameter 4.*the task has none"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), r"parameter 0.*1\.weight\[3, 36\].*7, 36"),
+    ):
+        with pytest.raises(Misconfiguration, match=said):
+            RecordGradients(model, cross_entropy, task_of(linear()).model.parameters)
+    with pytest.raises(Misconfiguration, match="no parameters"):
+        RecordGradients(nn.Flatten(), cross_entropy, ())
 
+    def counting(m: Any, x: torch.Tensor) -> torch.Tensor:
+        """Keeps a running statistic without being a known layer: running it finds that out."""
+        m.seen += 1
+        found: torch.Tensor = m.head(x.flatten(1))
+        return found
 
-def test_a_model_that_is_found_out_by_running_it_is_refused() -> None:
     with pytest.raises(Misconfiguration, match=r"buffer seen.*GroupNorm"):
-        rows(Own(counting, 36, seen=torch.zeros(())), X, range(4))
+        rows(corpus.Own(counting, 36, seen=torch.zeros(())), X, range(4))
 
 
-LARGER = nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.Tanh(), nn.Linear(7, 3), nn.Linear(3, 3))
-OTHER = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+@pytest.fixture(autouse=True)
+def distributions_check() -> Iterator[None]:
+    """torch.compile's own module turns it off for the whole process."""
+    yield
+    torch.distributions.Distribution.set_default_validate_args(value=True)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
+    make, x = TRAINED[name]
+    torch.manual_seed(2)
+    model = make()
+    with torch.no_grad():
+        outputs = model(torch.from_numpy(x))
+    # Labels, a pixel each where there are pixels.
+    y = np.resize(corpus.Y, (corpus.N, *outputs.shape[2:])) if outputs.ndim > 2 else corpus.Y
+    assert outcome(model, cross_entropy, x, y) == row_on_the_page(name) == "trains"
+    assert try_model(model, task_of(model, "uniform"), x.shape[1:]) is not None
+
+
+@pytest.mark.parametrize("name", corpus.REFUSED)
+def test_what_cannot_train_is_named_before_there_are_records(name: str) -> None:
+    make, x = corpus.REFUSED[name]
+    torch.manual_seed(2)
+    model = make()
+    said = outcome(model, cross_entropy, x, corpus.Y)
+    assert said == row_on_the_page(name)
+    assert not re.search("mend this record|don't go together|record [0-9]", said)
+    with pytest.raises(Misconfiguration):
+        try_model(model, task_of(model, "uniform"), x.shape[1:])
+
+
+@pytest.mark.parametrize("name", ["the old weight_norm", "torch.compile", "pruning"])
+def test_a_simulation_names_what_cannot_be_copied(name: str) -> None:
+    """It was the device that couldn't be used."""
+    model = corpus.REFUSED[name][0]()
+    with pytest.raises(Misconfiguration, match=re.escape(row_on_the_page(name))):
+        simulate(task_of(model, "uniform"), (corpus.X, corpus.Y), model, clients=2, rounds=1)
+
+
+@pytest.mark.parametrize("name", corpus.LOSSES)
+def test_a_loss_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
+    loss, columns, y = corpus.LOSSES[name]
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, columns))
+    assert outcome(model, loss, corpus.X, y) == row_on_the_page(name) == "trains"
+
+
+@pytest.mark.parametrize("name", corpus.REFUSED_LOSSES)
+def test_a_loss_that_cannot_be_one_of_records_is_named(name: str) -> None:
+    loss, columns, y = corpus.REFUSED_LOSSES[name]
+    said = outcome(nn.Linear(6, columns), loss, corpus.X, y)
+    assert (said, "mend this record" in said) == (row_on_the_page(f"{name} (loss)"), False)
+
+
+def test_no_record_is_blamed_for_a_start_at_which_no_loss_is_finite() -> None:
+    model = corpus.Own(lambda m, x: m.head(x) / m.by, by=nn.Parameter(torch.tensor(1.0)))
+    records, task = as_records((corpus.X, corpus.Y)), task_of(model, "uniform")
+    with pytest.raises(Misconfiguration, match=r"starts at 0.*start from a file of weights"):
+        rehearse(model, cross_entropy, records, task)
+
+
+def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
+    for name in ("logistic regression", "LSTM", "embedding", "transformer's encoder"):
+        model = TRAINED[name][0]()
+        if name == "embedding":
+            model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(32, CLASSES))
+        assert try_model(model, task_of(model, "uniform")) is not None, name
+    strange = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3 * 7 * 9, 2))
+    assert try_model(strange, task_of(strange, "uniform")) is None
+    with pytest.raises(Misconfiguration, match=r"takes no record of shape \[2, 8, 8\]"):
+        try_model(strange, task_of(strange, "uniform"), corpus.P.shape[1:])
+
+
+def stream(context: int = 0) -> Keystream:
+    return Keystream(Secret(bytes(32)), "test-sample", context)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.5, 0.97])
+def test_every_record_is_drawn_at_the_rate_and_independently(rate: float) -> None:
+    count, draws = 400, 500
+    hits = np.zeros((draws, count))
+    for draw in range(draws):
+        hits[draw, poisson_sample(count, rate, stream(draw))] = 1
+    # Sample sizes are binomial: mean and variance within 5 standard errors.
+    sizes = hits.sum(axis=1)
+    variance = count * rate * (1 - rate)
+    assert abs(sizes.mean() - count * rate) < 5 * math.sqrt(variance / draws)
+    assert abs(sizes.var() / variance - 1) < 5 * math.sqrt(2.2 / draws)
+    # No record is favoured: chi-square with `count` degrees of freedom, 5 standard deviations.
+    chi = (((hits.sum(axis=0) - draws * rate) ** 2) / (draws * rate * (1 - rate))).sum()
+    assert abs(chi - count) < 5 * math.sqrt(2 * count + count / (draws * rate * (1 - rate)))
+
+
+def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
+    assert poisson_sample(1000, 1.0, stream()).tolist() == list(range(1000))
+    assert poisson_sample(1000, 5e-324, stream()).size == 0
+    words = stream().words(1000).view(np.uint64)
+    for position in (0, 123, 999):
+        # Rates are float64: the nearest ones around this record's word.
+        word = int(words[position])
+        rate = math.nextafter(word / 2**64, 1.0)
+        assert position in poisson_sample(1000, rate, stream())
+        below = math.nextafter(word / 2**64, 0.0)
+        assert position not in poisson_sample(1000, below, stream())
+    for outside in (0.0, -0.1, 1.0000001, math.nan):
+        for refuse in (lambda r: poisson_sample(10, r, stream()), lambda r: most_records(10, r)):
+            with pytest.raises(Misconfiguration, match="record_rate"):
+                refuse(outside)
+
+
+def test_indices_go_on_over_blocks_of_words() -> None:
+    count = (1 << 16) + 1000
+    words = stream().words(count).view(np.uint64)
+    expected = np.flatnonzero(words < np.uint64(2**62))
+    drawn = poisson_sample(count, 0.25, stream())
+    assert drawn.dtype == np.int64
+    assert drawn.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
-    ("model", "parameters", "message"),
+    ("count", "rate"),
     [
-        (nn.Flatten(), (), "no parameters"),
-        # Other models than the task's, by the first difference.
-        (LARGER[:2], parameters_of(linear()), "parameter 2.*absent.*3.weight"),
-        (LARGER, parameters_of(linear()), "parameter 4.*the task has none"),
-        (OTHER, parameters_of(linear()), r"parameter 0.*1\.weight\[3, 36\].*7, 36"),
+        *((1, 0.5), (40, 0.5), (41, 0.5), (100, 0.01), (143, 0.2), (500, 0.97)),
+        *((6000, 0.05), (10**6, 0.001), (10**5, 1e-7)),
     ],
-    ids=["no parameters", "too few", "too many", "another shape"],
 )
-def test_models_that_cannot_be_trained_are_refused_before_training(
-    model: nn.Module, parameters: tuple[Parameter, ...], message: str
-) -> None:
-    with pytest.raises(Misconfiguration, match=message):
-        RecordGradients(model, cross_entropy, parameters)
+def test_the_padded_size_is_the_least_below_2_to_the_minus_40(count: int, rate: float) -> None:
+    most = most_records(count, rate)
+    with mpmath.workdps(60):
+        p = mpmath.mpf(rate)
+        # Those beyond 400 more have no part in 60 digits.
+        mass, *beyond = (
+            mpmath.binomial(count, k) * p**k * (1 - p) ** (count - k)
+            for k in range(most, min(count, most + 400) + 1)
+        )
+        tail = mpmath.fsum(beyond)
+        assert tail < mpmath.mpf(2) ** -40
+        assert most == 0 or tail + mass >= mpmath.mpf(2) ** -40

@@ -3,6 +3,7 @@
 import json
 import math
 from typing import Any, get_args
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,13 +20,13 @@ from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import MOST_COPIES, Augmentation, Objective
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
-from precad.client.gradients.torch_models import load_vector, model_section
+from precad.client.gradients.torch_models import load_vector
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
 from precad.common.ring import clip_record_adaptively
 from precad.common.task import Task, with_objective
-from precad.common.task_schema import ModelSection, ObjectiveSection
+from precad.common.task_schema import ObjectiveSection
 
 NAMES = get_args(ObjectiveSection.model_fields["name"].annotation)
 KEY = Secret(bytes(range(32)))
@@ -47,18 +48,18 @@ def theta_of(model: nn.Module) -> NDArray[np.float64]:
     return np.random.default_rng(2).normal(0, 0.7, sum(p.numel() for p in model.parameters()))
 
 
-def loss_of(
-    objective: Objective, model: nn.Module, x: torch.Tensor, y: torch.Tensor, noise: torch.Tensor
-) -> torch.Tensor:
+def loss_of(objective: Objective, model: Any, x: Any, y: Any, noise: torch.Tensor) -> torch.Tensor:
     """L' of one record; Algorithm 2, line 5."""
     return objective.of_outputs(model(objective.copies(model, x, y, noise).detach()), y)
 
 
-def rows(
-    section: ObjectiveSection, indices: NDArray[np.int64], model: nn.Module
-) -> NDArray[np.float64]:
-    parameters = ModelSection.model_validate(model_section(model, "custom")).parameters
-    gradients = RecordGradients(model, functional.cross_entropy, parameters, 5, section)
+def section(name: str, **how: Any) -> ObjectiveSection:
+    return ObjectiveSection.model_validate({"name": name} | how)
+
+
+def rows(of: ObjectiveSection, indices: Any, model: nn.Module) -> NDArray[np.float64]:
+    parameters = task_of(model).model.parameters
+    gradients = RecordGradients(model, functional.cross_entropy, parameters, 5, of)
     found = gradients.chunks(as_records(data()), indices, theta_of(model), randomness=KEY)
     return np.concatenate(list(found))[: len(indices)]
 
@@ -66,24 +67,18 @@ def rows(
 def update(task: Task, records: Any, indices: Any, **how: Any) -> NDArray[np.int64]:
     """Of a net, for the records of these indices."""
     model, some = net(), np.array(indices, np.int64)
-    return local_update(
-        model, functional.cross_entropy, records, some, theta_of(model), task, **how
-    )
+    theta, loss = theta_of(model), functional.cross_entropy
+    return local_update(model, loss, records, some, theta, task, **how)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("copies", [1, 2, MANY])
 @pytest.mark.parametrize("original", [True, False])
-def test_one_call_gives_every_records_gradient_of_the_objective(
-    name: str, copies: int, *, original: bool
-) -> None:
-    model = net()
-    section = ObjectiveSection.model_validate(
-        {"name": name, "copies": copies, "original": original, "noise": 0.4}
-    )
-    found = rows(section, np.arange(RECORDS), model)
+def test_one_call_gives_every_records_gradient(name: str, copies: int, *, original: bool) -> None:
+    model, of = net(), section(name, copies=copies, original=original, noise=0.4)
+    found = rows(of, np.arange(RECORDS), model)
     load_vector(model, theta_of(model))
-    objective = Objective(section)
+    objective = Objective(of)
     x, y = data()
     for record in (0, 7, RECORDS - 1):
         noise = Augmentation(KEY, objective.noisy, (FEATURES,)).of(np.array([record]), 1)[0]
@@ -99,17 +94,16 @@ def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(name: str, co
     """What the guarantee needs: a record replaced by one with zero gradient moves no other."""
     first = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2)
     model = nn.Sequential(*first, nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4))
-    section = ObjectiveSection.model_validate({"name": name, "copies": copies})
-    one = rows(section, np.array([0, 3, 2, 5, 6, 7, 8]), model)
-    other = rows(section, np.array([9, 3, 12, 10, 11, 7, 1]), model)
+    of = section(name, copies=copies)
+    one = rows(of, np.array([0, 3, 2, 5, 6, 7, 8]), model)
+    other = rows(of, np.array([9, 3, 12, 10, 11, 7, 1]), model)
     assert (one[[1, 5]] == other[[1, 5]]).all()
 
 
 @pytest.mark.parametrize("clipping", ["flat", "psac"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) -> None:
-    section = ObjectiveSection.model_validate({"name": name, "clipping": clipping})
-    task = with_objective(task_of(net(), "uniform"), section)
+    task = with_objective(task_of(net(), "uniform"), section(name, clipping=clipping))
     # A loud record: what it adds must be bounded, not small by luck.
     x, y = data()
     x[4] *= 1000
@@ -121,20 +115,12 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) 
         assert 0 < int((moved**2).sum()) <= 2 ** (2 * task.fractional_bits)
 
 
-def test_epsilon_is_the_same_for_every_objective() -> None:
+def test_an_objective_is_in_the_digest_and_costs_nothing() -> None:
     task = task_of(net(), "uniform")
-    found = [
-        planned_guarantees(
-            with_objective(task, ObjectiveSection.model_validate({"name": name} | how))
-        )
-        for name in NAMES
-        for how in ({}, {"copies": 64, "clipping": "psac", "noise": 3.0, "original": False})
-    ]
-    assert all(each == planned_guarantees(task) for each in found)
-
-
-def test_the_objective_is_in_the_digest_and_a_task_without_one_is_as_before() -> None:
-    task = task_of(net(), "uniform")
+    for name in NAMES:
+        for how in ({}, {"copies": 64, "clipping": "psac", "noise": 3.0, "original": False}):
+            asked = with_objective(task, section(name, **how))
+            assert planned_guarantees(asked) == planned_guarantees(task)
     assert b"objective" not in task.canonical
     others = [with_objective(task, name) for name in NAMES]
     assert len({each.digest for each in (task, *others)}) == len(NAMES) + 1
@@ -143,21 +129,14 @@ def test_the_objective_is_in_the_digest_and_a_task_without_one_is_as_before() ->
         with_objective(task, "dp-nothing")
 
 
-@pytest.mark.parametrize(("drawn", "most"), [(0, 12), (1, 12), (9, 12), (12, 12)])
-def test_work_is_that_of_the_padded_sample(
-    drawn: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[int, ...]] = []
-    real = RecordGradients._of
-
-    def counted(self: Any, named: Any, axis: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        calls.append(tuple(tensors[2].shape))
-        return real(self, named, axis, *tensors)
-
-    monkeypatch.setattr(RecordGradients, "_of", counted)
-    task = with_objective(task_of(net(), "uniform"), "dp-gaussian")
-    update(task, data(), range(drawn), chunk=5, most=most)
-    assert calls == [(5, 2, FEATURES)] * 3
+def test_work_is_the_padded_samples() -> None:
+    task, real = with_objective(task_of(net(), "uniform"), "dp-gaussian"), RecordGradients._of
+    for drawn in (0, 1, 9, 12):
+        with patch.object(RecordGradients, "_of", autospec=True, side_effect=real) as counted:
+            update(task, data(), range(drawn), chunk=5, most=12)
+        # Of named parameters, an axis, inputs, targets and noise.
+        noises = [call.args[5].shape for call in counted.call_args_list]
+        assert noises == [(5, 2, FEATURES)] * 3
 
 
 def test_a_records_noise_is_its_own_and_normal() -> None:
@@ -179,7 +158,7 @@ def test_a_records_noise_is_its_own_and_normal() -> None:
 def test_the_gaussian_objective_is_the_mean_of_the_copies_losses() -> None:
     model, (x, y) = net(), data()
     noise = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(1))
-    objective = Objective(ObjectiveSection(name="dp-gaussian", noise=0.5))
+    objective = Objective(section("dp-gaussian", noise=0.5))
     found = loss_of(objective, model, x[0], y[0], noise)
     copies = torch.stack([x[0], x[0] + 0.5 * noise[0], x[0] + 0.5 * noise[1]])
     expected = functional.cross_entropy(model(copies), y[0].expand(3))
@@ -188,9 +167,9 @@ def test_the_gaussian_objective_is_the_mean_of_the_copies_losses() -> None:
 
 def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
     model, (x, y) = net().requires_grad_(requires_grad=False), data()
-    section = ObjectiveSection(name="dp-smoothadv", noise=0.1, attack_radius=0.7, attack_steps=6)
+    attack = section("dp-smoothadv", noise=0.1, attack_radius=0.7, attack_steps=6)
     noise = torch.randn(16, FEATURES, generator=torch.Generator().manual_seed(1))
-    copies = Objective(section).copies(model, x[0], y[0], noise)
+    copies = Objective(attack).copies(model, x[0], y[0], noise)
     moved = copies[1:] - 0.1 * noise - x[0]
     assert torch.equal(copies[0], x[0])
     assert 0.5 < float(moved.norm(dim=1).max()) <= 0.7 * (1 + 1e-5)
@@ -201,22 +180,18 @@ def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
     assert cost(copies[1:]) > cost(x[0] + 0.1 * noise)
 
 
-def test_regularisers_are_zero_where_copies_agree_and_positive_where_they_do_not() -> None:
+def test_regularisers_are_zero_where_copies_agree_and_the_hinge_of_wrong_predictions() -> None:
     logits = torch.tensor([[2.0, -1.0, 0.5]])
     assert float(objectives.divergence(logits, logits.expand(3, 3)).abs().max()) < 1e-6
     other = torch.tensor([[0.0, 1.0, 0.5]])
     p, q = torch.softmax(logits, dim=1), torch.softmax(other, dim=1)
     torch.testing.assert_close(objectives.divergence(logits, other), (p * (p / q).log()).sum(dim=1))
-
-
-@pytest.mark.parametrize(("top", "applies"), [(0.7, True), (0.2, False)])
-def test_the_hinge_is_of_right_predictions_only(top: float, *, applies: bool) -> None:
-    probabilities = torch.tensor([top, 0.9 - top, 0.1], requires_grad=True)
-    hinge = objectives.macer_hinge(probabilities, torch.tensor(0), 8.0)
-    assert bool(hinge > 0) is applies
-    (slope,) = torch.autograd.grad(hinge, probabilities)
-    assert bool(slope.any()) is applies
-    assert torch.isfinite(slope).all()
+    for top, right in ((0.7, True), (0.2, False)):
+        probabilities = torch.tensor([top, 0.9 - top, 0.1], requires_grad=True)
+        hinge = objectives.macer_hinge(probabilities, torch.tensor(0), 8.0)
+        (slope,) = torch.autograd.grad(hinge, probabilities)
+        assert (bool(hinge > 0), bool(slope.any())) == (right, right)
+        assert torch.isfinite(slope).all()
 
 
 def test_psac_keeps_every_norm_below_the_clip_and_raises_middling_ones() -> None:
@@ -244,18 +219,13 @@ def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
     assert (whole == update(task, (x, y), others, **how)).all()
 
 
-@pytest.mark.parametrize(
-    ("inputs", "targets", "name", "said"),
-    [
-        (torch.ones(3, FEATURES, dtype=torch.int64), torch.zeros(3).long(), "dp-gaussian", "noise"),
-        (torch.ones(3, FEATURES), torch.zeros(3, CLASSES), "dp-macer", "classes"),
-    ],
-)
-def test_records_that_an_objective_cannot_be_of_are_refused_before_training(
-    inputs: torch.Tensor, targets: torch.Tensor, name: str, said: str
-) -> None:
+def test_records_no_objective_can_be_of_are_refused_before_training() -> None:
     model = Own(lambda m, x: m.whole(x.float()), whole=nn.Linear(FEATURES, CLASSES))
-    task = with_objective(task_of(model, "uniform"), name)
-    loss = functional.mse_loss if targets.is_floating_point() else functional.cross_entropy
-    with pytest.raises(Misconfiguration, match=said):
-        rehearse(model, loss, as_records((inputs, targets)), task)
+    ones, labels = torch.ones(3, FEATURES), torch.zeros(3, dtype=torch.int64)
+    for records, loss, name, said in (
+        ((ones.long(), labels), functional.cross_entropy, "dp-gaussian", "noise"),
+        ((ones, torch.zeros(3, CLASSES)), functional.mse_loss, "dp-macer", "classes"),
+    ):
+        task = with_objective(task_of(model, "uniform"), name)
+        with pytest.raises(Misconfiguration, match=said):
+            rehearse(model, loss, as_records(records), task)

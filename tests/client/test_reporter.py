@@ -6,115 +6,91 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
 from tests.rig.scripted_servers import Open, Over, Owner, Script
-from tests.rig.tasks import task_with
+from tests.rig.tasks import model_at, task_with
 from tests.rig.terminal import Terminal
+from tests.rig.waiting import until
 
 from precad.accounting.events import poisson_gaussian
 from precad.client import reporter as shown_by
 from precad.client.participation import Evaluation, Participation, RoundInfo, VersionOver
 from precad.client.participation import TrainedModel as Model
-from precad.client.reporter import HISTORY_FILE, OwnerProgress, Reporter, display_for
-from precad.common.model import model_digest
+from precad.client.reporter import HISTORY_FILE, Reporter, display_for
 from precad.common.task import Task
 
 D = 8
 WORK_S = 7.0
 TASK = task_with({"deadlines.work": WORK_S}, D)
 ROUNDS = (Open(0, 0), Over(0, 0), Open(1, 1, selected=False), Over(1, 1, counted=False))
-Between = Callable[[], object]
 
 
 def model_of(version: int) -> Model:
-    theta = np.full(D, float(version))
-    return Model(
-        TASK, version, theta, model_digest(TASK.digest, version, TASK.model.parameters, theta)
-    )
+    return model_at(TASK, np.full(D, float(version)), version)
 
 
 def ended(version: int, spent: Any = None) -> VersionOver:
-    privacy = TASK.privacy
-    step = poisson_gaussian(rate=privacy.record_rate, noise_multiplier=privacy.noise_multiplier)
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     spent = spent or Counter({step: version + 1})
     return VersionOver(version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent)
 
 
-def play(
-    folder: Path, task: Task = TASK, **listening: Any
-) -> tuple[Owner, Participation, Reporter]:
+def told_of(versions: Iterable[int], spent: Any = None, **listening: Any) -> Reporter:
+    """That these versions are over."""
+    with Reporter(TASK, **listening) as reporter:
+        for version in versions:
+            reporter.over(ended(version, spent))
+    return reporter
+
+
+def play(folder: Path, task: Task = TASK, **given: Any) -> tuple[Owner, Participation, Reporter]:
     """A whole training against scripted servers."""
     folder.mkdir()
     owner = Owner(Script(task, list(ROUNDS)), folder)
-    reporter = Reporter(task, folder=folder, **listening)
+    reporter = Reporter(task, folder=folder, **given)
     owner.observer = reporter
     with reporter:
         result = owner.run()
     return owner, result, reporter
 
 
-# --- what is told ------------------------------------------------------------------------------
-
-
-def test_each_round_is_told_in_order_with_its_cost_and_in_a_private_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     told: list[RoundInfo] = []
     listening: Any = {"on_round": told.append, "validate": lambda *_: Evaluation(5, 0.125, 0.9876)}
     _, result, reporter = play(tmp_path / "own", **listening)
     assert reporter.history == told
-    assert [each.model for each in reporter.history] == [None, None]
     assert [(r.number, r.rounds, r.drawn, r.counted, r.rejected, r.seconds) for r in told] == [
         (1, TASK.training.rounds, True, True, "", WORK_S),
         (2, TASK.training.rounds, False, False, "", 0.0),
     ]
+    assert [each.model for each in reporter.history] == [None, None]
     assert told[0].epsilon == told[1].epsilon == pytest.approx(result.epsilon)
     path = tmp_path / "own" / HISTORY_FILE
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    assert [(row["round"], row["drawn"], row["counted"]) for row in rows] == [
-        ("1", "True", "True"),
-        ("2", "False", "False"),
-    ]
+    kept = [(row["round"], row["drawn"], row["counted"]) for row in rows]
+    assert kept == [("1", "True", "True"), ("2", "False", "False")]
     assert path.stat().st_mode & 0o777 == 0o600
     # A line a round goes to the log, and nothing of the held-out records.
     lines = [r.getMessage() for r in caplog.records if r.name == "precad.rounds"]
-    assert [line.split(";")[0] for line in lines] == [
-        "round 1 of 10: counted",
-        "round 2 of 10: not drawn",
-    ]
-    assert "0.125" not in caplog.text
-    assert "98" not in "".join(lines)
-
-
-def test_of_an_account_over_many_tasks_not_every_round_adds_up_again() -> None:
-    kinds = [poisson_gaussian(rate=0.1, noise_multiplier=2 + kind / 10) for kind in range(17)]
-    with Reporter(TASK) as reporter:
-        for version in range(3):
-            reporter.over(ended(version, Counter(kinds)))
-    assert [info.epsilon is None for info in reporter.history] == [False, True, False]
+    begun = [line.split(";")[0] for line in lines]
+    assert begun == ["round 1 of 10: counted", "round 2 of 10: not drawn"]
+    assert ("0.125" in caplog.text, "98" in "".join(lines)) == (False, False)
 
 
 def test_the_newest_model_is_tried_on_the_held_out_records(tmp_path: Path) -> None:
-    tried: list[int] = []
-
-    def validate(model: Model, between: Between) -> Evaluation:
-        between()
-        tried.append(model.version)
-        return Evaluation(3, float(model.version), None)
-
+    validate = Mock(side_effect=lambda model, _: Evaluation(3, float(model.version), None))
     told: list[RoundInfo] = []
     _, result, reporter = play(tmp_path / "own", validate=validate, on_round=told.append)
     assert result.model is not None
-    assert (tried[-1], result.model.version) == (2, 2)
+    assert validate.call_args.args[0].version == result.model.version == 2
     assert reporter.validation == Evaluation(3, 2.0, None)
     for info in told:
         expected = None if info.model is None else Evaluation(3, info.model.version, None)
@@ -122,78 +98,55 @@ def test_the_newest_model_is_tried_on_the_held_out_records(tmp_path: Path) -> No
 
 
 def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> None:
-    tried: list[int] = []
-    told: list[RoundInfo] = []
-
-    def validate(model: Model, _: Between) -> Evaluation:
-        tried.append(model.version)
-        return Evaluation(1, 0.0, None)
-
+    validate, told = Mock(return_value=Evaluation(1, 0.0, None)), list[RoundInfo]()
     with Reporter(TASK, validate=validate, on_round=told.append) as reporter:
         reporter.hold()
         for version in range(4):
             reporter.saw(model_of(version + 1))
             reporter.over(ended(version))
-    assert tried == [4]
+    assert [call.args[0].version for call in validate.call_args_list] == [4]
     assert [None if r.model is None else r.model.version for r in told] == [None, None, None, 4]
 
 
-# --- what nobody outside sees ------------------------------------------------------------------
-
-
-def raising(error: BaseException) -> Callable[[RoundInfo], None]:
-    def callback(_: RoundInfo) -> None:
-        raise error
-
-    return callback
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("accuracy 0.4321"), SystemExit(3), KeyboardInterrupt()]
-)
 def test_a_callback_that_raises_stops_nothing_and_is_neither_silent_nor_quoted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: BaseException
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
-    _, result, reporter = play(tmp_path / "own", on_round=raising(error))
-    assert (result.ended, result.counted) == ("finished", 1)
-    assert reporter.failures == len(reporter.history) == 2
-    assert reporter.first_failure is error
-    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    said = f"on_round raised {type(error).__name__} after round 1"
-    assert any(said in line for line in warnings)
+    for error in (ValueError("accuracy 0.4321"), SystemExit(3), KeyboardInterrupt()):
+        name = type(error).__name__
+        _, result, reporter = play(tmp_path / name, on_round=Mock(side_effect=error))
+        assert (result.ended, result.counted) == ("finished", 1)
+        assert reporter.failures == len(reporter.history) == 2
+        assert reporter.first_failure is error
+        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert any(f"on_round raised {name} after round 1" in line for line in warnings)
     assert "0.4321" not in caplog.text
 
 
 @pytest.mark.parametrize("cover", [False, True], ids=["as drawn", "covered"])
 def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
-    make_task: TaskMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, cover: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, cover: bool
 ) -> None:
     """To the byte and to the instant of the clock; held-out records don't show in the log either.
 
     A server may serve a model at which they raise. Their owner reads it in its private log.
     """
-    task = make_task(D, {"deadlines.work": WORK_S, "privacy.cover_uploads": cover})
-
-    def fails(_model: Model, _between: Between) -> Evaluation:
-        raise MemoryError("record 7")
-
+    task = task_with({"deadlines.work": WORK_S, "privacy.cover_uploads": cover}, D)
     seen, notes, lines = [], list[str](), dict[str, list[str]]()
-    for name, listening in (
-        ("alone", {}),
-        (
-            "watched",
-            {"on_round": raising(ValueError()), "validate": lambda *_: Evaluation(1, 0.5, 0.5)},
-        ),
-        ("failing", {"validate": fails, "note": notes.append}),
-        ("slow", {"on_round": lambda _: threading.Event().wait(0.05)}),
-    ):
+    raising, validating = Mock(side_effect=ValueError), Mock(return_value=Evaluation(1, 0.5, 0.5))
+    failing = Mock(side_effect=MemoryError("record 7"))
+    ways: dict[str, dict[str, Any]] = {
+        "alone": {},
+        "watched": {"on_round": raising, "validate": validating},
+        "failing": {"validate": failing, "note": notes.append},
+        "slow": {"on_round": lambda _: threading.Event().wait(0.05)},
+    }
+    for name, listening in ways.items():
         caplog.clear()
         owner, result, _ = play(tmp_path / name, task, **listening)
         lines[name] = [record.getMessage() for record in caplog.records]
         script = owner.script
-        times = [each.at for each in script.sent]
-        seen.append((script.calls, times, script.clock.slept, result.submitted))
+        at = [each.at for each in script.sent]
+        seen.append((script.calls, at, script.clock.slept, result.submitted))
     assert all(each == seen[0] for each in seen)
     assert WORK_S in seen[0][1]
     assert lines["failing"] == lines["alone"]
@@ -207,7 +160,7 @@ def test_what_is_slow_waits_while_an_upload_is_due() -> None:
     said: list[str] = []
     at_a_chunk, over = threading.Event(), threading.Event()
 
-    def validate(model: Model, between: Between) -> Evaluation:
+    def validate(model: Model, between: Callable[[], object]) -> Evaluation:
         for chunk in range(3):
             at_a_chunk.set()
             over.wait(60)
@@ -229,44 +182,34 @@ def test_what_is_slow_waits_while_an_upload_is_due() -> None:
 
 
 def test_an_interrupted_owner_waits_for_no_callback() -> None:
-    stuck, free = threading.Event(), threading.Event()
-
-    def slow(_: RoundInfo) -> None:
-        stuck.set()
-        free.wait(60)
+    gate = threading.Barrier(2)
 
     def interrupted() -> None:
-        with Reporter(TASK, on_round=slow) as reporter:
+        with Reporter(TASK, on_round=lambda _: gate.wait(60)) as reporter:
             reporter.over(ended(0))
-            assert stuck.wait(60)
+            until(lambda: gate.n_waiting, "the callback")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert not free.is_set()
-    free.set()
+    assert gate.n_waiting == 1
+    gate.abort()
 
 
-def test_an_unwritable_history_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / HISTORY_FILE).mkdir()
-    with Reporter(TASK, folder=tmp_path) as reporter:
-        reporter.over(ended(0))
-    assert [info.number for info in reporter.history] == [1]
-    assert "can't be written" in caplog.text
-
-
-def test_a_round_that_is_told_again_after_a_restart_has_one_line(tmp_path: Path) -> None:
+def test_a_round_told_again_has_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / HISTORY_FILE
     for versions in ((0, 1), (1, 2)):
-        with Reporter(TASK, folder=tmp_path) as reporter:
-            for version in versions:
-                reporter.over(ended(version))
-    lines = (tmp_path / HISTORY_FILE).read_text().splitlines()
+        told_of(versions, folder=tmp_path)
+    lines = path.read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["round", "1", "2", "3"]
-
-
-# --- what a person sees ------------------------------------------------------------------------
+    path.unlink()
+    path.mkdir()
+    assert [info.number for info in told_of([0], folder=tmp_path).history] == [1]
+    assert "can't be written" in caplog.text
+    # Of an account over many tasks not every round adds up again.
+    kinds = [poisson_gaussian(rate=0.1, noise_multiplier=2 + kind / 10) for kind in range(17)]
+    history = told_of(range(3), Counter(kinds)).history
+    assert [info.epsilon is None for info in history] == [False, True, False]
 
 
 NOON = 1000.0
@@ -279,28 +222,14 @@ def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def info(number: int = 12, **changes: Any) -> RoundInfo:
-    usual = RoundInfo(
-        number,
-        400,
-        drawn=True,
-        counted=True,
-        rejected="",
-        epsilon=0.9312,
-        epsilon_limit=4.0,
-        seconds=2.0,
-    )
-    return replace(usual, **changes)
-
-
-def test_nobody_is_shown_anything_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not sys.stderr.isatty()
-    for how in ({}, {"wanted": False}, {"wanted": True}):
-        assert display_for("ward-3", 400, **how) is None
-    assert capsys.readouterr() == ("", "")
+    usual: dict[str, Any] = {"drawn": True, "counted": True, "rejected": "", "epsilon": 0.9312}
+    return RoundInfo(number, 400, **usual | {"epsilon_limit": 4.0, "seconds": 2.0} | changes)
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_a_terminal_shows_the_round_what_it_cost_and_what_is_waited_for() -> None:
+def test_a_terminal_shows_the_round_and_what_is_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out = Terminal()
     display = shown_by.TerminalDisplay("ward-3", 400, out)
     display.start()
@@ -309,52 +238,26 @@ def test_a_terminal_shows_the_round_what_it_cost_and_what_is_waited_for() -> Non
     display.stop()
     for words in ("ward-3: round", "12/400", "counted; ε 0.932 of 4 spent", "server A, 110 s left"):
         assert words in out.getvalue()
-
-
-@pytest.mark.usefixtures("at_noon")
-@pytest.mark.parametrize(
-    ("what", "until", "said"),
-    [
-        ("waiting for server A", NOON - 5, "waiting for server A, 0 s left"),
-        ("x" * 500, None, f"{'x' * 99}…"),
-    ],
-)
-def test_what_is_waited_for_is_said_in_a_line(what: str, until: float | None, said: str) -> None:
-    shown = OwnerProgress("ward-3", 400)
-    shown.doing(what, until)
-    assert shown.activity() == said
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+    for changes, words in (
         ({"counted": False, "rejected": "absent"}, "rejected (absent)"),
         ({"counted": False, "drawn": False}, "not drawn"),
-        ({"counted": False}, "sat out"),
         ({"validation": Evaluation(50, 0.2, 0.912)}, "91.2% right on own held-out records"),
         ({"validation": Evaluation(50, 0.2, None)}, "loss 0.2 on own held-out records"),
         ({"epsilon": None}, "counted"),
-    ],
-)
-def test_a_round_is_told_in_words(changes: dict[str, Any], words: str) -> None:
-    shown = OwnerProgress("ward-3", 400)
-    shown.last = info(**changes)
-    assert words in shown.result()
+    ):
+        display.last = info(**changes)
+        assert words in display.result()
+    # Where nobody looks nobody is shown anything.
+    assert not sys.stderr.isatty()
+    for how in ({}, {"wanted": False}, {"wanted": True}):
+        assert display_for("ward-3", 400, **how) is None
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_a_notebook_gets_one_output_that_changes_and_needs_no_widgets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_notebook_gets_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """IPython isn't needed for it: what is used of it is three names."""
-    given: list[str] = []
-
-    def display(markup: str, *, display_id: bool) -> Any:
-        assert display_id
-        given.append(markup)
-        return SimpleNamespace(update=given.append)
-
-    ipython, drawing = ModuleType("IPython"), ModuleType("IPython.display")
+    display, ipython, drawing = Mock(), ModuleType("IPython"), ModuleType("IPython.display")
     vars(ipython)["get_ipython"] = lambda: SimpleNamespace(kernel=1)
     vars(drawing).update(HTML=str, display=display)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
@@ -366,6 +269,8 @@ def test_a_notebook_gets_one_output_that_changes_and_needs_no_widgets(
     assert "waiting for server A, 60 s left" in found.markup()
     found.round(info(400))
     found.stop()
-    assert '<progress max="400" value="400"' in given[-1]
-    assert "ward-&lt;3&gt;: round 400/400" in given[-1]
-    assert "waiting" not in given[-1]
+    assert display.call_args.kwargs == {"display_id": True}
+    shown = display.return_value.update.call_args.args[0]
+    for words in ('<progress max="400" value="400"', "ward-&lt;3&gt;: round 400/400"):
+        assert words in shown
+    assert "waiting" not in shown

@@ -73,21 +73,18 @@ def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
 
 def epsilon_of(owner: Owner, *re_releases: int) -> Any:
     """Exact ε of a version each, with that many further releases."""
-    privacy = owner.script.task.privacy
-    events = [
-        poisson_gaussian(
-            rate=privacy.record_rate, noise_multiplier=privacy.noise_multiplier / (1 + m) ** 0.5
-        )
-        for m in re_releases
-    ]
-    return pytest.approx(exact_epsilon(Counter(events), privacy.delta))
+    privacy, counted = owner.script.task.privacy, Counter[Any]()
+    for m in re_releases:
+        noise = privacy.noise_multiplier / (1 + m) ** 0.5
+        counted[poisson_gaussian(rate=privacy.record_rate, noise_multiplier=noise)] += 1
+    return pytest.approx(exact_epsilon(counted, privacy.delta))
 
 
-def die_at(one: Owner, step: str, before: Callable[[], object] = lambda: None) -> None:
+def die_at(one: Owner, step: str, before: Any = object, when: Any = object) -> None:
     """The process dies at its next such step, once ``before`` is done."""
 
     def die(name: str) -> None:
-        if name.startswith(step):
+        if name.startswith(step) and when():
             one.script.on_step = lambda _: None
             before()
             raise Killed
@@ -97,15 +94,21 @@ def die_at(one: Owner, step: str, before: Callable[[], object] = lambda: None) -
 
 def lose_after_submit(one: Owner) -> None:
     """The process dies after its next upload, and its update is gone."""
-    die_at(one, "after submit", lambda: kept(one, "pending.bin").unlink())
+    die_at(one, "after submit", kept(one, "pending.bin").unlink)
 
 
-# --- one update a version ----------------------------------------------------------------------
+def signs(one: Owner, kind: type, signer: Role | None = None, **fields: Any) -> None:
+    """This server, or each of them, signs such bodies with other fields."""
+
+    def change(role: Role, body: Any) -> None:
+        if isinstance(body, kind) and signer in (role, None):
+            for name, value in fields.items():
+                setattr(body, name, value)
+
+    one.script.change = change
 
 
-def test_every_attempt_shares_its_versions_update_afresh_at_the_public_time(
-    owner: MakeOwner,
-) -> None:
+def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> None:
     takes = [Open(n, 0, takes_s=takes_s) for n, takes_s in enumerate((0.0, 1.0, 6.9))]
     one = owner(*takes, Over(2, 0), Open(3, 1), Over(3, 1))
     seen: list[tuple[str, bool]] = []
@@ -137,9 +140,7 @@ def test_every_attempt_shares_its_versions_update_afresh_at_the_public_time(
 
 
 @pytest.mark.parametrize("cover", [False, True])
-def test_an_update_that_was_lost_is_not_replaced_or_covered_with_zeros(
-    owner: MakeOwner, caplog: Log, *, cover: bool
-) -> None:
+def test_a_lost_update_is_not_replaced(owner: MakeOwner, caplog: Log, *, cover: bool) -> None:
     """The state that held it is gone, the account says that it was shared."""
     one = owner(Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), task=COVERED if cover else {})
     lose_after_submit(one)
@@ -163,9 +164,7 @@ def charged_before(one: Owner, step: str) -> None:
 
 
 @pytest.mark.parametrize("cover", [False, True])
-def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
-    owner: MakeOwner, tmp_path: Path, *, cover: bool
-) -> None:
+def test_killed_anywhere_it_is_one_update(owner: MakeOwner, tmp_path: Path, *, cover: bool) -> None:
     """Every call, every write: before it and after it. Covered, every attempt gets an upload."""
     plain = (Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0), Open(2, 1), Over(2, 1))
     undrawn = (Open(0, 0, selected=False), Over(0, 0, counted=False))
@@ -198,29 +197,19 @@ def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
     raise AssertionError("the steps don't end")
 
 
-# --- what a version costs ----------------------------------------------------------------------
+@pytest.mark.parametrize("charges", [(0, 2), (2, 0), (2, 2), (1, 2)])
+def test_the_larger_of_both_servers_signatures_counts(owner: MakeOwner, charges: Any) -> None:
+    one = owner(Open(0, 0), Open(1, 0), Open(2, 0, charges=charges), Over(2, 0))
+    assert one.run().epsilon == epsilon_of(one, 2)
 
 
-@pytest.mark.parametrize(
-    ("first", "charges", "releases"),
-    [
-        *((True, charges, 2) for charges in ((0, 2), (2, 0), (2, 2), (1, 2))),
-        # Zeros that were answered with are no release.
-        (False, (1, 1), 0),
-    ],
-)
-def test_the_larger_of_both_servers_signatures_counts(
-    owner: MakeOwner, charges: tuple[int, int], releases: int, *, first: bool
-) -> None:
-    early = (Open(n, 0, selected=first) for n in range(2 if first else 1))
-    one = owner(*early, Open(2, 0, charges=charges), Over(2, 0), task={} if first else COVERED)
-    assert one.run().epsilon == epsilon_of(one, releases)
+def test_zeros_that_were_answered_with_are_no_release(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0, selected=False), Open(2, 0, charges=(1, 1)), Over(2, 0), task=COVERED)
+    assert one.run().epsilon == epsilon_of(one, 0)
 
 
 @pytest.mark.parametrize("m", [1, 99, 10**18])
-def test_no_more_releases_are_counted_than_attempts_were_answered_with_the_update(
-    owner: MakeOwner, m: int, caplog: Log
-) -> None:
+def test_no_more_releases_count_than_were_shared(owner: MakeOwner, m: int, caplog: Log) -> None:
     """A malicious server can't burn an account by what it signs; a restart forgets no answer."""
     script = (Open(0, 0, charges=(m, 0)), Open(1, 1), Open(2, 1, charges=(0, m)), Over(2, 1))
     one = owner(*script, limit=3.0)
@@ -239,17 +228,14 @@ def put_back(one: Owner, versions: int) -> None:
     account.write_text("".join(lines[:before]))
 
 
-@pytest.mark.parametrize("statements", ["kept", "lost too"])
-def test_an_older_account_learns_what_both_servers_signed(
-    owner: MakeOwner, caplog: Log, statements: str
-) -> None:
+@pytest.mark.parametrize("lost", [(), SERVERS], ids=["statements kept", "lost too"])
+def test_an_older_account_catches_up(owner: MakeOwner, caplog: Log, lost: Any) -> None:
     """Put back from a copy, or a copy on a second machine: 10 charges there, 3 here."""
     one = owner(*versions(10), limit=4.0)
     whole = one.run().epsilon
     put_back(one, 3)
-    if statements != "kept":
-        for role in SERVERS:
-            kept(one, f"statement-{role.value}.bin").unlink()
+    for role in lost:
+        kept(one, f"statement-{role.value}.bin").unlink()
     assert one.open_account().participations == 3
     assert one.run().epsilon == pytest.approx(whole)
     assert one.open_account().participations == 10
@@ -270,8 +256,7 @@ def test_what_an_older_account_has_no_room_for_is_a_stop(owner: MakeOwner) -> No
 def test_one_server_alone_writes_nothing_into_the_account(owner: MakeOwner) -> None:
     """It may lie; and where it doesn't the account is old, so nothing is shared meanwhile."""
     one = owner(*versions(1))
-    one.script.charged[B] = [50]
-    one.script.stated = dict.fromkeys(SERVERS, 60)
+    one.script.charged[B], one.script.stated = [50], dict.fromkeys(SERVERS, 60)
     with pytest.raises(PeerUnavailable, match="server-b has signed more charges"):
         one.run()
     assert (one.script.sent, one.open_account().participations) == ([], 0)
@@ -311,19 +296,13 @@ def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
     assert one.open_account().epsilon() == epsilon_of(one, result.submitted - 1)
 
 
-# --- cover_uploads ------------------------------------------------------------------------------
-
-
-def test_an_undrawn_owner_does_what_a_drawn_one_does_but_zeros(
-    owner: MakeOwner, tmp_path: Path
-) -> None:
-    def play(*, selected: bool) -> Owner:
-        events = (Open(n, n // 2, selected=selected, takes_s=1.0) for n in range(4))
-        one = owner(*events, folder=tmp_path / f"drawn-{selected}", task=COVERED)
-        one.run()
-        return one
-
-    drawn, undrawn = play(selected=True), play(selected=False)
+def test_an_undrawn_owner_differs_by_its_zeros_alone(owner: MakeOwner, tmp_path: Path) -> None:
+    drawn, undrawn = (
+        owner(*(Open(n, n // 2, drawn, takes_s=1.0) for n in range(4)), folder=folder, task=COVERED)
+        for drawn, folder in ((True, tmp_path / "drawn"), (False, tmp_path / "undrawn"))
+    )
+    drawn.run()
+    undrawn.run()
     # What leaves the machine: calls with sizes, in order, and when uploads begin.
     assert drawn.script.calls == undrawn.script.calls
     assert [e.at for e in drawn.script.sent] == [e.at for e in undrawn.script.sent]
@@ -345,9 +324,7 @@ def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
 
 
 @pytest.mark.parametrize("wait_s", [None, 18.0, 900.0])
-def test_servers_that_stay_away_are_waited_for_as_long_as_was_said(
-    owner: MakeOwner, wait_s: float | None
-) -> None:
+def test_servers_that_stay_away_are_waited_for(owner: MakeOwner, wait_s: float | None) -> None:
     """Unless it is said, for the task's outage, which is 600 s here."""
     one = owner(*[Paused()] * 1000)
     one.wait_s = wait_s
@@ -356,9 +333,6 @@ def test_servers_that_stay_away_are_waited_for_as_long_as_was_said(
     assert one.script.clock.time - one.script.clock.start == pytest.approx(wait_s or 600.0)
     one.script.events[:] = [Paused(), *versions(1)]
     assert one.run().counted == 1
-
-
-# --- what the servers signed --------------------------------------------------------------------
 
 
 def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
@@ -370,12 +344,8 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
         first, *shown = one.script.shown[role]
         # After each version, where it doesn't say it unasked, and at each connection; the second
         # process hears the newest event again.
-        told = one.script.words and role is A
-        assert first is None
-        assert [read_statement(each).version for each in shown if each] == (
-            [1, 2] if told else [0, 1, 1, 2, 2]
-        )
-        assert None not in shown
+        expected = [1, 2] if one.script.words and role is A else [0, 1, 1, 2, 2]
+        assert (first, [read_statement(each).version for each in shown]) == (None, expected)
 
 
 @at_either
@@ -404,9 +374,7 @@ def test_a_server_that_forgets_charges_it_signed_is_refused(
     [{"charged": [1]}, {"charged": [0, 1]}, {"attempt": 5}, {"version": 0}],
     ids=["a charge", "a release", "an attempt", "a version"],
 )
-def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
-    owner: MakeOwner, forgotten: dict[str, Any]
-) -> None:
+def test_an_unasked_statement_that_says_less_is_answered(owner: MakeOwner, forgotten: Any) -> None:
     one = owner(Open(5, 5), Over(5, 5), Open(6, 6), Over(6, 6))
     script = one.script
     script.charged = {each: [1, 1] for each in SERVERS}
@@ -422,8 +390,6 @@ def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
     script.change = unasked
     one.run()
     shown, opening = script.shown[A][-1], script.openings_shown[A][-1]
-    assert shown is not None
-    assert opening is not None
     assert (read_statement(shown).version, read_opening(opening).attempt) == (6, 6)
     assert len(script.shown[A]) == (2 if script.words else 3)
 
@@ -443,9 +409,7 @@ def test_a_version_that_a_server_stated_as_over_is_sat_out(owner: MakeOwner, cap
 
 @at_either
 @pytest.mark.parametrize("restarted", [True, False])
-def test_a_model_that_a_server_signed_and_lost_comes_back_from_who_helped_to_make_it(
-    owner: MakeOwner, role: Role, *, restarted: bool
-) -> None:
+def test_a_lost_model_comes_back(owner: MakeOwner, role: Role, *, restarted: bool) -> None:
     one = owner(Open(0, 0), Over(0, 0), Paused(), Open(1, 1), Over(1, 1))
     script = one.script
 
@@ -467,21 +431,16 @@ def test_a_model_that_a_server_signed_and_lost_comes_back_from_who_helped_to_mak
 def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
 
-    def meddle(name: str) -> None:
-        if name == "after saw" and one.script.stated[B]:
-            one.script.on_step = lambda _: None
-            kept(one, "model-1.bin").write_bytes(bytes(8 * D))
-            raise Killed
+    def meddle() -> None:
+        kept(one, "model-1.bin").write_bytes(bytes(8 * D))
 
-    one.script.on_step = meddle
+    die_at(one, "after saw", meddle, when=lambda: one.script.stated[B])
     one.run_until_done()
     assert [view.theta[0] for view in one.computed] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("restarted", [True, False])
-def test_a_version_whose_model_changed_is_sat_out_after_a_restart_too(
-    owner: MakeOwner, caplog: Log, *, restarted: bool
-) -> None:
+def test_a_changed_model_is_sat_out(owner: MakeOwner, caplog: Log, *, restarted: bool) -> None:
     one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0), Open(2, 1), Over(2, 1))
     if restarted:
         lose_after_submit(one)
@@ -490,28 +449,29 @@ def test_a_version_whose_model_changed_is_sat_out_after_a_restart_too(
     assert restarted or "had another model before; sitting it out" in caplog.text
 
 
-OTHER = {"attempt": 9, "version": 4, "client": "ward-2", "task_digest": b"\7" * 32}
+OTHER: dict[str, Any] = {"attempt": 9, "version": 4, "client": "ward-2"}
+OTHER |= dict.fromkeys(("task_digest", "model_digest"), b"\7" * 32)
 
 
-@pytest.mark.parametrize("name", [*OTHER, "model_digest"])
+@pytest.mark.parametrize("name", OTHER)
 @at_either
-def test_an_opening_for_something_else_shares_nothing(
-    owner: MakeOwner, role: Role, name: str
-) -> None:
+def test_an_opening_for_another_shares_nothing(owner: MakeOwner, role: Role, name: str) -> None:
     one = owner(*versions(1))
-
-    def swap(who: Role, body: Any) -> None:
-        if who is role and isinstance(body, pb.OpeningBody):
-            setattr(body, name, OTHER.get(name, b"\7" * 32))
-
-    one.script.change = swap
+    signs(one, pb.OpeningBody, role, **{name: OTHER[name]})
     with pytest.raises(PeerViolation, match=f"{role.value} signed for attempt.*nothing is sent"):
         one.run()
     assert (one.script.sent, one.open_account().participations) == ([], 0)
 
 
+def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> None:
+    one = owner(*versions(1))
+    signs(one, pb.StatementBody, client="ward-2")
+    with pytest.raises(PeerViolation, match=r"client 'ward-2'.*isn't this one"):
+        one.run()
+
+
 @pytest.mark.parametrize("named", [pb.OpeningBody, pb.StatementBody])
-def test_what_the_other_server_signed_is_no_signature(
+def test_b_never_signs_for_a(
     owner: MakeOwner, named: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = owner(*versions(1))
@@ -523,18 +483,6 @@ def test_what_the_other_server_signed_is_no_signature(
     with pytest.raises(PeerViolation, match="server-a"):
         one.run()
     assert one.script.sent == []
-
-
-def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> None:
-    one = owner(*versions(1))
-
-    def swap(_role: Role, body: Any) -> None:
-        if isinstance(body, pb.StatementBody):
-            body.client = "ward-2"
-
-    one.script.change = swap
-    with pytest.raises(PeerViolation, match=r"client 'ward-2'.*isn't this one"):
-        one.run()
 
 
 @pytest.mark.parametrize("states", [(False, False), (True, False), (False, True), (True, True)])

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tests.conftest import small_task
 from torch import nn
 
+from precad.client import DataOwner, TrainedModel
 from precad.client.gradients.torch_models import model_section
+from precad.common.model import model_digest
 from precad.common.task import Task
 
 LARGE = """
@@ -45,3 +49,14 @@ def logistic(features: int, classes: int = 2) -> dict[str, Any]:
 def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
     changes = {f"privacy.{name}": value for name, value in privacy.items()}
     return task_with({"model": model_section(module, "custom", initial), **changes})
+
+
+def data_owner(name: str, task: Task, data: Any, **more: Any) -> DataOwner:
+    """As the SDK makes it; no server is called."""
+    nobody: dict[str, Any] = {"server_a": "a:1", "server_b": "b:1", "identity": object()}
+    return DataOwner(name, task=task, data=data, **nobody | more)
+
+
+def model_at(task: Task, theta: NDArray[np.float64], version: int = 0) -> TrainedModel:
+    digest = model_digest(task.digest, version, task.model.parameters, theta)
+    return TrainedModel(task, version, theta, digest)

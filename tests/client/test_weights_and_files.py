@@ -1,7 +1,7 @@
-"""What a module brings besides its shapes: weights that somebody chose, a file of them, buffers."""
+"""Weights go into modules and files and back, and what a module brings besides its shapes: weights
+that somebody chose, a file of them, buffers. What doesn't fit is refused."""
 
 import copy
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,22 +11,140 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.rig import tasks
 from tests.rig.commands import precad
 from tests.rig.commands import refused as said_to
-from tests.rig.model_corpus import TRAINED
+from tests.rig.model_corpus import TRAINED, Own
 from tests.rig.tasks import task_of, task_with
 from torch import nn
 from torch.nn import functional, init
 
 from precad.aggregator.training.model_store import ModelStore
-from precad.client import load_initial, model_section
+from precad.cli.local_deployment import task_to_toml
+from precad.client import TrainedModel, load_initial, load_vector, model_section
+from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.torch_models import build, logistic, mlp
+from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
+from precad.common.task_schema import ModelSection
 from precad.simulation import simulate
+
+FEATURES, CLASSES = 3, 2
+TASK = task_with(tasks.logistic(FEATURES, CLASSES))
+THETA = np.linspace(-1, 1, TASK.dimension)
+MODEL = tasks.model_at(TASK, THETA, 3)
+
+
+def test_what_is_saved_is_what_is_loaded_and_goes_into_modules(tmp_path: Path) -> None:
+    MODEL.save(tmp_path / "m.safetensors")
+    again = TrainedModel.load(tmp_path / "m.safetensors", TASK)
+    assert again == MODEL
+    assert again.theta.tobytes() == THETA.tobytes()
+    assert set(again.weights) == {"1.weight", "1.bias"}
+    with pytest.raises(TaskMismatch):
+        TrainedModel.load(tmp_path / "m.safetensors", task_with({"name": "other"}))
+    with pytest.raises(Misconfiguration, match="can't be written"):
+        MODEL.save(tmp_path / "nowhere" / "m.safetensors")
+    with pytest.raises(Misconfiguration, match="before a model was seen"):
+        Participation().save(tmp_path / "m.safetensors")
+    # In a module buffers stay, and parameters of another name or shape are refused.
+    module = logistic(FEATURES, CLASSES)
+    module.register_buffer("scale", torch.full((FEATURES,), 7.0))
+    loaded = MODEL.load_into(module)
+    assert dict(loaded.named_buffers())["scale"].tolist() == [7.0] * FEATURES
+    for other in (nn.Linear(FEATURES, CLASSES), logistic(FEATURES + 1, CLASSES)):
+        with pytest.raises(Misconfiguration, match="parameter 0"):
+            MODEL.load_into(other)
+
+
+APPLIED = Applied(build(TASK.model), TASK.model.parameters)
+
+
+def test_a_model_is_the_same_on_records_in_chunks_and_alone() -> None:
+    x = np.random.default_rng(1).normal(size=(150, FEATURES)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    gaps: list[None] = []
+    module = MODEL.load_into(build(TASK.model))
+    with torch.no_grad():
+        outputs = module(torch.from_numpy(x))
+        expected = float(functional.cross_entropy(outputs, torch.from_numpy(y)))
+    found = APPLIED.evaluate(THETA, as_records((x, y)), lambda: gaps.append(None))
+    assert found.loss == pytest.approx(expected, rel=1e-5)
+    assert found.accuracy == float((outputs.argmax(dim=1).numpy() == y).mean())
+    assert len(gaps) == 6, "it can be held before each chunk"
+    with pytest.raises(Misconfiguration, match=r"records 0 to 1.*can't take them"):
+        APPLIED.outputs(THETA, torch.zeros(2, FEATURES + 1))
+    records = as_records((np.zeros((2, FEATURES)), np.array([0, CLASSES])))
+    with pytest.raises(Misconfiguration, match="targets from record 0"):
+        APPLIED.evaluate(THETA, records)
+
+
+def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:
+    return ModelSection.model_validate(model_section(module, architecture, initial))
+
+
+def test_a_built_in_model_is_rebuilt_and_what_is_none_is_refused() -> None:
+    for module, name, size in ((logistic(64, 10), "logistic", 650), (mlp(30, 8, 2), "mlp", 266)):
+        described = section(module, name)
+        again = build(described)
+        assert section(again, name) == described
+        assert sum(p.size for p in described.parameters) == size
+        x = torch.zeros(3, described.parameters[0].shape[1])
+        assert again(x).shape == module(x).shape
+    deep = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+    other = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(6, 3))
+    for module, name, said in (
+        (logistic(2, 2), "resnet", "give the model yourself"),
+        (deep, "mlp", "don't belong to mlp"),
+        (other, "mlp", r"3.weight\[3, 5\]"),
+    ):
+        with pytest.raises(Misconfiguration, match=said):
+            build(section(module, name))
+
+
+def test_a_vector_becomes_the_models_parameters_in_order() -> None:
+    module = mlp(3, 2, 2)
+    theta = np.arange(14, dtype=np.float64)
+    load_vector(module, theta)
+    flat = torch.cat([p.detach().ravel() for p in module.parameters()])
+    assert flat.tolist() == theta.tolist()
+    with pytest.raises(Misconfiguration, match=r"must be \[14\]"):
+        load_vector(module, theta[:-1])
+    # A network that starts uniform has unequal hidden units.
+    start = initial_vector(section(module, "mlp", "uniform"))
+    assert start[:3].tolist() != start[3:6].tolist()
+
+
+def test_raw_outputs_are_the_models_and_bad_predictions_are_refused(tmp_path: Path) -> None:
+    kept, given = tmp_path / "model.safetensors", tmp_path / "data.npz"
+    MODEL.save(kept)
+    np.savez(given, x=np.ones((4, FEATURES), np.float32), y=np.zeros(4, int))
+    for name, task in (("task", TASK), ("other", TASK.model_copy(update={"name": "other"}))):
+        (tmp_path / f"{name}.toml").write_text(task_to_toml(task), encoding="utf-8")
+    predict = ("predict", given, "--task", tmp_path / "task.toml", "--model-file", kept)
+    said = precad(*predict, "--raw", "--out", tmp_path / "raw.npy")
+    assert said.exit_code == 0, said.output
+    module = MODEL.load_into(build(TASK.model))
+    with torch.no_grad():
+        expected = module(torch.ones(4, FEATURES)).numpy()
+    assert (np.load(tmp_path / "raw.npy") == expected).all()
+    (header, *rows) = precad(*predict, "--raw").stdout.splitlines()
+    assert (header, len(rows)) == ("record,output_0,output_1", 4)
+    for option, value, status, words in (
+        ("--out", "p.xlsx", 2, ".csv or .npy"),
+        ("--out", "/nowhere/p.csv", 2, "no such folder"),
+        ("--model", "nowhere:Net", 2, "can't be loaded"),
+        ("--model-file", "absent.safetensors", 2, "can't be read"),
+        ("--task", tmp_path / "other.toml", 1, "task digest differs"),
+    ):
+        result = precad(*predict, option, value)
+        assert (result.exit_code, result.stdout, words in result.stderr) == (status, "", True)
+
 
 GENERATOR = np.random.default_rng(9)
 X = GENERATOR.normal(size=(60, 6)).astype(np.float32)
@@ -74,30 +192,22 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     hand_over(load_initial(module, task), task)
 
 
-@torch.no_grad()
-def scale(module: Any, factor: float, layer: int = 0) -> None:
-    module[layer].weight.mul_(factor)
-
-
-@pytest.mark.parametrize(
-    ("module", "change", "said"),
-    [
-        (fresh(), lambda net: scale(net, 3.0), ""),
-        (fresh(), lambda net: scale(net, 0.3), ""),
-        (fresh(), lambda net: scale(net, 0.0), ""),
-        (fresh(), lambda net: init.normal_(net[3].weight, std=1.0), ""),
-        (fresh(), lambda net: scale(net, 0.9, 1), ""),
-        (fresh(), lambda net: init.ones_(net[0].bias), r"parameter 0\.bias"),
+def test_weights_that_no_layer_draws_are_chosen() -> None:
+    changes: list[tuple[Any, str]] = [
+        (lambda net: net[0].weight.data.mul_(3.0), ""),
+        (lambda net: net[0].weight.data.mul_(0.3), ""),
+        (lambda net: init.zeros_(net[0].weight), ""),
+        (lambda net: init.normal_(net[3].weight, std=1.0), ""),
+        (lambda net: net[1].weight.data.mul_(0.9), ""),
+        (lambda net: init.ones_(net[0].bias), r"parameter 0\.bias"),
         # A few weights that are all one number.
-        (nn.Linear(3, 2), lambda net: init.constant_(net.weight, 7.0), "parameter weight"),
-    ],
-)
-def test_other_weights_than_layers_draw_are_chosen(
-    module: nn.Module, change: Callable[[Any], object], said: str
-) -> None:
-    change(module)
-    with pytest.raises(Misconfiguration, match=f"{said}.*has weights of its own"):
-        look(module)
+        (lambda net: init.constant_(net[3].bias, 7.0), r"parameter 3\.bias"),
+    ]
+    for change, said in changes:
+        module = fresh()
+        change(module)
+        with pytest.raises(Misconfiguration, match=f"{said}.*has weights of its own"):
+            look(module)
 
 
 def test_weights_as_layers_draw_them_and_the_task_s_own_start_are_nobody_s_choice() -> None:
@@ -146,14 +256,6 @@ def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
     assert task.digest not in {each.digest for each in others}
 
 
-class Dangerous:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return (self.mark.touch, ())
-
-
 def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
     """The trained module's tensors, some of them changed or left out."""
 
@@ -172,7 +274,8 @@ def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
             "has other weights than the task.*from whoever made the task",
         ),
         (
-            lambda path: path.write_bytes(pickle.dumps(Dangerous(path.with_suffix(".ran")))),
+            # A pickle that makes a folder when it is loaded.
+            lambda path: path.write_bytes(f"cposix\nmkdir\n(V{path}.ran\ntR.".encode()),
             "can't be read.*give a safetensors file",
         ),
         (saved(**{"0.bias": torch.full((8,), torch.nan)}), r"tensor 0\.bias.*must be finite"),
@@ -181,16 +284,14 @@ def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
     ],
     ids=["other weights", "pickled", "no number", "half of it", "gone"],
 )
-def test_another_file_than_the_tasks_is_refused(
-    change: Callable[[Path], object], said: str, tmp_path: Path
-) -> None:
+def test_another_file_than_the_tasks_is_refused(change: Any, said: str, tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     task = task_from(trained(), path)
     change(path)
     for take in (lambda: hand_over(trained(), task), lambda: ModelStore(task, tmp_path / "m")):
         with pytest.raises(Misconfiguration, match=said):
             take()
-    assert not path.with_suffix(".ran").exists()
+    assert not Path(f"{path}.ran").exists()
 
 
 @pytest.fixture
@@ -206,8 +307,8 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-MODEL = "wards_with_weights:Net"
-NEW = ("task", "new", "t.toml", "--model", MODEL, "--records", "3x600", "--epsilon", "3")
+NET = "wards_with_weights:Net"
+NEW = ("task", "new", "t.toml", "--model", NET, "--records", "3x600", "--epsilon", "3")
 FROM = (*NEW, "--from", "public/start.safetensors")
 STATE = {
     "0.weight": torch.arange(12.0).reshape(2, 6),
@@ -233,21 +334,17 @@ def test_a_task_is_made_from_weights_and_may_be_moved(wards: Path) -> None:
     assert (moved.digest, initial_vector(moved.model)[12]) == (task.digest, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"scale": torch.full((6,), 3.0)}, "tensor scale.*differs from the model's"),
-        ({"1.weight": torch.zeros(2, 2)}, r"tensor 1\.weight.*isn't in the model"),
-        ({"0.weight": torch.zeros(3, 6)}, r"tensor 0\.weight.*of shape \[2, 6\]"),
-        ({"0.weight": torch.zeros(2, 6).bfloat16()}, "bfloat16.*float32 or float64"),
-    ],
-)
-def test_no_task_is_made_from_another_models_weights(
-    change: dict[str, torch.Tensor], said: str, wards: Path
-) -> None:
-    save_file(STATE | change, wards / "public" / "start.safetensors")
-    assert re.search(said, said_to(*FROM))
-    assert not (wards / "start.safetensors").exists()
+def test_no_task_is_made_from_another_models_weights(wards: Path) -> None:
+    changes: list[tuple[str, torch.Tensor, str]] = [
+        ("scale", torch.full((6,), 3.0), "tensor scale.*differs from the model's"),
+        ("1.weight", torch.zeros(2, 2), r"tensor 1\.weight.*isn't in the model"),
+        ("0.weight", torch.zeros(3, 6), r"tensor 0\.weight.*of shape \[2, 6\]"),
+        ("0.weight", torch.zeros(2, 6).bfloat16(), "bfloat16.*float32 or float64"),
+    ]
+    for name, tensor, said in changes:
+        save_file(STATE | {name: tensor}, wards / "public" / "start.safetensors")
+        assert re.search(said, said_to(*FROM))
+        assert not (wards / "start.safetensors").exists()
 
 
 def test_a_trained_model_is_applied_with_the_task_s_buffers(wards: Path) -> None:
@@ -255,9 +352,9 @@ def test_a_trained_model_is_applied_with_the_task_s_buffers(wards: Path) -> None
     task = Task.load(wards / "t.toml")
     save_model(wards / "m.safetensors", task, 1, initial_vector(task.model))
     np.savez(wards / "new.npz", x=X)
-    predict = ("predict", "new.npz", "--task", "t.toml", "--model-file", "m.safetensors")
-    assert precad(*predict, "--model", "wards_with_weights:Net").exit_code == 0
-    assert "buffer scale" in said_to(*predict, "--model", "wards_with_weights:Other")
+    predict = ("predict", "new.npz", "--task", "t.toml", "--model-file", "m.safetensors", "--model")
+    assert precad(*predict, NET).exit_code == 0
+    assert "buffer scale" in said_to(*predict, "wards_with_weights:Other")
 
 
 def test_file_and_digest_belong_together() -> None:
@@ -271,25 +368,19 @@ def test_file_and_digest_belong_together() -> None:
             task_with(values)
 
 
-class Scaled(nn.Module):
-    """A fixed scaler in a buffer, and one that is only an attribute."""
-
-    def __init__(self, scale: float = 2.0, shift: float = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.full((6,), scale))
-        self.shift, self.linear = torch.full((6,), shift), nn.Linear(6, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.linear((x - self.shift) / self.scale)  # type: ignore[operator]
-        return found
+def scaled(scale: float = 2.0, shift: float = 1.0) -> nn.Module:
+    """By a buffer, and by a tensor that is only an attribute."""
+    module = Own(lambda m, x: m.head((x - m.shift) / m.scale), scale=torch.full((6,), scale))
+    module.shift = torch.full((6,), shift)
+    return module
 
 
 def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
     """They trained on, one digest for all, one at 93.9 and one at 90.9 %."""
-    task = task_of(Scaled())
-    hand_over(Scaled(), task)
-    hand_over(Scaled().double(), task)
-    for other, name in ((Scaled(2.5), "scale"), (Scaled(shift=1.5), "shift")):
+    task = task_of(scaled())
+    hand_over(scaled(), task)
+    hand_over(scaled().double(), task)
+    for other, name in ((scaled(2.5), "scale"), (scaled(shift=1.5), "shift")):
         with pytest.raises(Misconfiguration, match=f"buffer {name}.*other numbers than the task's"):
             hand_over(other, task)
         assert task_of(other).digest != task.digest
@@ -301,7 +392,7 @@ def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
     without = Task.parse(values)
     assert without.digest != task.digest
     with pytest.raises(Misconfiguration, match=r"buffer scale.*isn't in the task.*model_section"):
-        hand_over(Scaled(), without)
+        hand_over(scaled(), without)
     # A task without buffers or a file has the digest that it always had.
     text = task_of(plain).canonical.decode()
     assert not any(word in text for word in ("buffers", "initial_file", "initial_digest"))
