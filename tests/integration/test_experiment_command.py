@@ -1,4 +1,7 @@
-"""`python -m research`, own parts, cells broken off; killed ones: soak/test_experiments.py."""
+"""`python -m research`, own parts, cells broken off; killed ones: soak/test_experiments.py.
+
+And `precad audit`: a sound build isn't refuted, broken ones are, and the exit status says so.
+"""
 
 import json
 import re
@@ -14,6 +17,9 @@ from click.testing import CliRunner
 from distributed import LocalCluster
 from research.__main__ import experiments
 from research.algorithms import ALGORITHMS, Problem
+from research.audits import builds, deployed
+from research.audits.builds import Build, less_noise
+from research.audits.canary_owners import require_own
 from research.checkpoint import Checkpoint
 from research.datasets import DATASETS, load
 from research.datasets.partition import iid
@@ -27,8 +33,14 @@ from research.poisoning import ATTACKS
 from research.registry import load_plugins
 from research.study import EXPERIMENTS, Scale, Surroundings
 from research.study.run import run
+from tests.rig.commands import precad
+from tests.rig.warm import forked
 
+from precad.audit import canary_training
+from precad.audit.canary_training import Audited, Designed, audit, designed, planned
+from precad.cli.simulate_command import REFUTED
 from precad.common.errors import Misconfiguration
+from precad.common.task import Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 TINY = """
@@ -83,15 +95,12 @@ def test_an_experiment_of_ones_own_is_shown_run_by_two_and_taken_up(tmp_path: Pa
     assert document["table"] == [{"square": "0"}, {"square": "1"}, {"square": "4"}]
     assert (tmp_path / "kept" / "tiny-small.json").read_bytes() == before
     assert "3 of 3 cells are measured" in said("show", "tiny", *output)
-
-
-def test_the_list_has_all_and_what_is_wrong_is_refused(tmp_path: Path) -> None:
-    names = [one["name"] for one in json.loads(said("list", "--json"))]
-    assert names == list(EXPERIMENTS)
+    # The list has all, and what is wrong is refused.
+    assert [one["name"] for one in json.loads(said("list", "--json"))] == list(EXPERIMENTS)
     assert "precad-fig3" in said("list")
-    said("show", "precad-fig9", code=2)
-    said("show", "precad-fig3", "--scale", "huge", code=2)
-    said("run", "precad-fig3", "--scale", "paper", "--output", str(tmp_path), code=2)
+    for words in (["show", "precad-fig9"], ["show", "precad-fig3", "--scale", "huge"]):
+        said(*words, code=2)
+    said("run", "precad-fig3", "--scale", "paper", *output, code=2)
 
 
 @pytest.mark.usefixtures("restored")
@@ -104,15 +113,13 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
     mine = [cell for cell in cells(Scale.SMALL) if cell["attack"] == "backwards"]
     assert "clipped-mean" in {cell.get("defence") for cell in mine}
     data = load("stripes")
-    problem = Problem(
-        data=data,
-        shares=iid(len(data.train_y), 8, 0),
-        model="wide-mlp",
-        seed=1,
-        attack=ATTACKS["backwards"](),
-        attackers=2,
-        defence=DEFENCES["clipped-mean"],
-    )
+    bad: Any = {
+        "attack": ATTACKS["backwards"](),
+        "attackers": 2,
+        "defence": DEFENCES["clipped-mean"],
+    }
+    shares = iid(len(data.train_y), 8, 0)
+    problem = Problem(data=data, shares=shares, model="wide-mlp", seed=1, **bad)
     settings = {"rounds": 3, "learning_rate": 0.5, "record_rate": 0.5, "client_rate": 1.0}
     moved = ALGORITHMS["non-private"](problem, settings).theta
     stood = ALGORITHMS["standing-still"](problem, settings).theta
@@ -123,9 +130,7 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
 DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
 
 
-def test_a_cluster_that_is_not_there_or_has_several_threads_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_cluster_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a cluster of both kinds computes: tests/soak/test_experiments.py."""
     started = partial(run, "xie-fig9", Scale.SMALL, tmp_path, backend="dask", workers=2)
     monkeypatch.delenv(DASKS_ADDRESS, raising=False)
@@ -138,27 +143,18 @@ def test_a_cluster_that_is_not_there_or_has_several_threads_is_refused(
             started()
 
 
-TRAINING = {
-    **BACKDOOR[Scale.SMALL],
-    "rounds": 20,
-    "noise_multiplier": 1.0,
-    "client_clip": 5.0,
-    "attackers": 3,
-    "seed": 2,
-}
+TRAINING: dict[str, Any] = {**BACKDOOR[Scale.SMALL], "rounds": 20, "noise_multiplier": 1.0}
+TRAINING |= {"client_clip": 5.0, "attackers": 3, "seed": 2}
 CHECK = {**TRAINING, "algorithm": "precad", "check": "published"}
 VOTES = {**liu_fig1.SETTINGS[Scale.SMALL], "models": 12, "steps": 40, "seed": 1, "tested": 50}
+BAGGING = {"arm": "bagging", "bag": 2000, "plain_steps": 20}
 CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] = {
     "precad": (train, {**TRAINING, "algorithm": "precad"}, 15),
     "local-dp": (train, {**TRAINING, "algorithm": "local-dp"}, 15),
     "non-private": (train, {**TRAINING, "algorithm": "non-private"}, 15),
     "check": (precad_check.measure, CHECK, 15),
     "dp": (liu_votes.measure, {**VOTES, "arm": "dp", "noise_multiplier": 1.0}, 27),
-    "bagging": (
-        liu_votes.measure,
-        {**VOTES, "arm": "bagging", "bag": 2000, "plain_steps": 20},
-        220,
-    ),
+    "bagging": (liu_votes.measure, VOTES | BAGGING, 220),
 }
 """What measures, the settings, and after which of its steps it is broken off."""
 
@@ -177,3 +173,63 @@ def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, na
         measure(settings, around(progress=stop))
     assert measure(settings, around(progress=told)) == whole
     assert 1 < told.call_args_list[0].args[0] <= stops
+
+
+CANARIES, ROUNDS = 400, 4
+SEED = 5
+
+
+def verdicts(made: Designed, trained: Audited, build: Build) -> list[tuple[str, bool]]:
+    """Who refutes what is stated: who sees the models, and one server."""
+    found = audit(planned(made, 1, less=less_noise(build)), [(trained, made)])
+    return sorted((verdict.statement.name, verdict.refuted) for verdict in found)
+
+
+@pytest.mark.parametrize(
+    ("build", "rounds", "refuted"),
+    [
+        (Build.SOUND, ROUNDS, (False, False)),
+        # The other server alone finds that one has no noise.
+        (Build.OTHER_SILENT, ROUNDS, (False, True)),
+        # Whoever sees the models finds records that aren't clipped.
+        (Build.UNCLIPPED, ROUNDS, (True, True)),
+        # The server that looks again finds noise that is drawn anew.
+        (Build.REDRAWN, 10, (False, True)),
+    ],
+)
+def test_a_fault_is_found_by_whom_it_concerns(build: Build, rounds: int, refuted: Any) -> None:
+    made = designed(CANARIES, rounds, SEED)
+    found = verdicts(made, builds.train(made, build, SEED), build)
+    assert found == list(zip(("models", "one server"), refuted, strict=True))
+
+
+def test_a_fault_of_real_processes_is_found_too() -> None:
+    """One round; every fault and more rounds: tests/soak/test_audit_processes.py."""
+    made = designed(CANARIES, 1, SEED)
+    trained = deployed.train(made, build_of=Build.OTHER_SILENT, popen=forked)
+    found = verdicts(made, trained, Build.OTHER_SILENT)
+    assert found == [("models", False), ("one server", True)]
+
+
+def test_the_command_says_what_is_stated_and_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_draws: object, _version: int, dimension: int) -> tuple[Any, Any]:
+        return np.zeros(dimension, np.int64), np.zeros(dimension, np.int64)
+
+    silent = partial(canary_training.train, server_a_noise=nothing)
+    monkeypatch.setattr(canary_training, "train", silent)
+    done = precad("audit", "--canaries", CANARIES, "--seed", SEED, "--json")
+    assert done.exit_code == REFUTED, done.output
+    document = json.loads(done.stdout)
+    (one,) = (each for each in document["verdicts"] if each["view"] == "one server")
+    assert (one["refuted"], document["simulated"]) == (True, True)
+    assert one["epsilon_at_least"] >= one["epsilon_stated"]
+    assert "half the noise" in done.stderr
+
+
+def test_what_watches_refuses_a_task_that_is_not_an_audits() -> None:
+    task = designed(50, 1, SEED).task
+    require_own(task, "127.0.0.1:7301")
+    with pytest.raises(Misconfiguration, match=r"other\.example"):
+        require_own(task, "other.example:7301")
+    with pytest.raises(Misconfiguration, match="wards"):
+        require_own(Task.parse(task.model_dump(mode="json") | {"name": "wards"}))

@@ -1,5 +1,7 @@
-"""A whole round against the plain sum: exact without noise, whatever the clients send."""
+"""A whole round against the plain sum: exact without noise, whatever the clients send; and its
+noise by a keyed sampler. By the system's: soak/test_further_inputs.py."""
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
+from tests.rig.noise_fit import Bins, Tally
 from tests.rig.rounds import no_noise, play_round, roster_of
 
 from precad.aggregator import release
+from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.validate import check_with_dealer
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.model import apply_update, model_digest, to_bytes
-from precad.common.ring import clip_update, squared_norm
-from precad.common.roster import Roster
+from precad.common.ring import Keystream, clip_update, squared_norm
 from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")
@@ -30,38 +33,28 @@ Maker = Callable[..., Task]
 Updates = dict[ClientId, NDArray[np.int64]]
 
 
-PART = {Role.SERVER_A: 1_000_003, Role.SERVER_B: 2_000_029}
-
-
-def fixed_noise(role: Role) -> Any:
-    """Not zero, so that what a round releases can be seen to hold both servers' parts."""
-    return SimpleNamespace(draw=lambda dimension: np.full(dimension, PART[role]))
-
-
-def roster(task: Task) -> Roster:
-    return roster_of(ClientId(f"c{i}") for i in range(task.enrolment.clients))
-
-
-def theta(task: Task) -> NDArray[np.float64]:
-    return np.linspace(-1, 1, task.dimension)
+A, B = Role.SERVER_A, Role.SERVER_B
+PART = {A: 1_000_003, B: 2_000_029}
+"""Noise that isn't zero, so that what a round releases can be seen to hold both servers' parts."""
 
 
 def play(task: Task, updates: Updates, noise: Callable[[Role], Any] = no_noise) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
-    enrolled, before = roster(task), theta(task)
-    a, b = play_round(task, updates, roster=enrolled, theta=before, noise=noise)
+    enrolled = roster_of(ClientId(f"c{i}") for i in range(task.enrolment.clients))
+    theta = np.linspace(-1, 1, task.dimension)
+    a, b = play_round(task, updates, roster=enrolled, theta=theta.copy(), noise=noise)
     assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
     assert (a.noisy_sum == b.noisy_sum).all()
     assert (to_bytes(a.theta), a.model) == (to_bytes(b.theta), b.model)
     # θ_{t+1} and its digest are what the sum says.
-    stepped = apply_update(theta(task), a.noisy_sum, task, roster(task).denominator(1.0))
+    stepped = apply_update(theta, a.noisy_sum, task, enrolled.denominator(1.0))
     assert to_bytes(a.theta) == to_bytes(stepped)
     assert a.model == model_digest(task.digest, 1, task.model.parameters, stepped)
     # Everybody is drawn at q = 1, and accounted for; absent is who sent nothing.
-    assert set(a.opened.counted) == set(a.valid) | set(a.rejections) == set(roster(task))
+    assert set(a.opened.counted) == set(a.valid) | set(a.rejections) == set(enrolled)
     assert not set(a.valid) & set(a.rejections)
     absent = {client for client, why in a.rejections.items() if why is Rejection.ABSENT}
-    assert absent == set(roster(task)) - set(updates)
+    assert absent == set(enrolled) - set(updates)
     return a
 
 
@@ -102,14 +95,6 @@ def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject, c
     assert finished.noisy_sum.tolist() == integer_sum(updates, D)
 
 
-def test_extreme_updates_add_up_exactly(make_task: Maker) -> None:
-    task = make_task(D, {"privacy.client_clip": 32.0})
-    assert task.bound == 2**25
-    one_side = named([unit(D, task.bound)] * 10)
-    finished = play(task, one_side)
-    assert (finished.noisy_sum.tolist(), len(finished.valid)) == ([10 * 2**25, 0, 0, 0, 0, 0], 10)
-
-
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None:
     task = make_task(D, {"enrolment.clients": 20, "validation": check})
@@ -139,9 +124,14 @@ def test_a_body_of_the_wrong_length_is_nobody_elses_affair(make_task: Maker, che
 
 
 def test_each_servers_noise_is_added_once_also_to_nothing(make_task: Maker) -> None:
-    task = make_task(D, {"enrolment.clients": 20})
-    good, rejected = named(extremes(task) * 2), named(bad(task))
-    for updates, valid in (({}, {}), (rejected, {}), (good, good)):
+    task = make_task(D, {"enrolment.clients": 20, "privacy.client_clip": 32.0})
+
+    def fixed_noise(role: Role) -> Any:
+        return SimpleNamespace(draw=lambda dimension: np.full(dimension, PART[role]))
+
+    # Extreme ones add up, all on one side too.
+    good, one_side = named(extremes(task) * 2), named([unit(D, task.bound)] * 10)
+    for updates, valid in (({}, {}), (named(bad(task)), {}), (good, good), (one_side, one_side)):
         finished = play(task, updates, noise=fixed_noise)
         assert finished.valid == tuple(valid)
         noisy = [s + sum(PART.values()) for s in integer_sum(valid, D)]
@@ -177,3 +167,52 @@ def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker, check: str) 
     finished = play(task, updates)
     assert refused(finished) == {ClientId("c2"): Rejection.NORM_EXCEEDED}
     assert (finished.noisy_sum == vectors[0] + vectors[1]).all()
+
+
+SAMPLES = 40_000
+# A right sampler fails for one key in a million; σ wrong by 5 % always (below).
+LEAST_P = 1e-6
+
+
+def fit(residual: NDArray[np.int64], deviation: float) -> float:
+    """The least p of all tests: of bins, signs, neighbours, moments and tails."""
+    bins, tally = Bins.of(deviation), Tally(deviation)
+    tally.add(residual, bins)
+    return min(tally.p_values(bins).values())
+
+
+@pytest.mark.parametrize("noisy", [{A}, {B}, {A, B}], ids=["a", "b", "both"])
+def test_the_noise_is_gaussian_at_the_stated_deviation(make_task: Maker, noisy: set[Role]) -> None:
+    """Each server's part has σ·R'·2^f, R' with the rounding in it; both together √2 of that."""
+    task, random = make_task(SAMPLES), np.random.default_rng(8)
+    names = (ClientId("a"), ClientId("b"))
+    updates = {name: random.integers(-(2**15), 2**15, task.dimension) for name in names}
+
+    def noise(role: Role) -> Any:
+        key = Secret(bytes([1 + (role is A)]) * 32)
+        sampler = DiscreteGaussian(task.noise_units, lambda: Keystream(key, "test"))
+        return sampler if role in noisy else no_noise(role)
+
+    finished, _ = play_round(task, updates, noise=noise)
+    assert finished.valid == names
+    residual = finished.noisy_sum - sum(updates.values())
+    clip = task.privacy.client_clip
+    stated = 2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20
+    assert task.noise_units == pytest.approx(stated, rel=1e-12)
+    deviation = stated * math.sqrt(len(noisy))
+    assert fit(residual, deviation) > LEAST_P
+    # The test can fail: on a deviation that is 5 % off, and on a mean that is.
+    for wrong in (0.95, 1.05):
+        assert fit(residual, wrong * deviation) < LEAST_P
+    assert fit(residual + round(0.1 * deviation), deviation) < LEAST_P
+
+
+def test_a_round_draws_fresh_noise_of_the_task_unless_told_otherwise(make_task: Maker) -> None:
+    task = make_task(SAMPLES)
+    (finished, _), (again, _) = (
+        play_round(task, {}, roster=roster_of([ClientId("a")])) for _ in range(2)
+    )
+    assert (finished.noisy_sum != again.noisy_sum).any()
+    # The system's randomness: within 20 standard errors, so that no luck decides.
+    drawn = np.std(finished.noisy_sum) / (math.sqrt(2) * task.noise_units)
+    assert drawn == pytest.approx(1.0, abs=20 / math.sqrt(2 * SAMPLES))

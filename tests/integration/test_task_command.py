@@ -83,9 +83,8 @@ def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Pa
     lines = made.read_text().splitlines()
     keys = [place for place, line in enumerate(lines) if line and line[0].islower()]
     assert all(lines[place - 1].startswith("#") for place in keys)
-    assert {"epsilon_limit", "work", "projections"} <= {
-        lines[place].partition(" ")[0] for place in keys
-    }
+    named = {lines[place].partition(" ")[0] for place in keys}
+    assert named >= {"epsilon_limit", "work", "projections"}
     # Check names a mistake in it, and show says what holds.
     digest = str(task.digest)
     assert digest in said("task", "check", made)
@@ -102,23 +101,19 @@ def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Pa
     assert made.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "said"),
-    [
+def test_what_cannot_train_is_named(hospital: Path) -> None:
+    own = hospital / "own.toml"
+    for name, more, words in (
         ("Item", [], "an if on data), in nets_of_ours.py line 10, `return self.line(x)"),
         ("Item", ["--features", "5"], "takes no record of shape [5]"),
         ("compiled", [], "torch.compile can't be trained record by record; give the module itself"),
         ("lazy", [], "its shapes aren't known yet"),
-        ("odd", [], ""),
-    ],
-)
-def test_a_model_that_cannot_train_is_refused(
-    name: str, more: list[str], said: str, hospital: Path
-) -> None:
-    result = new(hospital / "own.toml", "--model", f"nets_of_ours:{name}", *WISHES, *more)
-    assert (said or "the model wasn't tried") in result.stderr
-    assert result.exit_code == (2 if said else 0), result.exception
-    assert (hospital / "own.toml").exists() is not bool(said)
+    ):
+        model = ("--model", f"nets_of_ours:{name}", *more)
+        assert words in refused("task", "new", own, *WISHES, *model)
+        assert not own.exists()
+    odd = new(own, "--model", "nets_of_ours:odd", *WISHES)
+    assert (odd.exit_code, "the model wasn't tried" in odd.stderr) == (0, True)
 
 
 def test_what_is_written_is_the_task_whatever_its_columns_are_named(made: Path) -> None:
@@ -145,9 +140,7 @@ def test_the_limit_that_show_prints_lasts_to_the_end(made: Path, tmp_path: Path,
         assert (own.rounds_left(50) >= own.planned(), own.whole_task()) == (True, whole)
 
 
-def test_the_check_of_norms_decides_what_is_said_of_a_cheating_server(
-    made: Path, tmp_path: Path
-) -> None:
+def test_the_check_of_norms_decides_what_is_said_of_cheating(made: Path, tmp_path: Path) -> None:
     path = tmp_path / "proof.toml"
     assert new(path, *NET, *WISHES, "--validation", "proof").exit_code == 0
     task, other = Task.load(path), Task.load(made)
@@ -190,18 +183,15 @@ def test_what_is_said_to_be_added_to_delta_is_no_less(tmp_path: Path, rounds: in
     assert float(by_breaking) >= broken
 
 
-@pytest.mark.parametrize(
-    ("arguments", "remedy"),
-    [
+def test_a_wrong_wish_names_the_remedy(hospital: Path) -> None:
+    (hospital / "bad.toml").write_text(RECIPE.replace("centre", "center"))
+    for arguments, remedy in (
         (WISHES, "give either --architecture"),
         ([*NET, "--records", "3x600"], "give --epsilon"),
-        ([*NET, "--model", "a:b", *WISHES], "give either --architecture"),
         ([*NET[:4], *WISHES], "give --classes"),
-        (["--model", "nowhere:Net", *WISHES], "give MODULE:NAME"),
         (["--model", "json:dumps", *WISHES], "give MODULE:NAME"),
         (["--model", "builtins:dict", *WISHES], "torch.nn.Module"),
         ([*NET, *WISHES, "--owners", "3"], "leave --owners out"),
-        ([*NET, *WISHES[2:], "--records", "6000;500"], "commas"),
         ([*NET, *WISHES[2:], "--records", "3x500,1200,0x40"], "'0x40': give 1 or more"),
         ([*NET, *WISHES[2:], "--records", "3x500,twelve"], "'twelve' is no size"),
         ([*NET, *WISHES[2:], "--records", "100001x5"], "at most 100,000"),
@@ -212,12 +202,9 @@ def test_what_is_said_to_be_added_to_delta_is_no_less(tmp_path: Path, rounds: in
         ([*FROM_RECIPE, "--model", "nets_of_ours:three"], "its target needs [1, 2]"),
         ([*FROM_RECIPE, *NET[:4]], "leave --features out"),
         (["--recipe", "bad.toml", *WISHES, *NET[:2]], "unknown key in bad.toml"),
-    ],
-)
-def test_a_wrong_wish_names_the_remedy(arguments: list[str], remedy: str, hospital: Path) -> None:
-    (hospital / "bad.toml").write_text(RECIPE.replace("centre", "center"))
-    assert remedy in refused("task", "new", hospital / "task.toml", *arguments)
-    assert not (hospital / "task.toml").exists()
+    ):
+        assert remedy in refused("task", "new", hospital / "task.toml", *arguments)
+        assert not (hospital / "task.toml").exists()
 
 
 def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -> None:
@@ -239,9 +226,9 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
     tried = ("task", "check", own, "--data", "ward.csv")
     assert "--model to try them with your model" in said(*tried)
     assert "take every record" in said(*tried, *fits)
-    wide = precad(*tried, "--model", "nets_of_ours:wide")
-    assert (wide.exit_code, "the task has weight[2, 4]" in wide.stderr) == (2, True)
-    assert "give --data too" in precad(*tried[:3], *fits).stderr
+    assert "weight[2, 4]" in precad(*tried, "--model", "nets_of_ours:wide").stderr
+    for more in (fits, ("--loss", "a:b")):
+        assert "give --data too" in refused(*tried[:3], *more)
 
 
 @pytest.mark.parametrize(
@@ -278,26 +265,25 @@ def test_an_owner_sends_a_record_a_round_and_what_arms_attackers_is_warned_of(
 @pytest.mark.parametrize(
     "wishes",
     [
-        ["--records", "3x600", "--epsilon", "3", *NET],
-        ["--records", "500,3x20", "--epsilon", "1", "--rounds", "50", "--delta", "1e-6", *NET],
-        ["--records", "40", "--owners", "90", "--noise-multiplier", "1.5", *NET],
-        ["--records", "5x9", "--epsilon", "8", "--record-rate", ".2", "--client-rate", ".5", *NET],
-        ["--records", "5x9", "--epsilon", "8", "--record-clip", "2", *NET[:-1], "1"],
-        ["--records", "5x9", "--epsilon", "8", *NET, "--architecture", "mlp"],
+        "3x600 --epsilon 3",
+        "500,3x20 --epsilon 1 --rounds 50 --delta 1e-6",
+        "40 --owners 90 --noise-multiplier 1.5",
+        "5x9 --epsilon 8 --record-rate .2 --client-rate .5",
+        "5x9 --epsilon 8 --record-clip 2 --classes 1",
+        "5x9 --epsilon 8 --architecture mlp",
     ],
 )
-def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: list[str]) -> None:
-    path = tmp_path / "same.toml"
-    assert new(path, *wishes).exit_code == 0
-    planned, task = document("plan", *wishes)["task"], Task.load(path)
+def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: str) -> None:
+    path, asked = tmp_path / "same.toml", [*NET, "--records", *wishes.split()]
+    assert new(path, *asked).exit_code == 0
+    planned, task = document("plan", *asked)["task"], Task.load(path)
     assert planned["privacy"] == task.privacy.model_dump(exclude={"epsilon_limit"})
     training = planned["training"]
     assert training == task.training.model_dump(include={"learning_rate", "rounds"})
-    assert f"training.learning_rate = {training['learning_rate']:g}" in said("plan", *wishes)
+    assert f"training.learning_rate = {training['learning_rate']:g}" in said("plan", *asked)
 
 
-# The rules for C and η are the best of a comparison, benchmarks/default_settings.py
-
+# The rules for C and η are the best of a comparison, benchmarks/default_settings.py.
 RESULT = Path(__file__).parents[2] / "benchmarks/results/default_settings.json"
 
 
@@ -331,8 +317,8 @@ Change = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks for plain arrays, for a recipe, for images and for a real-valued target."""
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For plain arrays, for a recipe, for images and for a real-valued target."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "real.toml").write_text(REAL)
@@ -350,10 +336,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def check(folder: Path, task: str, data: Path, *more: str) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        return precad("task", "check", f"{task}.task", "--data", data, *more)
+@pytest.fixture
+def at(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for records, beside the tasks' that is the current one."""
+    monkeypatch.chdir(tasks)
+    return tmp_path
+
+
+def check(kind: str, write: Change, at: Path) -> Any:
+    task, ending, *more = kind.split()
+    write(at / f"ward.{ending}")
+    return precad("task", "check", f"{task}.task", "--data", at / f"ward.{ending}", *more)
 
 
 def inputs(*shape: int) -> Any:
@@ -377,99 +370,58 @@ def table(**changes: Any) -> Change:
     return lambda path: rows(**changes).to_parquet(path)
 
 
-def with_nan() -> Any:
-    values = inputs()
-    values[7, 3] = np.nan
-    return values
-
-
 DAYS = pd.DataFrame({"age": [70.0, 50.0] * 20, "days": [3.0, 12.5] * 20}).to_parquet
-IMAGES, OF_DAYS = (("--model", f"nets_of_checks:{name}") for name in ("images", "days"))
-SQUARES = ("--loss", "nets_of_checks:squares")
+IMAGES, OF_DAYS = (f"{each} --model nets_of_checks:" for each in ("images npz", "days parquet"))
+MANY = arrays(x=np.zeros((9000, FEATURES)), y=np.zeros(9000, np.int64))
+HALVES = arrays(x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32))
 
 
 @pytest.mark.parametrize(
-    ("kind", "write", "more", "said"),
+    ("kind", "write", "said"),
     [
-        (
-            "arrays npz",
-            arrays(x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32)),
-            (),
-            f"40 records, each float32[{FEATURES}]; take every record; 27 parameters",
-        ),
-        ("images npz", arrays(x=inputs(1, 2, 4)), (), "records of shape [1, 2, 4]; give --model"),
-        ("images npz", arrays(x=inputs(1, 2, 4)), IMAGES, "take every record"),
-        ("table parquet", table(), (), "40 records, each float32[4]; take every record"),
-        ("table npz", arrays(x=inputs(4), y=labels() % 2), (), "take every record"),
-        ("days parquet", DAYS, (*OF_DAYS, *SQUARES), "take every record"),
+        ("arrays npz", HALVES, "40 records, each float32[8]; take every record; 27 parameters"),
+        ("images npz", arrays(x=inputs(1, 2, 4)), "records of shape [1, 2, 4]; give --model"),
+        (f"{IMAGES}images", arrays(x=inputs(1, 2, 4)), "take every record"),
+        ("table parquet", table(), "40 records, each float32[4]; take every record"),
+        ("table npz", arrays(x=inputs(4), y=labels() % 2), "take every record"),
+        (f"{OF_DAYS}days --loss nets_of_checks:squares", DAYS, "take every record"),
     ],
 )
-def test_records_that_can_be_used_are_taken(
-    folder: Path, tmp_path: Path, kind: str, write: Change, more: tuple[str, ...], said: str
-) -> None:
-    task, ending = kind.split()
-    data = tmp_path / f"ward.{ending}"
-    write(data)
-    found = check(folder, task, data, *more)
+def test_records_that_can_be_used_are_taken(kind: str, write: Change, said: str, at: Path) -> None:
+    """By task, ending of the file and options."""
+    found = check(kind, write, at)
     assert (found.exit_code, said in found.stdout) == (0, True), found.output
 
 
-MANY = arrays(x=np.zeros((9000, FEATURES)), y=np.zeros(9000, np.int64))
-BAD: dict[str, list[tuple[Change, str]]] = {
-    "arrays npz": [
-        (arrays(x=inputs(FEATURES - 1)), "a record's input is float32[7]"),
-        (arrays(x=with_nan()), "input[3] of record 7 = nan: must be finite"),
-        (arrays(x=inputs().astype(str)), "give an array of numbers"),
-        (arrays(x=inputs()[:0], y=labels()[:0]), "records = 0"),
-        (arrays(y=labels()[1:]), "one row per record"),
-        (arrays(y=labels() + 1), "target of record 2 = 3: the model has 3 classes"),
-        (lambda path: np.savez(path, x=inputs()), "has no array y, but x: save x and y in it"),
-        (MANY, "passes the task's enrolment.max_expected_records"),
-        (lambda path: path.write_bytes(b"PK\x03\x04"), "can't be read as arrays of numbers"),
-        (lambda path: path, "there is no such file"),
-    ],
-    "table parquet": [
-        (table(age=["70"] * 39 + ["old"]), "column age, record 39 = 'old': isn't a number"),
-        (table(died=["yes", "maybe"] * 20), "none of the task's levels (no, yes)"),
-        (rows()[["age", "died"]].to_parquet, "column ward"),
-        (lambda path: path.write_bytes(b"PAR1"), "can't be read as Parquet"),
-        (lambda path: path, "there is no such file"),
-    ],
-    "arrays csv": [(rows().to_csv, "the task has no [data]")],
-    "arrays npy": [(lambda path: np.save(path, inputs()), "a .npz file with arrays x and y")],
-}
-"""By the task and the ending of the file."""
-
-
 @pytest.mark.parametrize(
-    ("kind", "spoil", "said"), [(kind, *row) for kind, some in BAD.items() for row in some]
+    ("kind", "write", "said"),
+    [
+        ("arrays npz", arrays(x=inputs(FEATURES - 1)), "a record's input is float32[7]"),
+        ("arrays npz", arrays(x=inputs()[:0], y=labels()[:0]), "records = 0"),
+        ("arrays npz", arrays(y=labels() + 1), "target of record 2 = 3: the model has 3 classes"),
+        (
+            "arrays npz",
+            lambda path: np.savez(path, x=inputs()),
+            "has no array y, but x: save x and",
+        ),
+        ("arrays npz", MANY, "passes the task's enrolment.max_expected_records"),
+        ("arrays npz", lambda path: path.write_bytes(b"PK\x03\x04"), "can't be read as arrays of"),
+        ("table parquet", table(age=["70"] * 39 + ["old"]), "column age, record 39 = 'old': isn't"),
+        ("table parquet", lambda path: path.write_bytes(b"PAR1"), "can't be read as Parquet"),
+        ("table parquet", lambda path: path, "there is no such file"),
+        ("arrays csv", rows().to_csv, "the task has no [data]"),
+        ("arrays npy", lambda path: np.save(path, inputs()), "a .npz file with arrays x and y"),
+        (f"{IMAGES}images", arrays(x=inputs(2, 4, 1)), "a record's input is float32[2, 4, 1]"),
+        (f"{OF_DAYS}days", DAYS, "a loss of your own"),
+        (f"{OF_DAYS}days --loss nets_of_checks:cubes", DAYS, "give MODULE:NAME"),
+    ],
 )
-def test_records_that_cannot_be_used_are_named(
-    kind: str, spoil: Change, said: str, folder: Path, tmp_path: Path
-) -> None:
-    task, ending = kind.split()
-    data = tmp_path / f"ward.{ending}"
-    spoil(data)
-    found = check(folder, task, data)
-    assert found.exit_code == 2, found.stdout
-    assert said in found.stderr
-    assert data.name in found.stderr or "data, " in found.stderr
+def test_unusable_records_are_named(kind: str, write: Change, said: str, at: Path) -> None:
+    """Which values can't: tests/client/test_records.py."""
+    found = check(kind, write, at)
+    assert (found.exit_code, said in found.stderr) == (2, True), found.output
+    assert "ward." in found.stderr or "--loss" in kind or "data, " in found.stderr
     # A sentence, and no wrapper's text in it.
-    assert len(found.stderr.splitlines()) == 1
+    assert len([line for line in found.stderr.splitlines() if line[0] != "✓"]) == 1
     for word in ("Traceback", "np.float", "Errno"):
         assert word not in found.stderr
-
-
-def test_a_model_or_a_loss_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -> None:
-    pictures, days = tmp_path / "ward.npz", tmp_path / "ward.parquet"
-    arrays(x=inputs(2, 4, 1))(pictures)
-    DAYS(days)
-    for task, data, options, words in (
-        ("images", pictures, IMAGES, "a record's input is float32[2, 4, 1]"),
-        ("days", days, OF_DAYS, "a loss of your own"),
-        ("days", days, (*OF_DAYS, "--loss", "nets_of_checks:cubes"), "give MODULE:NAME"),
-    ):
-        found = check(folder, task, data, *options)
-        assert (found.exit_code, words in found.stderr) == (2, True), found.output
-    alone = precad("task", "check", folder / "days.task", "--loss", "a:b")
-    assert (alone.exit_code, alone.stdout, "give --data too" in alone.stderr) == (2, "", True)

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -54,14 +55,11 @@ def reason(address: str, words: str, *, mistake: bool = False, expect: Role = A)
     """What is said, with these words; whether waiting can't help."""
     found = why_unreachable(address, OWNER, expect)
     assert isinstance(found, Misidentified) is mistake
-    assert re.search(words, str(found))
-    assert address in str(found)
+    assert re.search(f"(?=.*{re.escape(address)}).*{words}", str(found))
     return str(found)
 
 
-def test_a_port_that_refuses_is_silent_or_speaks_otherwise_may_change(
-    closed: str, listening: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_server_there_yet(closed: str, listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reason(closed, r"server A at .* refuses connections: nothing listens on that port")
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -73,9 +71,7 @@ def test_a_port_that_refuses_is_silent_or_speaks_otherwise_may_change(
 
 
 @pytest.mark.parametrize(("there", "expected"), [(B, A), (A, B), (DEALER, B), (A, DEALER)])
-def test_another_party_than_the_right_one_is_named_and_waiting_does_not_help(
-    serve: Serve, there: Role, expected: Role
-) -> None:
+def test_another_party_is_named_at_once(serve: Serve, there: Role, expected: Role) -> None:
     address = serve(identity(Principal.service(there)))
     assert why_unreachable(address, OWNER, there) is None
     words = rf"another party's certificate \({there.value}.precad\); mend the address"
@@ -140,36 +136,31 @@ def test_the_settings_proxy_leads_gRPC_and_whoever_looks(serve: Serve) -> None: 
         assert isinstance(why_unreachable(address, OWNER, B), Misidentified)
 
 
-@pytest.mark.parametrize(
-    ("answer", "found"),
-    [
-        ("HTTP/1.1 407 Proxy \x1b[2JAuthentication Required", "[2JAuthentication Required): ask"),
-        ("HTTP/1.1 403 Forbidden", "doesn't connect to nobody.invalid:7301 (HTTP/1.1 403 Forb"),
-        ("SSH-2.0-OpenSSH", "(SSH-2.0-OpenSSH): ask who runs it to allow that"),
-        (None, "doesn't answer (no answer in time); check proxy in the settings"),
-    ],
-)
-def test_a_proxy_is_quoted(answer: str | None, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+ANSWERS = {
+    "HTTP/1.1 407 Proxy \x1b[2JAuthentication Required": "[2JAuthentication Required): ask",
+    "HTTP/1.1 403 Forbidden": "doesn't connect to nobody.invalid:7301 (HTTP/1.1 403 Forb",
+    "SSH-2.0-OpenSSH": "(SSH-2.0-OpenSSH): ask who runs it to allow that",
+    None: "doesn't answer (no answer in time); check proxy in the settings",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_proxy_is_quoted(answer: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutual_tls, "TIMEOUT_S", 0.2 if answer is None else DEADLINE_S)
     with ConnectProxy(1, answer) as proxy:
         address = by_proxy(NOWHERE, f"http://{proxy.address}")
         said = str(why_unreachable(address, OWNER, A))
     assert said.startswith(f"the proxy at {proxy.address} ")
-    assert found in said
+    assert ANSWERS[answer] in said
     refused = str(why_unreachable(address, OWNER, A))
     assert refused.startswith(f"the proxy at {proxy.address} refuses connections")
 
 
 class Unreachable(grpc.RpcError):
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return "in gRPC's words"
+    code, details = Mock(return_value=grpc.StatusCode.UNAVAILABLE), Mock(return_value="its words")
 
 
-def fail(_timeout_s: float) -> None:
-    raise Unreachable
+fail = Mock(side_effect=Unreachable)
 
 
 def test_who_waits_says_why_and_how_long_still(caplog: pytest.LogCaptureFixture) -> None:
@@ -194,19 +185,17 @@ def test_who_waits_says_why_and_how_long_still(caplog: pytest.LogCaptureFixture)
 
 def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(closed: str) -> None:
     """What a progress display shows while a server isn't there."""
-    told: list[tuple[str, float | None]] = []
-
-    class Listener(Observer):
-        def doing(self, what: str, until: float | None = None) -> None:
-            told.append((what, None if until is None else round(until, 6)))
-
+    observer = Mock(spec=Observer)
     clock, who = LeapingClock(), (task_with({}), ClientId("ward-1"), closed, closed, OWNER)
     with (
-        Servers(*who, patience_s=1.0, clock=clock, observer=Listener()) as servers,
+        Servers(*who, patience_s=1.0, clock=clock, observer=observer) as servers,
         pytest.raises(PeerUnavailable),
     ):
         servers.check_task()
-    assert {*told} == {("waiting for server A", clock.start + 1.0)}
+    told = {
+        (what, round(until, 6)) for what, until in (each.args for each in observer.doing.mock_calls)
+    }
+    assert told == {("waiting for server A", clock.start + 1.0)}
 
 
 def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> None:
@@ -226,9 +215,7 @@ def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> Non
     assert descriptor != -1, "its owner closes it"
 
 
-def test_a_link_that_server_b_lets_go_of_is_said_long_before_the_deadline_for_messages(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_b_lets_go_of_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """B's clock is wrong, or A's certificate has expired: seen from A nothing is wrong."""
     monkeypatch.setattr(peer_transport, "LOOK_S", 0.1)
     monkeypatch.setattr(peer_transport, "REFUSED_S", 0.5)
