@@ -110,8 +110,7 @@ def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
 
     with ThreadPoolExecutor(16) as threads:
         won = list(filter(None, threads.map(redeem, range(16))))
-    assert len(won) == 1
-    assert [*book.owners().values()] == won
+    assert (len(won), [*book.owners().values()]) == (1, won)
 
 
 def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: ByToken) -> None:
@@ -151,9 +150,7 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(book: B
 
 
 @pytest.mark.parametrize("kind", ["token", "list", "frozen", "full"])
-def test_a_refused_claim_costs_none(
-    book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_claim_is_free(book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
     changes = {"enrolment.clients": 1, "enrolment.min_clients": 1, "privacy.epsilon_limit": 4.0}
     admission = {"token": book, "list": LISTED}.get(kind, Admission())
@@ -190,19 +187,13 @@ ENTRY = '[[clients]]\nclient = "ward-1"\nrecords = 100\nrecord_rate = 0.2\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "clients"),
-        ("clients = []", "0 clients"),
-        (ENTRY * 2, "twice"),
+        *(("", "clients"), ("clients = []", "0 clients"), (ENTRY * 2, "twice")),
         ("".join(ENTRY.replace("ward-1", f"w{i}") for i in range(3)), "3 clients"),
-        (ENTRY + "note = 1\n", "note"),
-        (ENTRY.replace("ward-1", "Ward 1"), "Ward 1"),
-        (ENTRY.replace("100", '"100"'), "records"),
-        (ENTRY.replace("100", "0"), "records"),
+        *((ENTRY + "note = 1\n", "note"), (ENTRY.replace("ward-1", "Ward 1"), "Ward 1")),
+        *((ENTRY.replace("100", records), "records") for records in ('"100"', "0")),
         (ENTRY.replace("100", "501"), "max_expected_records"),
-        (ENTRY.replace("0.2", "0.3"), "record_rate"),
-        (ENTRY.replace("0.2", "nan"), "record_rate"),
-        (ENTRY.replace("records = 100\n", ""), "records"),
-        ("[[clients", "read"),
+        *((ENTRY.replace("0.2", rate), "record_rate") for rate in ("0.3", "nan")),
+        *((ENTRY.replace("records = 100\n", ""), "records"), ("[[clients", "read")),
     ],
 )
 def test_a_roster_file_is_read_or_refused(tmp_path: Path, text: str, message: str) -> None:

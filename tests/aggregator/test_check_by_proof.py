@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,6 @@ SHAPE: ProofShape = TASK.proof
 NAMES = [ClientId(f"ward-{i}") for i in range(6)]
 BAD = NAMES[3]
 HOLDERS = roster_of(NAMES).seed_holders(TASK.digest)
-MODEL = Digest(b"m" * 32)
 Held = dict[Role, list[ProofSubmission]]
 SIZE = words_bytes(SHAPE)
 """Of one server's words on one submission."""
@@ -53,7 +53,6 @@ def sum_of(*clients: ClientId) -> list[int]:
 
 
 def opened(verdicts: Mapping[Role, Verdicts]) -> list[int]:
-    """The sum that both servers' shares make."""
     total = verdicts[A].share_sum.copy()
     FIELD.add(total, verdicts[B].share_sum)
     return [int(each) for each in FIELD.decode(total)]
@@ -65,7 +64,7 @@ def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> He
     holders = roster_of(NAMES).seed_holders(task.digest)
     inboxes = {role: Inbox(role, task, verifier(), folder / role.value) for role in SERVERS}
     for inbox in inboxes.values():
-        inbox.open(Opened(3, 3, tuple(names), MODEL, frozenset(), holders))
+        inbox.open(Opened(3, 3, tuple(names), Digest(b"m" * 32), frozenset(), holders))
     for client in names:
         stated: Any = [inboxes[role].proof_opening(3, client) for role in SERVERS]
         opened = ForProof(tuple(o for o, _ in stated), stated[0][1])
@@ -91,15 +90,14 @@ def test_the_sum_is_that_of_valid_and_counted_clients(held: Held, batches: Seque
     counted = NAMES[1:]
     found = play(servers(TASK), held, counted, batches)
     right = sum_of(*(client for client in counted if client != BAD))
-    assert opened(found) == right
-    assert longest_opening(TASK) == MAX_BATCH_CLIENTS * SIZE
+    assert (opened(found), longest_opening(TASK)) == (right, MAX_BATCH_CLIENTS * SIZE)
     for role in SERVERS:
         assert found[role].share_sum.view(np.int64).tolist() != right
         assert found[role].rejections == {BAD: Rejection.NORM_EXCEEDED}
         # Seeds and bodies alternate between the servers.
-        bodies = [isinstance(part.body, SpooledBody) for part in held[role]]
-        assert sum(bodies) == len(NAMES) // 2
-        assert bodies == [HOLDERS[client_of(part)] is not role for part in held[role]]
+        bodies = {client_of(part) for part in held[role] if isinstance(part.body, SpooledBody)}
+        assert bodies == {client for client, holder in HOLDERS.items() if holder is not role}
+        assert len(bodies) == len(NAMES) // 2
 
 
 def signed_anew(part: ProofSubmission) -> ProofSubmission:
@@ -107,9 +105,7 @@ def signed_anew(part: ProofSubmission) -> ProofSubmission:
     return replace(part, header=header)
 
 
-@pytest.mark.parametrize(
-    "again", [lambda part: part, signed_anew], ids=["as it was", "signed anew"]
-)
+@pytest.mark.parametrize("again", [lambda part: part, signed_anew], ids=["as it is", "signed anew"])
 @pytest.mark.parametrize("batches", [(slice(1), slice(1, 2)), (slice(2),)], ids=["two", "one"])
 def test_no_header_is_answered_twice(held: Held, again: Any, batches: tuple[slice, ...]) -> None:
     """Two answers of one header at different points give its update away."""
@@ -140,8 +136,8 @@ def test_a_body_that_can_not_be_read_costs_its_client_alone(held: Held, tmp_path
     both = servers(TASK)
     sent = noted(both[holder])
     found = play(both, held, NAMES)
-    for role in SERVERS:
-        assert found[role].rejections == {lost: Rejection.TRUNCATED, BAD: Rejection.NORM_EXCEEDED}
+    rejections = {lost: Rejection.TRUNCATED, BAD: Rejection.NORM_EXCEEDED}
+    assert [found[role].rejections for role in SERVERS] == [rejections] * 2
     assert opened(found) == sum_of(*(name for name in NAMES if name not in (lost, BAD)))
     # No word of it leaves.
     at = [client_of(part) for part in held[holder]].index(lost)
@@ -174,8 +170,8 @@ def test_a_body_that_cannot_be_taken_out_of_the_sum_ends_the_attempt(held: Held)
 Lie = Callable[[bytes], bytes]
 
 
-def beyond(at: int, word: int) -> Lie:
-    return lambda data: data[:at] + word.to_bytes(8, "little") + data[at + 8 :]
+def beyond(at: int, word: int, data: bytes) -> bytes:
+    return data[:at] + word.to_bytes(8, "little") + data[at + 8 :]
 
 
 LIES: dict[str, tuple[str, int, Lie, Role, str]] = {
@@ -189,7 +185,7 @@ LIES: dict[str, tuple[str, int, Lie, Role, str]] = {
     "long words": ("proof/", 0, lambda b: b + bytes(8), A, "words have"),
     "nothing": ("proof/", 0, lambda _: b"", B, "words have"),
 } | {
-    f"a {name} of {word}": ("proof/", 0, beyond(at, word), liar, "aren't of the field")
+    f"a {name} of {word}": ("proof/", 0, partial(beyond, at, word), liar, "aren't of the field")
     for name, at, word, liar in (
         *(("first wire", 1, P, A), ("last wire", SIZE - 24, P + 5, B)),
         *(("value of h", SIZE - 16, 2**64 - 1, A), ("sum of relations", SIZE - 8, P, B)),
@@ -247,9 +243,7 @@ def test_coins_of_two_turns_and_of_two_attempts_differ(held: Held) -> None:
 
 
 @pytest.mark.parametrize("liar", SERVERS)
-@pytest.mark.parametrize(
-    "at", [1, SIZE - 16, SIZE - 8, 0], ids=["wire", "h", "relations", "dropped"]
-)
+@pytest.mark.parametrize("at", [1, SIZE - 16, SIZE - 8, 0], ids=["wire", "h", "relations", "drop"])
 def test_a_lie_costs_its_client_alone(held: Held, liar: Role, at: int) -> None:
     def lie(step: str, data: bytes) -> bytes:
         if not step.startswith("proof/"):

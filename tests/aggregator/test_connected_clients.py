@@ -4,29 +4,21 @@ caller takes its part and no more, and nobody waits for who dawdles or is slow.
 
 import asyncio
 import contextlib
+import itertools
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from tests.rig.clock import LeapingClock, LeapingLoop, passing
 from tests.rig.tasks import task_with
 
-from precad.aggregator.rpc import process
-from precad.aggregator.rpc.limits import (
-    AT_ONCE,
-    GRACE_S,
-    LEAST_RATE,
-    Call,
-    Limits,
-    OpenCalls,
-    TransferSlot,
-    TransferSlots,
-    in_time,
-)
+from precad.aggregator.rpc import limits, process
 from precad.aggregator.rpc.process import LATE, leaves_at, stay
 from precad.aggregator.training import connected_clients
 from precad.aggregator.training.connected_clients import ConnectedClients, LongStream, OpenWatches
@@ -36,25 +28,17 @@ from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
 
 ONE, OTHER = ClientId("one"), ClientId("other")
-Wrap = Callable[[AsyncIterator[int]], AsyncIterator[int]]
 
 
-class Source:
-    """Some items, then silence; knows whether it was closed."""
-
-    def __init__(self, items: int) -> None:
-        self._items = items
-        self.closed = False
-        self.silent = asyncio.Event()
-
-    async def __call__(self) -> AsyncGenerator[int]:
-        try:
-            for number in range(self._items):
-                yield number
-            self.silent.set()
-            await asyncio.Event().wait()
-        finally:
-            self.closed = True
+async def some(number: int, silent: asyncio.Event) -> AsyncGenerator[int]:
+    """So many items, then silence, which ends when this is closed."""
+    try:
+        for item in range(number):
+            yield item
+        silent.set()
+        await asyncio.Event().wait()
+    finally:
+        silent.clear()
 
 
 async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
@@ -65,41 +49,37 @@ async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("wrap", [watched, LongStream(lambda: None).follow])
-def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Wrap) -> None:
+def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Any) -> None:
     """gRPC cancels the handler; closing a stream that still ran was an error in the log."""
-    source = Source(3)
+    silent = asyncio.Event()
 
     async def handler() -> None:
-        async with contextlib.aclosing(source()) as items:
+        async with contextlib.aclosing(some(3, silent)) as items:
             async for _ in wrap(items):
                 pass
 
     async def play() -> None:
         task = asyncio.create_task(handler())
-        await source.silent.wait()
+        await silent.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert (asyncio.all_tasks(), silent.is_set()) == ({asyncio.current_task()}, False)
 
     asyncio.run(play())
-    assert source.closed
 
 
 def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connected_clients, "LOOK_S", 0.01)
-    looks = iter(range(3))
-
-    def still_allowed() -> None:
-        if next(looks) == 2:
-            raise AccessDenied("revoked")
+    still_allowed = Mock(side_effect=[None, None, AccessDenied("revoked")])
 
     async def follow() -> None:
-        assert [item async for item in LongStream(still_allowed).follow(Source(2)())] == []
+        items = some(2, asyncio.Event())
+        assert [item async for item in LongStream(still_allowed).follow(items)] == []
 
     with pytest.raises(AccessDenied, match="revoked"):
         asyncio.run(follow())
-    assert next(looks, None) is None
+    assert still_allowed.call_count == 3
 
 
 # --- how long a server with a finished model waits ------------------------------------------------
@@ -126,21 +106,16 @@ def test_a_model_stays_until_the_last_owner_has_had_its_time() -> None:
     assert leaves_at(2.0, clients.last_heard(both), 30.0) == 230.0
 
 
-class Ticking(LeapingClock):
-    """A clock by which every look takes a second."""
-
-    def now(self) -> float:
-        self.sleep(1.0)
-        return super().now()
-
-
-def test_who_has_the_model_isnt_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_server_that_starts_again_waits_for_nobody_who_has_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such an owner calls nobody any more (``DataOwner.run``)."""
     task, late, path = task_with({}), LATE * 30, tmp_path / "model.safetensors"
     monkeypatch.setattr(process, "LOOK_S", 0.0)
 
     def stays(*with_model: ClientId, heard: bool = False) -> float:
-        clock = Ticking()
+        # Every look takes a second.
+        clock: Any = SimpleNamespace(now=partial(next, itertools.count(1.0)))
         clients = ConnectedClients(1.0, clock)
         for client in (ONE, OTHER) if heard else ():
             clients.heard_from(client)
@@ -152,22 +127,19 @@ def test_who_has_the_model_isnt_waited_for(tmp_path: Path, monkeypatch: pytest.M
             model_store=ModelStore(task, path),
             register=SimpleNamespace(roster=lambda: {ONE: None, OTHER: None}),
         )
-        began = clock.now()
+        began: float = clock.now()
         asyncio.run(stay(session, 30.0, asyncio.Event()))
-        return clock.now() - began
+        return float(clock.now()) - began
 
     # One of two got it: a next start waits for the other, and so does the one after it.
-    assert stays(ONE, heard=True) < late
-    assert stays() > late
-    assert stays(ONE, OTHER, heard=True) < late
-    assert stays() < late
+    assert stays(ONE, heard=True) < late < stays()
+    assert max(stays(ONE, OTHER, heard=True), stays()) < late
     # A state that was put back, or another training's model, is waited for again.
     ModelStore(task, path).put(task.training.rounds, np.ones(task.dimension))
     assert stays() > late
 
 
-# --- what one caller may take --------------------------------------------------------------------
-
+AT_ONCE, GRACE_S, LEAST_RATE = limits.AT_ONCE, limits.GRACE_S, limits.LEAST_RATE
 WARD_1, WARD_2 = Principal.client("ward-1"), Principal.client("ward-2")
 T = TypeVar("T")
 
@@ -178,9 +150,11 @@ def leaping(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
         return runner.run(coroutine), round(runner.get_loop().time(), 3)
 
 
-@pytest.mark.parametrize(("call", "most"), [(Call.WATCH, 2), (Call.SUBMIT, 2), (Call.FETCH, 4)])
-def test_a_caller_has_so_many_and_no_more(call: Call, most: int) -> None:
-    calls = OpenCalls(Limits())
+@pytest.mark.parametrize(
+    ("call", "most"), [(limits.Call.WATCH, 2), (limits.Call.SUBMIT, 2), (limits.Call.FETCH, 4)]
+)
+def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
+    calls = limits.OpenCalls(limits.Limits())
     for _ in range(most + 1):
         # One that fails gives its place back.
         with pytest.raises(ZeroDivisionError), calls.one_more(WARD_1, call):
@@ -192,7 +166,7 @@ def test_a_caller_has_so_many_and_no_more(call: Call, most: int) -> None:
             stack.enter_context(calls.one_more(WARD_1, call))
         # Neither another caller nor another kind of call is touched.
         stack.enter_context(calls.one_more(WARD_2, call))
-        for other in set(Call) - {call}:
+        for other in set(limits.Call) - {call}:
             stack.enter_context(calls.one_more(WARD_1, other))
     assert len(calls) == 0
 
@@ -219,7 +193,7 @@ def test_who_pauses_too_long_or_in_sum_is_cut_off(
     async def run() -> int:
         came = 0
         with pytest.raises(RejectedSubmission) as rejected:  # noqa: PT012 — after some
-            async for _ in in_time(slowly(pauses), idle_s=idle_s, total_s=total_s):
+            async for _ in limits.in_time(slowly(pauses), idle_s=idle_s, total_s=total_s):
                 came += 1
         assert rejected.value.reason is Rejection.TRUNCATED
         return came
@@ -229,7 +203,7 @@ def test_who_pauses_too_long_or_in_sum_is_cut_off(
 
 def test_the_wait_for_a_turn_is_not_the_clients() -> None:
     async def run() -> int:
-        slots, got = TransferSlots(1), 0
+        slots, got = limits.TransferSlots(1), 0
         first, leaving, second = (slots.one() for _ in range(3))
         await first.take()
         # One that leaves while it waits takes no place along.
@@ -240,7 +214,7 @@ def test_the_wait_for_a_turn_is_not_the_clients() -> None:
             await taking
         leaving.close()
         asyncio.get_running_loop().call_later(900, first.close)
-        async for _ in in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, slot=second):
+        async for _ in limits.in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, slot=second):
             got += 1
             if got == 1:
                 await second.take()
@@ -250,13 +224,12 @@ def test_the_wait_for_a_turn_is_not_the_clients() -> None:
 
 
 PIECE = 1 << 18
-Body = Callable[[TransferSlot], Awaitable[None]]
+Body = Callable[[limits.TransferSlot], Awaitable[None]]
 
 
 def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
-    """A body of so many pieces, each of which comes after ``pause_s``."""
 
-    async def read(slot: TransferSlot) -> None:
+    async def read(slot: limits.TransferSlot) -> None:
         for _ in range(number):
             with slot.waiting():
                 await passing(pause_s)
@@ -270,7 +243,7 @@ def began(
 ) -> list[float | None]:
     """When each body was begun, of those that ask in this order at once; None where it wasn't."""
 
-    async def one(slots: TransferSlots, read: Body) -> float | None:
+    async def one(slots: limits.TransferSlots, read: Body) -> float | None:
         slot = slots.one()
         try:
             async with asyncio.timeout(limit_s):
@@ -285,7 +258,7 @@ def began(
         return round(at, 3)
 
     async def run() -> list[float | None]:
-        slots = TransferSlots(at_once, shares_grace=shares_grace)
+        slots = limits.TransferSlots(at_once, shares_grace=shares_grace)
         return await asyncio.gather(*(one(slots, read) for read in bodies))
 
     return leaping(run())[0]
@@ -295,7 +268,7 @@ QUICK = pieces(100, PIECE / LEAST_RATE)
 TOOK_S = 100 * PIECE / LEAST_RATE
 
 
-async def stalls(slot: TransferSlot) -> None:
+async def stalls(slot: limits.TransferSlot) -> None:
     """It was quick until then."""
     for _ in range(100):
         slot.passed(PIECE)

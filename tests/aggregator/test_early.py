@@ -39,8 +39,6 @@ PAIRS = {name: {half.role: half for half in pair_of(TASK, name)} for name in NAM
 
 @dataclass(slots=True)
 class Collecting:
-    """Both servers while uploads come in, each in a thread."""
-
     inboxes: dict[Role, Inbox] = field(default_factory=dict)
     links: dict[Role, PeerLink] = field(default_factory=dict)
     taken: dict[Role, list[ClientId]] = field(default_factory=lambda: {A: [], B: []})
@@ -67,7 +65,6 @@ class Collecting:
         )
 
     def play(self, role: Role) -> Matched:
-        """From the open inbox to the match."""
         inbox, link, take = self.inboxes[role], self.links[role], partial(self.take, role)
         if role is A:
             taken = matching.ask(OPENED, inbox, link, take, self.over.is_set, gather=self.gather)

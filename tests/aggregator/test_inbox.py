@@ -50,7 +50,6 @@ class Side:
 
     @property
     def bodies(self) -> int:
-        """Of one submission."""
         return 0 if self.role is Role.SERVER_A else 1
 
     def open(self, attempt: int = 3) -> None:
@@ -70,12 +69,10 @@ class Side:
         return len(list((self.folder / "spool").iterdir()))
 
     def progress(self) -> int:
-        """How many of the open attempt's cohort are held."""
         assert self.inbox._round is not None
         return len(self.inbox._round.held)
 
     def held(self, client: ClientId = ONE) -> Submission:
-        """What is left of a client when collection closes."""
         held = self.inbox.close()[client]
         assert isinstance(held, Submission)
         return held
@@ -95,7 +92,6 @@ def here(request: pytest.FixtureRequest, tmp_path: Path) -> Side:
 
 
 def bare(s: Submission) -> Submission:
-    """As it comes first: without its body."""
     return replace(s, body=None)
 
 
@@ -199,13 +195,6 @@ def test_what_is_found_outside_is_counted_once_and_for_members_only(here: Side) 
     here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
 
 
-def test_files_of_a_process_that_died_are_removed(tmp_path: Path) -> None:
-    for name in ("ward-1-00.body", "other.txt"):
-        (tmp_path / name).write_bytes(b"x")
-    Inbox(Role.SERVER_B, TASK, verifier(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
-
-
 def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(here: Side) -> None:
     here.send()
     assert len(here.inbox.arrivals()) == 1
@@ -305,8 +294,6 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: 
         assert here.inbox.over([ONE, TWO], nobody) == (number < 11)
         here.inbox.close()
 
-
-# --- bodies on the disk --------------------------------------------------------------------------
 
 SALT = Secret(b"\7" * 32)
 WORDS = np.arange(2 * PIECE_BYTES // 8 + 5, dtype="<i8").tobytes()

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 from tests.conftest import TaskMaker
@@ -52,17 +53,15 @@ def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
     for number in range(3):
         assert servers.attempt(number) == [None, None]
         assert servers.meet() == [Recovery(Remedy.NOTHING)] * 2
-    assert (servers.versions(), servers.charged()) == ((3, 3), [{ANN: 3, BEN: 3}] * 2)
-    servers.agree()
+    mended(servers, {ANN: 3, BEN: 3}, (3, 3))
     # The newest attempt and the larger count are both servers'.
     a, b = (servers.sessions[role] for role in SERVERS)
     begun(a.store, 6, 3)
     for count in (5, 6):
         b.store.versions.count_opened(3, count)
     servers.meet()
-    assert [(each.progress.next_attempt, each.store.versions.opened(3)) for each in (a, b)] == [
-        (7, 2)
-    ] * 2
+    for session in (a, b):
+        assert (session.progress.next_attempt, session.store.versions.opened(3)) == (7, 2)
 
 
 def begun(store: Store, number: int, version: int) -> None:
@@ -71,7 +70,6 @@ def begun(store: Store, number: int, version: int) -> None:
 
 
 def greeted(servers: Servers, **said: Any) -> None:
-    """Server A, to whom another says where it stands."""
     a = servers.sessions[A]
     ours, theirs = (link_over(end, servers.task, timeout_s=0.1) for end in memory_pair())
     position: dict[str, Any] = {"role": "server-b", "model": str(a.model_store.current.digest)}
@@ -107,7 +105,6 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
 
 
 def mended(servers: Servers, charged: dict[ClientId, int], versions: tuple[int, int]) -> None:
-    """They agree, on this."""
     assert servers.mend() == [Remedy.NOTHING] * 2
     assert (servers.charged(), servers.versions()) == ([charged] * 2, versions)
     servers.agree()
@@ -183,9 +180,7 @@ def test_what_one_countersigned_alone_waits_for_operators(servers: Servers, role
 
 
 @OF_EITHER
-@pytest.mark.parametrize(
-    "kept", ["journal", "model", "nothing", "what was signed before a renewal"]
-)
+@pytest.mark.parametrize("kept", ["journal", "model", "nothing", "signed before a renewal"])
 def test_who_was_put_back_learns_what_it_signed(servers: Servers, role: Role, kept: str) -> None:
     """The ledger noticed nothing once, and the next charges stood beside three lost ones."""
     servers.attempt(0)
@@ -243,15 +238,13 @@ def test_a_charge_that_a_server_never_signed_is_not_learned(servers: Servers, sh
     servers.attempt(0)
     shown: Any = servers.sessions[A].store
     shown.attempts.learn([Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))])
-    says = "different charges"
-    if shows == "a head of another task":
-        head = head_of(Digest(bytes(32)))
-        foreign = signatures(servers.task.digest, B).sign(SignedKind.HEAD, head)
+    if another := "another" in shows:
+        pen = signatures(servers.task.digest, B)
+        foreign = pen.sign(SignedKind.HEAD, head_of(Digest(bytes(32))))
         shown.attempts.their_head = lambda: foreign
-        says = "another task"
     _, at_b = servers.meet()
     assert isinstance(at_b, PeerViolation)
-    assert says in str(at_b)
+    assert ("another task" if another else "different charges") in str(at_b)
     assert servers.charged()[1] == {ANN: 1, BEN: 1}
 
 
@@ -283,12 +276,10 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     servers.attempt(0)
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(1)
-    signed = servers.sessions[A].store.versions.model_seal(2)
-    assert signed is not None
+    signed: Any = servers.sessions[A].store.versions.model_seal(2)
     shutil.copy(servers.folder / A.value / MODEL_FILE, backups[A] / MODEL_FILE)
     for role, backup in backups.items():
         servers.put_back(role, backup, journal=True)
-    assert servers.versions() == (2, 1)
     # Not even A's word that B has signed it is kept; and with it B still has no charge for it.
     at_a, _ = servers.mend()
     assert "its signature over it isn't kept" in str(at_a)
@@ -298,8 +289,6 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     assert "don't belong together" in str(at_b)
     assert servers.versions() == (2, 1)
 
-
-# --- attempts that both have forgotten, and that an owner or the dealer knows --------------------
 
 EACH_ONCE = {ANN: 1, BEN: 1, CLEO: 1}
 
@@ -326,7 +315,6 @@ def forgotten(servers: Servers, attempts: int) -> tuple[dict[Role, Path], Any]:
 
 
 def hear(servers: Servers, attempt: int) -> None:
-    """As from the dealer, which tells both servers its number."""
     for role in SERVERS:
         servers.sessions[role].store.attempts.hear(attempt)
 
@@ -350,13 +338,12 @@ def opening(servers: Servers, role: Role, attempt: int) -> bytes:
 
 
 def test_what_the_dealer_alone_remembers_charges_all(servers: Servers) -> None:
+    """Whom it may have held."""
     backups, _ = forgotten(servers, 1)
     assert servers.charged() == [{}, {}]
     hear(servers, 0)
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [EACH_ONCE] * 2
+    settled(servers, [[0]] * 2)
     assert servers.states(0) == (AttemptState.LEARNED,) * 2
-    servers.agree()
     # A second release of this version is one more for each, and the operators' affair.
     for role in SERVERS:
         session = servers.sessions[role]
@@ -364,24 +351,26 @@ def test_what_the_dealer_alone_remembers_charges_all(servers: Servers) -> None:
         assert session.progress.next_attempt == session.store.attempts.next_number() == 1
         assert "left already" in doubt(session.store, servers.task, 1, 0)
     # Once is enough.
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [EACH_ONCE] * 2
+    settled(servers, [[0]] * 2)
     # Nor does it get lost again with the database alone.
     for role in SERVERS:
         servers.put_back(role, backups[role])
     assert servers.charged() == [EACH_ONCE] * 2
 
 
+def settled(servers: Servers, attempts: list[list[int]]) -> None:
+    assert settle(servers) == [None, None]
+    assert (servers.charged(), attempts_of(servers, 0)) == ([EACH_ONCE] * 2, attempts)
+    servers.agree()
+
+
 def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None:
     forgotten(servers, 2)
     for role in SERVERS:
         hear_of(servers.sessions[role], ANN, opening(servers, role, 1))
-    assert settle(servers) == [None, None]
     # Nobody knows any more whether the two were of one version.
-    assert attempts_of(servers, 0) == [[0, 1]] * 2
-    assert servers.charged() == [EACH_ONCE] * 2
+    settled(servers, [[0, 1]] * 2)
     assert servers.sessions[A].store.ledger.re_releases()[CLEO] == {1: 1}
-    servers.agree()
 
 
 @pytest.mark.parametrize("at_a", range(8))
@@ -390,12 +379,9 @@ def test_a_cut_leaves_one_entry_an_attempt(servers: Servers, at_a: int, at_b: in
     forgotten(servers, 2)
     hear(servers, 1)
     settle(servers, (at_a, at_b))
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [EACH_ONCE] * 2
-    servers.agree()
+    settled(servers, [[0, 1]] * 2)
     urls = [f"sqlite:///{servers.folder / role.value / 'state.db'}" for role in SERVERS]
     assert compare_ledgers(*urls) == ()
-    assert attempts_of(servers, 0) == [[0, 1]] * 2
 
 
 @OF_EITHER
@@ -407,18 +393,12 @@ def test_who_dies_before_its_entry_takes_it_over(servers: Servers, role: Role, f
         # From an owner.
         servers.sessions[each].model_store.put(1, model)
     hear(servers, 1)
-    store: Any = servers.sessions[role].store
-    charge, calls = store.attempts.charge_unknown, iter(range(first + 1))
-
-    def dies(fact: Fact) -> None:
-        if next(calls) == first:
-            raise StorageFailure("killed")
-        charge(fact)
-
-    store.attempts.charge_unknown = dies
+    attempts: Any = servers.sessions[role].store.attempts
+    charge, dies = attempts.charge_unknown, StorageFailure("killed")
+    attempts.charge_unknown = Mock(wraps=charge, side_effect=[DEFAULT] * first + [dies])
     settle(servers)
     assert servers.charged()[0] != servers.charged()[1]
-    store.attempts.charge_unknown = charge
+    attempts.charge_unknown = charge
     assert settle(servers) == [None, None]
     assert (attempts_of(servers, 0), attempts_of(servers, 1)) == ([[0]] * 2, [[1]] * 2)
     servers.agree()
@@ -453,8 +433,7 @@ def test_what_one_server_alone_says_charges_nobody(servers: Servers, role: Role)
     honest.attempts.hear(999)
     model = servers.sessions[other(role)].model_store.current.digest
     honest.attempts.begin(998, 1, 3, model)
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+    assert (settle(servers), servers.charged()) == ([None, None], [{ANN: 2, BEN: 2, CLEO: 1}] * 2)
 
 
 def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Servers) -> None:
@@ -467,17 +446,14 @@ def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Se
         assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
         offices[A]._allow(Permission.CLAIMED, 1)
         assert offices[B]._allow(Permission.CLAIMED, 1) == reached
-    assert settle(servers) == [None, None]
-    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+    assert (settle(servers), servers.charged()) == ([None, None], [{ANN: 2, BEN: 2, CLEO: 1}] * 2)
     servers.agree()
     # A version's other attempts take a word each time: it doesn't add up.
     assert [offices[B]._allow(Permission.ATTEMPTS, 1) for _ in range(2)] == [10, 10]
 
 
 @OF_EITHER
-def test_no_number_is_evidence(
-    servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_used_is_no_evidence(servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
     """At one link it has used a thousand attempts, at the next it has forgotten them."""
     servers.attempt(0)
     before = servers.charged()
@@ -489,9 +465,6 @@ def test_no_number_is_evidence(
     assert servers.sessions[other(role)].store.attempts.next_number() == 1
 
 
-# --- what was signed before a certificate was renewed --------------------------------------------
-
-
 @pytest.fixture
 def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
     made = Servers(make_task(8), tmp_path)
@@ -500,7 +473,6 @@ def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
 
 
 def earlier_pen(role: Role) -> CertificateSigner:
-    """This role's pen before its certificate was renewed."""
     return CertificateSigner(earlier_identity(Principal.service(role)))
 
 
@@ -571,6 +543,5 @@ def test_a_revoked_certificates_statements_are_not_believed_and_keep_nobody_out(
     session = replace(servers.sessions[A], verifier=eye)
     statement, opening = shown_by_ann(servers, CertificateSigner(stolen))
     said = pb.StatementBody.FromString(statement_of(session, ANN, statement, opening).body)
-    assert list(said.charged) == []
-    assert session.store.attempts.next_number() == 0
+    assert (list(said.charged), session.store.attempts.next_number()) == ([], 0)
     assert "isn't believed" in caplog.text

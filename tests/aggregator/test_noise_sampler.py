@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import mpmath
 import numpy as np
@@ -36,8 +37,6 @@ def seeded(name: bytes = b"noise") -> Callable[[], Keystream]:
 
 
 class Scripted(Keystream):
-    """The words of a list, one call after the other."""
-
     def __init__(self, words: list[int]) -> None:
         self._left = list(words)
 
@@ -104,10 +103,7 @@ def test_deciding_exactly_is_the_same(deviation: float, monkeypatch: pytest.Monk
 def decided(
     sampler: Any, deviation: float, block: int, inside: int, beyond: int, words: int = 1
 ) -> list[int]:
-    """What comes of this block and offset with a plus where U is so far from the edge.
-
-    In units of the last place of its ``words``.
-    """
+    """What comes of these with a plus where U is so far beyond the edge, in its last place."""
     blocks = Blocks.of(deviation)
     y = (block << blocks.width_bits) + inside
     weight = mpmath.exp(-(mpmath.mpf(y) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
@@ -127,10 +123,8 @@ def test_a_decision_is_right_in_the_last_of_its_64_bits_and_of_the_next(
     deviation: float, block: int, place: float, beyond: int
 ) -> None:
     """float64 can't tell these apart: one unit of U's last place below the edge, and above."""
-    sampler, inside = (
-        DiscreteGaussian(deviation),
-        int(place * (1 << Blocks.of(deviation).width_bits)),
-    )
+    sampler = DiscreteGaussian(deviation)
+    inside = int(place * (1 << Blocks.of(deviation).width_bits))
     for words in (1, 2):
         # Where 64 bits leave it open the next 64 decide.
         assert bool(decided(sampler, deviation, block, inside, beyond, words)) == (beyond < 0)
@@ -153,16 +147,14 @@ def test_an_error_that_no_statistic_sees_is_caught_at_the_edge(old: str, new: st
 
 def test_zero_with_a_minus_is_refused() -> None:
     sampler = DiscreteGaussian(1024.0)
-    assert sampler._accepted(Scripted([0, 0, 0]), 1).tolist() == [0]
-    assert sampler._accepted(Scripted([0, 1 << 63, 0]), 1).tolist() == []
-    assert sampler._accepted(Scripted([0, 1 << 63 | 1, 0]), 1).tolist() == [-1]
+    for word, accepted in ((0, [0]), (1 << 63, []), (1 << 63 | 1, [-1])):
+        assert sampler._accepted(Scripted([0, word, 0]), 1).tolist() == accepted
 
 
 SOURCE = Path(noise.__file__).read_text(encoding="utf-8")
 
 
 def mutant(old: str, new: str) -> Any:
-    """The sampler with one change in its text."""
     assert SOURCE.count(old) == 1, f"{old!r} isn't in the source once"
     sampler = ModuleType("mutant_sampler")
     vars(sampler)["__name__"] = noise.__name__
@@ -227,17 +219,16 @@ def test_threads_share_a_sampler() -> None:
 
 
 def test_it_is_drawn_before_anybody_asks_and_given_out_once() -> None:
-    begun, let, asked = threading.Event(), threading.Event(), list[int]()
+    begun, let = threading.Event(), threading.Event()
 
     def draw(dimension: int) -> RingVector:
-        asked.append(dimension)
         begun.set()
         assert let.wait(60)
         if dimension == 4:
             raise OSError("no entropy")
         return np.arange(dimension, dtype=np.int64)
 
-    source: Any = SimpleNamespace(draw=draw)
+    source = Mock(draw=Mock(side_effect=draw))
     ahead, broken = DrawnAhead(source, 5), DrawnAhead(source, 4)
     assert begun.wait(60)
     let.set()
@@ -247,7 +238,7 @@ def test_it_is_drawn_before_anybody_asks_and_given_out_once() -> None:
     # What the source raises is raised where the noise is asked for.
     with pytest.raises(OSError, match="no entropy"):
         broken.draw(4)
-    assert sorted(asked) == [4, 5]
+    assert sorted(call.args for call in source.draw.call_args_list) == [(4,), (5,)]
     with pytest.raises(RuntimeError, match="noise for 5 words"):
         DrawnAhead(source, 5).draw(6)
 
@@ -262,21 +253,19 @@ deviations = st.floats(noise.LEAST, noise.LIMIT, exclude_max=True) | st.floats(
 @example(1.9 * 2.0**57)
 @settings(max_examples=25)
 def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
-    blocks = Blocks.of(deviation)
-    picked = [0] * COLUMNS
+    blocks, picked = Blocks.of(deviation), [0] * COLUMNS
     for column, other in enumerate(blocks.others.tolist()):
         threshold = int(blocks.thresholds[column])
         assert 0 <= threshold <= 1 << COLUMN_BITS
         picked[column] += threshold
         picked[other] += (1 << COLUMN_BITS) - threshold
-    assert tuple(picked) == blocks.masses
-    assert sum(picked) == COLUMNS << COLUMN_BITS
+    assert (tuple(picked), sum(picked)) == (blocks.masses, COLUMNS << COLUMN_BITS)
     assert (blocks.tightness <= 1).all()
     # Blocks are as wide as they may be, reach far enough, and their integers fit a word.
+    end = COLUMNS << blocks.width_bits
     assert 1 << blocks.width_bits <= max(1, deviation / 8)
-    assert 2 * noise.REACH * max(8, deviation) >= COLUMNS << blocks.width_bits
-    assert COLUMNS << blocks.width_bits >= noise.REACH * deviation
-    assert 2 * (COLUMNS << blocks.width_bits) <= 2**63
+    assert noise.REACH * deviation <= end <= 2 * noise.REACH * max(8, deviation)
+    assert 2 * end <= 2**63
 
 
 @given(deviations.filter(lambda s: s > 3), st.binary(min_size=32, max_size=32))

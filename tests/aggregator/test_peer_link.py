@@ -21,16 +21,7 @@ from tests.rig.waiting import until
 from torch.distributed import ReduceOp
 
 from precad.aggregator.peer_link import PIECE_BYTES, Frame, PeerLink, memory_pair
-from precad.aggregator.rpc.peer_transport import (
-    METHOD,
-    STREAMS,
-    Behaviour,
-    DialledTransport,
-    ServedTransport,
-    add_link_to_server,
-    frame_from_wire,
-    frame_to_wire,
-)
+from precad.aggregator.rpc import peer_transport
 from precad.aggregator.training.session import EventLog, TrainingPaused
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
@@ -47,10 +38,8 @@ def ends() -> Any:
     return memory_pair()
 
 
-def link(
-    end: Any, *, task: Digest = TASK, limit: int = 1 << 24, timeout_s: float = 0.05
-) -> PeerLink:
-    return PeerLink(end, task, max_message_bytes=limit, timeout_s=timeout_s)
+def link(end: Any, *, task: Digest = TASK, limit: int = 1 << 24, wait_s: float = 0.05) -> PeerLink:
+    return PeerLink(end, task, max_message_bytes=limit, timeout_s=wait_s)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +66,12 @@ def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> N
                 b.receive_into("step", memoryview(bytearray(size)))
 
 
-PIECES = b"\1" * PIECE_BYTES + b"\2" * PIECE_BYTES + b"\3"
-
-
 @pytest.mark.parametrize(
     ("messages", "order", "fine"),
     [
-        ((b"0", b"1", b"2"), (1,), 0),
-        ((b"0", b"1", b"2"), (0, 0), 1),
-        ((b"0", b"1", b"2"), (0, 2), 1),
-        ((b"0", b"1", b"2"), (1, 0), 0),
-        ((PIECES,), (1, 0, 2), 0),
+        *(((b"0", b"1", b"2"), order, 0) for order in ((1,), (1, 0))),
+        *(((b"0", b"1", b"2"), order, 1) for order in ((0, 0), (0, 2))),
+        ((b"\1" * PIECE_BYTES + b"\2" * PIECE_BYTES + b"\3",), (1, 0, 2), 0),
     ],
 )
 def test_lost_repeated_and_reordered_frames_are_a_desync(
@@ -105,25 +89,15 @@ def test_lost_repeated_and_reordered_frames_are_a_desync(
         receiver.receive("step")
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "step", "says"),
-    [
-        (None, None, "another", r"out of step.*step.*another"),
-        (0, 1, "step", "out of step"),
-        (1, 0, "step", "out of step"),
-        (None, 0, "step", "out of step"),
-        (0, None, "step", "out of step"),
-    ],
-)
-def test_the_wrong_step_round_or_task_is_a_desync(
-    ends: Any, theirs: int | None, ours: int | None, step: str, says: str
-) -> None:
+@pytest.mark.parametrize("rounds", [(None, None), (0, 1), (1, 0), (None, 0), (0, None)])
+def test_the_wrong_step_round_or_task_is_a_desync(ends: Any, rounds: Any) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
-    for attempt, end in ((theirs, sender), (ours, receiver)):
+    for attempt, end in zip(rounds, (sender, receiver), strict=True):
         if attempt is not None:
             end.begin_attempt(attempt)
+    step = "another" if rounds == (None, None) else "step"
     sender.send(step, b"")
-    with pytest.raises(PeerViolation, match=says):
+    with pytest.raises(PeerViolation, match=rf"out of step.*step.*{step}"):
         receiver.receive("step")
     # And another task names both digests.
     other = Digest(b"\2" * 32)
@@ -151,8 +125,8 @@ def frame(payload: bytes, *, last: bool = False) -> Frame:
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 1 << 19, 1 << 21])
 def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(length: int) -> None:
     sent = frame(b"ABCD" * (length // 4) + bytes(length % 4), last=True)
-    message = frame_to_wire(sent)
-    found = frame_from_wire(message)
+    message = peer_transport.frame_to_wire(sent)
+    found = peer_transport.frame_from_wire(message)
     assert found == sent
     # No copy, and it doesn't show.
     view: Any = found.payload
@@ -160,32 +134,26 @@ def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(length: int)
     for shown in (repr(sent), f"{sent}", repr(replace(found, attempt=4))):
         assert "ABCD" not in shown
         assert f"{length} bytes" in shown
-    written = pb.LinkFrame(
-        task_digest=TASK.value, attempt=-1, step="body/0123", sequence=7, last=True
-    )
-    written.payload = bytes(sent.payload)
+    written = pb.LinkFrame(task_digest=TASK.value, attempt=-1, step="body/0123", sequence=7)
+    written.payload, written.last = bytes(sent.payload), True
     assert pb.LinkFrame.FromString(message) == written
-    assert frame_from_wire(written.SerializeToString()) == sent
+    assert peer_transport.frame_from_wire(written.SerializeToString()) == sent
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        frame_to_wire(frame(b"p" * 200))[:150],
-        frame_to_wire(frame(b"p" * 200))[:2],
-        frame_to_wire(frame(b"p" * 200))[:-1],
-        b"\x2a",
-        b"\x2a\xff\xff\xff\xff\x0f",
-        b"\x2a\x80\x80\x80\x80\x80",
-        b"not protobuf",
-        frame_to_wire(frame(b"one")) + pb.LinkFrame(payload=b"two").SerializeToString(),
+        *(peer_transport.frame_to_wire(frame(b"p" * 200))[:end] for end in (150, 2, -1)),
+        *(b"\x2a", b"\x2a\xff\xff\xff\xff\x0f", b"\x2a\x80\x80\x80\x80\x80"),
+        *(b"", b"not protobuf"),
+        peer_transport.frame_to_wire(frame(b"one"))
+        + pb.LinkFrame(payload=b"two").SerializeToString(),
         pb.LinkFrame(task_digest=b"short", payload=b"p").SerializeToString(),
-        b"",
     ],
 )
 def test_what_is_no_frame_is_refused(message: bytes) -> None:
     with pytest.raises(Misconfiguration):
-        frame_from_wire(message)
+        peer_transport.frame_from_wire(message)
 
 
 X = torch.tensor([[1, -2], [2**63 - 1, 5]])
@@ -194,7 +162,7 @@ Y = torch.tensor([[3, 7], [1, -5]])
 
 def pair(patience_s: float = 30.0) -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
     """Both communicators, and B's link to misbehave on."""
-    a, b = (link(end, timeout_s=patience_s) for end in memory_pair())
+    a, b = (link(end, wait_s=patience_s) for end in memory_pair())
     return LinkCommunicator(0, a, "t"), LinkCommunicator(1, b, "t"), b
 
 
@@ -247,15 +215,18 @@ def test_what_are_no_ring_elements_is_an_error(handed: Any, how: dict[str, bool]
         assert not hasattr(LinkCommunicator, method)
 
 
-# --- several connections, one ordered link -------------------------------------------------------
-
 WAIT_S = 60.0
 
 
-def server_of(behaviour: Behaviour) -> grpc.aio.Server:
-    server = grpc.aio.server()
-    add_link_to_server(behaviour, server)
-    return server
+@contextmanager
+def served(behaviour: peer_transport.Behaviour) -> Iterator[str]:
+    def make() -> grpc.aio.Server:
+        server = grpc.aio.server()
+        peer_transport.add_link_to_server(behaviour, server)
+        return server
+
+    with LoopThread() as loop:
+        yield loop.serve(make, None)
 
 
 class Echo:
@@ -267,19 +238,13 @@ class Echo:
 
     async def link(self, requests: AsyncIterator[bytes], _context: Any) -> Any:
         async for message in requests:
-            self.heard.append(frame_from_wire(message))
+            self.heard.append(peer_transport.frame_from_wire(message))
             yield message
         self.ended = True
 
 
 @contextmanager
-def served(behaviour: Behaviour) -> Iterator[str]:
-    with LoopThread() as loop:
-        yield loop.serve(lambda: server_of(behaviour), None)
-
-
-@contextmanager
-def dialled(address: str, others: list[str]) -> Iterator[DialledTransport]:
+def dialled(address: str, others: list[str]) -> Iterator[peer_transport.DialledTransport]:
     with ExitStack() as stack:
         first, *further = (
             # Else gRPC takes one connection for all channels to an address.
@@ -288,7 +253,9 @@ def dialled(address: str, others: list[str]) -> Iterator[DialledTransport]:
             )
             for each in (address, *others)
         )
-        yield stack.enter_context(closing(DialledTransport(first, address, WAIT_S, others=further)))
+        yield stack.enter_context(
+            closing(peer_transport.DialledTransport(first, address, WAIT_S, others=further))
+        )
 
 
 def frames(number: int) -> list[Frame]:
@@ -300,7 +267,7 @@ def frames(number: int) -> list[Frame]:
     ]
 
 
-@pytest.mark.parametrize("streams", range(1, STREAMS + 1))
+@pytest.mark.parametrize("streams", range(1, peer_transport.STREAMS + 1))
 def test_frames_come_in_the_order_in_which_they_were_sent(streams: int) -> None:
     echo, sent = Echo(), frames(41)
     with served(echo.link) as address, dialled(address, [address] * (streams - 1)) as link:
@@ -311,11 +278,11 @@ def test_frames_come_in_the_order_in_which_they_were_sent(streams: int) -> None:
     assert [each.sequence for each in echo.heard] == list(range(41))
 
 
-@pytest.mark.parametrize("number", [*range(1, 2 * STREAMS + 1), 41])
+@pytest.mark.parametrize("number", [*range(1, 2 * peer_transport.STREAMS + 1), 41])
 def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> None:
     echo = Echo()
     with served(echo.link) as address:
-        with dialled(address, [address] * (STREAMS - 1)) as link:
+        with dialled(address, [address] * (peer_transport.STREAMS - 1)) as link:
             for frame in frames(number):
                 link.put(frame)
         until(lambda: echo.ended, "the link's end at B")
@@ -335,7 +302,9 @@ def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(c
         until(lost, "the loss")
 
 
-@pytest.mark.parametrize("said", ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {STREAMS}", "{0} x"])
+@pytest.mark.parametrize(
+    "said", ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {peer_transport.STREAMS}", "{0} x"]
+)
 def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) -> None:
     """Nor one with another certificate: ``integration/hostile/test_hostile_clients.py``."""
     echo, (frame,) = Echo(), frames(1)
@@ -344,7 +313,7 @@ def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) 
         assert len(own) == 32
         told = said.format(own, "0" * 32)
         with grpc.insecure_channel(address, (USER_AGENT,)) as channel:
-            stranger: Any = channel.stream_stream(METHOD)
+            stranger: Any = channel.stream_stream(peer_transport.METHOD)
             call = stranger(iter([b"\0"]), metadata=(("precad-link", told),), timeout=WAIT_S)
             with pytest.raises(grpc.RpcError) as refused:
                 next(call)
@@ -372,7 +341,7 @@ def test_a_link_that_is_refused_takes_nothing_over_its_other_streams() -> None:
             yield bytes(1 << 16)
 
     with served(refusing) as address, grpc.insecure_channel(address, (USER_AGENT,)) as channel:
-        call: Any = channel.stream_stream(METHOD)
+        call: Any = channel.stream_stream(peer_transport.METHOD)
         first = call(iter([]), metadata=(("precad-link", "2"),))
         name = dict(first.initial_metadata())["precad-link"]
         other = call(flood(), metadata=(("precad-link", f"{name} 1"),))
@@ -389,7 +358,7 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
         yield b""
 
     def make() -> grpc.aio.Server:
-        server, (service, method) = grpc.aio.server(), METHOD[1:].split("/")
+        server, (service, method) = grpc.aio.server(), peer_transport.METHOD[1:].split("/")
         handler: Any = grpc.stream_stream_rpc_method_handler(nameless)
         handlers = grpc.method_handlers_generic_handler(service, {method: handler})
         server.add_generic_rpc_handlers((handlers,))
@@ -404,7 +373,7 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
 def test_a_training_that_outlasts_its_loop_hears_that_the_link_is_closed() -> None:
     """A server that is told to stop ends its loop first: no bug, and nobody is called."""
     loop = asyncio.new_event_loop()
-    transport, events = ServedTransport(loop, WAIT_S), EventLog(loop)
+    transport, events = peer_transport.ServedTransport(loop, WAIT_S), EventLog(loop)
     loop.close()
     with pytest.raises(PeerUnavailable, match="closed"):
         transport.put(frames(1)[0])

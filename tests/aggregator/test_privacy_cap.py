@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,7 +23,6 @@ from precad.aggregator.rounds.privacy_cap import SPARE_CHARGES, PrivacyCap
 from precad.aggregator.rounds.start_attempt import propose
 from precad.aggregator.server_messages import Cohort, Fact, Verdict
 from precad.aggregator.store import Store, open_store
-from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.roster import Enrolment, Roster
@@ -86,6 +86,12 @@ def test_a_limit_that_is_met_exactly_isnt_passed() -> None:
     free, tight = (PrivacyCap(limited(limit)) for limit in (None, 1e-6))
     assert (free.most(0.2), free.admits(0.2, 10**6, {}, 0)) == (None, True)
     assert (tight.most(0.2), tight.admits(0.2, 0, {}, 0)) == (0, False)
+    # Forfeited rounds are charged beside the task's own, up to twice as many and a few: by ε alone.
+    cap, most = PrivacyCap(limited(50.0, rounds=3)), 2 * 3 + SPARE_CHARGES
+    assert cap.most(0.2) == 3
+    assert [cap.admits(0.2, n, {}, 0) for n in (3, most - 1, most)] == [True, True, False]
+    tight = PrivacyCap(limited(exactly, rounds=3))
+    assert [tight.admits(0.2, n, {}, 0) for n in (3, 4)] == [True, False]
 
 
 @pytest.mark.parametrize("last", ["done", "written off", "learned"])
@@ -142,7 +148,7 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
     """σ/√(1+m), and never m more steps: the same X under independent noise."""
     costs = upgraded(rate, after)
     for limit, allowed in ((costs * (1 + 1e-9), True), (costs * (1 - 1e-6), False)):
-        cap = PrivacyCap(limited(limit), AtOnce())
+        cap = PrivacyCap(limited(limit), AT_ONCE)
         assert cap.admits(rate, spent, re_releases, charges) == allowed
 
 
@@ -152,15 +158,12 @@ def test_a_version_released_again_is_charged_before_the_release(store: Store) ->
     play(store, 0, OFTEN, end="written off")
     for limit, within in ((twice * 1.001, True), (twice * 0.999, False)):
         task = limited(limit)
-        server = aggregator_of(store, task, cap=PrivacyCap(task, AtOnce()))
+        server = aggregator_of(store, task, cap=PrivacyCap(task, AT_ONCE))
         assert (OFTEN in server.within_budget(RATES, 0)) == within
 
 
-class AtOnce(Clock):
-    """Threads that are over when they have started."""
-
-    def start_thread(self, name: str, target: Callable[[], None]) -> None:
-        threading.Thread(target=target, name=name).run()
+AT_ONCE: Any = SimpleNamespace(start_thread=lambda _name, target: target())
+"""A clock whose threads are over when they have started."""
 
 
 def test_a_version_released_again_costs_a_round_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,15 +185,6 @@ def test_a_version_released_again_costs_a_round_no_account(monkeypatch: pytest.M
     assert len(set(asked)) == 1
 
 
-def test_more_charges_than_rounds_are_judged_by_epsilon_alone() -> None:
-    """Forfeited rounds are charged beside the task's own, up to twice as many and a few."""
-    cap, most = PrivacyCap(limited(50.0, rounds=3)), 2 * 3 + SPARE_CHARGES
-    assert cap.most(0.2) == 3
-    assert [cap.admits(0.2, n, {}, 0) for n in (3, most - 1, most)] == [True, True, False]
-    tight = PrivacyCap(limited(epsilon(0.2, 4), rounds=3))
-    assert [tight.admits(0.2, n, {}, 0) for n in (3, 4)] == [True, False]
-
-
 @pytest.fixture
 def accountant(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """By which each may twice; fails at the rate ``fails_at``."""
@@ -206,7 +200,6 @@ def accountant(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 def rates_of(accountant: Mock) -> set[float]:
-    """That it was asked for since the last look."""
     rates = {call.kwargs["record_rate"] for call in accountant.call_args_list}
     accountant.reset_mock()
     return rates
@@ -229,8 +222,7 @@ def test_a_round_asks_for_no_account(store: Store, accountant: Mock) -> None:
     for number in range(4):
         server.within_budget(roster, number)
         play(store, number, *roster)
-    assert server.within_budget(roster, 4) == ()
-    assert rates_of(accountant) == set()
+    assert (server.within_budget(roster, 4), rates_of(accountant)) == ((), set())
 
 
 def test_an_account_that_fails_costs_its_client_alone(

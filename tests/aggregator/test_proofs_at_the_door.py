@@ -64,7 +64,6 @@ class Doors:
         self.inboxes[role].open(opened)
 
     def stated(self) -> ForProof:
-        """What an owner has from both."""
         of_a, of_b = (opening_of(self.inboxes[role]) for role in SERVERS)
         assert of_a[1] is of_b[1]
         return ForProof((of_a[0], of_b[0]), of_a[1])
@@ -98,7 +97,6 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Doors:
 
 
 def signed(header: ProofHeader, **changes: Any) -> ProofHeader:
-    """By its client, with these changes."""
     return rig.resigned(replace(header, **changes), signer(ONE))
 
 

@@ -5,7 +5,6 @@ such places.
 """
 
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import pytest
@@ -29,17 +28,10 @@ def view(attempt: int, valid_set: int = 1, *, bound: bool = False) -> PreparedVi
 
 
 def at(version: int, prepared: PreparedView | None = None, *, model: int | None = None) -> Position:
-    return Position(
-        role="server-a",
-        version=version,
-        model=digest(version if model is None else model),
-        next_attempt=10,
-        opened=0,
-        prepared=prepared,
-        ledger_length=3,
-        ledger_head=digest(250),
-        nonce=digest(251),
-    )
+    seen = digest(version if model is None else model)
+    ledger: Any = {"ledger_length": 3, "ledger_head": digest(250), "nonce": digest(251)}
+    ledger |= {"role": "server-a", "next_attempt": 10, "opened": 0}
+    return Position(version=version, model=seen, prepared=prepared, **ledger)
 
 
 PLACES = {
@@ -56,79 +48,56 @@ PLACES = {
     "done, bound to the next": at(5, view(8, bound=True)),
     "done the next": at(6),
 }
-OPPOSITE = {
-    Remedy.NOTHING: Remedy.NOTHING,
-    Remedy.RELEASE: Remedy.RELEASE,
-    Remedy.VOID: Remedy.CONFIRM_VOID,
-    Remedy.LOST: Remedy.LEARN_LOST,
-    Remedy.SERVE: Remedy.CATCH_UP,
-}
+OPPOSITE = {each: each for each in (Remedy.NOTHING, Remedy.RELEASE)}
+OPPOSITE |= {Remedy.VOID: Remedy.CONFIRM_VOID, Remedy.LOST: Remedy.LEARN_LOST}
+OPPOSITE[Remedy.SERVE] = Remedy.CATCH_UP
 OPPOSITE |= {theirs: own for own, theirs in OPPOSITE.items()}
-
-# With one version and one model: the remedy of the first, for what it has prepared. What isn't
-# named is its mirror image, or two different attempts of one version, both bound or neither, which
-# stop both.
-REMEDIES: dict[Remedy, list[tuple[str, str]]] = {
-    Remedy.NOTHING: [
-        (each, each) for each in ("nothing", "another model", "done", "done the next")
-    ],
+# With one version and one model: the remedy of the first, for what it has prepared.
+SEVEN, NINE, NEXT = "prepared", "prepared another number", "done, prepared the next"
+B_SEVEN, B_NINE, B_NEXT = "bound", "bound to another number", "done, bound to the next"
+TABLE = {
     # Both are prepared, whoever has countersigned: go on where the release stopped.
-    Remedy.RELEASE: [
-        ("prepared", "prepared"),
-        ("prepared", "bound"),
-        ("bound", "bound"),
-        ("prepared another number", "prepared another number"),
-        ("prepared another number", "bound to another number"),
-        ("bound to another number", "bound to another number"),
-        ("prepared another set", "prepared another set"),
-        ("another model, prepared", "another model, prepared"),
-        ("done, prepared the next", "done, prepared the next"),
-        ("done, prepared the next", "done, bound to the next"),
-        ("done, bound to the next", "done, bound to the next"),
-    ],
+    **dict.fromkeys([(SEVEN, B_SEVEN), (NINE, B_NINE), (NEXT, B_NEXT)], Remedy.RELEASE),
     # Prepared on one alone: void while it has countersigned nothing, the operators' after.
-    Remedy.VOID: [
-        ("prepared", "nothing"),
-        ("prepared another number", "nothing"),
-        ("prepared another set", "nothing"),
-        ("another model, prepared", "another model"),
-        ("done, prepared the next", "done"),
-        # One was put back to before an attempt that was given up: what the other has prepared
-        # since can't have left, and is void first; then the operators decide again.
-        ("prepared", "bound to another number"),
-        ("prepared another set", "bound to another number"),
-        ("prepared another number", "bound"),
-    ],
-    Remedy.LOST: [
-        ("bound", "nothing"),
-        ("bound to another number", "nothing"),
-        ("done, bound to the next", "done"),
-    ],
+    **{(each, "nothing"): Remedy.VOID for each in (SEVEN, NINE, "prepared another set")},
+    ("another model, prepared", "another model"): Remedy.VOID,
+    (NEXT, "done"): Remedy.VOID,
+    **{(each, "nothing"): Remedy.LOST for each in (B_SEVEN, B_NINE)},
+    (B_NEXT, "done"): Remedy.LOST,
+    # One was put back to before an attempt that was given up: what the other has prepared since
+    # can't have left, and is void first; then the operators decide again.
+    **{(each, B_NINE): Remedy.VOID for each in (SEVEN, "prepared another set")},
+    (NINE, B_SEVEN): Remedy.VOID,
 }
-TABLE = {pair: remedy for remedy, pairs in REMEDIES.items() for pair in pairs}
 DIFFERENT = "different attempts, or different valid sets"
 SAYS = {
     # Either may have left with its own noise: nothing may be released beside it.
-    ("prepared", "prepared another number"): DIFFERENT,
-    ("prepared", "prepared another set"): DIFFERENT,
+    **{(SEVEN, each): DIFFERENT for each in (NINE, "prepared another set")},
     ("nothing", "another model"): "Restore both servers' newest state",
 }
 
 
 def expected(here: str, there: str) -> Recovery | None:
+    """By the table, whose mirror image and what is alike aren't named.
+
+    What remains are two different attempts of one version, both bound or neither, which stop both.
+    """
     own, theirs = PLACES[here], PLACES[there]
     if own.version != theirs.version:
         # Whatever else is prepared: looked at when the two are level.
         return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)
+    alike = Remedy.RELEASE if own.prepared else Remedy.NOTHING
+    table = TABLE | {(here, here): alike}
     for pair in ((here, there), (there, here)):
-        if pair in TABLE:
-            remedy, prepared = TABLE[pair], PLACES[pair[0]].prepared
+        if pair in table:
+            remedy, prepared = table[pair], PLACES[pair[0]].prepared
             attempt = -1 if prepared is None else prepared.attempt
             return Recovery(remedy if pair[0] == here else OPPOSITE[remedy], attempt)
     return None
 
 
-@pytest.mark.parametrize(("here", "there"), list(product(PLACES, PLACES)))
+@pytest.mark.parametrize("here", PLACES)
+@pytest.mark.parametrize("there", PLACES)
 def test_every_two_places_have_their_remedy(here: str, there: str) -> None:
     own = PLACES[here].prepared
     if (recovery := expected(here, there)) is not None:
@@ -281,13 +250,11 @@ def test_nobody_can_invent_charges_and_what_was_signed_is_taken_back(data: st.Da
 
 def test_the_pending_attempt_under_the_own_head_is_among_its_facts() -> None:
     """Countersigned by this server, prepared there, and not over: its charge is in the head."""
-    done, newest = [fact(0, 0, "ann")], fact(1, 2, "ben")
+    done, newest, other = [fact(0, 0, "ann")], fact(1, 2, "ben"), fact(1, 2, "cleo")
     sealed, _ = signed_until([done, [newest]], 1, 2)
-    shown = evidence([done, []], newest)
-    assert content(adoptable(START, shown, sealed)) == content([*done, newest])
     # With another pending one the head doesn't fit, and stands for nothing.
-    other = fact(1, 2, "cleo")
-    assert content(adoptable(START, evidence([done, []], other), sealed)) == content([other])
+    for pending, facts in ((newest, [*done, newest]), (other, [other])):
+        assert content(adoptable(START, evidence([done, []], pending), sealed)) == content(facts)
 
 
 def test_what_is_settled_is_all_but_the_unfinished() -> None:

@@ -1,7 +1,7 @@
 """Before a share leaves, and before a model is kept: the other server has signed just the same."""
 
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from itertools import permutations
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
@@ -12,6 +12,7 @@ from tests.rig.aggregators import aggregator, head_of, link_over
 from tests.rig.keys import signatures, signer, verifier
 from tests.rig.tasks import task_with
 
+from precad.aggregator import server_messages
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.states import (
@@ -23,14 +24,6 @@ from precad.aggregator.rounds.states import (
     Prepared,
     Sent,
     Summed,
-)
-from precad.aggregator.server_messages import (
-    Fact,
-    HeadBody,
-    Message,
-    ModelBody,
-    SetCheck,
-    SignedMessage,
 )
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import Head, history_after, history_start
@@ -46,7 +39,7 @@ A, B = Role.SERVER_A, Role.SERVER_B
 TASK = task_with({})
 WARD = ClientId("ward-a")
 MODEL, SET, OTHER = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
-FACT = Fact(version=3, attempt=7, voided=False, clients=(WARD.name,))
+FACT = server_messages.Fact(version=3, attempt=7, voided=False, clients=(WARD.name,))
 
 
 class Release:
@@ -77,14 +70,13 @@ class Release:
         self.prepared = Prepared(counted, self.share)
         self.sent = Sent(counted, self.share)
 
-    def head(self, **changed: Any) -> HeadBody:
-        """A's own, or with other fields."""
+    def head(self, **changed: Any) -> server_messages.HeadBody:
         history = history_after(history_start(self.task.digest), [FACT])
         own: dict[str, Any] = {"version": 3, "attempt": 7, "valid_set": str(SET)}
         own |= {"length": 5, "head": str(OTHER), "history": str(history)}
         return head_of(self.task.digest, **own | changed)
 
-    def says(self, step: str, kind: SignedKind, body: Message) -> None:
+    def says(self, step: str, kind: SignedKind, body: server_messages.Message) -> None:
         """B, to A's next message."""
         self.b.send(step, signatures(self.task.digest, B).sign(kind, body).to_bytes())
 
@@ -127,13 +119,12 @@ def test_a_countersignature_over_another_head_lets_no_share_leave(
     assert release.written == ["countersigned"]
 
 
-def model_body() -> ModelBody:
-    return ModelBody(task=str(TASK.digest), version=4, digest=str(OTHER))
+MODEL_BODY = server_messages.ModelBody(task=str(TASK.digest), version=4, digest=str(OTHER))
 
 
 def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: Release) -> None:
     release.b.send("noisy-share", bytes(8 * TASK.dimension))
-    release.says("model", SignedKind.MODEL, model_body())
+    release.says("model", SignedKind.MODEL, MODEL_BODY)
     with pytest.raises(PeerViolation, match="different models of version 4"):
         reconstruct(release.a, release.sent, np.zeros(TASK.dimension))
     assert release.written == []
@@ -163,66 +154,66 @@ def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:
 
 
 def test_other_submissions_of_the_same_clients_are_another_set() -> None:
-    """Else the servers could sum shares of two updates that don't belong together."""
+    """Else the servers could sum shares of two updates that don't belong together.
+
+    Nor those of another attempt: its agreement would pass for the next one's.
+    """
     context = SubmissionContext(TASK.digest, 3, 7, WARD, MODEL)
     # It took everything, and found it valid.
     verdicts = Verdicts({}, np.zeros(TASK.dimension, np.int64))
     validator: Any = SimpleNamespace(take=lambda _: None, decide=lambda: verdicts)
 
-    def digest(submission: Submission) -> str:
+    def digest(submission: Submission, attempt: int = 7) -> str:
         fresh = Release()
-        matched = Matched(fresh.prepared.counted.opened, {WARD: submission}, {})
-        fresh.b.send("valid-set", SetCheck(digest="00" * 32, count=1).to_bytes())
+        opened = replace(fresh.prepared.counted.opened, attempt=attempt)
+        matched = Matched(opened, {WARD: submission}, {})
+        fresh.b.send("valid-set", server_messages.SetCheck(digest="00" * 32, count=1).to_bytes())
         with pytest.raises(PeerViolation, match="'valid-set'"):
             aggregate(fresh.a, matched, validator)
-        return SetCheck.from_bytes(fresh.b.receive("valid-set")).digest
+        return server_messages.SetCheck.from_bytes(fresh.b.receive("valid-set")).digest
 
     one, other = (
         shard(np.full(TASK.dimension, value, np.int64), context, signer(WARD))[0]
         for value in (1, 2)
     )
-    assert digest(one) == digest(one) != digest(other)
+    assert digest(one) == digest(one) not in (digest(other), digest(one, 8))
 
 
 def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept() -> None:
     """And nowhere else: what is said now is of this version."""
-    body = model_body()
-    made = sign_as_server(signatures(MODEL, B).signer, B, SignedKind.MODEL, body.to_json())
-    kept = SignedMessage(
+    pen = signatures(MODEL, B).signer
+    made = sign_as_server(pen, B, SignedKind.MODEL, MODEL_BODY.to_json())
+    kept = server_messages.SignedMessage(
         body=made.body.hex(),
         signature=made.signature.value.hex(),
         certificates=tuple(each.hex() for each in made.signature.certificates),
     )
-    again, own = SignedMessage.from_json(kept.to_json()), signatures(TASK.digest, A)
-    assert own.check(B, SignedKind.MODEL, again, ModelBody, kept=True) == body
+    again, own = server_messages.SignedMessage.from_json(kept.to_json()), signatures(TASK.digest, A)
+    assert own.check(B, SignedKind.MODEL, again, server_messages.ModelBody, kept=True) == MODEL_BODY
     with pytest.raises(PeerViolation, match="unreadable ModelBody"):
-        own.check(B, SignedKind.MODEL, again, ModelBody)
+        own.check(B, SignedKind.MODEL, again, server_messages.ModelBody)
 
 
 # --- the sum's way in types: who skips a step is told by mypy, in `make lint` --------------------
 
 STATES = (Opened, Matched, Counted, Summed, Noised, Prepared, Sent, Finished)
 WAY: list[tuple[Callable[..., Any], type, type]] = [
-    (aggregate, Matched, Summed),
-    (add_noise, Summed, Noised),
-    (prepare, Noised, Prepared),
-    (countersign, Prepared, Sent),
-    (reconstruct, Sent, Finished),
+    *((aggregate, Matched, Summed), (add_noise, Summed, Noised), (prepare, Noised, Prepared)),
+    *((countersign, Prepared, Sent), (reconstruct, Sent, Finished)),
 ]
 
 
-@pytest.mark.parametrize(("step", "takes", "makes"), WAY, ids=lambda each: each.__name__)
-def test_a_step_takes_the_last_ones(step: Callable[..., Any], takes: type, makes: type) -> None:
-    # The release names the store for its checker alone: the store is built on rounds.
-    hints = get_type_hints(step, localns={"Store": Store})
-    assert hints.pop("return") is makes
-    given = [each for hint in hints.values() for each in (hint, *get_args(hint))]
-    assert [each for each in given if each in STATES] == [takes]
-    assert not {Any, object} & set(given)
-
-
-def test_no_state_passes_for_another() -> None:
+def test_a_step_takes_what_the_last_one_made_and_no_state_passes_for_another() -> None:
     """Neither by inheritance nor by its shape."""
+    for step, takes, makes in WAY:
+        # The release names the store for its checker alone: the store is built on rounds.
+        hints = get_type_hints(step, localns={"Store": Store})
+        assert hints.pop("return") is makes
+        given = [each for hint in hints.values() for each in (hint, *get_args(hint))]
+        assert ([each for each in given if each in STATES], {Any, object} & set(given)) == (
+            [takes],
+            set(),
+        )
     for one, other in permutations(STATES, 2):
         assert not issubclass(one, other)
     assert all(is_dataclass(each) and each.__mro__ == (each, object) for each in STATES)

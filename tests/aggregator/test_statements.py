@@ -2,17 +2,18 @@
 
 import sys
 import tracemalloc
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from sqlalchemy import Connection
 from tests.rig.keys import identity
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 from tests.rig.tasks import task_with
@@ -26,42 +27,47 @@ from precad.aggregator.training.session import (
     LastSigned,
     RoundDone,
     RoundOpened,
-    Session,
     SignedKind,
     TrainingDone,
     TrainingPaused,
 )
 from precad.common.errors import NotOnOffer, PeerViolation, Rejection, StorageFailure
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import Digest
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, unrounded_start
-from precad.common.wire.messages import Statement, read_notice, sign_body
+from precad.common.wire.messages import read_notice, sign_body
 from precad.protos import precad_pb2 as pb
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def checked(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What was shown to a server that it didn't just take for its own."""
-    seen: list[bytes] = []
-
-    def noting(session: Session, client: ClientId, shown: bytes) -> Statement | None:
-        seen.append(shown)
-        return remember(session, client, shown)
-
-    monkeypatch.setattr("precad.aggregator.rpc.notices.remember", noting)
+    seen = Mock(wraps=remember)
+    monkeypatch.setattr("precad.aggregator.rpc.notices.remember", seen)
     return seen
 
 
-def test_its_last_word_isnt_looked_up(servers: Servers, checked: list[bytes]) -> None:
-    session = servers.sessions[A]
-    first = notices.statement_of(session, ANN, None)
-    notices.statement_of(session, ANN, pb.Signed.FromString(first.SerializeToString()))
-    assert checked == []
-    session.store.close()
-    servers.open(A)
-    notices.statement_of(servers.sessions[A], ANN, first)
-    assert checked == [first.SerializeToString()]
+def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
+    """The next call of it finds that this was done just before."""
+    call = getattr(owner, name)
+
+    def late(*given: Any) -> Any:
+        patch.undo()
+        act()
+        return call(*given)
+
+    patch.setattr(owner, name, late)
+
+
+def test_its_last_word_isnt_looked_up(servers: Servers, checked: Mock) -> None:
+    """Until a restart."""
+    first = notices.statement_of(servers.sessions[A], ANN, None)
+    notices.statement_of(servers.sessions[A], ANN, pb.Signed.FromString(first.SerializeToString()))
+    checked.assert_not_called()
+    session = servers.restarted(A)
+    notices.statement_of(session, ANN, first)
+    checked.assert_called_once_with(session, ANN, first.SerializeToString())
     # Of each owner and each kind it knows the last one.
     signed = LastSigned()
     kinds: tuple[SignedKind, ...] = ("opening", "statement")
@@ -72,20 +78,25 @@ def test_its_last_word_isnt_looked_up(servers: Servers, checked: list[bytes]) ->
     assert known == {(ANN, "opening", b"1"), (ANN, "statement", b"2")}
 
 
-def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: list[bytes]) -> None:
+def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -> None:
+    """And one to another owner: they are checked."""
     session, of_b = servers.sessions[A], notices.statement_of(servers.sessions[B], BEN, None)
     first = notices.statement_of(session, ANN, None)
-    other_body, other_signature = (pb.Signed.FromString(first.SerializeToString()) for _ in "12")
-    other_body.body = first.body[:-1] + b"\0\1"
-    other_signature.signature = first.signature[:-1] + b"\0\1"
+    other_body = pb.Signed(body=first.body[:-1] + b"\0\1", signature=first.signature)
+    other_signature = pb.Signed(body=first.body, signature=first.signature[:-1] + b"\0\1")
+    for word in (other_body, other_signature):
+        word.certificates.extend(first.certificates)
     shown = [(ANN, other_body), (ANN, other_signature), (BEN, first), (BEN, of_b)]
     for client, word in shown:
         with pytest.raises(PeerViolation):
             notices.statement_of(session, client, word)
-    assert checked == [word.SerializeToString() for _, word in shown]
+        checked.assert_called_with(session, client, word.SerializeToString())
+    assert checked.call_count == len(shown)
 
 
-def test_it_counts_none_that_isnt_named(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_signed_while_a_version_ends_counts_none_that_it_does_not_name(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Shown after a restart it would count again, and the owner would share nothing more."""
 
     def over(attempt: int) -> None:
@@ -93,24 +104,15 @@ def test_it_counts_none_that_isnt_named(servers: Servers, monkeypatch: pytest.Mo
         session.store.versions.confirm(attempt + 1)
 
     session = servers.sessions[A]
-    get = session.model_store.get
     over(0)
-
-    def meanwhile(version: int) -> StoredModel:
-        monkeypatch.undo()
-        over(1)
-        return get(version)
-
-    monkeypatch.setattr(session.model_store, "get", meanwhile)
+    meanwhile(monkeypatch, session.model_store, "get", partial(over, 1))
     shown = notices.statement_of(session, ANN, None)
     assert servers.versions() == (2, 2)
-    session.store.close()
-    servers.open(A)
-    notices.statement_of(servers.sessions[A], ANN, shown)
+    notices.statement_of(servers.restarted(A), ANN, shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
-def test_a_charge_shown_twice_counts_once(
+def test_a_charge_learned_from_the_other_while_an_owner_shows_it_counts_once(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.attempt(0)
@@ -120,36 +122,27 @@ def test_a_charge_shown_twice_counts_once(
     shown = notices.statement_of(servers.sessions[A], ANN, None)
     servers.put_back(A, backup, journal=True)
     session = servers.sessions[A]
-    transaction = session.store.statements._transaction
-    write = transaction.write
-
-    def meanwhile() -> AbstractContextManager[Connection]:
-        monkeypatch.undo()
-        servers.mend()
-        return write()
-
     assert servers.charged() == [{ANN: 1, BEN: 1}, {ANN: 2, BEN: 2}]
-    monkeypatch.setattr(transaction, "write", meanwhile)
+    meanwhile(monkeypatch, session.store.statements._transaction, "write", servers.mend)
     notices.statement_of(session, ANN, shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
-def test_an_opening_is_of_its_version(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_charge(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = servers.sessions[A]
     opened = Opened(0, 0, (ANN,), session.model_store.current.digest, frozenset())
     inbox = SimpleNamespace(opened=opened, proof_opening=lambda *_: None)
     object.__setattr__(session, "inbox", inbox)
     said = pb.OpeningBody.FromString(notices.opening_of(session, ANN, 0).body)
     assert (said.version, said.charges) == (0, 0)
-    charges_in = session.store.ledger.charges_in
 
-    def meanwhile(version: int) -> dict[ClientId, int]:
-        monkeypatch.undo()
+    def over() -> None:
         servers.attempt(0)
         inbox.opened = None
-        return charges_in(version)
 
-    monkeypatch.setattr(session.store.ledger, "charges_in", meanwhile)
+    meanwhile(monkeypatch, session.store.ledger, "charges_in", over)
     with pytest.raises(NotOnOffer):
         notices.opening_of(session, ANN, 0)
     assert servers.charged()[0] == {ANN: 1, BEN: 1}
@@ -196,11 +189,9 @@ def test_every_notice_has_the_same_size_for_everybody(attempt: int, room: int) -
 
 
 def test_a_servers_word_has_room_whatever_it_says_and_one_too_long_is_left_for_who_asks() -> None:
+    room = notices.word_room(SIGNER_A.cert)
     for word in (*words(0), *words(2**62)):
-        assert (
-            notices.notice_of(TrainingPaused(), ANN, word, notices.word_room(SIGNER_A.cert)).word
-            == word
-        )
+        assert notices.notice_of(TrainingPaused(), ANN, word, room).word == word
         short = notices.notice_of(TrainingPaused(), ANN, word, word.ByteSize() - 1)
         assert not short.HasField("word")
 
@@ -212,8 +203,6 @@ def test_an_event_that_this_version_does_not_know_is_a_violation() -> None:
         read_notice(notice)
 
 
-# --- the models on offer -------------------------------------------------------------------------
-
 TASK = task_with({}, 3)
 
 
@@ -224,9 +213,8 @@ def filled(path: Path, models: int) -> ModelStore:
     return model_store
 
 
-def vector(model: StoredModel) -> list[float]:
-    """In pieces that its end doesn't fit."""
-    words: list[float] = np.frombuffer(b"".join(model.pieces(7)), dtype="<f4").tolist()
+def vector(model: StoredModel, dtype: str = "<f4") -> list[float]:
+    words: list[float] = np.frombuffer(b"".join(model.pieces(7)), dtype).tolist()
     return words
 
 
@@ -268,11 +256,8 @@ def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) ->
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     d = 4 << 20
-    model_store, theta, before = (
-        ModelStore(task_with({}, d), tmp_path / "m"),
-        np.ones(d, "f4"),
-        descriptors(),
-    )
+    model_store, theta = ModelStore(task_with({}, d), tmp_path / "m"), np.ones(d, "f4")
+    before = descriptors()
     tracemalloc.start()
     for version in range(1, 5):
         model_store.put(version, theta)
@@ -298,21 +283,18 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read(tmp_path: 
     assert model_store.theta().tolist() == theta.tolist() == vector(model_store.current)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_model_keeps_its_kind_of_numbers(tmp_path: Path, dtype: type[np.floating[Any]]) -> None:
-    path, theta = tmp_path / "model", np.array([0.1, 0.2, 0.3], dtype)
-    ModelStore(TASK, path).put(1, theta)
-    again = ModelStore(TASK, path)
-    assert b"".join(again.current.pieces(7)) == theta.tobytes() == again.theta().tobytes()
-    assert again.current.digest == model_digest(TASK.digest, 1, TASK.model.parameters, theta)
-
-
 def test_a_training_that_began_at_a_float64_start_goes_on_from_it(tmp_path: Path) -> None:
     """Owners know its digest; whoever heard of it would take part no more from another."""
     drawn = {"model.initial": "uniform", "model.parameters": [{"name": "w", "shape": [2, 2]}]}
-    task = task_with(drawn, 4)
+    task, path = task_with(drawn, 4), tmp_path / "m"
     theta = unrounded_start(task.model)
     known = model_digest(task.digest, 0, task.model.parameters, theta)
-    assert ModelStore(task, tmp_path / "m", known).theta().tobytes() == theta.tobytes()
-    for start in (None, ModelStore(task, tmp_path / "m").current.digest):
-        assert ModelStore(task, tmp_path / "m", start).theta().dtype == np.float32
+    assert ModelStore(task, path, known).theta().tobytes() == theta.tobytes()
+    for start in (None, ModelStore(task, path).current.digest):
+        assert ModelStore(task, path, start).theta().dtype == np.float32
+    # A model keeps its kind of numbers.
+    ModelStore(task, path).put(1, theta)
+    again = ModelStore(task, path)
+    assert vector(again.current, "<f8") == theta.tolist()
+    assert again.theta().tobytes() == theta.tobytes()
+    assert again.current.digest == model_digest(task.digest, 1, task.model.parameters, theta)

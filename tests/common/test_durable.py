@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import stat
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,8 +100,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space"):
         files.write_file(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == {".other.abc.part", "file"}
+    assert (path.read_bytes(), names(tmp_path)) == (b"old", {".other.abc.part", "file"})
 
 
 def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
@@ -130,8 +130,6 @@ def test_update_and_pair_are_on_the_disk_before_any_is_sent(disk: Disk, tmp_path
     save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
     assert disk.has(tmp_path / "model.safetensors")
 
-
-# --- the coin keys on disk -----------------------------------------------------------------------
 
 WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
 
@@ -191,11 +189,10 @@ def test_what_is_no_key_is_refused_with_its_field_and_file(identity: Path, journ
 def test_a_server_keeps_new_coins_where_a_container_keeps_things(tmp_path: Path) -> None:
     """Its identity is read-only there, or in memory and gone with the pod."""
     create_local_keys(tmp_path, [])
-    task = task_with({})
-    (tmp_path / "task.toml").write_text(task_to_toml(task))
+    (tmp_path / "task.toml").write_text(task_to_toml(TASK))
     settings = ServerBSettings(
         task=tmp_path / "task.toml",
-        identity=tmp_path / "server-b",
+        identity=(identity := tmp_path / "server-b"),
         state=tmp_path / "state",
         journal=tmp_path / "journal",
         listen="127.0.0.1:0",
@@ -204,23 +201,15 @@ def test_a_server_keeps_new_coins_where_a_container_keeps_things(tmp_path: Path)
 
     async def opening(*, renewed: bool) -> str:
         session = open_session(Role.SERVER_B, settings)
-        try:
+        with closing(session.store):
             if renewed:
                 session.coin_key.renew()
-            return session.coin_key.opening(task.digest, 0).coin
-        finally:
-            session.store.close()
+            return session.coin_key.opening(TASK.digest, 0).coin
 
-    def identity() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in settings.identity.iterdir()}
-
-    issued = identity()
+    issued = {path.name: path.read_bytes() for path in identity.iterdir()}
     first, fresh, again = (asyncio.run(opening(renewed=each)) for each in (False, True, False))
     assert first != fresh == again
-    assert identity() == issued
-
-
-CHECKOUT = Path(__file__).parents[2]
+    assert {path.name: path.read_bytes() for path in identity.iterdir()} == issued
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
@@ -228,7 +217,7 @@ def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str) -> No
     """And gives it its keys without a way to change them, or a copy that nobody keeps."""
 
     def text(*place: str) -> str:
-        return CHECKOUT.joinpath(*place).read_text()
+        return Path(__file__).parents[2].joinpath(*place).read_text()
 
     settings = text("deploy", "compose", f"server-{server}.toml")
     assert '\njournal = "journal"\n' in settings

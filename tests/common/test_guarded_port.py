@@ -99,19 +99,13 @@ def code_of(call: Callable[..., object], *arguments: Any) -> Code:
 
 
 @pytest.mark.parametrize("method", [CHECK, NOBODYS])
-def test_calls_count_when_they_begin(
-    port: Port, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_count_once_begun(port: Port, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     port.start()
     # One never ends by itself here: who has too many is refused all the same.
     monkeypatch.setattr(guarded_port, "REQUEST_S", WAIT_S if method == CHECK else 0.1)
     # Over several connections: it is the caller that is counted.
-    streams = [port.channel().stream_unary(method) for _ in range(3)]
-    calls = [
-        stream.future(port.nothing(), timeout=WAIT_S)
-        for stream in streams
-        for _ in range(UNFINISHED)
-    ]
+    streams = [port.channel().stream_unary(method) for _ in range(3)] * UNFINISHED
+    calls = [stream.future(port.nothing(), timeout=WAIT_S) for stream in streams]
     if method == CHECK:
         until(lambda: sum(call.done() for call in calls) == 2 * UNFINISHED, "refusals")
         assert {call.code() for call in calls if call.done()} == {Code.RESOURCE_EXHAUSTED}
@@ -173,8 +167,7 @@ def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> N
     def taken(caller: Principal, most: int = 100) -> int:
         return sum(not rate.begin(caller) for _ in range(most))
 
-    assert taken(TWO, 3) == 3
-    assert taken(ONE) == 10
+    assert (taken(TWO, 3), taken(ONE)) == (3, 10)
     assert rate.begin(ONE) > REFUSED
     # What was refused is forgiven first, so much and no more.
     clock.sleep(REFUSED / 2 + 2.5)
@@ -205,16 +198,13 @@ async def _first_versions_link(_requests: AsyncIterator[bytes], _context: Any) -
 
 @contextmanager
 def server(called: list[str], *, greets: bool = True) -> Iterator[str]:
-    """A server of this version, or of the one before, and its address."""
-
     async def answer(request: bytes, _context: Any) -> bytes:
         called.append("answered")
         return request
 
     def make() -> grpc.aio.Server:
-        started = grpc.aio.server(
-            interceptors=[guarded_port.RefusingOtherVersions("server B")] if greets else []
-        )
+        refusing = [guarded_port.RefusingOtherVersions("server B")] if greets else []
+        started = grpc.aio.server(interceptors=refusing)
         unary: Any = grpc.unary_unary_rpc_method_handler(answer)
         link: Any = grpc.stream_stream_rpc_method_handler(_first_versions_link)
         handlers = {UNARY: unary, CHECK: unary} if greets else {peer_transport.METHOD: link}
@@ -292,8 +282,6 @@ def test_a_port_that_stopped_looks_at_its_connections_no_more() -> None:
         assert loop.run(life()) == []
 
 
-# --- which of a port's connections end -----------------------------------------------------------
-
 MOST = 16
 
 
@@ -323,7 +311,6 @@ class Listener:
         return made
 
     def call(self, connection: socket.socket, caller: Principal) -> None:
-        """As gRPC shows a call over it."""
         host, port = connection.getsockname()
         context: Any = SimpleNamespace(
             peer=lambda: f"ipv4:{host}:{port}",
@@ -392,9 +379,7 @@ def test_many_clients_leave_the_servers_places_and_the_first_stay(
     assert not any(ended(*servers))
 
 
-def test_a_call_before_its_connection_is_seen_counts_and_own_sockets_stay(
-    listener: Listener,
-) -> None:
+def test_a_call_before_its_connection_is_seen_counts_and_own_stay(listener: Listener) -> None:
     """Links to other ports: the other server's, the dealer's, the database's."""
     (called,) = listener.connect(ONE)
     with (
@@ -422,9 +407,7 @@ def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]
     assert connections._peer(text) == peer
 
 
-def test_the_watch_outlasts_a_lack_of_files(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_outlasts_a_lack_of_files(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     (silent,) = listener.connect(None)
     silent.settimeout(WAIT_S)
     listener.clock.sleep(2 * SILENT_S)

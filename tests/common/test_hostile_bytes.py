@@ -20,13 +20,7 @@ from tests.fuzz.stage import join, split, stage
 from tests.fuzz.targets import TARGETS
 from tests.rig.keys import identity
 
-from precad.common.errors import (
-    MAX_TEXT,
-    Misconfiguration,
-    PrecadError,
-    RejectedSubmission,
-    Rejection,
-)
+from precad.common import errors
 from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.party_certificate import Principal
@@ -50,11 +44,10 @@ COMMON_NAME = change("0603550403", "060355042d")
 """Its type becomes one whose value can't be a string."""
 
 
-def refused(target: str, data: bytes) -> PrecadError:
-    """The error of ours that these bytes end in."""
-    with pytest.raises(PrecadError) as caught:
+def refused(target: str, data: bytes) -> errors.PrecadError:
+    with pytest.raises(errors.PrecadError) as caught:
         TARGETS[target].parse(data)
-    assert len(str(caught.value)) <= MAX_TEXT
+    assert len(str(caught.value)) <= errors.MAX_TEXT
     return caught.value
 
 
@@ -194,15 +187,12 @@ def test_many_votes_take_no_table_of_every_count() -> None:
     TARGETS["certify-npy"].check(b"\0" + npy(np.array([[2**31 - 300, 256]])))
 
 
-def test_a_spooled_body_with_one_other_bit() -> None:
+def test_a_spooled_body_with_one_other_bit_and_a_kept_pair_with_other_lengths() -> None:
     for place in range(len(seed("spooled-body"))):
         refused("spooled-body", bytes(place) + b"\1")
-
-
-def test_a_kept_pair_whose_lengths_are_beyond_the_file() -> None:
     whole = seed("pending")
     head = whole.index(b"\0") + 1
-    # Wherever a length stands: of the update, and of each header.
+    # Wherever a length stands, one beyond the file: of the update, and of each header.
     for at, length in itertools.product(range(head, len(whole) - 8), (2**64 - 1, 2**63, 2**40)):
         TARGETS["pending"].check(whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :])
 
@@ -216,14 +206,12 @@ def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
     assert "absen#" in str(refused("client", join(*pieces)))
     over = pb.Notice(over=pb.RoundOver(attempt=1, rejection="x" * 5000), serves_first="server-a")
     refused("client", join(*split(seed("client", 0)), over.SerializeToString()))
-
-
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
-def test_an_announced_deadline_that_is_no_number_of_seconds(seconds: float) -> None:
-    pieces = split(seed("client", 1))
-    notice = pb.Notice.FromString(pieces[-1])
-    notice.open.collect_seconds = seconds
-    TARGETS["client"].check(join(*pieces[:-1], notice.SerializeToString()))
+    # Nor an announced deadline that is no number of seconds.
+    for seconds in (float("nan"), float("inf"), -1.0, 1e300):
+        *before, last = split(seed("client", 1))
+        notice = pb.Notice.FromString(last)
+        notice.open.collect_seconds = seconds
+        TARGETS["client"].check(join(*before, notice.SerializeToString()))
 
 
 def test_correction_words_of_another_length() -> None:
@@ -253,7 +241,7 @@ def test_a_batch_that_no_round_of_the_task_has_and_a_name_of_a_megabyte() -> Non
         invalid("deal", request)
     digest = stage().task.digest.value
     name = pb.EnrolRequest(client="\0" * (1 << 20), task_digest=digest)
-    assert len(invalid("enrol", name)) < MAX_TEXT
+    assert len(invalid("enrol", name)) < errors.MAX_TEXT
 
 
 @pytest.mark.parametrize(
@@ -262,7 +250,7 @@ def test_a_batch_that_no_round_of_the_task_has_and_a_name_of_a_megabyte() -> Non
     ids=lambda value: type(value).__name__,
 )
 def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
-    text = str(Misconfiguration("field", value, "mend it"))
+    text = str(errors.Misconfiguration("field", value, "mend it"))
     assert len(text) < 300
     assert text.endswith("mend it")
 
@@ -281,8 +269,8 @@ def test_a_peers_words_bring_no_control_character(code: grpc.StatusCode) -> None
 
 
 def test_nor_do_they_in_any_error_log_or_status() -> None:
-    assert str(PrecadError(FORGED)).isprintable()
-    assert RejectedSubmission(Rejection.MALFORMED, FORGED).detail.isprintable()
+    assert str(errors.PrecadError(FORGED)).isprintable()
+    assert errors.RejectedSubmission(errors.Rejection.MALFORMED, FORGED).detail.isprintable()
     reply = pb.StatusReply(task_name=FORGED, error=FORGED, missing=[FORGED])
     reply.wire_version = WIRE_VERSION
     operator = OperatorConnection("h:1", Role.SERVER_A, identity(Principal.service(Role.OPERATOR)))

@@ -12,6 +12,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -37,19 +38,12 @@ def test_bad_client_names_are_refused(name: Any) -> None:
     assert ClientId("a--b-" + "3" * 58).encoded() == b"a--b-" + b"3" * 58
 
 
-@pytest.mark.parametrize("length", [0, 31, 33])
-def test_a_digest_has_32_bytes(length: int) -> None:
-    with pytest.raises(Misconfiguration):
-        Digest(bytes(length))
-
-
 @pytest.mark.parametrize(
     "error",
     [
-        PrecadError("x" * 5000),
+        *(PrecadError("x" * 5000), Rejected(Rejection.ABSENT, "nothing came")),
         Misconfiguration("--data", "nowhere", "name a folder"),
         MissingPackage("precad serve", "torch", "server"),
-        Rejected(Rejection.ABSENT, "nothing came"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -88,18 +82,16 @@ def test_no_format_and_no_log_shows_it(shown: str, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        *(
-            (lambda protocol=protocol: pickle.dumps(SECRET, protocol), "never pickled")
-            for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
-        ),
-        (lambda: copy.deepcopy(SECRET), "never"),
-        (lambda: json.dumps(SECRET), "not JSON serializable"),
-        (lambda: hash(SECRET), "unhashable"),
+        *((partial(pickle.dumps, protocol=n), "never pickled") for n in range(6)),
+        (copy.deepcopy, "never"),
+        (json.dumps, "not JSON serializable"),
+        (hash, "unhashable"),
     ],
 )
-def test_it_is_never_pickled_copied_written_or_hashed(use: Callable[[], Any], said: str) -> None:
+def test_it_is_never_pickled_copied_written_or_hashed(use: Callable[[Any], Any], said: str) -> None:
+    assert pickle.HIGHEST_PROTOCOL < 6
     with pytest.raises(TypeError, match=said):
-        use()
+        use(SECRET)
 
 
 def test_equality_is_by_constant_time_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,32 +108,22 @@ def test_reading_in_pieces_is_reading_at_once() -> None:
     assert b"".join(map(pieces.read, sizes)) == whole
 
 
-def test_a_number_outside_64_bits_is_an_error_and_never_wraps() -> None:
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_digest_has_32_bytes_and_a_number_64_bits(length: int) -> None:
+    with pytest.raises(Misconfiguration):
+        Digest(bytes(length))
     for number in (-1, 2**64):
         with pytest.raises(struct.error):
             encode_context("p", number)
 
 
-# --- addresses -----------------------------------------------------------------------------------
-
-GOOD = {
-    "127.0.0.1:7301": ("127.0.0.1", 7301),
-    "a.example:1": ("a.example", 1),
-    "server_a:65535": ("server_a", 65535),
-    "xn--mller-kva.example.:7301": ("xn--mller-kva.example.", 7301),
-    "[::1]:7301": ("::1", 7301),
-    "[fe80::1%eth0]:7301": ("fe80::1%eth0", 7301),
-}
-
-
-@pytest.mark.parametrize("address", GOOD)
-def test_a_good_address_is_taken_apart(address: str) -> None:
-    assert (address_fault(address), split_address(address)) == (None, GOOD[address])
-
-
 @pytest.mark.parametrize(
-    ("address", "remedy"),
+    ("address", "found"),
     [
+        *(("127.0.0.1:7301", ("127.0.0.1", 7301)), ("a.example:1", ("a.example", 1))),
+        ("xn--mller-kva.example.:7301", ("xn--mller-kva.example.", 7301)),
+        *(("server_a:65535", ("server_a", 65535)), ("[::1]:7301", ("::1", 7301))),
+        ("[fe80::1%eth0]:7301", ("fe80::1%eth0", 7301)),
         *((each, "give host:port") for each in ("", "a", ":7301", "a:", "a:x", "a:123456", "a:٣")),
         *((each, "give host:port") for each in ("https://a.example:7301", "a:7301/", "a:7301\n")),
         *((f"a:{port}", "a port is 1 to 65535") for port in (0, 65536, 99999)),
@@ -151,10 +133,12 @@ def test_a_good_address_is_taken_apart(address: str) -> None:
         (f"{'a.' * 130}a:7301", "a.example:7301"),
     ],
 )
-def test_what_is_wrong_with_an_address_is_said(address: str, remedy: str) -> None:
+def test_an_address_is_taken_apart_or_it_is_said_what_is_wrong(address: str, found: Any) -> None:
     fault = address_fault(address)
-    assert fault is not None
-    assert remedy in fault
+    if isinstance(found, tuple):
+        assert (fault, split_address(address)) == (None, found)
+    else:
+        assert found in str(fault)
 
 
 SETTINGS = """task = "task.toml"\nidentity = "keys"\nstate = "state"
@@ -177,9 +161,7 @@ SERVER = 'task = "t"\nidentity = "k"\nstate = "s"\nlisten = "[::]:0"\n'
         (JoinSettings, SETTINGS + 'token = ["planted"]', "token = '…'"),
     ],
 )
-def test_no_secret_is_shown(
-    kind: type[JoinSettings], text: str, found: str, tmp_path: Path
-) -> None:
+def test_no_secret_shows(kind: type[JoinSettings], text: str, found: str, tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(text, encoding="utf-8")
     with pytest.raises(Misconfiguration) as refused:
         kind.load(tmp_path / "settings.toml")

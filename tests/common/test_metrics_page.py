@@ -27,7 +27,6 @@ WAIT_S = 60.0
 def shown(
     caplog: pytest.LogCaptureFixture, collect: Callable[[], Iterable[Metric]], clock: Clock = CLOCK
 ) -> Iterator[str]:
-    """A page of these, and its address."""
     with (
         caplog.at_level(logging.INFO, "precad"),
         metrics_page.metrics_page(collect, "127.0.0.1:0", clock),

@@ -1,6 +1,5 @@
 """The model: its start, step, bytes and file."""
 
-import json
 import struct
 import tracemalloc
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from tests.rig.tasks import task_with
 
@@ -48,16 +48,15 @@ def test_bytes_come_back_as_the_vector(dtype: Any, data: strategies.DataObject, 
     theta = np.array(data.draw(strategies.lists(number, min_size=size, max_size=size)), dtype)
     back = from_bytes(to_bytes(theta), size)
     assert (back.dtype, back.tobytes()) == (theta.dtype, theta.tobytes())
-    back[0] = 1.0
+    back[0] = float("nan")
+    with pytest.raises(Misconfiguration, match="NaN"):
+        from_bytes(to_bytes(back), size)
 
 
-def test_bytes_of_another_length_or_with_nan_are_refused() -> None:
-    for length in (0, 4, 7, 9, 12, 15, 17, 24):
-        with pytest.raises(Misconfiguration, match=f"{length} bytes.*has 8, or 16 where"):
-            from_bytes(bytes(length), 2)
-    for dtype in (np.float32, np.float64):
-        with pytest.raises(Misconfiguration, match="NaN"):
-            from_bytes(to_bytes(np.array([1.0, float("nan")], dtype)), 2)
+@pytest.mark.parametrize("length", [0, 4, 7, 9, 12, 15, 17, 24])
+def test_bytes_of_another_length_are_refused(length: int) -> None:
+    with pytest.raises(Misconfiguration, match=f"{length} bytes.*has 8, or 16 where"):
+        from_bytes(bytes(length), 2)
 
 
 @BOTH
@@ -112,12 +111,22 @@ def test_a_saved_model_is_read_back(tmp_path: Path, theta: models.ModelVector) -
 def test_a_file_must_fit_itself(tmp_path: Path, changed: dict[str, str], message: str) -> None:
     path = tmp_path / "m"
     save_model(path, TASK, 7, THETA)
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    metadata = json.loads(data[8 : 8 + length])["__metadata__"] | changed
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() | changed
     save_file({k: v.copy() for k, v in load_file(path).items()}, path, metadata)
     with pytest.raises(Misconfiguration, match=message):
         load_model(path, TASK)
+
+
+def test_a_file_that_is_another_tasks_cut_or_absent_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    save_model(path, TASK, 1, THETA)
+    with pytest.raises(TaskMismatch):
+        load_model(path, task_of(initial_seed=1))
+    path.write_bytes(path.read_bytes()[:-9])
+    for file in (path, tmp_path / "absent"):
+        with pytest.raises(Misconfiguration, match="can't be read"):
+            load_model(file, TASK)
 
 
 def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
@@ -135,17 +144,6 @@ def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
         save_file(bad, path, metadata)
         with pytest.raises(Misconfiguration, match=message):
             load_model(path, TASK)
-
-
-def test_a_file_that_is_another_tasks_cut_or_absent_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m"
-    save_model(path, TASK, 1, THETA)
-    with pytest.raises(TaskMismatch):
-        load_model(path, task_of(initial_seed=1))
-    path.write_bytes(path.read_bytes()[:-9])
-    for file in (path, tmp_path / "absent"):
-        with pytest.raises(Misconfiguration, match="can't be read"):
-            load_model(file, TASK)
 
 
 def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) -> None:

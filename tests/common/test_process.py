@@ -80,10 +80,7 @@ def test_people_get_lines(written: io.StringIO) -> None:
 def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """gRPC logs them as exceptions that nobody handled, with a trace each; 1.85 prints them, too.
-
-    The stop of a real server is in tests/soak/test_runbooks.py.
-    """
+    """gRPC logs them as exceptions that nobody handled, with a trace; 1.85 prints them, too."""
     monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)
     begin(written)
     for error in (asyncio.CancelledError(), ValueError("a bug")):
@@ -101,17 +98,12 @@ def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(
 
 
 HANGS = """
-import os, sys, time
+import os, sys
 from precad.common.process import dump_stacks_on_signal
-
 dump_stacks_on_signal()
-
-
 def stuck(secret):
     print(os.getpid(), flush=True)
     sys.stdin.readline()
-
-
 if os.fork() == 0:
     stuck("hush")
     print("went on", flush=True)
@@ -127,8 +119,7 @@ def test_a_process_dump_stacks_on_signal_and_goes_on() -> None:
         said = "".join(process.stderr.readline() for _ in range(3))
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "went on\n"
-        assert process.wait(60) == 0
+        assert (process.stdout.readline(), process.wait(60)) == ("went on\n", 0)
     assert "in stuck" in said
     assert "hush" not in said
 
@@ -162,7 +153,6 @@ def test_only_unchanged_pages_of_libraries_are_let_go() -> None:
 
 
 def numbers(program: str, *arguments: str, **how: Any) -> list[int]:
-    """What a process of its own prints."""
     return [int(each) for each in printed("-c", RESIDENT + program, *arguments, **how).split()]
 
 
@@ -189,7 +179,7 @@ print(before, after)
 @linux
 def test_what_was_loaded_is_let_go_and_still_works() -> None:
     before, after = numbers(LETS_GO)
-    assert after < before / 2, (before, after)
+    assert after < before / 2
 
 
 # --- freed buffers -------------------------------------------------------------------------------
@@ -197,17 +187,13 @@ def test_what_was_loaded_is_let_go_and_still_works() -> None:
 WORKS = """
 import resource, sys
 from precad.common.process import keep_freed_buffers
-
 if sys.argv[1] == "kept":
     keep_freed_buffers()
-
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
 def work():
     # The second keeps the first from lying at the heap's end.
     return bytearray(3 << 20), bytearray(5 << 20)
-
 for _ in range(3):
     work()
 before = faults()
@@ -221,7 +207,7 @@ print(faults() - before)
 def test_kept_buffers_cost_no_page_faults() -> None:
     env = {"MALLOC_MMAP_THRESHOLD_": "131072"}
     (given_back,), (kept,) = (numbers(WORKS, mode, env=env) for mode in ("given back", "kept"))
-    assert kept < given_back / 10, (kept, given_back)
+    assert kept < given_back / 10
 
 
 VECTORS = """
@@ -248,8 +234,6 @@ def test_a_server_gives_vectors_back_at_once_and_pieces_when_told() -> None:
     assert without_vectors <= held - (16 << 10), (held, without_vectors)
     assert at_last <= held - (30 << 10), (held, without_vectors, at_last)
 
-
-# --- what is said on a terminal ------------------------------------------------------------------
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07a\rb\u202e[bold]c[/bold]"
 PLAIN = "[2J]0;titleab[bold]c[/bold]"

@@ -16,21 +16,11 @@ from numpy.typing import NDArray
 from tests.rig.keys import signer
 from tests.rig.submissions import reconstructed, words_of
 
+from precad.common import ring
 from precad.common import ring as fixed_point
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import (
-    clip_record_norm,
-    clip_update,
-    commit,
-    encode,
-    encode_context,
-    from_bytes,
-    opens,
-    signed,
-    squared_norm,
-)
 from precad.common.share.proof_submission import SERVERS, ForProof
 from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.norm_check.norm_proof import share_with_proof
@@ -48,21 +38,15 @@ def made(x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT) -> tuple[Subm
     return shard(x, fresh, signer(c.client))
 
 
-def secrets_of(submission: Submission) -> list[bytes]:
-    """Seed and salt; a body's prefix and words."""
-    found = [submission.seed.reveal(), submission.salt.reveal()]
-    if submission.body is not None:
-        found += [submission.body.prefix.reveal(), words_of(submission)]
-    return found
-
-
 def test_nothing_random_is_used_twice_or_shown() -> None:
     seen: set[bytes] = set()
     for _ in range(20):
         to_a, to_b = made()
-        header = to_a.header
+        header, body = to_a.header, to_b.body
+        assert body is not None
         digests = header.commitment_a, header.commitment_b, header.body_digest
-        secrets = {secret for each in (to_a, to_b) for secret in secrets_of(each)}
+        hidden = to_a.seed, to_a.salt, to_b.seed, to_b.salt, body.prefix
+        secrets = {*(each.reveal() for each in hidden), words_of(to_b)}
         parts = secrets | {to_a.context.nonce, *(each.value for each in digests)}
         assert (len(parts), parts & seen) == (10, set())
         seen |= parts
@@ -89,7 +73,9 @@ def test_a_commitment_to_a_seed_or_salt_of_another_length_never_opens() -> None:
     right = Secret(b"\3" * 32)
     for odd in (Secret(bytes(length)) for length in (0, 31, 33, 64)):
         for salt, seed in ((right, odd), (odd, right)):
-            assert not opens(commit(A, CONTEXT.digest, salt, seed), A, CONTEXT.digest, salt, seed)
+            assert not ring.opens(
+                ring.commit(A, CONTEXT.digest, salt, seed), A, CONTEXT.digest, salt, seed
+            )
 
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
@@ -109,10 +95,10 @@ contexts = st.builds(
 def test_body_and_masks_add_up(x: NDArray[np.int64], context: SubmissionContext) -> None:
     to_a, to_b = made(x, context)
     a_a, a_b = to_a.mask().words(x.size), to_b.mask().words(x.size)
-    b = from_bytes(words_of(to_b))
+    b = ring.from_bytes(words_of(to_b))
     # In the integers: congruent modulo 2^64.
     for parts in zip(a_a.tolist(), a_b.tolist(), b.tolist(), x.tolist(), strict=True):
-        assert signed(sum(parts[:3])) == parts[3]
+        assert ring.signed(sum(parts[:3])) == parts[3]
     assert (reconstructed((to_a, to_b), x.size) == x).all()
 
 
@@ -137,7 +123,7 @@ parts = st.lists(st.binary(max_size=12) | st.integers(0, 2**64 - 1), max_size=4)
 def test_no_two_encoded_contexts_are_alike(purpose: str, context: list[bytes | int]) -> None:
     """A number stands for its eight bytes; a purpose fixes which parts are numbers."""
     written = [struct.pack("<Q", part) if isinstance(part, int) else part for part in context]
-    encoded, read = encode_context(purpose, *context), []
+    encoded, read = ring.encode_context(purpose, *context), []
     while encoded:
         (length,) = struct.unpack_from("<I", encoded)
         read.append(encoded[4 : 4 + length])
@@ -145,24 +131,21 @@ def test_no_two_encoded_contexts_are_alike(purpose: str, context: list[bytes | i
     assert read == [b"precad/v1/" + purpose.encode(), *written]
 
 
-# --- fixed point, clips and the ring -------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**42, -(2.0**42), 1e308])
 def test_what_cannot_be_encoded_is_refused_by_its_index(bad: float) -> None:
     x = np.zeros((3, 5))
     x[2, 1] = bad
     with pytest.raises(Misconfiguration) as refused:
-        encode(x, 20)
+        ring.encode(x, 20)
     assert (refused.value.field, "2^42" in refused.value.remedy) == ("update[2, 1]", True)
     assert refused.value.value == bad or math.isnan(bad)
     if not math.isfinite(bad):
         with pytest.raises(Misconfiguration, match="sampled record 2"):
-            clip_record_norm(x, 1.0)
+            ring.clip_record_norm(x, 1.0)
     # Nor is there a bound below one unit.
     for bound in (0, -1):
         with pytest.raises(Misconfiguration, match="bound"):
-            clip_update(np.ones(2, dtype=np.int64), bound, 20)
+            ring.clip_update(np.ones(2, dtype=np.int64), bound, 20)
 
 
 @pytest.mark.parametrize("slips", [0, 1, 3, 4])
@@ -170,8 +153,8 @@ def test_a_sum_over_its_bound_is_scaled_again(slips: int, monkeypatch: pytest.Mo
     """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each time."""
     monkeypatch.setattr(fixed_point, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
     bound = 2**25
-    clipped = clip_update(np.array([2**40, 0, -(2**40)]), bound, 20)
-    length, expected = math.sqrt(squared_norm(clipped)), bound * (1 - 2.0**-21)
+    clipped = ring.clip_update(np.array([2**40, 0, -(2**40)]), bound, 20)
+    length, expected = math.sqrt(ring.squared_norm(clipped)), bound * (1 - 2.0**-21)
     assert clipped.dtype == np.int64
     assert length == (0 if slips == 4 else pytest.approx(expected, abs=2))
     assert length <= bound

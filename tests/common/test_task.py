@@ -41,39 +41,37 @@ def test_derived_quantities_include_the_rounding() -> None:
 CLIP, NOISE, RECORD = "privacy.client_clip", "privacy.noise_multiplier", "privacy.record_clip"
 
 
-@pytest.mark.parametrize("clip", [2.0**24 + 0.5, 1e10, 1e300, 1.7e308])
-def test_a_client_clip_too_large_for_any_bits_is_named_itself(clip: float) -> None:
-    refused = refusal({CLIP: clip})
-    assert (refused.field, refused.value, "2^24" in refused.remedy) == (CLIP, clip, True)
+MOST = (2**63 - 1) // (14 * 20 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dimension", "field", "remedy"),
+    [
+        *(({CLIP: clip}, 8, CLIP, r"2\^24") for clip in (2.0**24 + 0.5, 1e10, 1e300, 1.7e308)),
+        ({}, MOST + 1, "model.parameters", f"at most d = {MOST}"),
+        # More bits would lift β above 2^25: the remedy must not send the reader round in circles.
+        ({CLIP: 32.0, NOISE: 1e-4}, 8, NOISE, "at least ([0-9.e-]+)"),
+        *(
+            ({RECORD: 20.0, NOISE: sigma}, 8, NOISE, r"2\^62.*at most ([0-9.e]+)$")
+            for sigma in (1.1e10, 1e12, 1e300)
+        ),
+    ],
+)
+def test_what_leaves_no_room_is_named_with_what_fits(
+    changes: dict[str, float], dimension: int, field: str, remedy: str
+) -> None:
+    refused = refusal(changes, dimension)
+    said = changes.get(field, f"d = {dimension}")
+    assert (refused.field, refused.value) == (field, said)
+    found = re.search(remedy, refused.remedy)
+    assert found
+    if field == NOISE:
+        fits = float(found[1])
+        task_with(changes | {NOISE: fits})
+        if RECORD in changes:
+            refusal(changes | {NOISE: fits * 1.01})
     task_with({CLIP: 2.0**24, RECORD: 2.0**14, "fractional_bits": 1, NOISE: 1e4})
-
-
-def test_too_many_parameters_say_how_many_fit() -> None:
-    most = (2**63 - 1) // (14 * 20 * 2**20)
-    refused = refusal({}, dimension=most + 1)
-    assert (refused.field, refused.value) == ("model.parameters", f"d = {most + 1}")
-    assert f"at most d = {most}" in refused.remedy
-    assert task_with({}, most).dimension == most
-
-
-def test_too_little_noise_that_no_bits_can_mend_names_the_multiplier() -> None:
-    """More bits would lift β above 2^25: the remedy must not send the reader round in circles."""
-    refused = refusal({CLIP: 32.0, NOISE: 1e-4})
-    assert (refused.field, refused.value) == (NOISE, 1e-4)
-    found = re.search(r"at least ([0-9.e-]+)", refused.remedy)
-    assert found
-    task_with({CLIP: 32.0, NOISE: float(found[1])})
-
-
-@pytest.mark.parametrize("sigma", [1.1e10, 1e12, 1e300])
-def test_noise_that_leaves_no_room_says_how_much_fits(sigma: float) -> None:
-    refused = refusal({RECORD: 20.0, NOISE: sigma})
-    assert (refused.field, refused.value, "2^62" in refused.remedy) == (NOISE, sigma, True)
-    found = re.search(r"at most ([0-9.e]+)$", refused.remedy)
-    assert found
-    most = float(found[1])
-    task_with({RECORD: 20.0, NOISE: most})
-    refusal({RECORD: 20.0, NOISE: most * 1.01})
+    assert task_with({}, MOST).dimension == MOST
 
 
 LEAST = 20.0 / 1024

@@ -20,35 +20,26 @@ from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
-from precad.common.errors import (
-    Misconfiguration,
-    PeerUnavailable,
-    PeerViolation,
-    PrecadError,
-    TaskMismatch,
-)
+from precad.common import errors
 from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import signed
 from precad.dealer.dealer_role import DealerRole, LocalDealing
-from precad.norm_check.dealing import (
-    Answer,
-    DealerConversation,
-    DealRequest,
-    DealtRandomness,
-    SquareRequest,
-    program,
-)
+from precad.norm_check import dealing
 
 TASK = Digest.of(b"task")
 D = 5
 NONCES = bytes(range(64))
-REQUEST = DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES)
+REQUEST = dealing.DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
-def both(request: DealRequest, dealer: DealerRole) -> tuple[DealtRandomness, DealtRandomness]:
+def both(
+    request: dealing.DealRequest, dealer: DealerRole
+) -> tuple[dealing.DealtRandomness, dealing.DealtRandomness]:
     a, b = (
-        DealtRandomness(role, dealer.key_for(role), request, dealer.corrections(role, request))
+        dealing.DealtRandomness(
+            role, dealer.key_for(role), request, dealer.corrections(role, request)
+        )
         for role in KEYS
     )
     return a, b
@@ -59,27 +50,27 @@ def test_a_batch_is_dealt_once_to_each_server() -> None:
     dealer = DealerRole(TASK, D)
     both(REQUEST, dealer)
     for role in KEYS:
-        with pytest.raises(PeerUnavailable, match="attempt 2 is dealt for once"):
+        with pytest.raises(errors.PeerUnavailable, match="attempt 2 is dealt for once"):
             dealer.corrections(role, REQUEST)
     # Other batches of the attempt still are, alike to both servers.
     changes: list[dict[str, Any]] = [{"clients": 6}, {"comparisons": 9}, {"nonces": NONCES[::-1]}]
     for batch, change in enumerate(changes, 2):
         other = replace(REQUEST, batch=batch)
         dealer.corrections(Role.SERVER_A, other)
-        with pytest.raises(PeerViolation, match="was asked for before"):
+        with pytest.raises(errors.PeerViolation, match="was asked for before"):
             dealer.corrections(Role.SERVER_B, replace(other, **change))
     both(replace(REQUEST, batch=5), dealer)
     # Nor for an older attempt ever again.
     both(replace(REQUEST, attempt=4), dealer)
     for attempt, role in product((0, 2, 3), KEYS):
-        with pytest.raises(PeerUnavailable, match=f"attempt {attempt} is dealt for once"):
+        with pytest.raises(errors.PeerUnavailable, match=f"attempt {attempt} is dealt for once"):
             dealer.corrections(role, replace(REQUEST, attempt=attempt, batch=7))
     # What was refused leaves the newest attempt as it was.
     assert dealer.newest_attempt == 4
     both(replace(REQUEST, attempt=4, batch=3), dealer)
 
 
-def masks_of(request: DealRequest) -> set[int]:
+def masks_of(request: dealing.DealRequest) -> set[int]:
     """Every word of both servers' parts at a dealer that forgot what it dealt."""
     found: set[int] = set()
     for randomness in both(request, DealerRole(request.task, D, KEYS)):
@@ -91,24 +82,24 @@ def masks_of(request: DealRequest) -> set[int]:
 def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing() -> None:
     dealer, later = DealerRole(TASK, D), replace(REQUEST, attempt=9)
     for role in (Role.DEALER, Role.CLIENT, Role.OPERATOR):
-        with pytest.raises(PeerViolation, match="only servers"):
+        with pytest.raises(errors.PeerViolation, match="only servers"):
             dealer.key_for(role)
-        with pytest.raises(PeerViolation, match="only servers"):
+        with pytest.raises(errors.PeerViolation, match="only servers"):
             dealer.corrections(role, later)
-    with pytest.raises(TaskMismatch):
+    with pytest.raises(errors.TaskMismatch):
         dealer.corrections(Role.SERVER_A, replace(later, task=Digest.of(b"other")))
     assert dealer.newest_attempt == -1
     both(REQUEST, dealer)
     # Nobody deals for a task without a dealer: it would wait for servers that never come.
-    with pytest.raises(Misconfiguration, match='validation = "proof" has no dealer'):
+    with pytest.raises(errors.Misconfiguration, match='validation = "proof" has no dealer'):
         DealerRole.of(task_with({"validation": "proof"}))
 
 
 def test_correction_words_are_as_many_as_the_triples_and_used_once() -> None:
     for change in (-1, 1):
         words = np.zeros(REQUEST.correction_words + change, dtype=np.int64)
-        with pytest.raises(PeerViolation, match="correction words"):
-            DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, words)
+        with pytest.raises(errors.PeerViolation, match="correction words"):
+            dealing.DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, words)
     randomness, _ = both(REQUEST, DealerRole(TASK, D))
     randomness.binary_triples()
     with pytest.raises(RuntimeError, match="used already"):
@@ -129,8 +120,7 @@ def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> N
     # No word twice, also not within one request.
     words = 2 * 2 * REQUEST.correction_words
     assert [len(each) for each in masks] == [words] * len(changes)
-    assert len(set.union(*masks)) == len(changes) * words
-    assert masks_of(REQUEST) == masks[0]
+    assert (len(set.union(*masks)), masks_of(REQUEST)) == (len(changes) * words, masks[0])
 
 
 def test_parts_of_one_server_are_balanced_bits() -> None:
@@ -150,7 +140,7 @@ BAD |= {"comparisons": (0, 7, 2**40)}
 
 @pytest.mark.parametrize(("field", "wrong"), [(f, value) for f in BAD for value in BAD[f]])
 def test_requests_out_of_range_are_refused(field: str, wrong: Any) -> None:
-    with pytest.raises(Misconfiguration, match=field):
+    with pytest.raises(errors.Misconfiguration, match=field):
         replace(REQUEST, **{field: wrong})
 
 
@@ -166,7 +156,7 @@ def test_requests_out_of_range_are_refused(field: str, wrong: Any) -> None:
 def test_c_is_a_and_b_for_every_shape(
     keys: set[bytes], clients: int, width: int, attempt: int, batch: int, nonces: bytes
 ) -> None:
-    request = DealRequest(TASK, attempt, batch, clients, clients * width, nonces)
+    request = dealing.DealRequest(TASK, attempt, batch, clients, clients * width, nonces)
     dealer = DealerRole(TASK, 1, dict(zip(KEYS, map(Secret, keys), strict=True)))
     (of_a, of_b), shapes = both(request, dealer), []
     for one, other in zip(of_a.binary_triples(), of_b.binary_triples(), strict=True):
@@ -174,7 +164,7 @@ def test_c_is_a_and_b_for_every_shape(
         assert one.b.shape == other.a.shape == one.a.shape
         expected = (one.a ^ other.a) & (one.b ^ other.b)
         assert np.array_equal(one.c ^ other.c, expected)
-    assert tuple(shapes) == program(clients, clients * width)
+    assert tuple(shapes) == dealing.program(clients, clients * width)
     # After a comparison's seven exchanges a tree of conjunctions leaves one value a client.
     levels, values = shapes[7:], width
     for trees, pairs in levels:
@@ -183,14 +173,12 @@ def test_c_is_a_and_b_for_every_shape(
     assert (values, len(levels)) == (1, (width - 1).bit_length())
 
 
-# --- squares -------------------------------------------------------------------------------------
-
 SQUARED = 300
 ZERO = Secret(bytes(32))
 A, B = SERVERS
 
 
-FAILURES = (PeerUnavailable, PeerViolation)
+FAILS = (errors.PeerUnavailable, errors.PeerViolation)
 
 
 class Table:
@@ -201,7 +189,7 @@ class Table:
     ) -> None:
         self.dealer = dealer or DealerRole(TASK, dimension)
         self._stack = ExitStack()
-        self.at: dict[Role, DealerConversation] = {
+        self.at: dict[Role, dealing.DealerConversation] = {
             role: self._stack.enter_context(
                 LocalDealing(self.dealer, role, clock=LonelyClock()).squares(attempt)
             )
@@ -217,14 +205,11 @@ class Table:
         return [self.at[role].share(both.context) for role in SERVERS]
 
     def row_key(self, both: Halves) -> Secret:
-        """The same at both."""
         key, other = (self.at[role].row_key(both.context) for role in SERVERS)
         assert key == other
         return key
 
-    def fails(
-        self, both: Halves, *roles: Role, kind: Any = FAILURES, says: str | None = None
-    ) -> None:
+    def fails(self, both: Halves, *roles: Role, kind: Any = FAILS, says: str | None = None) -> None:
         """Both waits of each of these do, of both servers unless they are named."""
         for at in (self.at[role] for role in roles or SERVERS):
             with pytest.raises(kind, match=says) as of_key:
@@ -251,13 +236,13 @@ def test_the_shares_add_up_to_the_masks_square(dimension: int) -> None:
 def test_nothing_is_dealt_before_both_have_asked(table: Table) -> None:
     both, twice = halves(TASK, "x", SQUARED), halves(TASK, "y", SQUARED)
     table.ask(both, A)
-    table.fails(both, A, kind=PeerUnavailable, says="dealt nothing")
+    table.fails(both, A, kind=errors.PeerUnavailable, says="dealt nothing")
     # The wait ended, the request stands: the other server was only late.
     table.ask(both, B)
     table.row_key(both)
     # One server that asks twice is not two.
     table.ask(twice, A, A)
-    table.fails(twice, A, kind=PeerUnavailable, says="^(?!.*dealt nothing)")
+    table.fails(twice, A, kind=errors.PeerUnavailable, says="^(?!.*dealt nothing)")
 
 
 def test_every_context_and_every_dealing_draws_afresh() -> None:
@@ -273,7 +258,9 @@ def test_every_context_and_every_dealing_draws_afresh() -> None:
     assert (len(keys), len(shares)) == (8, 16)
 
 
-def spoiled(half: SquareRequest, other: SquareRequest) -> dict[str, SquareRequest]:
+def spoiled(
+    half: dealing.SquareRequest, other: dealing.SquareRequest
+) -> dict[str, dealing.SquareRequest]:
     """A server's half that no longer opens what the client signed, by its fault."""
     swapped: Any = {"commitment_a": half.commitment_b, "commitment_b": half.commitment_a}
     return {
@@ -300,7 +287,7 @@ def test_what_doesnt_open_is_not_dealt(table: Table, fault: str, order: tuple[Ro
     both = Halves({A: changed, B: replace(other, context=changed.context)}, right.mask)
     table.ask(honest, A)
     table.ask(both, *order)
-    table.fails(both, A, kind=PeerViolation, says=both.context.hex())
+    table.fails(both, A, kind=errors.PeerViolation, says=both.context.hex())
     # The other one doesn't wait in vain, and is dealt nothing either.
     table.fails(both, B)
     # Other contexts go on.
@@ -317,7 +304,7 @@ def test_both_hear_of_a_difference(table: Table, liar: Role, order: tuple[Role, 
     said: dict[str, Any] = {field: getattr(other.of[honest], field)}
     lie = Halves({honest: one.of[honest], liar: replace(one.of[liar], **said)}, one.mask)
     table.ask(lie, *order)
-    table.fails(one, kind=PeerViolation, says="different commitments")
+    table.fails(one, kind=errors.PeerViolation, says="different commitments")
     table.ask(again)
     assert signed(sum(table.shares(again))) == again.square
 
@@ -329,7 +316,7 @@ def test_a_context_is_dealt_once(table: Table) -> None:
     # A server that comes again in the same attempt, as after a cut.
     again = Table(dealer=table.dealer)
     again.ask(both)
-    again.fails(both, kind=PeerUnavailable, says="take a new attempt")
+    again.fails(both, kind=errors.PeerUnavailable, says="take a new attempt")
     assert table.row_key(both) == row_key
 
 
@@ -352,8 +339,8 @@ def test_another_task_and_another_role_are_refused() -> None:
     dealer, heard = DealerRole(TASK, SQUARED), Mock()
     strange = Digest.of(b"other")
     for role, task, error in (
-        (A, strange, TaskMismatch),
-        *((role, TASK, PeerViolation) for role in (Role.CLIENT, Role.DEALER, Role.OPERATOR)),
+        (A, strange, errors.TaskMismatch),
+        *((role, TASK, errors.PeerViolation) for role in (Role.CLIENT, Role.DEALER, Role.OPERATOR)),
     ):
         with pytest.raises(error):
             dealer.ask(role, halves(task, "x", SQUARED, attempt=9).of[A], heard)
@@ -361,18 +348,18 @@ def test_another_task_and_another_role_are_refused() -> None:
 
 
 def test_what_a_dealer_may_not_answer_is_its_violation() -> None:
-    answers = DealerConversation(0, lambda _: None, 60.0, LonelyClock())
+    answers = dealing.DealerConversation(0, lambda _: None, 60.0, LonelyClock())
     both, key = halves(TASK, "x", SQUARED), Secret.random()
 
-    def violates(answer: Answer, says: str) -> None:
-        with pytest.raises(PeerViolation, match=says):
+    def violates(answer: dealing.Answer, says: str) -> None:
+        with pytest.raises(errors.PeerViolation, match=says):
             answers.put(both.context, answer)
 
     violates(1, "isn't asked")
     answers.ask(both.of[A])
     for length in (0, 16, 31, 33):
         violates(Secret(bytes(length)), f"row key of {length} bytes")
-    for first, second in ((key, Secret.random()), (5, 5), (PeerUnavailable("no"),) * 2):
+    for first, second in ((key, Secret.random()), (5, 5), (errors.PeerUnavailable("no"),) * 2):
         answers.put(both.context, first)
         violates(second, "twice")
     assert (answers.row_key(both.context), answers.share(both.context)) == (key, 5)
@@ -409,7 +396,7 @@ def test_seeds_are_forgotten_when(end: str, table: Table, caplog: pytest.LogCapt
     if end == "dealt":
         secrets.append(table.row_key(both))
     else:
-        with pytest.raises(PrecadError) as error:
+        with pytest.raises(errors.PrecadError) as error:
             table.at[A].row_key(both.context)
         texts.append(str(error.value))
     shown = "".join([*texts, caplog.text, repr(table.at[A])])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -16,22 +17,14 @@ from tests.rig.rounds import roster_of
 from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import memory_pair
+from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rounds.start_attempt import (
-    NeedsOperators,
-    agree_coin,
-    cohort_of,
-    commitment_to,
-    joint_coin,
-)
 from precad.aggregator.server_messages import CoinReveal, CoinState, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.signatures import SignedKind
-
-OTHER_TASK = Digest(bytes(32))
 
 
 class Pair(Servers):
@@ -45,35 +38,30 @@ class Pair(Servers):
         self.keys[role] = CoinKey(Secret.random())
 
     def allow(self, *roles: Role) -> None:
-        """Their operators give their word for new coins."""
         for role in roles:
             self.stores[role].versions.allow(Permission.COIN, 0, 0)
 
     def own(self, role: Role, version: int = 0) -> Any:
-        """What this server's key opens."""
         return self.keys[role].opening(self.task.digest, version)
 
     def against_a(self, **said: bytes) -> None:
-        """A alone, and what B has said."""
         end, other = memory_pair()
         link = link_over(other, self.task)
         for step, message in said.items():
             link.send(f"coin-{step}", message)
         given = {"coin_key": self.keys[A], "store": self.stores[A]}
-        agree_coin(aggregator(self.task, A, end, **given), 0)
+        start_attempt.agree_coin(aggregator(self.task, A, end, **given), 0)
 
     def draw(self, version: int = 0, cut: int | None = None) -> list[Any]:
         """What each server ends with; the link breaks before message ``cut`` of either."""
-        return self.on_a_link(lambda _, own: agree_coin(own, version), (cut, cut))
+        return self.on_a_link(lambda _, own: start_attempt.agree_coin(own, version), (cut, cut))
 
     def fails(self, *expected: type[PrecadError], cut: int | None = None) -> list[str]:
-        """What both say that agree on nothing."""
         outcomes = self.draw(0, cut)
         assert all(isinstance(each, expected or PrecadError) for each in outcomes), outcomes
         return [str(each) for each in outcomes]
 
     def coin(self, version: int = 0) -> bytes:
-        """The coin that both agree on."""
         a, b = self.draw(version)
         assert isinstance(a, Secret), a
         assert a == b
@@ -105,23 +93,20 @@ def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
             pair.put_back(role, empty[role], journal=True)
         return pair.coin()
 
-    first = coin()
+    first, keys = coin(), dict(pair.keys)
     for role in SERVERS:
-        before = pair.keys[role]
         pair.lose_key(role)
         assert coin() != first
-        pair.keys[role] = before
+        pair.keys[role] = keys[role]
         assert coin() == first
 
 
 def commitment(pair: Pair, body: Any, of: Role = B, **more: Any) -> bytes:
-    """``body`` committed to under the seal of ``of``."""
     signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_COMMITMENT, body)
     return CoinState(commitment=signed, **more).to_bytes()
 
 
 def opening(pair: Pair, body: Any, of: Role = B) -> bytes:
-    """``body`` opened under the seal of ``of``."""
     signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_OPENING, body)
     return CoinReveal(opening=signed).to_bytes()
 
@@ -129,7 +114,7 @@ def opening(pair: Pair, body: Any, of: Role = B) -> bytes:
 def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
     """B saw A's bytes first: it may not choose its own after."""
     own = pair.own(B)
-    committed = commitment(pair, commitment_to(own, B))
+    committed = commitment(pair, start_attempt.commitment_to(own, B))
     for changed in ({"coin": "00" * 32}, {"salt": "00" * 32}, {"version": 1}, {"task": "00" * 32}):
         other = opening(pair, own.model_copy(update=changed))
         with pytest.raises(PeerViolation, match="another coin"):
@@ -145,58 +130,51 @@ def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
 def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(pair: Pair) -> None:
     own = pair.own(B)
     for changed in ({"version": 1}, {"task": "00" * 32}):
-        committed = commitment_to(own, B).model_copy(update=changed)
+        committed = start_attempt.commitment_to(own, B).model_copy(update=changed)
         with pytest.raises(PeerViolation, match="another task or version"):
             pair.against_a(commitment=commitment(pair, committed))
     # B can't give A's commitment back as its own and open it after A has.
     mine = pair.own(A)
-    assert commitment_to(mine, A) != commitment_to(mine, B)
+    assert start_attempt.commitment_to(mine, A) != start_attempt.commitment_to(mine, B)
     with pytest.raises(PeerViolation):
-        pair.against_a(commitment=commitment(pair, commitment_to(mine, A), of=A))
+        pair.against_a(commitment=commitment(pair, start_attempt.commitment_to(mine, A), of=A))
     # Salted: who guesses the coin can't test the guess against the commitment.
     salted = own.model_copy(update={"salt": "11" * 32})
-    assert commitment_to(own, B).digest != commitment_to(salted, B).digest
+    assert (
+        start_attempt.commitment_to(own, B).digest != start_attempt.commitment_to(salted, B).digest
+    )
     assert own.coin not in repr(own)
     assert own.salt not in f"{own}"
 
 
 def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -> None:
-    order: list[str] = []
+    order = Mock()
 
     def watched(_: Any, own: Any) -> Secret:
-        link, versions = own.link, own.store.versions
-        send, keep = link.send, versions.keep_commitment
-
-        def noted_send(step: str, payload: bytes) -> None:
-            order.append(f"sends {step}")
-            send(step, payload)
-
-        def noted_keep(*given: Any) -> None:
-            keep(*given)
-            order.append("keeps")
-
         if own.role is A:
-            link.send, versions.keep_commitment = noted_send, noted_keep
-        return agree_coin(own, 0)
+            link, versions = own.link, own.store.versions
+            order.attach_mock(Mock(wraps=link.send), "send")
+            order.attach_mock(Mock(wraps=versions.keep_commitment), "keep")
+            link.send, versions.keep_commitment = order.send, order.keep
+        return start_attempt.agree_coin(own, 0)
 
     assert pair.on_a_link(watched, (None, None))[0] == pair.draw()[0]
-    assert order[:3] == ["sends coin-commitment", "keeps", "sends coin-opening"]
+    first, kept, second = order.method_calls[:3]
+    assert (first[1][0], second[1][0]) == ("coin-commitment", "coin-opening")
+    assert (first[0], kept[0]) == ("send", "keep")
 
 
 @OF_EITHER
 @pytest.mark.parametrize("words", [0, 1])
 def test_a_lost_coin_key_is_given_its_bytes_back(pair: Pair, role: Role, words: int) -> None:
-    """The other holds the opening, under the loser's own signature: the coin stays.
-
-    Whatever the loser's operators alone allow.
-    """
+    """The other holds the opening, under the loser's own signature, whatever operators allow."""
     first = pair.coin()
     pair.lose_key(role)
     pair.allow(*[role] * words)
     pair.fails(PeerUnavailable)
     assert pair.coin() == first
     # The next version has the new key's coin.
-    assert pair.coin(1) == joint_coin(pair.own(A, 1), pair.own(B, 1)).reveal()
+    assert pair.coin(1) == start_attempt.joint_coin(pair.own(A, 1), pair.own(B, 1)).reveal()
 
 
 @OF_EITHER
@@ -207,7 +185,7 @@ def test_bytes_that_nobody_opened_are_lost_until_both_say_so(pair: Pair, role: R
     for words in ((), (A,)):
         pair.allow(*words)
         for error in pair.draw():
-            assert isinstance(error, NeedsOperators), words
+            assert isinstance(error, start_attempt.NeedsOperators), words
             assert (error.permission, error.version) == (Permission.COIN, 0)
             assert "precad allow coin HOST:PORT --server a|b --version 0" in str(error)
     # Both have given it: both servers take new coins, the one that lost nothing too.
@@ -218,29 +196,24 @@ def test_bytes_that_nobody_opened_are_lost_until_both_say_so(pair: Pair, role: R
     assert [pair.stores[each].versions.redrawn_coins() for each in SERVERS] == [1, 1]
     after = [pair.own(each) for each in SERVERS]
     assert all(old != new for old, new in zip(before, after, strict=True))
-    assert pair.coin() == joint_coin(after[0], after[1]).reveal()
-
-
-def no_room(_fresh: Secret) -> None:
-    raise StorageFailure("no room")
+    assert pair.coin() == start_attempt.joint_coin(after[0], after[1]).reveal()
 
 
 @OF_EITHER
 def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, role: Role) -> None:
     """The other server may have seen it: it could choose its own after."""
     key, kept = Secret.random(), list[Secret]()
-    pair.keys[role] = CoinKey(key, no_room)
+    pair.keys[role] = CoinKey(key, Mock(side_effect=StorageFailure("no room")))
     old = pair.own(role)
     pair.fails(cut=1)
     pair.lose_key(other(role))
     pair.allow(*SERVERS)
     outcomes = dict(zip(SERVERS, pair.draw(), strict=True))
     assert isinstance(outcomes[role], StorageFailure)
-    assert pair.stores[role].versions.redrawn_coins() == 0
-    assert pair.own(role) == old
+    assert (pair.stores[role].versions.redrawn_coins(), pair.own(role)) == (0, old)
     # With room again, and started again: the operators of both are asked once more.
     pair.keys[role] = CoinKey(key, kept.append)
-    pair.fails(NeedsOperators)
+    pair.fails(start_attempt.NeedsOperators)
     pair.allow(*SERVERS)
     pair.fails(PeerUnavailable)
     assert pair.coin()
@@ -249,8 +222,7 @@ def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, rol
 
 
 def shown(pair: Pair, held: SignedMessage, known: str = "ab" * 32) -> None:
-    """A hears from B an opening that is to be A's own."""
-    committed = commitment_to(pair.own(B), B)
+    committed = start_attempt.commitment_to(pair.own(B), B)
     pair.against_a(commitment=commitment(pair, committed, known=known, held=held))
 
 
@@ -263,8 +235,8 @@ def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair)
         store.versions.discard_coin(0)
     pair.keys[A].renew()
     new = pair.coin()
-    with pytest.raises(NeedsOperators):
-        shown(pair, held, commitment_to(old, A).digest)
+    with pytest.raises(start_attempt.NeedsOperators):
+        shown(pair, held, start_attempt.commitment_to(old, A).digest)
     assert pair.stores[A].versions.coin_opening(0, own=True) is None
     assert pair.coin() == new
 
@@ -273,7 +245,7 @@ def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair)
 def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     """A server that shows some other opening can't make this one draw by it."""
     pair.coin()
-    task = OTHER_TASK if what == "another task" else pair.task.digest
+    task = Digest(bytes(32)) if what == "another task" else pair.task.digest
     own = pair.keys[A].opening(task, int(what == "another version"))
     pens = signatures(pair.task.digest, B if what == "the other server's" else A)
     pair.lose_key(A)
@@ -289,7 +261,7 @@ EVERYBODY = [ClientId(f"c{i}") for i in range(30)]
 @pytest.mark.parametrize("rate", [0.01, 0.5])
 def test_clients_are_drawn_at_the_rate(rate: float) -> None:
     """Two-sided binomial test; a right sampler fails once in a million."""
-    drawn = len(cohort_of(Secret.random(), MANY, rate, 0))
+    drawn = len(start_attempt.cohort_of(Secret.random(), MANY, rate, 0))
     assert stats.binomtest(drawn, len(MANY), rate).pvalue > 1e-6
     # The test can fail: at half the odds.
     wrong = rate / (2 - rate)
@@ -310,10 +282,9 @@ def test_a_draw_depends_on_nobody_else(
     everybody, some = list(EVERYBODY), sorted(names)
     order.shuffle(everybody)
     order.shuffle(some)
-    whole = cohort_of(coin, roster_of(everybody), 0.5, version)
-    drawn = cohort_of(coin, roster_of(some), 0.5, version)
-    assert len(set(drawn)) == len(drawn)
-    assert set(drawn) == set(whole) & names
+    whole = start_attempt.cohort_of(coin, roster_of(everybody), 0.5, version)
+    drawn = start_attempt.cohort_of(coin, roster_of(some), 0.5, version)
+    assert (len(set(drawn)), set(drawn)) == (len(drawn), set(whole) & names)
 
 
 def test_each_client_and_each_version_is_drawn_by_itself() -> None:
@@ -322,7 +293,7 @@ def test_each_client_and_each_version_is_drawn_by_itself() -> None:
     first, second = few
     counts, runs, previous = [[0, 0], [0, 0]], [[0, 0], [0, 0]], False
     for version in range(4000):
-        drawn = cohort_of(coin, few, 0.5, version)
+        drawn = start_attempt.cohort_of(coin, few, 0.5, version)
         counts[first in drawn][second in drawn] += 1
         runs[previous][first in drawn] += 1
         previous = first in drawn

@@ -24,17 +24,7 @@ from precad.common.prime_field import (
 )
 from precad.common.proof_shape import MOST_BOUND, P, ProofShape
 from precad.common.share.proof_submission import SERVERS
-from precad.norm_check.norm_proof import (
-    ProofShare,
-    ProofWords,
-    Query,
-    accepts,
-    answer,
-    bit_challenges,
-    bits_of,
-    projections,
-    prove,
-)
+from precad.norm_check import norm_proof
 
 D = 48
 BETA = 30 * 2**10
@@ -42,7 +32,6 @@ SHAPE = ProofShape(D, BETA)
 BOUNDS = [1, 2, 3, 7, 8, 9, 2**20 - 1, 2**20, 2**20 + 1, 2**25 - 1, 2**25]
 ROOT = 2**48
 """ROOT² = −1 in the field."""
-Change = Callable[[FieldVector], FieldVector]
 
 
 @dataclass(frozen=True)
@@ -62,13 +51,13 @@ class Transcript:
 
     @property
     def mu(self) -> FieldVector:
-        return bit_challenges(self.shape, self.rows)
+        return norm_proof.bit_challenges(self.shape, self.rows)
 
 
 def projected(shape: ProofShape, x: FieldVector, key: Secret) -> FieldVector:
     rows = Rows(key, shape.dimension, shape.rows)
     rows.absorb(x.view(np.int64))
-    return projections(rows)
+    return norm_proof.projections(rows)
 
 
 def transcript(
@@ -79,16 +68,21 @@ def transcript(
 ) -> Transcript:
     """A client that does its best for any x: bits of what its rows give modulo 2B."""
     made = Transcript(shape, x, x, x, x, number)
-    z = projected(shape, x, made.rows)
-    squared = arithmetic().dot(x, x)
-    written = bits_of(shape, signed_of(z), squared) if bits is None else bits(z, squared)
+    z, squared = projected(shape, x, made.rows), arithmetic().dot(x, x)
+    written = norm_proof.bits_of(shape, signed_of(z), squared) if bits is None else bits(z, squared)
     mask = FieldKeystream(made.rows, "test/mask").words(shape.columns)
-    values = prove(shape, x, written, made.mu, mask)
-    return replace(made, bits=written, mask=mask, values=values)
+    return proved(replace(made, mask=mask), written)
 
 
-def words_of(made: Transcript, query: Query, pieces: int = 17) -> tuple[ProofWords, ProofWords]:
-    """Both servers' answers, from fresh shares."""
+def proved(made: Transcript, bits: FieldVector) -> Transcript:
+    """The same with these bits, of which everything is proved."""
+    values = norm_proof.prove(made.shape, made.x, bits, made.mu, made.mask)
+    return replace(made, bits=bits, values=values)
+
+
+def words_of(
+    made: Transcript, query: norm_proof.Query, pieces: int = 17
+) -> tuple[norm_proof.ProofWords, norm_proof.ProofWords]:
     key, parts = Secret(b"\x07" * 32), ("x", "bits", "mask", "values")
     own, other = {}, {}
     for name in parts:
@@ -96,18 +90,20 @@ def words_of(made: Transcript, query: Query, pieces: int = 17) -> tuple[ProofWor
         own[name] = FieldKeystream(key, "test/share", name.encode()).words(whole.size)
         other[name] = arithmetic().subtract(whole, own[name])
 
-    def answered(held: dict[str, FieldVector], *, holds: bool) -> ProofWords:
+    def answered(held: dict[str, FieldVector], *, holds: bool) -> norm_proof.ProofWords:
         z = projected(made.shape, held["x"], made.rows)
-        beside = ProofShare(held["bits"], held["mask"], held["values"], z, holds_constants=holds)
+        beside = norm_proof.ProofShare(
+            held["bits"], held["mask"], held["values"], z, holds_constants=holds
+        )
         cuts = np.split(held["x"], range(pieces, made.shape.dimension, pieces))
-        return answer(query, iter(cuts), lambda: beside, made.mu)
+        return norm_proof.answer(query, iter(cuts), lambda: beside, made.mu)
 
     return answered(own, holds=True), answered(other, holds=False)
 
 
 def accepted(made: Transcript, coin: int = 1, pieces: int = 17) -> bool:
-    query = Query.drawn(made.shape, Secret(coin.to_bytes(32, "big")), Digest(bytes(32)))
-    return accepts(*words_of(made, query, pieces))
+    query = norm_proof.Query.drawn(made.shape, Secret(coin.to_bytes(32, "big")), Digest(bytes(32)))
+    return norm_proof.accepts(*words_of(made, query, pieces))
 
 
 def field(*values: int) -> FieldVector:
@@ -182,7 +178,7 @@ def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
     """The first word is no bit, and the next is lowered by as much: its number is right."""
 
     def written(z: FieldVector, squared: int) -> FieldVector:
-        found = bits_of(SHAPE, signed_of(z), squared)
+        found = norm_proof.bits_of(SHAPE, signed_of(z), squared)
         half = (bad - int(found[0])) * pow(2, -1, P)
         found[0], found[1] = bad, (int(found[1]) - half) % P
         return found
@@ -215,8 +211,7 @@ def test_non_bits_that_cancel_under_the_first_challenge_fail_under_the_second() 
         for each in squared
     ]
     assert left[0] == 0 != left[1]
-    values = prove(SHAPE, made.x, bits, made.mu, made.mask)
-    assert not accepted(replace(made, bits=bits, values=values))
+    assert not accepted(proved(made, bits))
 
 
 HONEST_PROOF = transcript(of_norm(BETA * 0.9, 3))
@@ -228,14 +223,11 @@ LIES: dict[str, Callable[[Transcript], Transcript]] = {
     "the mask": lambda made: replace(made, mask=changed(made.mask, 0)),
 } | {
     f"h at {name}": lambda made, at=at: replace(made, values=changed(made.values, at))
-    for name, at in {
-        "1": 0,
-        "an update's row": 1,
-        "a bits' row": 1 + SHAPE.update_rows,
-        "the last row": SHAPE.used,
-        "an odd point": 1 + SHAPE.used,
-        "the last odd point": SHAPE.values - 1,
-    }.items()
+    for name, at in (
+        *(("1", 0), ("an update's row", 1), ("a bits' row", 1 + SHAPE.update_rows)),
+        *(("the last row", SHAPE.used), ("an odd point", 1 + SHAPE.used)),
+        ("the last odd point", SHAPE.values - 1),
+    )
 }
 
 
@@ -257,14 +249,14 @@ def test_a_proof_that_adds_a_multiple_of_x_to_the_n_minus_1_is_refused() -> None
 def test_padding_that_is_not_zero_is_refused(where: str) -> None:
     """A prover whose last row goes on behind d, or behind the last bit."""
     # The sizes differ in nothing else: a dimension, or a slack bit, more.
-    made = HONEST_PROOF
+    made, one = HONEST_PROOF, np.uint64(1)
     if where == "update":
-        longer = ProofShape(D + 1, BETA)
-        values = prove(longer, np.append(made.x, np.uint64(1)), made.bits, made.mu, made.mask)
+        longer, x = ProofShape(D + 1, BETA), np.append(made.x, one)
+        values = norm_proof.prove(longer, x, made.bits, made.mu, made.mask)
     else:
         assert SHAPE.bits % SHAPE.columns
         mu = np.concatenate([made.mu, np.ones((2, 1), dtype=np.uint64)], axis=1)
-        values = prove(SHAPE, made.x, np.append(made.bits, np.uint64(1)), mu, made.mask)
+        values = norm_proof.prove(SHAPE, made.x, np.append(made.bits, one), mu, made.mask)
     assert not accepted(replace(made, values=values))
 
 
@@ -279,14 +271,13 @@ def off_by_one(made: Transcript, number: int) -> tuple[Transcript, int]:
     at = SHAPE.rows * len(SHAPE.weights) if number == 0 else row * len(SHAPE.weights)
     bits = made.bits.copy()
     bits[at] = 1 - int(bits[at])
-    values = prove(SHAPE, made.x, bits, made.mu, made.mask)
     more = int(bits[at]) - int(made.bits[at])
-    return replace(made, bits=bits, values=values), more if number == 0 else -more
+    return proved(made, bits), more if number == 0 else -more
 
 
 def relations(made: Transcript, rho: FieldVector) -> int:
     """Their sum by ρ, which is to be 0."""
-    own, other = words_of(made, Query.at(SHAPE, 12345, rho))
+    own, other = words_of(made, norm_proof.Query.at(SHAPE, 12345, rho))
     return (own.zero + other.zero) % P
 
 
@@ -298,7 +289,7 @@ def test_each_relation_alone_decides() -> None:
     for number in range(SHAPE.challenges):
         wrong, by = off_by_one(made, number)
         assert relations(wrong, rho) == by * int(rho[number]) % P, number
-        assert not accepts(*words_of(wrong, Query.at(SHAPE, 12345, rho)))
+        assert not norm_proof.accepts(*words_of(wrong, norm_proof.Query.at(SHAPE, 12345, rho)))
         # Whose ρ is 0 is the one that nobody sees: no relation hides behind another.
         without = rho.copy()
         without[number] = 0
@@ -323,8 +314,8 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
 ) -> None:
     """T^N = 1 and t^N = −1 alike, at both servers."""
     with pytest.raises(ValueError, match="no root of unity"):
-        Query.at(SHAPE, root_of_unity(order), np.zeros(SHAPE.challenges, dtype=np.uint64))
-    assert Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
+        norm_proof.Query.at(SHAPE, root_of_unity(order), field())
+    assert norm_proof.Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
     drawn = FieldKeystream.words
 
     def words(self: FieldKeystream, count: int, start: int = 0) -> FieldVector:
@@ -335,21 +326,16 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
         return found
 
     seen: list[int] = []
-    first = Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
+    first = norm_proof.Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
     monkeypatch.setattr(FieldKeystream, "words", words)
     found = []
     for _ in SERVERS:
         seen.clear()
-        found.append(Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32))))
+        found.append(norm_proof.Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32))))
         assert seen == [int(first.rho[0])]
     assert found[0].t == found[1].t != first.t
     assert found[0].rho.tolist() == found[1].rho.tolist()
     assert not (found[0].rho == first.rho).any()
-
-
-# --- sizes of proofs -----------------------------------------------------------------------------
-
-SMALL = [ProofShape(d, beta) for d in (1, 7, 90, 650, 9000) for beta in (1, 1000, 2**25)]
 
 
 @pytest.mark.parametrize(
@@ -364,9 +350,11 @@ def test_sizes_are_those_of_the_table(dimension: int, points: int, columns: int)
     assert 2 * 8 * (ProofShape(10**6, MOST_BOUND).columns + 2) < 16_000
 
 
-@pytest.mark.parametrize("shape", SMALL, ids=lambda s: f"{s.dimension}-{s.bound}")
-def test_no_other_sizes_cost_less(shape: ProofShape) -> None:
+@pytest.mark.parametrize("dimension", [1, 7, 90, 650, 9000])
+@pytest.mark.parametrize("beta", [1, 1000, 2**25])
+def test_no_other_sizes_cost_less(dimension: int, beta: int) -> None:
     """c_w is the least that fits N, and N the power of two with the least 2N + 2c_w."""
+    shape = ProofShape(dimension, beta)
 
     def fits(columns: int, points: int) -> bool:
         rows = -(-shape.dimension // columns) + 2 * -(-shape.bits // columns)
@@ -389,11 +377,17 @@ def test_sizes_of_no_sound_proof_are_refused() -> None:
     ):
         with pytest.raises(Misconfiguration, match=named):
             ProofShape(*sizes)
+    # So a task with proofs has a hundred rows or more, and no dealer.
+    task = task_with({"validation": "proof"})
+    assert (task.projections, task.has_dealer, task_with({}).has_dealer) == (100, False, True)
+    assert task_with({"validation": "proof", "projections": 128}).projections == 128
+    for wrong, words in (({"projections": 99}, "at least 100"), ({"validation": "fss"}, "proof")):
+        with pytest.raises(Misconfiguration, match=words):
+            task_with({"validation": "proof", **wrong})
 
 
 def read_back(shape: ProofShape, z: int, squared: int = 0) -> int:
-    """What z's bits say."""
-    written = bits_of(shape, np.full(shape.rows, z), squared)
+    written = norm_proof.bits_of(shape, np.full(shape.rows, z), squared)
     assert set(written.tolist()) <= {0, 1}
     bits: list[int] = written[: len(shape.weights)].tolist()
     return sum(weight * bit for weight, bit in zip(shape.weights, bits, strict=True))
@@ -426,12 +420,3 @@ def test_a_task_digest_covers_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None
             patch.setattr(ProofShape, "parameters", other)
             digests.add(task_with({"validation": "proof"}).digest)
     assert len(digests) == 1 + len(sizes)
-
-
-def test_a_task_with_proofs_has_a_hundred_rows_or_more_and_no_dealer() -> None:
-    task = task_with({"validation": "proof"})
-    assert (task.projections, task.has_dealer, task_with({}).has_dealer) == (100, False, True)
-    assert task_with({"validation": "proof", "projections": 128}).projections == 128
-    for wrong, words in (({"projections": 99}, "at least 100"), ({"validation": "fss"}, "proof")):
-        with pytest.raises(Misconfiguration, match=words):
-            task_with({"validation": "proof", **wrong})

@@ -13,52 +13,47 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from precad.common import kernel
 from precad.common.identifiers import Secret
-from precad.common.kernel import (
-    BLOCK,
-    MASK_BYTES,
-    MASKS,
-    NUMPY,
-    Rows,
-    built_library,
-    kernels,
-    sharings,
-)
-from precad.common.ring import CLIENT_MARGIN, Keystream, RingVector, dot
+from precad.common.ring import CLIENT_MARGIN, Keystream, RingVector, dot, signed
 from precad.common.task import TAU
 
 KEY = Secret(bytes(range(32)))
 BETA = 30 * 2**16
+
+
+def one(word: int) -> Callable[[int], RingVector]:
+    return lambda d: np.eye(1, d, dtype=np.int64)[0] * np.int64(word)
+
+
 ADVERSARIAL: dict[str, Callable[[int], RingVector]] = {
-    "one multiple of 2^32": lambda d: np.eye(1, d, dtype=np.int64)[0] << 32,
+    "one multiple of 2^32": one(2**32),
     "all multiples of 2^32": lambda d: np.full(d, 2**32, dtype=np.int64),
-    "one -2^63": lambda d: np.eye(1, d, dtype=np.int64)[0] * np.int64(-(2**63)),
+    "one -2^63": one(-(2**63)),
     "all -2^63": lambda d: np.full(d, -(2**63), dtype=np.int64),
     "two halves of the ring": lambda d: (np.arange(d) < 2).astype(np.int64) * np.int64(-(2**62)),
-    "just beyond 2τβ": lambda d: np.eye(1, d, dtype=np.int64)[0] * (2 * TAU * BETA + 1),
+    "just beyond 2τβ": one(2 * TAU * BETA + 1),
     "64β spread evenly": lambda d: np.full(d, 64 * BETA // int(np.sqrt(d)), dtype=np.int64),
 }
 
 
 def entries(dimension: int, k: int, key: Secret = KEY) -> NDArray[np.int64]:
     """The rows bit by bit, ``[k, d] int64``: how the stream is to be read."""
-    blocks = -(-dimension // BLOCK)
-    stream = Keystream(key, "validate/rows").read(blocks * k * MASK_BYTES)
+    blocks = -(-dimension // kernel.BLOCK)
+    stream = Keystream(key, "validate/rows").read(blocks * k * kernel.MASK_BYTES)
     bits = np.unpackbits(np.frombuffer(stream, np.uint8), bitorder="little")
-    u, v = bits.reshape(blocks, k, 2, BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
-    return (u - v).reshape(k, blocks * BLOCK)[:, :dimension]
+    u, v = bits.reshape(blocks, k, 2, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    return (u - v).reshape(k, blocks * kernel.BLOCK)[:, :dimension]
 
 
 def key_of(number: int) -> Secret:
     return Secret(number.to_bytes(32, "big"))
 
 
-def projected(
-    words: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret = KEY
-) -> RingVector:
+def projected(x: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret = KEY) -> RingVector:
     """By ``Rows``, in pieces that end at the given places."""
-    rows = Rows(key, words.size, k)
-    for piece in np.split(words, pieces):
+    rows = kernel.Rows(key, x.size, k)
+    for piece in np.split(x, pieces):
         rows.absorb(piece)
     return rows.z()
 
@@ -72,23 +67,18 @@ def uniform(dimension: int, seed: int = 1) -> RingVector:
 
 def test_entries_are_minus_one_zero_one_with_a_quarter_a_half_a_quarter() -> None:
     # The projection on a unit vector is the row's entry there.
-    d = 320
-    columns = [projected(np.eye(1, d, at, dtype=np.int64)[0], 256) for at in range(d)]
+    columns = [projected(np.eye(1, 320, at, dtype=np.int64)[0], 256) for at in range(320)]
     s = np.stack(columns, axis=1)
-    assert (s == entries(d, 256)).all()
+    assert (s == entries(320, 256)).all()
     values, counts = np.unique(s, return_counts=True)
     assert values.tolist() == [-1, 0, 1]
-
     assert stats.chisquare(counts, np.array([0.25, 0.5, 0.25]) * s.size).pvalue > 5e-5
-
-
-def test_entries_are_unbiased_in_each_row_and_place_of_a_mask_and_uncorrelated() -> None:
-    s = entries(40_000, 40)
-    deviation = np.sqrt(0.5)
+    # Unbiased in each row and place of a mask, and uncorrelated.
+    s, deviation = entries(40_000, 40), np.sqrt(0.5)
     assert np.abs(s.mean(axis=1)).max() < 5 * deviation / np.sqrt(40_000)
-    for place in range(BLOCK):
-        assert abs(s[:, place::BLOCK].mean()) < 5 * deviation / np.sqrt(25_000)
-        assert abs((s[:, place::BLOCK] ** 2).mean() - 0.5) < 5 * 0.5 / np.sqrt(25_000)
+    for place in range(kernel.BLOCK):
+        assert abs(s[:, place :: kernel.BLOCK].mean()) < 5 * deviation / np.sqrt(25_000)
+        assert abs((s[:, place :: kernel.BLOCK] ** 2).mean() - 0.5) < 5 * 0.5 / np.sqrt(25_000)
     correlations = (s @ s.T) / (0.5 * 40_000)
     assert np.abs(correlations - np.eye(40)).max() < 6 / np.sqrt(40_000)
     neighbours = (s[:, 1:] * s[:, :-1]).mean()
@@ -112,13 +102,12 @@ def test_projections_are_exact_in_the_ring(dimension: int) -> None:
     [
         ([63], "a piece of 63 words ends at 63 of 200"),
         ([64, 65], "a piece of 65 words ends at 129 of 200"),
-        ([201], "201 words for rows of 200"),
-        ([200, 1], "201 words for rows of 200"),
+        *(([*pieces], "201 words for rows of 200") for pieces in ((201,), (200, 1))),
         ([128], "only 128 of 200"),
     ],
 )
 def test_pieces_that_do_not_fit_are_refused(pieces: list[int], words: str) -> None:
-    rows = Rows(KEY, 200, 40)
+    rows = kernel.Rows(KEY, 200, 40)
     with pytest.raises(ValueError, match=words):  # noqa: PT012 — the last piece raises
         for size in pieces:
             rows.absorb(np.zeros(size, dtype=np.int64))
@@ -127,20 +116,16 @@ def test_pieces_that_do_not_fit_are_refused(pieces: list[int], words: str) -> No
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_one_row_passes_a_long_vector_at_most_half_the_time(name: str) -> None:
-    d, k, submissions = 256, 256, 16
-    x = ADVERSARIAL[name](d)
-    passed = 0
-    for number in range(submissions):
-        z = projected(x, k, key=key_of(number))
-        # Two one-sided comparisons, never abs: |−2^63| overflows.
-        passed += int(((z >= -TAU * BETA) & (z <= TAU * BETA)).sum())
-    trials = k * submissions
-    assert passed / trials < 0.5 + 4 * 0.5 / np.sqrt(trials)
+    d, k, times = 256, 256, 16
+    z = np.concatenate([projected(ADVERSARIAL[name](d), k, key=key_of(n)) for n in range(times)])
+    # Two one-sided comparisons, never abs: |−2^63| overflows.
+    passed = ((z >= -TAU * BETA) & (z <= TAU * BETA)).mean()
+    assert passed < 0.5 + 4 * 0.5 / np.sqrt(k * times)
 
 
 def test_a_hundred_thousand_honest_vectors_pass_the_plain_predicate() -> None:
-    # Without MPC; test_corpus.py puts hundreds through it. 250 row sets, 400 vectors on each:
-    # dense, sparse and one-hot directions, all as long as an honest client's may be.
+    # 250 row sets, 400 vectors on each: dense, sparse and one-hot directions, all as long as an
+    # honest client's may be. Without MPC; test_corpus.py puts hundreds through it.
     rng = np.random.default_rng(3)
     d, beta, accepted = 64, int(30.1 * 2**16), 0
     for number in range(250):
@@ -162,8 +147,7 @@ ONES = 2**64 - 1
 ring = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EDGES)
 
 
-LIBRARY = built_library()
-"""What was compiled when precad was installed."""
+LIBRARY = kernel.built_library()
 
 
 def test_kernels_are_compiled_where_there_is_a_compiler() -> None:
@@ -174,7 +158,7 @@ def test_kernels_are_compiled_where_there_is_a_compiler() -> None:
 def plain(words: RingVector, masks: NDArray[np.uint64]) -> NDArray[np.int64]:
     """In Python's integers, bit by bit: the low and the high halves' projections."""
     bits = np.unpackbits(masks.astype("<u8").view(np.uint8), axis=-1, bitorder="little")
-    u, v = bits.reshape(*masks.shape, BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    u, v = bits.reshape(*masks.shape, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
     entries = (u - v).reshape(masks.shape[1], -1).astype(object)
     unsigned = words.view(np.uint64)
     halves = np.stack([unsigned & np.uint64(2**32 - 1), unsigned >> np.uint64(32)], axis=1)
@@ -194,11 +178,11 @@ def plain(words: RingVector, masks: NDArray[np.uint64]) -> NDArray[np.int64]:
 def test_kernels_agree_with_plain_integers(
     blocks: int, k: int, some_words: list[int], some_masks: list[int]
 ) -> None:
-    words = np.resize(np.array(some_words, dtype=np.int64), blocks * BLOCK)
-    masks = np.resize(np.array(some_masks, dtype=np.uint64), (blocks, k, MASKS))
+    words = np.resize(np.array(some_words, dtype=np.int64), blocks * kernel.BLOCK)
+    masks = np.resize(np.array(some_masks, dtype=np.uint64), (blocks, k, kernel.MASKS))
     before = np.arange(2 * k, dtype=np.int64).reshape(-1, 2) - 2**61
     expected = plain(words, masks) + before
-    for name, project in kernels(LIBRARY).items():
+    for name, project in kernel.kernels(LIBRARY).items():
         z = before.copy()
         project(words, masks, z)
         assert z.tolist() == expected.tolist(), name
@@ -210,19 +194,15 @@ def test_kernels_agree_with_plain_integers(
 def test_the_longest_sums_fit(blocks: int, sign: int, word: int) -> None:
     # Every byte of every word is 255, or 0 (a kernel may take bytes less 128), and every entry 1 or
     # every entry −1; but for the first, so that a sum of 255s is odd and rounding can't hide.
-    words = np.full(blocks * BLOCK, word, dtype=np.int64)
-    masks = np.zeros((blocks, 2, MASKS), dtype=np.uint64)
+    words = np.full(blocks * kernel.BLOCK, word, dtype=np.int64)
+    masks = np.zeros((blocks, 2, kernel.MASKS), dtype=np.uint64)
     masks[:, :, sign] = ONES
     masks[0, :, sign] -= 1
-    for name, project in kernels(LIBRARY).items():
+    for name, project in kernel.kernels(LIBRARY).items():
         z = np.zeros((2, 2), dtype=np.int64)
         project(words, masks, z)
-        half = (2**32 - 1) * -word * (blocks * BLOCK - 1) * (-1) ** sign
+        half = (2**32 - 1) * -word * (blocks * kernel.BLOCK - 1) * (-1) ** sign
         assert z.tolist() == [[half] * 2] * 2, name
-
-
-def signed(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
 
 
 @settings(max_examples=25)
@@ -239,15 +219,13 @@ def test_shares_and_sums_agree_with_plain_integers(
     adds_b, summed = how
     columns = np.resize(np.array(some, dtype=np.int64), (size, 3)).T
     b_plain, a_plain, total_plain = columns.tolist()
-    share = [signed(a + b * adds_b) for a, b in zip(a_plain, b_plain, strict=True)]
-    expected = (
-        signed(sum(a * b for a, b in zip(a_plain, b_plain, strict=True))),
-        signed(sum(b * b for b in b_plain)),
-    )
+    pairs = list(zip(a_plain, b_plain, strict=True))
+    share = [signed(a + b * adds_b) for a, b in pairs]
+    expected = signed(sum(a * b for a, b in pairs)), signed(sum(b * b for b in b_plain))
     total_expected = [signed(t + s) for t, s in zip(total_plain, share, strict=True)]
     # A body's pieces are read-only, and may begin at any byte.
     b = np.frombuffer(bytes(start) + columns[0].tobytes(), np.int64, size, start)
-    for name, add_share in sharings(LIBRARY).items():
+    for name, add_share in kernel.sharings(LIBRARY).items():
         a, total = columns[1].copy(), columns[2].copy()
         sums = add_share(b, a, total if summed else None, adds_b=adds_b)
         assert sums == expected, name
@@ -279,8 +257,8 @@ words, masks, z = np.zeros(64, I8), np.zeros((1, 3, 2), U8), np.zeros((3, 2), I8
 )
 def test_a_kernel_stays_within_its_arrays(arrays: tuple[NDArray[Any], ...], text: str) -> None:
     sums = arrays[1].ndim == 1
-    found: dict[str, Any] = dict(sharings(LIBRARY) if sums else kernels(LIBRARY))
-    del found[NUMPY]
+    found: dict[str, Any] = dict(kernel.sharings(LIBRARY) if sums else kernel.kernels(LIBRARY))
+    del found[kernel.NUMPY]
     for call in found.values():
         with pytest.raises(ValueError, match=text):
             call(*arrays, **{"adds_b": True} if sums else {})

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.rig import norm_check as rig
+from tests.rig.corpus import unit
+from tests.rig.rounds import roster_of
 from tests.rig.submissions import reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest, Role, Secret
@@ -15,14 +17,7 @@ from precad.common.kernel import Rows
 from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.roster import Enrolment, Roster
-from precad.common.share.proof_submission import (
-    SERVERS,
-    ProofBodyHash,
-    ProofDraft,
-    ProofHeader,
-    ProofSubmission,
-)
+from precad.common.share import proof_submission
 from precad.norm_check.norm_proof import Query, accepts, bit_challenges, bits_of
 
 SHAPE = ProofShape(300, 1 << 14)
@@ -30,7 +25,7 @@ NAMES = [ClientId(f"ward-{i}") for i in range(9)]
 math = arithmetic()
 
 
-def query_of(part: ProofSubmission, coin: int = 1) -> Query:
+def query_of(part: proof_submission.ProofSubmission, coin: int = 1) -> Query:
     return Query.drawn(SHAPE, Secret(coin.to_bytes(32, "big")), part.header.whole_digest)
 
 
@@ -39,12 +34,14 @@ def accepted(pair: rig.Pair, coin: int = 1) -> bool:
     return accepts(*(rig.answer_of(part, SHAPE, query) for part in pair))
 
 
-def prefix_of(body: ProofSubmission) -> Secret:
+def prefix_of(body: proof_submission.ProofSubmission) -> Secret:
     assert body.body is not None
     return body.body.prefix
 
 
-def hash_of(body: ProofSubmission, cut: int = 1 << 20) -> ProofBodyHash:
+def hash_of(
+    body: proof_submission.ProofSubmission, cut: int = 1 << 20
+) -> proof_submission.ProofBodyHash:
     """What the body's holder makes of it as it comes, in pieces of so many bytes."""
     found, words = body.body_hash(prefix_of(body), SHAPE), words_of(body)
     for start in range(0, len(words), cut):
@@ -52,7 +49,7 @@ def hash_of(body: ProofSubmission, cut: int = 1 << 20) -> ProofBodyHash:
     return found
 
 
-@pytest.mark.parametrize("holder", SERVERS)
+@pytest.mark.parametrize("holder", proof_submission.SERVERS)
 @pytest.mark.parametrize(
     "x",
     [np.zeros(SHAPE.dimension, dtype=np.int64), rig.update(SHAPE), -rig.update(SHAPE, seed=2)],
@@ -60,11 +57,8 @@ def hash_of(body: ProofSubmission, cut: int = 1 << 20) -> ProofBodyHash:
 )
 def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
     seed, body = rig.shared(SHAPE, x, holder)
-    assert [(seed.role, seed.awaits_body), (body.role, body.awaits_body)] == [
-        (holder, False),
-        (rig.other(holder), True),
-    ]
-    assert (seed.opens, body.opens) == (True, True)
+    assert (seed.role, seed.awaits_body, seed.opens) == (holder, False, True)
+    assert (body.role, body.awaits_body, body.opens) == (rig.other(holder), True, True)
     for cut in (1, 7, 8, 4093, 1 << 20):
         assert hash_of(body, cut).right
     assert accepted((seed, body))
@@ -77,19 +71,12 @@ def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
         assert not found.right
 
 
-def at_first(word: int) -> RingVector:
-    x = np.zeros(SHAPE.dimension, dtype=np.int64)
-    x[0] = word
-    return x
-
-
 @pytest.mark.parametrize(
     "x",
     [
         *(rig.update(SHAPE, SHAPE.bound * norm) for norm in (1.01, 2.0, 16.0, 1e9)),
         # Each of 100 rows has this one coordinate once in four times with the sign that fails.
-        at_first(SHAPE.half_width),
-        at_first(-SHAPE.half_width - 1),
+        *(unit(SHAPE.dimension, word) for word in (SHAPE.half_width, -SHAPE.half_width - 1)),
     ],
 )
 def test_what_is_too_long_is_sent_like_any_other_and_refused(x: RingVector) -> None:
@@ -103,14 +90,26 @@ def test_what_is_too_long_is_sent_like_any_other_and_refused(x: RingVector) -> N
 
 def test_two_submissions_of_one_update_have_nothing_in_common() -> None:
     (seed, body), (other_seed, other_body) = rig.shared(SHAPE), rig.shared(SHAPE)
-    assert seed.seed != other_seed.seed
-    assert seed.salt != other_seed.salt
-    assert prefix_of(body) != prefix_of(other_body)
-    mine, its = rig.segments(SHAPE, body), rig.segments(SHAPE, other_body)
-    assert not any((mine[name] == its[name]).any() for name in rig.SEGMENTS)
+    for mine, its in (
+        *((seed.seed, other_seed.seed), (seed.salt, other_seed.salt)),
+        (prefix_of(body), prefix_of(other_body)),
+    ):
+        assert mine != its
+    own, others = rig.segments(SHAPE, body), rig.segments(SHAPE, other_body)
+    assert not any((own[name] == others[name]).any() for name in rig.SEGMENTS)
 
 
-Change = Callable[[ProofHeader], ProofHeader]
+def test_no_part_shows_its_secrets() -> None:
+    seed, body = rig.shared(SHAPE)
+    shown = repr(seed) + repr(body) + repr(body.body) + repr(query_of(seed))
+    words = [str(int(each)) for each in rig.segments(SHAPE, body)["update"][:8]]
+    secrets: Any = (seed.seed, seed.salt, prefix_of(body))
+    for secret in secrets:
+        words += [secret.reveal().hex(), repr(secret.reveal())[2:-1]]
+    assert not [each for each in words if each in shown]
+
+
+Change = Callable[[proof_submission.ProofHeader], proof_submission.ProofHeader]
 OTHER = Digest(b"o" * 32)
 
 
@@ -124,8 +123,7 @@ def with_header(**changed: Any) -> Change:
 
 CHANGES: dict[str, Change] = {
     "task": with_context(task=OTHER),
-    "version": with_context(version=9),
-    "attempt": with_context(attempt=9),
+    **{name: with_context(**{name: 9}) for name in ("version", "attempt")},
     "client": with_context(client=NAMES[1]),
     "model": with_context(model=OTHER),
     "nonce": with_context(nonce=b"n" * 32),
@@ -133,9 +131,7 @@ CHANGES: dict[str, Change] = {
     "B's opening": lambda h: replace(h, openings=(h.openings[0], OTHER)),
     "openings swapped": lambda h: replace(h, openings=h.openings[::-1]),
     "commitment": with_header(commitment=OTHER),
-    "update": with_header(update_digest=OTHER),
-    "bits": with_header(bits_digest=OTHER),
-    "proof": with_header(proof_digest=OTHER),
+    **{name: with_header(**{f"{name}_digest": OTHER}) for name in rig.SEGMENTS},
 }
 
 
@@ -159,8 +155,7 @@ def test_the_point_is_moved_by_the_signature_and_by_the_coin_alone_too() -> None
     seed, _ = rig.shared(SHAPE)
     anew = replace(seed.header, signature=replace(seed.header.signature, value=b"another"))
     points = [query_of(seed), query_of(replace(seed, header=anew)), query_of(seed, coin=2)]
-    assert len({each.t for each in points}) == 3
-    assert anew.signed == seed.header.signed
+    assert (len({each.t for each in points}), anew.signed) == (3, seed.header.signed)
     again = query_of(seed)
     assert (again.t, again.rho.tolist()) == (points[0].t, points[0].rho.tolist())
 
@@ -178,7 +173,7 @@ def test_a_seed_means_other_words_in_another_submission(name: str) -> None:
 
 
 def test_a_commitment_is_to_one_servers_seed_alone() -> None:
-    for holder in SERVERS:
+    for holder in proof_submission.SERVERS:
         seed, body = rig.shared(SHAPE, holder=holder)
         # The same header and seed, brought to the other server.
         moved = replace(seed.header, seed_holder=rig.other(holder))
@@ -193,31 +188,17 @@ def test_a_commitment_is_to_one_servers_seed_alone() -> None:
         rig.shared(SHAPE, holder=Role.DEALER)
 
 
-def test_no_part_shows_its_secrets() -> None:
-    seed, body = rig.shared(SHAPE)
-    shown = repr(seed) + repr(body) + repr(body.body) + repr(query_of(seed))
-    assert seed.seed is not None
-    assert seed.salt is not None
-    words = [str(int(each)) for each in rig.segments(SHAPE, body)["update"][:8]]
-    for secret in (seed.seed, seed.salt, prefix_of(body)):
-        words += [secret.reveal().hex(), repr(secret.reveal())[2:-1]]
-    assert not [each for each in words if each in shown]
-
-
 def test_seeds_alternate_along_an_order_that_no_client_chooses() -> None:
-    roster, again = (
-        Roster({name: Enrolment(name, 100, 0.1) for name in names})
-        for names in (NAMES, reversed(NAMES))
+    (holders, again), others = (
+        [roster_of(names).seed_holders(task) for names in (NAMES, reversed(NAMES))]
+        for task in (Digest(b"t" * 32), Digest(b"u" * 32))
     )
-    task = Digest(b"t" * 32)
-    holders = roster.seed_holders(task)
-    assert holders == again.seed_holders(task)
-    counts = [list(holders.values()).count(role) for role in SERVERS]
-    assert abs(counts[0] - counts[1]) <= 1
-    assert holders != roster.seed_holders(Digest(b"u" * 32))
+    counts = [list(holders.values()).count(role) for role in proof_submission.SERVERS]
+    assert (holders, abs(counts[0] - counts[1]) <= 1) == (again, True)
+    assert holders not in others
 
 
-def rows_of(header: ProofHeader, x: RingVector) -> FieldVector:
+def rows_of(header: proof_submission.ProofHeader, x: RingVector) -> FieldVector:
     """The circuit's rows but for the masking one, of whoever guesses x: all else is public."""
     rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)
     rows.absorb(x)
@@ -231,19 +212,7 @@ def rows_of(header: ProofHeader, x: RingVector) -> FieldVector:
     return np.ascontiguousarray(found)
 
 
-def unmasked(query: Query, rows: FieldVector) -> FieldVector:
-    """Σ over the rows with inputs of L_m(t)·row: f(t) but for the masking row."""
-    out = np.zeros(SHAPE.columns, dtype=np.uint64)
-    math.combine(rows, query.wires[1 : 1 + len(rows)].copy(), out)
-    return out
-
-
-def scaled(vector: FieldVector, by: int) -> FieldVector:
-    return math.multiply(vector, np.full_like(vector, by % P))
-
-
 def opened(pair: rig.Pair, query: Query) -> FieldVector:
-    """f(t): what both servers' words add up to."""
     own, theirs = (rig.answer_of(part, SHAPE, query).wires for part in pair)
     return math.add(own, theirs)
 
@@ -254,15 +223,17 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
 ) -> None:
     x = rig.update(SHAPE, seed=1)
     if scheme != "as it is":
-        drawn = ProofHeader.stream
+        drawn = proof_submission.ProofHeader.stream
         seeds: list[Secret] = []
 
-        def stream(self: ProofHeader, secret: Secret, purpose: str) -> FieldKeystream:
+        def stream(
+            self: proof_submission.ProofHeader, secret: Secret, purpose: str
+        ) -> FieldKeystream:
             seeds.append(secret)
             return drawn(self, seeds[0] if purpose == "u" else secret, purpose)
 
-        monkeypatch.setattr(ProofDraft, "stream", stream)
-        monkeypatch.setattr(ProofHeader, "stream", stream)
+        monkeypatch.setattr(proof_submission.ProofDraft, "stream", stream)
+        monkeypatch.setattr(proof_submission.ProofHeader, "stream", stream)
     pair = rig.shared(SHAPE, x)
     query, seed = query_of(pair[0]), pair[0]
     seen = opened(pair, query)
@@ -271,11 +242,13 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
     half = seed.header.stream(seed.seed, "u").words(SHAPE.columns)
     guess = math.add(half, half)
     rows = rows_of(seed.header, x)
-    predicted = math.add(unmasked(query, rows), scaled(guess, int(query.wires[0])))
+    # Σ over the rows with inputs of L_m(t)·row: f(t) but for the masking row, and with the guess.
+    predicted = math.multiply(guess, np.full_like(guess, int(query.wires[0]) % P))
+    math.combine(rows, query.wires[1 : 1 + len(rows)].copy(), predicted)
     assert (predicted == seen).all() == (scheme != "as it is")
 
 
-@pytest.mark.parametrize("bad", SERVERS)
+@pytest.mark.parametrize("bad", proof_submission.SERVERS)
 def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(bad: Role) -> None:
     """Whatever the bad server adds to its words, it knows before what the honest one will say."""
     for number in (1, 2):
@@ -291,13 +264,12 @@ def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update
             assert not accepts(honest, lie)
 
 
-@pytest.mark.parametrize("holder", SERVERS)
+@pytest.mark.parametrize("holder", proof_submission.SERVERS)
 def test_what_both_answers_open_is_uniform_whatever_the_update_is(holder: Role) -> None:
     """Two candidates, 60 proofs of each: f_i(t) of an all-zero update is as random as another's."""
     tops: list[list[float]] = [[], []]
-    for found, x in zip(
-        tops, (np.zeros(SHAPE.dimension, np.int64), rig.update(SHAPE)), strict=True
-    ):
+    updates = np.zeros(SHAPE.dimension, np.int64), rig.update(SHAPE)
+    for found, x in zip(tops, updates, strict=True):
         for number in range(60):
             pair = rig.shared(SHAPE, x, holder)
             found += [int(each) / P for each in opened(pair, query_of(pair[0], number))]

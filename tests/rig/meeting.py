@@ -68,6 +68,11 @@ class Servers:
         for session in self.sessions.values():
             session.store.close()
 
+    def restarted(self, role: Role) -> Session:
+        self.sessions[role].store.close()
+        self.open(role)
+        return self.sessions[role]
+
     def copy(self, role: Role) -> Path:
         backup = self.folder / f"{role.value}-{len(list(self.folder.iterdir()))}"
         self.sessions[role].store.close()
