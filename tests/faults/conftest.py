@@ -117,12 +117,3 @@ def play() -> Iterator[Play]:
 def calm() -> World:
     with quick_folder() as folder:
         return play_in(folder, 0, faults=0)
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Any]:
-    from tests.faults.processes import Forks  # noqa: PLC0415 -- only where there are processes
-
-    forks = Forks()
-    yield forks
-    forks.close()

@@ -1,17 +1,14 @@
-"""Starts precad's real commands with named points at which the test may kill them.
+"""One of precad's real commands with named points at which the test may kill it.
 
-The points exist here only: methods of the real classes are wrapped, in children of one warm parent,
-before the command runs. Where its next order is this point, a child kills itself by SIGKILL, so
-that nothing is flushed, closed or said; or it stands still until the test lets it go on.
+    python -m tests.faults.launch NAME ORDERS serve a --config …
 
-The parent speaks JSON lines: {"start": name, "arguments": […]} in, {"started": name, "pid": …} and
-{"ended": pid, "status": …} out. When its input ends, it kills its children and ends.
+The points exist here only: methods of the real classes are wrapped before the command runs. Where
+its next order is this point, a process kills itself by SIGKILL, so that nothing is flushed, closed
+or said; or it stands still until the test lets it go on.
 """
 
 import functools
 import hashlib
-import importlib
-import json
 import os
 import pkgutil
 import signal
@@ -20,21 +17,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from precad.common.share.submission import SignedHeader
-
-# Run as a file: the tests' folder isn't on the path then.
-sys.path.append(str(Path(__file__).parents[2]))
-
 from tests.faults import cheat
-from tests.rig.waiting import readable_within, until
+from tests.rig.waiting import until
 
 import precad.cli.start
+from precad.common.share.submission import SignedHeader
 
-WARM = (
-    *("precad.dealer.process", "precad.server_a.process", "precad.server_b.process"),
-    *("precad.aggregator.validate.crypten_comparisons", "precad.simulation.datasets"),
-    *("precad.client.owner_settings", "precad.client.data_owner"),
-)
 POINTS = {
     "norm_check.dealing:DealerConversation": ("ask", "row_key", "share"),
     "aggregator.validate.check_with_dealer:Absorber": ("absorb", "words"),
@@ -134,64 +122,9 @@ def install(orders: Orders) -> None:
             wrap(where, method)
 
 
-def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
-    with log.open("ab", buffering=0) as output, Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    install(Orders(folder, name))
-    cheat.install(cheat.OrderedCheat(folder, name))
-    sys.argv = ["precad", *arguments]
-    precad.cli.start.main()
-
-
-def main() -> None:
-    for module in WARM:
-        importlib.import_module(module)
-    children: set[int] = set()
-    unread = b""
-    while True:
-        readable = readable_within(0.02, 0)
-        if readable:
-            data = os.read(0, 1 << 16)
-            if not data:
-                break
-            *lines, unread = (unread + data).split(b"\n")
-            for line in lines:
-                order = json.loads(line)
-                pid = os.fork()
-                if pid == 0:
-                    status = 1
-                    try:
-                        child(
-                            order["start"],
-                            order["arguments"],
-                            Path(order["folder"]),
-                            Path(order["log"]),
-                        )
-                    except SystemExit as end:
-                        status = end.code if isinstance(end.code, int) else 0
-                    except BaseException:  # noqa: BLE001 -- shown in the child's log
-                        sys.excepthook(*sys.exc_info())
-                    finally:
-                        sys.stdout.flush()
-                        sys.stderr.flush()
-                        os._exit(status)
-                children.add(pid)
-                say(started=order["start"], pid=pid)
-        while children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            children.discard(pid)
-            say(ended=pid, status=os.waitstatus_to_exitcode(status))
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-
-
-def say(**what: object) -> None:
-    os.write(1, json.dumps(what).encode() + b"\n")
-
-
 if __name__ == "__main__":
-    main()
+    name, folder, *command = sys.argv[1:]
+    install(Orders(Path(folder), name))
+    cheat.install(cheat.OrderedCheat(Path(folder), name))
+    sys.argv = ["precad", *command]
+    precad.cli.start.main()

@@ -1,24 +1,20 @@
 """A deployment of real processes that die at named points and are started again."""
 
 import json
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from tests.conftest import small_task
 from tests.rig.waiting import until
+from tests.rig.warm import forked
 
-import precad
 from precad.cli.local_deployment import LocalDeployment, servers_of
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
@@ -65,95 +61,12 @@ def task_of(
     return small_task(changes=changes | limit)
 
 
-class Forks:
-    def __init__(self, prefix: Sequence[str] = ()) -> None:
-        sources = str(Path(precad.__file__).parents[1])
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": sources}
-        command = [*prefix, sys.executable, str(Path(__file__).with_name("launch.py"))]
-        self._parent = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
-        self._changed = threading.Condition()
-        self._started: dict[str, int] = {}
-        self._ended: dict[int, int] = {}
-        self._orders, self._told = cast("Any", self._parent.stdin), cast("Any", self._parent.stdout)
-        threading.Thread(target=self._listen, name="forks", daemon=True).start()
-
-    def start(self, name: str, arguments: Iterable[str], folder: Path, log: Path) -> int:
-        files = {"folder": str(folder), "log": str(log)}
-        order = {"start": name, "arguments": list(arguments)} | files
-        with self._changed:
-            self._started.pop(name, None)
-            self._orders.write(json.dumps(order).encode() + b"\n")
-            self._orders.flush()
-            assert self._changed.wait_for(lambda: name in self._started, 60), "no process started"
-            return self._started[name]
-
-    def status(self, pid: int) -> int | None:
-        with self._changed:
-            return self._ended.get(pid)
-
-    def close(self) -> None:
-        self._orders.close()
-        self._parent.wait(60)
-        self._told.close()
-
-    def _listen(self) -> None:
-        for line in self._told:
-            said = json.loads(line)
-            with self._changed:
-                if "started" in said:
-                    # The system gives numbers again: what is known of it was another process's.
-                    self._ended.pop(said["pid"], None)
-                    self._started[said["started"]] = said["pid"]
-                else:
-                    self._ended[said["ended"]] = said["status"]
-                self._changed.notify_all()
-
-
-@dataclass(slots=True)
-class Child:
-    """As much of ``subprocess.Popen`` as a deployment uses."""
-
-    forks: Forks
-    pid: int
-    returncode: int | None = field(default=None)
-
-    def poll(self) -> int | None:
-        self.returncode = self.forks.status(self.pid)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            # Its parent may have waited for it and not have said so yet.
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-    def wait(self, timeout: float | None = None) -> int:  # noqa: ARG002 -- as Popen's
-        until(lambda: self.poll() is not None, f"the end of process {self.pid}")
-        assert self.returncode is not None
-        return self.returncode
-
-
 class FaultyDeployment(LocalDeployment):
     """Every part a real process, killed on order and started again."""
 
     def __init__(
-        self,
-        folder: Path,
-        forks: Forks,
-        rounds: int,
-        elsewhere: Mapping[str, Forks] | None = None,
-        *,
-        strangers: int = 0,
-        poisoned: bool = False,
-        **task: Any,
+        self, folder: Path, rounds: int, *, strangers: int = 0, poisoned: bool = False, **task: Any
     ) -> None:
-        self._forks = forks
-        self._elsewhere = elsewhere or {}
         self.orders = folder / "orders"
         random, data = np.random.default_rng(7), {}
         for n in range(CLIENTS + strangers):
@@ -161,7 +74,12 @@ class FaultyDeployment(LocalDeployment):
             data[ClientId(f"ward-{n}")] = x, random.integers(0, CLASSES, RECORDS)
         if poisoned:
             data[ClientId("ward-0")][0][0] = 3e38
-        super().__init__(folder, task_of(rounds, clients=CLIENTS + strangers, **task), data)
+        made = task_of(rounds, clients=CLIENTS + strangers, **task)
+        commands = {name: ("serve", name.removeprefix("server-")) for name in servers_of(made)}
+        commands |= {client.name: ("join",) for client in data}
+        launch = ("-m", "tests.faults.launch")
+        instead = {n: (*launch, n, str(self.orders), *command) for n, command in commands.items()}
+        super().__init__(folder, made, data, instead=instead, popen=forked)
         self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
@@ -188,13 +106,7 @@ class FaultyDeployment(LocalDeployment):
         return self.orders / f"{party}.paused"
 
     def start(self, name: str) -> None:
-        serves = ("serve", name.removeprefix("server-"))
-        command = serves if name in servers_of(self.task) else ("join",)
-        arguments = (*command, "--config", str(self.folder / f"{name}.toml"))
-        log = self.folder / "logs" / f"{name}.log"
-        forks = self._elsewhere.get(name, self._forks)
-        pid = forks.start(name, arguments, self.orders, log)
-        self.processes[name] = cast("subprocess.Popen[bytes]", Child(forks, pid))
+        self._start(name)
 
     def start_all(self) -> None:
         for name in self.parties:

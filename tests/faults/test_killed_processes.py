@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.process_invariants import check, kill_all
-from tests.faults.processes import ENDLESS, FaultyDeployment, Forks, Order
+from tests.faults.processes import ENDLESS, FaultyDeployment, Order
 from tests.rig.proxy import Proxy
 
 from precad.common.identifiers import Role
@@ -26,8 +26,8 @@ LINES = (
 
 
 @pytest.fixture
-def deployment(tmp_path: Path, forks: Forks) -> Iterator[tuple[FaultyDeployment, Proxy]]:
-    made = FaultyDeployment(tmp_path, forks, ENDLESS)
+def deployment(tmp_path: Path) -> Iterator[tuple[FaultyDeployment, Proxy]]:
+    made = FaultyDeployment(tmp_path, ENDLESS)
     proxy = Proxy(made.addresses["server-b"])
     made.reroute("server-a", "server-b", proxy.address)
     made.start_all()

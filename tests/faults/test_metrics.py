@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.process_invariants import kill_all
-from tests.faults.processes import CLIENTS, ENDLESS, FaultyDeployment, Forks
+from tests.faults.processes import CLIENTS, ENDLESS, FaultyDeployment
 
 from precad.accounting.adversaries import Run
 from precad.accounting.events import AccountantName
@@ -18,11 +18,9 @@ Values = dict[tuple[str, str], float]
 
 
 @pytest.fixture(scope="module")
-def deployment(
-    tmp_path_factory: pytest.TempPathFactory, forks: Forks
-) -> Iterator[FaultyDeployment]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyDeployment]:
     """For all tests here: what one leaves behind, the next one may find."""
-    made = FaultyDeployment(tmp_path_factory.mktemp("metrics"), forks, ENDLESS)
+    made = FaultyDeployment(tmp_path_factory.mktemp("metrics"), ENDLESS)
     for name in ("dealer", "server-a", "server-b"):
         path = made.folder / f"{name}.toml"
         path.write_text(path.read_text(encoding="utf-8") + 'metrics = "127.0.0.1:0"\n')

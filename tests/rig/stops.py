@@ -32,15 +32,6 @@ from precad.common.wire.calls import ServerStatus
 
 OWNERS = ("ward-1", "ward-2")
 FEATURES = 30
-_HELD = """
-import sys
-from pathlib import Path
-
-from tests.faults.launch import child
-
-name, orders, log, *command = sys.argv[1:]
-child(name, command, Path(orders), Path(log))
-"""
 
 
 @dataclass(slots=True)
@@ -85,10 +76,8 @@ class Scene:
 
     def _run(self, name: str, *program: str) -> Any:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            command, env = (
-                [sys.executable, *program],
-                environment_of_parts() | {"PYTHONPATH": SOURCES},
-            )
+            command, env = [sys.executable, *program], environment_of_parts()
+            env |= {"PYTHONPATH": SOURCES}
             process = self.popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
         self.deployment.processes[name] = process
         return process
@@ -100,8 +89,7 @@ class Scene:
         orders = self.folder / "orders"
         orders.mkdir(exist_ok=True)
         (orders / f"{name}.orders").write_text(f"pause-before {point}\n", encoding="utf-8")
-        log = f"{self.folder}/logs/{name}.log"
-        self._run(name, "-c", _HELD, name, str(orders), log, *self._command(name))
+        self._run(name, "-m", "tests.faults.launch", name, str(orders), *self._command(name))
 
     def stands(self, name: str) -> None:
         paused = self.folder / "orders" / f"{name}.paused"

@@ -27,7 +27,7 @@ from typing import Any, Self
 import grpc
 from tests.faults.invariants import TELLING
 from tests.faults.process_invariants import check, kill_all
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order
 from tests.faults.test_chaos import piece
 from tests.rig.idle_flood import IdleFlood
 from tests.soak.test_faults_of_processes import GROUPS, state, until, url
@@ -106,12 +106,12 @@ class Besieger:
 
 
 def besieged(
-    seed: int, folder: Path, forks: Forks, versions: int = 6, validation: str = "crypten"
+    seed: int, folder: Path, versions: int = 6, validation: str = "crypten"
 ) -> dict[str, Any]:
     """One training of real processes; raises AssertionError where a client gets in charge."""
     random = Random(f"doors {seed}")
     deployment = FaultyDeployment(
-        folder, forks, versions, strangers=1, poisoned=True, validation=validation
+        folder, versions, strangers=1, poisoned=True, validation=validation
     )
     (stranger,) = deployment.strangers
     besieger = Besieger(deployment, stranger, random)
@@ -197,20 +197,18 @@ def main() -> None:
     }
     if given.output.exists():
         found = json.loads(given.output.read_text(encoding="utf-8"))
-    forks = Forks()
     while sum(each["versions"] for each in found["pieces"]) < given.versions:
         seed = given.seed + len(found["pieces"])
         folder = Path(tempfile.mkdtemp())
         began = time.monotonic()
         try:
             made = piece(seed, VERSIONS, folder / "world", validation=given.validation)
-            made["besieged"] = besieged(seed, folder / "doors", forks, validation=given.validation)
+            made["besieged"] = besieged(seed, folder / "doors", validation=given.validation)
         finally:
             shutil.rmtree(folder)
         found["pieces"].append(made | {"seconds": round(time.monotonic() - began, 1)})
         given.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         print(f"seed {seed}: {made}", flush=True)  # noqa: T201
-    forks.close()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.faults.conftest import forks, play
+from tests.faults.conftest import play
 from tests.faults.process_invariants import kill_all
-from tests.faults.processes import ENDLESS, FaultyDeployment, Forks
+from tests.faults.processes import ENDLESS, FaultyDeployment
 from tests.soak.run import pytest_addoption, pytest_collection_modifyitems, pytest_configure
 
-__all__ = ["forks", "play", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
+__all__ = ["play", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
 Deploy = Callable[..., FaultyDeployment]
 Cluster = tuple[str, Callable[[str], None]]
 
@@ -41,12 +41,12 @@ def cluster(kind: str, processors: int, **environment: str) -> Iterator[Cluster]
 
 
 @pytest.fixture
-def deploy(tmp_path: Path, forks: Forks) -> Iterator[Deploy]:
+def deploy(tmp_path: Path) -> Iterator[Deploy]:
     """``deploy(rounds)``: nothing runs yet; killed at the end."""
     made: list[FaultyDeployment] = []
 
     def make(rounds: int = ENDLESS, **how: Any) -> FaultyDeployment:
-        made.append(FaultyDeployment(tmp_path / f"deployment-{len(made)}", forks, rounds, **how))
+        made.append(FaultyDeployment(tmp_path / f"deployment-{len(made)}", rounds, **how))
         return made[-1]
 
     yield make

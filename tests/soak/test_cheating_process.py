@@ -25,7 +25,7 @@ from tests.faults import deviations
 from tests.faults.deviations import DONE, FAULT, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.process_invariants import Operators, check_what_left, kill_all
-from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks
+from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment
 
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.common.identifiers import Role
@@ -35,9 +35,9 @@ A, B = SERVER_ROLES
 
 
 class Site:
-    def __init__(self, folder: Path, forks: Forks, cheater: str) -> None:
+    def __init__(self, folder: Path, cheater: str) -> None:
         how: Any = {"validation": "proof", "poisoned": True}
-        self.deployment = FaultyDeployment(folder, forks, ENDLESS, **how)
+        self.deployment = FaultyDeployment(folder, ENDLESS, **how)
         self.cheater = cheater
         self.honest = B if cheater == A else A
         self._seen = 0
@@ -163,9 +163,9 @@ class Site:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path, forks: Forks) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     with ExitStack() as stack:
-        made = Site(tmp_path, forks, request.param)
+        made = Site(tmp_path, request.param)
         stack.callback(kill_all, made.deployment)
         yield made
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
-from tests.faults.processes import Forks
 from tests.faults.test_chaos import piece
 from tests.faults.test_crash_points import AT_THE_BEGINNING, OF_A_LINK, WARD, A, B, lines, steps_of
 from tests.faults.test_jumping_clocks import OFF, PARTIES, ends_with_every_round
@@ -73,6 +72,6 @@ def test_whatever_goes_wrong_the_training_ends(tmp_path: Path, seed: int, valida
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_flood_at_the_doors_costs_nobody_a_round(tmp_path: Path, forks: Forks, seed: int) -> None:
-    found = besieged(seed, tmp_path, forks, versions=4)
+def test_a_flood_at_the_doors_costs_nobody_a_round(tmp_path: Path, seed: int) -> None:
+    found = besieged(seed, tmp_path, versions=4)
     assert found["codes"]["INVALID_ARGUMENT"] > 0
