@@ -116,13 +116,8 @@ def _words(cheat: Any, put: Wrap) -> None:
     @_wrapping(ByProof, "_answer", put)
     def answer(original: Any, self: Any, submission: ProofSubmission, query: Query) -> Any:
         words: ProofWords = original(self, submission, query)
-        cheat.note(
-            answered=str(submission.header.whole_digest),
-            coin=coins[id(self)],
-            wires=[int(each) for each in words.wires],
-            value=words.value,
-            zero=words.zero,
-        )
+        said = {"wires": words.wires.tolist(), "value": words.value, "zero": words.zero}
+        cheat.note(answered=str(submission.header.whole_digest), coin=coins[id(self)], **said)
         if (change := cheat.now.own_value) is None:
             return words
         cheat.did()

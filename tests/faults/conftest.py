@@ -18,26 +18,18 @@ from tests.rig.memory import in_memory
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
-ROUNDS = 4
 BOTH = (Role.SERVER_A, Role.SERVER_B)
 Play = Callable[..., World]
 
 
 def small_task(
-    rounds: int,
-    validation: str = "crypten",
-    changes: dict[str, Any] | None = None,
-    dimension: int = 4,
+    rounds: int, validation: str = "crypten", changes: Any = (), dimension: int = 4
 ) -> Task:
     """Three clients, of which four fifths are drawn; q is below one, so that a coin matters."""
-    usual = {
-        "privacy.client_rate": 0.8,
-        "training.rounds": rounds,
-        "enrolment.clients": 3,
-        "deadlines": {"enrol": 500.0, "collect": 10.0, "rejoin": 2.0, "peer": 5.0, "outage": 300.0},
-        "validation": validation,
-    }
-    return task_with(dimension, usual | (changes or {}))
+    deadlines = {"enrol": 500.0, "collect": 10.0, "rejoin": 2.0, "peer": 5.0, "outage": 300.0}
+    usual = {"training.rounds": rounds, "validation": validation, "deadlines": deadlines}
+    drawn = {"privacy.client_rate": 0.8, "enrolment.clients": 3}
+    return task_with(dimension, usual | drawn | dict(changes))
 
 
 _AWAITED = re.compile(r"waits for an owner to give model (\d+) back")
@@ -47,7 +39,7 @@ def play_in(
     folder: Path,
     seed: int,
     *,
-    rounds: int = ROUNDS,
+    rounds: int = 4,
     faults: int | None = None,
     restores: tuple[Role, ...] = (),
     validation: str = "crypten",
@@ -55,27 +47,20 @@ def play_in(
     bad: int = 0,
     workers: int = 0,
 ) -> World:
-    """Run a training and check all invariants.
+    """Run a training and check all invariants; faults come by chance, unless there are orders.
 
-    Faults come by chance, eight unless there are orders, which strike at named steps; ``rounds``
-    is T without orders, ``workers`` counts pairs, and the servers of ``restores`` are put back.
+    ``rounds`` is T without orders, ``workers`` counts pairs, servers of ``restores`` are put back.
     """
     # Some schedules have their faults all at once, others throughout.
     # Lines of orders take about half a version each; an owner's two, because the others go on.
     servers = not any(line.startswith("ward") for line in orders)
     rounds += len(orders) * 2 // 3 if servers else len(orders) * 2
-    world = World(
-        small_task(rounds, validation),
-        Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-")),
-        seed,
-        faults=(0 if orders else 8) if faults is None else faults,
-        chance=(0.005, 0.01, 0.02, 0.04)[seed % 4],
-        restores=restores,
-        orders=orders,
-        bad=bad,
-        slowest_start_s=1.0 if orders else 8.0,
-    )
-    world.turns.limit(250.0 + 60.0 * len(orders))
+    own = Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-"))
+    faults = (0 if orders else 8) if faults is None else faults
+    often: Any = {"faults": faults, "chance": (0.005, 0.01, 0.02, 0.04)[seed % 4]}
+    others: Any = {"restores": restores, "bad": bad, "slowest_start_s": 1.0 if orders else 8.0}
+    world = World(small_task(rounds, validation), own, seed, orders=orders, **often, **others)
+    world.turns.limit_s = 250.0 + 60.0 * len(orders)
     if workers:
         from tests.faults.workers import ByPairs  # noqa: PLC0415 -- gRPC, which few of these need
 

@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tests.faults.deviations import fields_of
@@ -28,8 +27,7 @@ OWNERS = [ClientId(name) for name in CANDIDATES]
 COHORT = Places(OWNERS)
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     step: str
     pieces: list[bytes]
     attempt: int

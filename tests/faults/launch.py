@@ -23,27 +23,23 @@ from tests.rig.waiting import until
 import precad.cli.start
 from precad.common.share.submission import SignedHeader
 
-POINTS = {
-    "norm_check.dealing:DealerConversation": ("ask", "row_key", "share"),
-    "aggregator.validate.check_with_dealer:Absorber": ("absorb", "words"),
-    "aggregator.validate.check_by_proof:ByProof": ("take",),
-    "aggregator.store.owners:Enrolments": ("claim", "freeze"),
-    "aggregator.store.attempts:Attempts": (
-        *("begin", "abandon_open", "prepare", "countersign", "sent", "finish", "void"),
-    ),
-    "aggregator.store.versions:Versions": (
-        *("keep_commitment", "keep_opening", "count_opened", "keep_model_seal", "confirm"),
-    ),
-    "aggregator.training.model_store:ModelStore": ("put",),
-    "aggregator.collect.inbox:Inbox": ("open", "close", "start", "_accept"),
-    "aggregator.enrol.register:Register": ("enrol",),
-    "aggregator.rpc.dealer_client:RemoteDealer": ("join", "deal"),
-    "dealer.dealer_role:DealerRole": ("key_for", "corrections", "ask"),
-    "client.connection:Servers": ("enrol", "fetch_model", "prepare"),
-    "client.own_account:OwnAccount": ("charge",),
-    "client.pending_update:Pending": ("keep", "drop"),
-    "client.data_owner:DataOwner": ("update",),
-}
+POINTS = """
+norm_check.dealing:DealerConversation ask row_key share
+aggregator.validate.check_with_dealer:Absorber absorb words
+aggregator.validate.check_by_proof:ByProof take
+aggregator.store.owners:Enrolments claim freeze
+aggregator.store.attempts:Attempts begin abandon_open prepare countersign sent finish void
+aggregator.store.versions:Versions keep_commitment keep_opening count_opened keep_model_seal confirm
+aggregator.training.model_store:ModelStore put
+aggregator.collect.inbox:Inbox open close start _accept
+aggregator.enrol.register:Register enrol
+aggregator.rpc.dealer_client:RemoteDealer join deal
+dealer.dealer_role:DealerRole key_for corrections ask
+client.connection:Servers enrol fetch_model prepare
+client.own_account:OwnAccount charge
+client.pending_update:Pending keep drop
+client.data_owner:DataOwner update
+"""  # Of each class some methods
 
 
 class Orders:
@@ -117,7 +113,7 @@ def install(orders: Orders) -> None:
     delivered = lambda pair, *_rest: orders.note(delivered=pair[0].context.attempt)  # noqa: E731
     wrap(servers, "submit", first=note_pair, last=delivered)
     wrap(servers, "submit_half", lambda submission, *_rest: f"/{submission.role.value}")
-    for where, methods in POINTS.items():
+    for where, *methods in map(str.split, POINTS.strip().splitlines()):
         for method in methods:
             wrap(where, method)
 

@@ -1,32 +1,33 @@
-"""A deployment of real processes that die at named points and are started again."""
+"""A deployment of real processes that die at named points and are started again; what must hold."""
 
 import json
+import re
 import signal
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tests.conftest import small_task
+from tests.rig.stores import charges, rows
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment, servers_of
+from precad.client.account_file import AccountFile, Charge
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Role
-from precad.common.task import Task
 
 ENDLESS = 100_000  # Rounds of a training that the test breaks off
 CLIENTS = 2
 FEATURES, CLASSES, RECORDS = 2, 2, 20
+DEADLINES = {"enrol": 60.0, "collect": 5.0, "rejoin": 1.0, "peer": 3.0, "outage": 300.0}
 SERVER_ROLES = (Role.SERVER_A.value, Role.SERVER_B.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     party: str
     when: str
     point: str
@@ -37,50 +38,47 @@ class Order:
         return cls(*text.split(" "))
 
 
-def task_of(
-    rounds: int,
-    validation: str = "crypten",
-    epsilon_limit: float | None = None,
-    collect_s: float = 5.0,
-    client_rate: float = 1.0,
-    clients: int = CLIENTS,
-) -> Task:
-    weight = {"name": "1.weight", "shape": [CLASSES, FEATURES]}
-    bias = {"name": "1.bias", "shape": [CLASSES]}
-    deadlines = {"enrol": 60.0, "collect": collect_s, "rejoin": 1.0, "peer": 3.0, "outage": 300.0}
-    changes = {
-        "name": "faults",
-        "model": {"architecture": "logistic", "parameters": [weight, bias]},
-        "enrolment": {"clients": clients, "max_expected_records": 10.0},
-        "validation": validation,
-        "deadlines": deadlines,
-        "training.rounds": rounds,
-        "privacy.client_rate": client_rate,
-    }
-    limit = {} if epsilon_limit is None else {"privacy.epsilon_limit": epsilon_limit}
-    return small_task(changes=changes | limit)
-
-
 class FaultyDeployment(LocalDeployment):
     """Every part a real process, killed on order and started again."""
 
     def __init__(
-        self, folder: Path, rounds: int, *, strangers: int = 0, poisoned: bool = False, **task: Any
+        self,
+        folder: Path,
+        rounds: int = ENDLESS,
+        *,
+        strangers: int = 0,
+        poisoned: bool = False,
+        validation: str = "crypten",
+        epsilon_limit: float | None = None,
     ) -> None:
-        self.orders = folder / "orders"
         random, data = np.random.default_rng(7), {}
         for n in range(CLIENTS + strangers):
             x = random.normal(size=(RECORDS, FEATURES)).astype(np.float32)
             data[ClientId(f"ward-{n}")] = x, random.integers(0, CLASSES, RECORDS)
         if poisoned:
             data[ClientId("ward-0")][0][0] = 3e38
-        made = task_of(rounds, clients=CLIENTS + strangers, **task)
-        commands = {name: ("serve", name.removeprefix("server-")) for name in servers_of(made)}
-        commands |= {client.name: ("join",) for client in data}
-        launch = ("-m", "tests.faults.launch")
-        instead = {n: (*launch, n, str(self.orders), *command) for n, command in commands.items()}
-        super().__init__(folder, made, data, instead=instead, popen=forked)
+        weight = {"name": "1.weight", "shape": [CLASSES, FEATURES]}
+        changes = {
+            "name": "faults",
+            "model.architecture": "logistic",
+            "model.parameters": [weight, {"name": "1.bias", "shape": [CLASSES]}],
+            "enrolment": {"clients": len(data), "max_expected_records": 10.0},
+            "validation": validation,
+            "deadlines": DEADLINES,
+            "training.rounds": rounds,
+            "privacy.epsilon_limit": epsilon_limit,
+        }
+        task = small_task(changes=changes)
+        self.orders = folder / "orders"
+        launch, orders = ("-m", "tests.faults.launch"), str(self.orders)
+        instead: dict[str, tuple[str, ...]] = {
+            name: (*launch, name, orders, "serve", name.removeprefix("server-"))
+            for name in servers_of(task)
+        }
+        instead |= {client.name: (*launch, client.name, orders, "join") for client in data}
+        super().__init__(folder, task, data, instead=instead, popen=forked)
         self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
+        self.parties = (*self.servers, *(client.name for client in self.clients))
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 
@@ -93,17 +91,15 @@ class FaultyDeployment(LocalDeployment):
 
     def hold(self, *orders: Order) -> None:
         self.order(orders)
-        self.wait_for(self._paused(orders[0].party).exists)
+        self.wait_for((self.orders / f"{orders[0].party}.paused").exists)
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
         until(ready, self.explain)
 
     def let_go(self, party: str) -> None:
-        self.wait_for(self._paused(party).exists)
-        self._paused(party).unlink()
-
-    def _paused(self, party: str) -> Path:
-        return self.orders / f"{party}.paused"
+        paused = self.orders / f"{party}.paused"
+        self.wait_for(paused.exists)
+        paused.unlink()
 
     def start(self, name: str) -> None:
         self._start(name)
@@ -111,10 +107,6 @@ class FaultyDeployment(LocalDeployment):
     def start_all(self) -> None:
         for name in self.parties:
             self.start(name)
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        return (*servers_of(self.task), *(client.name for client in self.clients))
 
     def order(self, orders: Iterable[Order]) -> None:
         by_party = defaultdict[str, list[str]](list)
@@ -126,10 +118,8 @@ class FaultyDeployment(LocalDeployment):
             draft.replace(self.orders / f"{party}.orders")
 
     def open_orders(self) -> list[str]:
-        open_ones = {path.stem: path.read_text("utf-8") for path in self.orders.glob("*.orders")}
-        return [
-            f"{party} {line}" for party, text in open_ones.items() for line in text.splitlines()
-        ]
+        files = self.orders.glob("*.orders")
+        return [f"{each.stem} {line}" for each in files for line in each.read_text().splitlines()]
 
     def restart_the_dead(self) -> list[str]:
         dead = []
@@ -180,17 +170,11 @@ class FaultyDeployment(LocalDeployment):
             "next_model FROM attempt LEFT JOIN ledger "
             "ON ledger.attempt = attempt.attempt AND event = 'prepared'"
         )
-        return {number: tuple(rest) for number, *rest in self._select(role, query)}
+        found = rows(self.folder / "state" / role / "state.db", query)
+        return {number: tuple(rest) for number, *rest in found}
 
     def charges(self, role: str) -> dict[int, set[str]]:
-        charges = defaultdict[int, set[str]](set)
-        query = (
-            "SELECT charge.attempt, client FROM charge JOIN attempt "
-            "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
-        )
-        for number, client in self._select(role, query):
-            charges[number].add(client)
-        return dict(charges)
+        return charges(self.folder / "state" / role / "state.db")
 
     def notes(self, name: str, kind: str = "notes") -> list[dict[str, Any]]:
         path = self.orders / f"{name}.{kind}"
@@ -200,14 +184,77 @@ class FaultyDeployment(LocalDeployment):
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
-    def _select(self, role: str, query: str) -> list[tuple[Any, ...]]:
-        path = self.folder / "state" / role / "state.db"
-        if not path.exists():
-            return []
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as database:
-            try:
-                return database.execute(query).fetchall()
-            except sqlite3.OperationalError as error:
-                if "no such table" in str(error):
-                    return []
-                raise
+
+def check(deployment: FaultyDeployment) -> None:
+    # The training was broken off: what both servers have done is settled, the rest is open.
+    settled = deployment.done()
+    a, b = (deployment.rounds(role) for role in SERVER_ROLES)
+    for rounds in (a, b):
+        versions = sorted(version for state, version, *_ in rounds.values() if state == "done")
+        assert versions[:settled] == list(range(settled)), "a version is done twice, or never"
+        for state, version, *_ in rounds.values():
+            assert version >= settled or state in {"done", "voided", "abandoned"}
+    charges = [deployment.charges(role) for role in SERVER_ROLES]
+    for number, (state, version, valid_set, _, model) in a.items():
+        if version < settled and state == "done":
+            theirs = b[number]
+            same = (*theirs[:3], theirs[4]) == ("done", version, valid_set, model)
+            assert same, f"round {number}: different sets or models, or not done"
+            assert charges[0].get(number) == charges[1].get(number), f"round {number}: ledgers"
+        if version < settled and state == "voided":
+            assert b[number][0] == "voided"
+    for role in SERVER_ROLES:
+        check_what_left(deployment, role)
+        spent = [tuple(note["spent"]) for note in deployment.notes(role) if "spent" in note]
+        assert len(spent) == len(set(spent)), f"{role} wanted to use a triple twice"
+    for client in deployment.clients:
+        account = own_account(deployment, client.name)
+        pairs: dict[int, set[str]] = defaultdict(set)
+        for note in deployment.notes(client.name):
+            if "submitted" in note:
+                pairs[note["submitted"]].add(note["commitment"])
+        assert all(len(commitments) == 1 for commitments in pairs.values()), "a second sample"
+        version_of = {number: row[1] for each in (a, b) for number, row in each.items()}
+        assert {version_of[n] for n in pairs if n in version_of} <= account, "sent and not counted"
+        for charged in charges:
+            counted = {version_of[n] for n, names in charged.items() if client.name in names}
+            assert counted <= account, "a server charged what the owner doesn't know of"
+
+
+def check_what_left(deployment: FaultyDeployment, role: str) -> None:
+    rounds = deployment.rounds(role).values()
+    shares = {digest.hex(): state for state, _, _, digest, _ in rounds if digest is not None}
+    left = {note["left"] for note in deployment.notes(role) if "left" in note}
+    assert left, "nothing was released at all"
+    assert left <= set(shares), "bytes left that are no round's persisted share"
+    assert not any(shares[digest] == "voided" for digest in left), "a voided share left"
+
+
+def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
+    path = deployment.folder / "state" / client / "participations.log"
+    return {entry.version for entry in AccountFile(path).new_entries() if isinstance(entry, Charge)}
+
+
+def kill_all(deployment: FaultyDeployment) -> None:
+    for process in deployment.processes.values():
+        process.kill()
+        process.wait()
+    deployment.stop()
+
+
+class Operators:
+    def __init__(self, deployment: FaultyDeployment) -> None:
+        self._deployment, self._looks = deployment, 0
+
+    def look(self) -> None:
+        self._looks += 1
+        if self._looks % 50 != 1:
+            return
+        both = [self._deployment.operator(role) for role in (Role.SERVER_A, Role.SERVER_B)]
+        for server in both:
+            # Whoever is being started again is asked the next time.
+            with suppress(PeerUnavailable, PeerViolation):
+                said = server.status().error
+                if found := re.search(r"precad allow (\S+) .*--version (\d+)", said):
+                    for each in both:
+                        each.allow(found[1], int(found[2]))

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tests.faults.simulated_links import SERVERS
-from tests.faults.simulated_server import Server
+from tests.faults.simulated_server import SERVERS, Server
 from tests.faults.turns import Killed, Life
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
@@ -53,27 +53,25 @@ class Calls:
     """Stands in for `Servers`: a client's calls, straight to the sessions."""
 
     def __init__(self, world: "World", client: ClientId, life: Life) -> None:
-        self.task = world.task
-        self.client = client
-        self.verifier = verifier()
-        self.serves_first = Role.SERVER_A
-        self.world = world
-        self._life = life
+        self.world, self.task, self.client, self._life = world, world.task, client, life
+        self.verifier, self.serves_first = verifier(), Role.SERVER_A
         self._last: Pair | None = None
 
     def enrol(self) -> None:
         for role in reversed(SERVERS):
             self.enrol_at(role)
 
+    def claim(self, records: int = RECORDS) -> Enrolment:
+        return Enrolment(self.client, records, self.task.privacy.record_rate)
+
     def enrol_at(self, role: Role, records: int = RECORDS) -> None:
-        claim = Enrolment(self.client, records, self.task.privacy.record_rate)
         while True:
             with self.world.step(f"call {role.value}"):
                 pass
             self.world.turns.wait(lambda: self.world.serving(role))
             server = self._server(role)
             with suppress(PeerUnavailable), self._handled_by(server):
-                server.session.register.enrol(claim)
+                server.session.register.enrol(self.claim(records))
                 return
 
     def watch(self) -> Iterator[Notice]:
@@ -246,22 +244,17 @@ class Calls:
     def _handled_by(self, server: Server) -> Iterator[None]:
         """The block is the server's handler; it dies with the server, the client doesn't."""
         try:
-            with self.world.turns.acting(server.life), self._hearing():
+            with self.world.turns.acting(server.life):
                 yield
-        except errors.StorageFailure as error:
-            # As `Refusing` has it: the caller waits.
-            raise PeerUnavailable(str(error)) from None
+        except errors.PrecadError as error:
+            self.world.seen.crossed.append((self.client, told(error)))
+            if isinstance(error, errors.StorageFailure):
+                # As `Refusing` has it: the caller waits.
+                raise PeerUnavailable(str(error)) from None
+            raise
         except Killed:
             self.world.turns.check_alive()
             raise PeerUnavailable(f"{server.role.value} died during the call") from None
-
-    @contextmanager
-    def _hearing(self) -> Iterator[None]:
-        try:
-            yield
-        except errors.PrecadError as error:
-            self.world.seen.crossed.append((self.client, told(error)))
-            raise
 
     @contextmanager
     def _present(self, server: Server) -> Iterator[None]:
@@ -288,48 +281,53 @@ class Stranger(Calls):
         self._claim(Role.SERVER_A, RECORDS)
         if random.random() < 0.5:
             self._claim(Role.SERVER_B, RECORDS + 1)
-        deeds = (self._absurd_claim, self._uninvited, self._frame, self._flood)
+        deeds = {"claim": self._absurd_claim, "upload": self._uninvited, "frame": self._frame}
         while True:
             self.world.turns.sleep(random.uniform(0.1, 15.0))
-            role, deed = random.choice(SERVERS), random.choice(deeds)
-            if self.world.serving(role):
-                server = self.world.servers[role]
-                with suppress(PeerUnavailable), self._handled_by(server):
-                    deed(server)
+            role, kind = random.choice(SERVERS), random.choice([*deeds, "flood"])
+            if not self.world.serving(role):
+                continue
+            server = self.world.servers[role]
+            try:
+                with self._handled_by(server):
+                    (self._flood if kind == "flood" else deeds[kind])(server)
+            except REFUSED:
+                self.world.seen.misdeeds[kind] += 1
+            except PeerUnavailable:
+                pass
+            else:
+                assert kind == "flood", f"{role.value} took a bad {kind}"
 
     def _claim(self, role: Role, records: int) -> None:
         # After a restart of its own it may find the roster frozen.
         self.world.turns.wait(lambda: self.world.serving(role))
-        server, rate = self.world.servers[role], self.task.privacy.record_rate
+        server = self.world.servers[role]
         with suppress(PeerUnavailable, errors.Misconfiguration), self._handled_by(server):
-            server.session.register.enrol(Enrolment(self.client, records, rate))
+            server.session.register.enrol(self.claim(records))
 
     def _absurd_claim(self, server: Server) -> None:
-        records, rate = RECORDS, self.task.privacy.record_rate
+        claim = self.claim()
         if self._random.random() < 0.5:
-            records = self._random.choice(BAD_CLAIMS[0])
+            claim = replace(claim, records=self._random.choice(BAD_CLAIMS[0]))
         else:
-            rate = self._random.choice(BAD_CLAIMS[1])
-        with self._refused(server, "claim"):
-            server.session.register.enrol(Enrolment(self.client, records, rate))
+            claim = replace(claim, record_rate=self._random.choice(BAD_CLAIMS[1]))
+        server.session.register.enrol(claim)
 
     def _uninvited(self, server: Server) -> None:
         current, opened = server.session.model_store.current, server.session.inbox.opened
         attempt = 0 if opened is None else max(opened.attempt, 0)
         x = np.ones(self.task.dimension, dtype=np.int64)
         pair = self.prepare(current.version, attempt, current.digest, x)
-        own = next(each for each in pair if each.role is server.role)
-        with self._refused(server, "upload"):
-            upload = server.session.inbox.start(header_from_wire(header_to_wire(own), server.role))
-            upload.add(body_of(own))
-            upload.finish()
+        own = pair[SERVERS.index(server.role)]
+        upload = server.session.inbox.start(header_from_wire(header_to_wire(own), server.role))
+        upload.add(body_of(own))
+        upload.finish()
 
     def _frame(self, server: Server) -> None:
         body = pb.StatementBody(version=2**40, attempt=2**40, charged=[10**6]).SerializeToString()
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
         shown, opening = (forged, None) if self._random.random() < 0.5 else (None, forged)
-        with self._refused(server, "frame"):
-            statement_of(server.session, self.client, shown, opening)
+        statement_of(server.session, self.client, shown, opening)
 
     def _flood(self, server: Server) -> None:
         """A thousand watches that it never reads; a while later it lets go of what it got."""
@@ -345,15 +343,3 @@ class Stranger(Calls):
             self.world.seen.crossed.append((self.client, told(refused)))
             self.world.seen.misdeeds["flood"] += 1
             self.world.turns.sleep(self._random.uniform(1.0, 30.0))
-
-    @contextmanager
-    def _refused(self, server: Server, kind: str) -> Iterator[None]:
-        try:
-            with self._hearing():
-                yield
-        except REFUSED:
-            self.world.seen.misdeeds[kind] += 1
-        except (errors.StorageFailure, PeerUnavailable):
-            pass
-        else:
-            raise AssertionError(f"{server.role.value} took a bad {kind}")

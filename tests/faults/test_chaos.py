@@ -25,7 +25,7 @@ def piece(
     task, restores = small_task(versions, validation, changes), ((), both[:1], both[1:], both)
     how: dict[str, Any] = {"faults": faults, "chance": 0.01, "restores": restores[seed % 4]}
     world = World(task, folder, seed, **how, bad=2, strangers=STRANGERS)
-    world.turns.limit(3000.0)
+    world.turns.limit_s = 3000.0
     waits = False
     try:
         checked(world)

@@ -26,16 +26,14 @@ from tests.faults.conftest import quick_folder, small_task
 from tests.faults.deviations import DEVIATIONS, POISON, SERVED, Deviation, deviations_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.invariants import check_honest
-from tests.faults.simulated_links import SERVERS
 from tests.faults.simulated_owner import Calls
-from tests.faults.simulated_server import Server
-from tests.faults.turns import Life
+from tests.faults.simulated_server import SERVERS, Server
 from tests.faults.world import World
 
 from precad.aggregator.training.session import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.prime_field import FIELD
 from precad.common.ring import RingVector, from_bytes, squared_norm
 from precad.common.share.submission import SignedHeader
@@ -72,12 +70,14 @@ class Candidate(Calls):
 class CheatedWorld(World):
     """Deviations of one server, each followed by a version with an honest partner."""
 
+    calls = Candidate
+
     def __init__(
         self, folder: Path, seed: int, cheater: Role, check: str, names: Sequence[str], lasts: int
     ) -> None:
         # Both clients are drawn every time; a body is longer than its salt.
         super().__init__(task_of(check), folder, seed, slowest_start_s=1.0)
-        self.turns.limit(1000.0 * (len(names) + 1))
+        self.turns.limit_s = 1000.0 * (len(names) + 1)
         self.cheater, self.cheaters = cheater, {cheater}
         self.honest = B if cheater is A else A
         self.known = Known(self.honest, self.task, self.coin_key(self.honest))
@@ -108,9 +108,6 @@ class CheatedWorld(World):
             self.noisy[what["attempt"]][role] = from_bytes(bytes.fromhex(what["payload"]))
         if role is self.cheater:
             self.known.take([what])
-
-    def calls_of(self, client: ClientId, life: Life) -> Calls:
-        return Candidate(self, client, life)
 
     def published(self, event: Event) -> None:
         if isinstance(event, RoundOpened) and self.turns.life.party == self.honest.value:
@@ -246,7 +243,7 @@ def test_where_a_server_serves_other_bytes_owners_go_to_the_other_and_on(
 ) -> None:
     warned: list[str] = []
     log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
-    monkeypatch.setattr("precad.client.server_statements.log", log)
+    monkeypatch.setattr("precad.client.both_servers.log", log)
     with cheated(9, cheater, [SERVED], lasts=3) as world:
         charges = world.charges(world.honest)
         assert len([n for n in world.noisy if charges[n] == set(CANDIDATES)]) >= 3

@@ -78,12 +78,8 @@ class Troubled(World):
 
 
 # Everybody is drawn in each of three rounds.
-EVERYBODY: dict[str, Any] = {
-    "privacy.client_rate": 1.0,
-    "enrolment.clients": 4,
-    "deadlines.enrol": 20.0,
-    "deadlines.collect": COLLECT_S,
-}
+EVERYBODY: dict[str, Any] = {"privacy.client_rate": 1.0, "enrolment.clients": 4}
+EVERYBODY |= {"deadlines.enrol": 20.0, "deadlines.collect": COLLECT_S}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from precad.common.identifiers import Role
 A, B = Role.SERVER_A.value, Role.SERVER_B.value
 WARD = "ward-0"
 CHUNKS = 6
-WRITES = {f"store.{name}.{step}" for name, steps in STORE_STEPS.items() for step in steps}
+WRITES = {f"store.{name}.{step}" for name, of in STORE_STEPS.items() for step in of.split()}
 DURABLE = ("store.", "model_store.", "account.", "pending.")
 """After these something stands on a disk that didn't before; after any other step a death is as
 one before the next step."""
@@ -22,17 +22,10 @@ AT_THE_BEGINNING = {
     *("call server-a", "call server-b", "store.enrolment.claim", "store.enrolment.freeze", "dial")
 }
 AT_THE_END = {"publish TrainingDone", "notice finished"}
-OF_A_LINK = {
-    "watch", "dealer.join", "store.attempts.abandon_open", "store.attempts.hear",
-    *(
-        f"{way} {step}"
-        for way in ("send", "receive")
-        for step in (
-            "position", "remembered", "roster", "roster-seal", "set-secret", "dealer", "nonce",
-            "history",
-        )
-    ),
-}  # fmt: skip
+LINK_STEPS = "position remembered roster roster-seal set-secret dealer nonce history"
+OF_A_LINK = {"watch", "dealer.join", "store.attempts.abandon_open", "store.attempts.hear"} | {
+    f"{way} {step}" for way in ("send", "receive") for step in LINK_STEPS.split()
+}
 """They come when the link begins: before the second time it has to break."""
 
 

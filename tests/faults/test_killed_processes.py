@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.process_invariants import check, kill_all
-from tests.faults.processes import ENDLESS, FaultyDeployment, Order
-from tests.rig.proxy import Proxy
+from tests.faults.processes import FaultyDeployment, Order, check, kill_all
+from tests.rig.connections import Proxy
 
 from precad.common.identifiers import Role
 
@@ -27,7 +26,7 @@ LINES = (
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[tuple[FaultyDeployment, Proxy]]:
-    made = FaultyDeployment(tmp_path, ENDLESS)
+    made = FaultyDeployment(tmp_path)
     proxy = Proxy(made.addresses["server-b"])
     made.reroute("server-a", "server-b", proxy.address)
     made.start_all()

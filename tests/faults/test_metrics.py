@@ -1,13 +1,13 @@
 """Both servers' and the dealer's metrics during a training: what they say; they name no owner."""
 
+import math
 import re
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.process_invariants import kill_all
-from tests.faults.processes import CLIENTS, ENDLESS, FaultyDeployment
+from tests.faults.processes import CLIENTS, FaultyDeployment, kill_all
 
 from precad.accounting.adversaries import Run
 from precad.accounting.events import AccountantName
@@ -20,7 +20,7 @@ Values = dict[tuple[str, str], float]
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyDeployment]:
     """For all tests here: what one leaves behind, the next one may find."""
-    made = FaultyDeployment(tmp_path_factory.mktemp("metrics"), ENDLESS)
+    made = FaultyDeployment(tmp_path_factory.mktemp("metrics"))
     for name in ("dealer", "server-a", "server-b"):
         path = made.folder / f"{name}.toml"
         path.write_text(path.read_text(encoding="utf-8") + 'metrics = "127.0.0.1:0"\n')
@@ -58,7 +58,7 @@ def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
         ("precad_rejected_total", "norm-exceeded"): 0,
         ("precad_peers_lost", ""): 0,
     }
-    assert {place: seen[place] for place in wanted} == wanted
+    assert wanted.items() <= seen.items()
     done, task = seen["precad_rounds_done", ""], deployment.task
     assert 2 <= done <= seen["precad_participations_total", ""] <= 2 * (done + 1)
     assert seen["precad_attempts", "done"] >= 2
@@ -83,29 +83,25 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
     assert "ward" not in text
     # Digests, contexts and seeds are longer than any word here.
     assert not re.search(r"[0-9a-f]{16}", text)
-    least = {
-        ("precad_info", "dealer"): 1,
-        ("precad_newest_attempt", ""): rounds - 1,
-        ("precad_cpu_seconds_total", ""): 1e-9,
-    }
-    most = {
-        ("precad_info", "dealer"): 1,
-        ("precad_conversations", ""): 2,
-        ("precad_halves_waiting", ""): CLIENTS,
-        ("precad_dealing", ""): CLIENTS,
+    between: dict[tuple[str, str], tuple[float, float]] = {
+        ("precad_info", "dealer"): (1, 1),
+        ("precad_newest_attempt", ""): (rounds - 1, math.inf),
+        ("precad_cpu_seconds_total", ""): (1e-9, math.inf),
+        ("precad_conversations", ""): (0, 2),
+        ("precad_halves_waiting", ""): (0, CLIENTS),
+        ("precad_dealing", ""): (0, CLIENTS),
     }
     for server in ("server-a", "server-b"):
-        least |= {
-            ("precad_joins_total", server): 1,
-            ("precad_halves_total", server): 2 * (rounds - 1),
-            ("precad_link_bytes_total", f"{server} to dealer"): 1,
-            ("precad_link_bytes_total", f"dealer to {server}"): 1,
+        between |= {
+            ("precad_joins_total", server): (1, math.inf),
+            ("precad_halves_total", server): (2 * (rounds - 1), math.inf),
+            ("precad_link_bytes_total", f"{server} to dealer"): (1, math.inf),
+            ("precad_link_bytes_total", f"dealer to {server}"): (1, math.inf),
+            ("precad_violations_total", server): (0, 0),
+            # Of answers that wait, a row key and a share of each.
+            ("precad_answers_waiting", server): (0, 2 * CLIENTS),
         }
-        # Of answers that wait, a row key and a share of each.
-        waiting = ("precad_answers_waiting", server)
-        most |= {("precad_violations_total", server): 0, waiting: 2 * CLIENTS}
-    assert [place for place in least if seen[place] < least[place]] == []
-    assert [place for place in most if not 0 <= seen[place] <= most[place]] == []
+    assert [at for at, (low, high) in between.items() if not low <= seen[at] <= high] == []
     # Further rounds, more of everything; a page is computed once a second at most.
     metrics = ("precad_halves_total", "precad_link_bytes_total")
     before = {place: value for place, value in seen.items() if place[0] in metrics}

@@ -21,6 +21,7 @@ from tests.faults.invariants import (
 from tests.faults.simulated_server import MODEL
 from tests.faults.world import World
 from tests.rig.keys import signatures
+from tests.rig.stores import rows
 
 from precad.aggregator.store import audit_ledger, read_training
 from precad.aggregator.store.summary import read_task
@@ -71,21 +72,16 @@ def restore(folder: Path) -> Task:
 
 
 def chain(folder: Path, role: Role) -> list[tuple[int, str, int, str]]:
-    with closing(sqlite3.connect(folder / role.value / "state.db")) as database:
-        return database.execute(
-            "SELECT sequence, event, attempt, hex(hash) FROM ledger ORDER BY sequence"
-        ).fetchall()
-
-
-def url(folder: Path, role: Role) -> str:
-    return f"sqlite:///{folder / role.value / 'state.db'}"
+    query = "SELECT sequence, event, attempt, hex(hash) FROM ledger ORDER BY sequence"
+    return rows(folder / role.value / "state.db", query)
 
 
 def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers() -> None:
     with quick_folder() as folder:
         task = restore(folder)
+        urls = {role: f"sqlite:///{folder}/{role.value}/state.db" for role in (A, B)}
         with pytest.raises(Misconfiguration, match=r"start the server once"):
-            read_training(url(folder, A))
+            read_training(urls[A])
         before = {role: chain(folder, role) for role in (A, B)}
         world = World(task, folder, SEED, slowest_start_s=1.0)
         charges = {role: world.charges(role) for role in (A, B)}
@@ -107,9 +103,9 @@ def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers
             after = chain(folder, role)
             assert after[: len(before[role])] == before[role]
             assert len(after) > len(before[role])
-            assert audit_ledger(url(folder, role)).findings == ()
+            assert audit_ledger(urls[role]).findings == ()
             now = world.charges(role)
             assert {attempt: now[attempt] for attempt in charges[role]} == charges[role]
-            view = read_training(url(folder, role))
+            view = read_training(urls[role])
             again = {each.client: dict(each.again) for each in view.clients}
             assert again == {ClientId(f"ward-{n}"): {1: 1} if n else {} for n in range(3)}

@@ -41,15 +41,12 @@ class Turns:
         self.now = 0.0
         self.failure: BaseException | None = None
         self._random = Random(f"turns {seed}")
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._threads: list[_Thread] = []
         self._current: _Thread
         self._scheduler = greenlet.getcurrent()
         self._alarms: list[tuple[float, int, Callable[[], None]]] = []
         self._stopping = False
-
-    def limit(self, seconds: float) -> None:
-        self._limit_s = seconds
 
     @property
     def life(self) -> Life:
@@ -102,9 +99,6 @@ class Turns:
     def sleep(self, seconds: float) -> None:
         self.wait(lambda: False, seconds)
 
-    def hand_on(self) -> None:
-        self.wait(lambda: True)
-
     def run(self, until: Callable[[], bool]) -> None:
         try:
             while not until():
@@ -113,39 +107,35 @@ class Turns:
                     raise self.failure
         finally:
             self._stopping = True
-            while unfinished := [thread for thread in self._threads if not thread.run.dead]:
-                self._give(unfinished[0])
+            while self._threads:
+                self._give(self._threads[0])
 
     def _step(self) -> None:
-        if self._alarms:
-            due = min(self._alarms)
-            if due[0] <= self.now:
-                self._alarms.remove(due)
-                due[2]()
-                return
+        if self._alarms and (due := min(self._alarms))[0] <= self.now:
+            self._alarms.remove(due)
+            due[2]()
+            return
         runnable = [thread for thread in self._threads if self._runnable(thread)]
         if runnable:
-            chosen = self._random.choice(runnable)
-            self._give(chosen)
-            if chosen.run.dead:
-                self._threads.remove(chosen)
+            self._give(self._random.choice(runnable))
             return
         times = [t.deadline for t in self._threads if t.deadline is not None]
         times += [alarm[0] for alarm in self._alarms]
         if not times:
             raise Hang(f"nobody can go on: {[thread.name for thread in self._threads]}")
         self.now = min(times)
-        if self.now > self._limit_s:
-            raise Hang(f"not over after {self._limit_s:g} virtual seconds")
+        if self.now > self.limit_s:
+            raise Hang(f"not over after {self.limit_s:g} virtual seconds")
 
     def _runnable(self, thread: _Thread) -> bool:
-        if not thread.life.alive or thread.ready is None or thread.ready():
-            return True
-        return thread.deadline is not None and thread.deadline <= self.now
+        late = thread.deadline is not None and thread.deadline <= self.now
+        return not thread.life.alive or thread.ready is None or late or thread.ready()
 
     def _give(self, thread: _Thread) -> None:
         self._current = thread
         thread.run.switch()
+        if thread.run.dead:
+            self._threads.remove(thread)
 
 
 class TurnsClock(Clock):
@@ -172,9 +162,7 @@ class TurnsClock(Clock):
 
 class TurnsCondition:
     def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._held = False
-        self._news = 0
+        self._turns, self._held, self._news = turns, False, 0
 
     def __enter__(self) -> None:
         if self._held:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.faults.simulated_links import Cable, DealerCalls, Transport
+from tests.faults.simulated_server import Cable, DealerCalls, Transport
 from tests.faults.turns import Life, Turns, TurnsCondition
 from tests.faults.world import World
 
@@ -24,21 +24,16 @@ from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb
 
 
-class Orders:
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._held: deque[Any] = deque()
+def orders(turns: Turns) -> Any:
+    """As ``queue.Queue``, where whoever waits gives its turn away."""
+    held = deque[Any]()
 
-    def put(self, order: Any) -> None:
-        self._held.append(order)
-
-    def empty(self) -> bool:
-        return not self._held
-
-    def get(self, timeout: float) -> Any:
-        if not self._turns.wait(lambda: bool(self._held), timeout):
+    def get(timeout: float) -> Any:
+        if not turns.wait(lambda: bool(held), timeout):
             raise queue.Empty
-        return self._held.popleft()
+        return held.popleft()
+
+    return SimpleNamespace(put=held.append, empty=lambda: not held, get=get)
 
 
 class SimulatedWorkerLink(WorkerLink):
@@ -77,7 +72,7 @@ class SimulatedWorkerLink(WorkerLink):
             dealing._epoch = int.from_bytes(begin.epoch, "big")
         said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
         self._part = Attempt(task, role, said, dealing, cast("Any", reach), report)
-        self._part._orders = cast("Any", Orders(world.turns))
+        self._part._orders = orders(world.turns)
         world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
 
     def take(self, taken: Taken) -> None:

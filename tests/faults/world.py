@@ -21,13 +21,13 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
-from tests.faults.simulated_links import SERVERS, Cable, DealerCalls, Transport
 from tests.faults.simulated_owner import Calls, Stranger
-from tests.faults.simulated_server import MODEL, Server
+from tests.faults.simulated_server import MODEL, SERVERS, Cable, DealerCalls, Server, Transport
 from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
+from tests.rig.stores import charges, rows
 
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
@@ -147,6 +147,8 @@ def copy_model(source: Path, target: Path) -> None:
 
 
 class World:
+    calls: type[Calls] = Calls
+
     def __init__(
         self,
         task: Task,
@@ -171,7 +173,8 @@ class World:
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
         # With proofs nobody deals, and nothing asks.
-        self._dealer, self.epoch = DealerRole.of(task) if task.has_dealer else None, 0
+        self.dealer = cast("DealerRole", DealerRole.of(task) if task.has_dealer else None)
+        self.epoch = 0
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
         self.validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
@@ -185,11 +188,6 @@ class World:
         # By attempt: when it opened, after how many faults, with whom.
         self._opened: dict[int, tuple[float, int, frozenset[ClientId]]] = {}
         self._open: int | None = None  # The newest attempt, until its model is announced
-
-    @property
-    def dealer(self) -> DealerRole:
-        assert self._dealer is not None
-        return self._dealer
 
     def run(self) -> None:
         for role in SERVERS:
@@ -215,9 +213,9 @@ class World:
         where = f"{life.party}: {name}"
         self.times[where] += 1
         self.seen.trace.append(where)
-        if self._restores and life.party in (role.value for role in SERVERS):
-            self._copy(Role(life.party), f"{where} #{self.times[where]}")
         which = f"{where} #{self.times[where]}"
+        if self._restores and life.party in (role.value for role in SERVERS):
+            self._copy(Role(life.party), which)
         fault = self.orders.due(life.party, name) or self._draw(which)
         if fault is not None:
             self._struck_at = self.turns.now
@@ -226,7 +224,7 @@ class World:
         yield
         if fault is Fault.CRASH_AFTER:
             self._crash(life)
-        self.turns.hand_on()
+        self.turns.wait(lambda: True)
 
     def _draw(self, where: str) -> Fault | None:
         if self._faults_left == 0 or by_chance(f"{self.seed} {where}") >= self._chance:
@@ -243,13 +241,14 @@ class World:
             return
         target = self.folder / f"{role.value}.copy"
         target.mkdir(exist_ok=True)
-        with closing(sqlite3.connect(source / "state.db")) as database:
-            enrolled = database.execute("SELECT COUNT(*) FROM enrolment").fetchone()[0]
-            if enrolled < len(self.clients):
-                # Claims that were lost before version 0 are enrolled again, by whoever runs it.
-                return
-            with closing(sqlite3.connect(target / "state.db")) as copy:
-                database.backup(copy)
+        if rows(source / "state.db", "SELECT COUNT(*) FROM enrolment")[0][0] < len(self.clients):
+            # Claims that were lost before version 0 are enrolled again, by whoever runs it.
+            return
+        with (
+            closing(sqlite3.connect(source / "state.db")) as database,
+            closing(sqlite3.connect(target / "state.db")) as copy,
+        ):
+            database.backup(copy)
         copy_model(source, target)
 
     def coin_key(self, role: Role) -> CoinKey:
@@ -316,8 +315,8 @@ class World:
             case Fault.SILENCE:
                 for cable in self.cables:
                     cable.silent = True
-            case Fault.DEALER if self._dealer is not None:
-                self._dealer = DealerRole.of(self.task)
+            case Fault.DEALER if self.task.has_dealer:
+                self.dealer = DealerRole.of(self.task)
                 self.epoch += 1
             case Fault.DISK:
                 raise StorageFailure("the disk fails")
@@ -330,8 +329,7 @@ class World:
         """Now, and after each crash again a while later."""
         life = Life(party)
         delay = self._slowest_start_s * by_chance(f"{self.seed} {party} {len(self.seen.faults)}")
-        again = partial(self._start, party, name, main)
-        life.at_death.append(lambda: self.turns.at(delay, again))
+        life.at_death.append(lambda: self.turns.at(delay, lambda: self._start(party, name, main)))
         self.seen.trace.append(f"{party}: starts")
         self.turns.spawn(f"{party}: {name}", life, partial(main, life))
 
@@ -375,45 +373,34 @@ class World:
         log = state / "participations.log"
         account = OwnAccount(self.task, self.task.privacy.record_rate, None, log)
         pending = Pending(self.task, client, state / "pending.bin")
-        self.name_steps(account, "account", ("charge",))
-        self.name_steps(pending, "pending", ("keep", "drop"))
-        servers: Any = self.calls_of(client, life)
+        self.name_steps(account, "account", "charge")
+        self.name_steps(pending, "pending", "keep", "drop")
+        servers: Any = self.calls(self, client, life)
         servers.enrol()
         statements = ServerStatements(self.task, client, state)
         self.seen.results[client] = take_part(
             servers, account, pending, servers.compute, clock=self.clock, statements=statements
         )
 
-    def calls_of(self, client: ClientId, life: Life) -> "Calls":
-        return Calls(self, client, life)
-
     def _haunt(self, client: ClientId, life: Life) -> None:
         seed = f"{self.seed} {client} {len(self.seen.faults)} misdeeds"
         Stranger(self, client, life).haunt(Random(seed))
 
-    def name_steps(self, target: object, prefix: str, names: tuple[str, ...]) -> None:
+    def name_steps(self, target: object, prefix: str, *names: str) -> None:
         for name in names:
             # As a decorator it makes a new step for each call.
             setattr(target, name, self.step(f"{prefix}.{name}")(getattr(target, name)))
 
     def charges(self, role: Role) -> dict[int, set[str]]:
-        charges = defaultdict[int, set[str]](set)
-        query = (
-            "SELECT charge.attempt, client FROM charge JOIN attempt "
-            "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
-        )
-        with sqlite3.connect(self.folder / role.value / "state.db") as database:
-            for number, client in database.execute(query):
-                charges[number].add(client)
-        return charges
+        return charges(self.folder / role.value / "state.db")
 
     def rounds(self, role: Role) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
-        with sqlite3.connect(self.folder / role.value / "state.db") as database:
-            rows = database.execute(
-                "SELECT attempt, state, version, valid_set, share FROM attempt "
-                "LEFT JOIN noisy_share USING (attempt)"
-            )
-            return {number: tuple(rest) for number, *rest in rows}
+        query = (
+            "SELECT attempt, state, version, valid_set, share FROM attempt "
+            "LEFT JOIN noisy_share USING (attempt)"
+        )
+        found = rows(self.folder / role.value / "state.db", query)
+        return {number: tuple(rest) for number, *rest in found}
 
     @contextmanager
     def peers(self, role: Role) -> Iterator[tuple[FrameTransport, Dealer]]:

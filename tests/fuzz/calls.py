@@ -19,7 +19,7 @@ from tests.fuzz.stage import (
     streamed,
     target,
 )
-from tests.rig.halves import halves
+from tests.rig.norm_check import halves
 from tests.rig.submissions import body_of
 
 from precad.aggregator.rpc import dealer_client

@@ -13,8 +13,8 @@ import grpc
 import pytest
 from tests.integration.conftest import Serve
 from tests.rig.clock import LeapingClock
+from tests.rig.connections import ConnectProxy
 from tests.rig.keys import earlier_identity, forged, identity
-from tests.rig.proxy import ConnectProxy
 from tests.rig.tasks import task_with
 from tests.rig.waiting import DEADLINE_S, until
 

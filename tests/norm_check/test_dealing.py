@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rig.clock import LonelyClock
-from tests.rig.halves import SERVERS, Halves, halves
+from tests.rig.norm_check import SERVERS, Halves, halves
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 

@@ -51,14 +51,10 @@ def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:
 
 def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggregator:
     """A server of ``task`` over a link's ``end``, with its own signatures."""
-    names = ("roster", "dealing", "dealer_key", "coin_key", "noise", "store")
-    parts: dict[str, Any] = {name: Untouched() for name in names} | {
-        "link": link_over(end, task),
-        "set_secret": Secret(bytes(32)),
-        "nonces": bytes(64),
-        "cap": PrivacyCap(task),
-        "signatures": signatures(task.digest, role),
-    }
+    names = ["roster", "dealing", "dealer_key", "coin_key", "noise", "store"]
+    parts: dict[str, Any] = dict.fromkeys(names, Untouched())
+    parts |= {"link": link_over(end, task), "cap": PrivacyCap(task), "nonces": bytes(64)}
+    parts |= {"set_secret": Secret(bytes(32)), "signatures": signatures(task.digest, role)}
     return Aggregator(task=task, role=role, **parts | given)
 
 
@@ -77,8 +73,17 @@ def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> H
 
 def session_of(role: Role, task: Task, store: Store, folder: Path, **given: Any) -> Session:
     """A server's, of which a test says something; its model lies in ``folder``."""
-    names = "identity inbox connected_clients event_log signer verifier coin_key register"
-    parts: dict[str, Any] = {name: Untouched() for name in names.split()}
+    names = [
+        "identity",
+        "inbox",
+        "connected_clients",
+        "event_log",
+        "signer",
+        "verifier",
+        "coin_key",
+        "register",
+    ]
+    parts: dict[str, Any] = dict.fromkeys(names, Untouched())
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)
 

@@ -11,9 +11,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -30,15 +29,18 @@ VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
     *(("light", WIDE, "light"), ("dark", WIDE, "dark")),
     *(("narrow", NARROW, "light"), ("narrow-dark", NARROW, "dark")),
 )
+OPTIONS = (
+    *("--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu"),
+    *("--disable-dev-shm-usage", "--hide-scrollbars", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb", "--mute-audio"),
+)
 
 
 def browser_program() -> str:
     for found in filter(None, map(shutil.which, PROGRAMS)):
         return found
     missing = "there is no Chromium here: install Debian's package chromium"
-    if os.environ.get("CI"):
-        pytest.fail(missing)
-    pytest.skip(missing)
+    return pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
 
 
 @contextmanager
@@ -47,21 +49,13 @@ def browsing(folder: Path) -> Iterator["Page"]:
     home = f"HOME={folder}".encode()
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
-    arguments = [
-        "--headless=new",
-        "--remote-debugging-pipe",
-        f"--user-data-dir={folder / 'profile'}",
-        *("--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
-        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-        *("--force-color-profile=srgb", "--mute-audio"),
-        # Its sandbox wants rights of its own, and root has none of them.
-        *(["--no-sandbox"] if os.geteuid() == 0 else []),
-    ]
+    # Its sandbox wants rights of its own, and root has none of them.
+    own = [f"--user-data-dir={folder / 'profile'}", *["--no-sandbox"] * (os.geteuid() == 0)]
     with (folder / "browser.log").open("wb") as log:
         # It reads its orders from descriptor 3 and answers on 4.
         shell = ("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash")
         process = subprocess.Popen(
-            [*shell, browser_program(), *arguments],
+            [*shell, browser_program(), *OPTIONS, *own],
             pass_fds=(theirs_in, theirs_out),
             env={**os.environ, "HOME": str(folder)},
             stdin=subprocess.DEVNULL,
@@ -71,7 +65,7 @@ def browsing(folder: Path) -> Iterator["Page"]:
     os.close(theirs_in)
     os.close(theirs_out)
     try:
-        yield Page(_Pipe(ours_in, ours_out, folder / "browser.log"))
+        yield Page(ours_in, ours_out, folder / "browser.log")
     finally:
         # Its children would outlive it for a moment, and write in a folder that goes with the test.
         started = descendants(process.pid)
@@ -86,59 +80,47 @@ def browsing(folder: Path) -> Iterator["Page"]:
         os.close(ours_out)
 
 
-class _Pipe:
-    """Orders and answers, each a JSON object before a zero byte."""
+class Page:
+    """Orders and answers are JSON objects before a zero byte; events are kept from page to page."""
 
     def __init__(self, reads: int, writes: int, log: Path) -> None:
         self._reads, self._writes, self._log = reads, writes, log
-        self._unread = b""
-        self._last = 0
-        self.events: list[dict[str, Any]] = []
-
-    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """An order, and its answer; what happens meanwhile is kept in ``events``."""
-        self._last += 1
-        order: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
-        if session is not None:
-            order["sessionId"] = session
-        os.write(self._writes, json.dumps(order).encode() + b"\0")
-        deadline = time.monotonic() + PATIENCE_S
-        while (said := self._next(deadline)).get("id") != self._last:
-            self.events.append(said)
-        assert "error" not in said, (method, said["error"])
-        return cast("dict[str, Any]", said["result"])
-
-    def wait_for(self, method: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(event.get("method") == method for event in self.events):
-            self.events.append(self._next(deadline))
-
-    def _next(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._unread:
-            left = deadline - time.monotonic()
-            readable = left > 0 and readable_within(left, self._reads)
-            assert readable, f"the browser says nothing: {self._log.read_text(errors='replace')}"
-            data = os.read(self._reads, 1 << 20)
-            assert data, f"the browser has ended: {self._log.read_text(errors='replace')}"
-            self._unread += data
-        said, _, self._unread = self._unread.partition(b"\0")
-        return cast("dict[str, Any]", json.loads(said))
-
-
-@dataclass
-class Page:
-    _pipe: _Pipe
-    _session: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        target = self._pipe.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._pipe.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._unread, self._last, self._session = b"", 0, ""
+        self._events: list[dict[str, Any]] = []
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
         # Every page is opened as on a first visit: nothing that one chose is remembered.
         forget = "try { localStorage.clear() } catch {}"
         self._call("Page.addScriptToEvaluateOnNewDocument", source=forget)
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._last += 1
+        order: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
+        if self._session:
+            order["sessionId"] = self._session
+        os.write(self._writes, json.dumps(order).encode() + b"\0")
+        said = self._heard(lambda said: said.get("id") == self._last)
+        assert "error" not in said, (method, said["error"])
+        return cast("dict[str, Any]", said["result"])
+
+    def _heard(self, awaited: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What is awaited; whatever comes before it is kept as an event."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            while b"\0" not in self._unread:
+                left = deadline - time.monotonic()
+                readable = left > 0 and readable_within(left, self._reads)
+                data = os.read(self._reads, 1 << 20) if readable else b""
+                assert data, f"the browser says nothing: {self._log.read_text(errors='replace')}"
+                self._unread += data
+            text, _, self._unread = self._unread.partition(b"\0")
+            said: dict[str, Any] = json.loads(text)
+            if awaited(said):
+                return said
+            self._events.append(said)
 
     def open(self, address: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light") -> None:
         width, height = size
@@ -147,10 +129,11 @@ class Page:
             width=width, height=height, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
         self.prefer(scheme)
-        self._pipe.events.clear()
+        self._events.clear()
         went = self._call("Page.navigate", url=address)
         assert "errorText" not in went, went
-        self._pipe.wait_for("Page.loadEventFired")
+        if all(event.get("method") != "Page.loadEventFired" for event in self._events):
+            self._heard(lambda said: said.get("method") == "Page.loadEventFired")
         # Scripts that wait for the page do so here; their requests are seen too.
         self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))")
 
@@ -176,7 +159,7 @@ class Page:
 
     def errors(self) -> list[str]:
         found = []
-        for event in self._pipe.events:
+        for event in self._events:
             told = event.get("params", {})
             match event.get("method"):
                 case "Runtime.exceptionThrown":
@@ -188,11 +171,8 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        sent = [e for e in self._pipe.events if e.get("method") == "Network.requestWillBeSent"]
+        sent = [e for e in self._events if e.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
-
-    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        return self._pipe.call(method, self._session, **parameters)
 
 
 def faults(page: Page) -> dict[str, list[str]]:

@@ -27,20 +27,17 @@ class LeapingClock(Clock):
 
 
 class LonelyClock(LeapingClock):
+    """Nobody else is there to be waited for: whoever waits lets time pass."""
+
     def condition(self) -> Any:
         return _Alone(self)
 
 
-class _Alone(nullcontext[None]):
-    def __init__(self, clock: LonelyClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def notify_all(self) -> None:
-        """Nobody waits."""
+class _Alone(nullcontext["LonelyClock"]):
+    def notify_all(self) -> None: ...
 
     def wait(self, timeout: float) -> bool:
-        self._clock.sleep(timeout)
+        self.enter_result.sleep(timeout)
         return False
 
 

@@ -4,8 +4,8 @@ import csv
 import random
 from pathlib import Path
 
-from tests.conftest import small_task
 from tests.rig.organisations import Organisation
+from tests.rig.tasks import logistic, task_with
 
 from precad.cli.kit import IDENTITY, TASK, Consortium
 from precad.cli.local_deployment import task_to_toml, to_toml
@@ -47,18 +47,17 @@ RECORDS = 100
 
 def task() -> Task:
     """Six parameters; a round takes a second, so that commands get the processor too."""
-    weight, bias = {"name": "1.weight", "shape": [2, 2]}, {"name": "1.bias", "shape": [2]}
     deadlines = {"enrol": 120.0, "work": 1.0, "collect": 10.0, "rejoin": 1.0, "peer": 10.0}
     changes = {
         "name": "runbooks",
-        "model": {"architecture": "logistic", "parameters": [weight, bias]},
+        "validation": "crypten",
+        "privacy.record_rate": 0.1,
+        **logistic(2),
         "training": {"learning_rate": 0.1, "rounds": LONG},
         "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
-        "validation": "crypten",
         "deadlines": deadlines | {"outage": 240.0},
-        "privacy.record_rate": 0.1,
     }
-    return small_task(changes=changes)
+    return task_with(changes)
 
 
 def set_up(organisations: dict[str, Organisation]) -> None:

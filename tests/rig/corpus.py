@@ -24,16 +24,9 @@ def wrapping(d: int) -> list[RingVector]:
     square_zero = np.zeros(d, dtype=np.int64)
     square_zero[:3] = 2**32, 3 * 2**33, -(2**40)
     assert int(np.dot(square_zero, square_zero)) == 0
-    return [
-        square_zero,
-        unit(d, 2**32),
-        np.full(d, 2**32, dtype=np.int64),
-        unit(d, LEAST),
-        unit(d, LEAST) + unit(d, LEAST, at=5),
-        np.full(d, LEAST, dtype=np.int64),
-        unit(d, LEAST + 1),
-        unit(d, 2**63 - 1),
-    ]
+    single = [unit(d, value) for value in (2**32, LEAST, LEAST + 1, 2**63 - 1)]
+    spread = [np.full(d, value, dtype=np.int64) for value in (2**32, LEAST)]
+    return [square_zero, *single, *spread, unit(d, LEAST) + unit(d, LEAST, at=5)]
 
 
 def too_long(d: int, beta: int) -> list[RingVector]:

@@ -92,5 +92,4 @@ def version(deployment: LocalDeployment) -> int:
 
 
 def up(deployment: LocalDeployment) -> list[int]:
-    statuses = (deployment.operator(Role(name)).status(timeout_s=60) for name in SERVERS)
-    return [status.workers for status in statuses]
+    return [deployment.operator(Role(name)).status(timeout_s=60).workers for name in SERVERS]

@@ -5,9 +5,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.rig.warm import SOURCES
 
@@ -22,8 +21,7 @@ LINKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Demo:
+class Demo(NamedTuple):
     folder: Path
     summary: dict[str, Any]
     stderr: str
@@ -35,64 +33,44 @@ def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
     # An installed one runs with nothing of these sources.
     environment = clean | own | ({} if program else {"PYTHONPATH": SOURCES})
     started = program or (sys.executable, "-m", "precad")
-    ended = subprocess.run(
-        [*started, "demo", "--json", "--output", str(folder), *map(str, options)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder.parent,
-        env=environment,
-    )
-    assert ended.returncode == 0, ended.stderr + logs(folder)
+    command = [*started, "demo", "--json", "--output", str(folder), *map(str, options)]
+    how: Any = {"capture_output": True, "text": True, "cwd": folder.parent, "env": environment}
+    ended = subprocess.run(command, check=False, **how)
+    logs = [f"--- {log.name}\n{log.read_text()}" for log in folder.glob("logs/owner*.log")]
+    assert ended.returncode == 0, "\n".join([ended.stderr, *sorted(logs)])
     # One JSON document, and nothing else: this fails on a word before or after it.
     return Demo(folder, json.loads(ended.stdout), ended.stderr)
 
 
-def logs(folder: Path) -> str:
-    found = sorted((folder / "logs").glob("owner*.log"))
-    return "\n".join(f"--- {log.name}\n{log.read_text('utf-8')}" for log in found)
-
-
-def check_files(run: Demo) -> None:
-    assert json.loads((run.folder / "summary.json").read_text()) == run.summary
-    picture = (run.folder / "training.png").read_bytes()
-    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-    assert len(picture) > 10_000
-    model = load_model(run.folder / "model.safetensors", Task.load(run.folder / "task.toml"))
-    assert str(model.digest) == run.summary["model_digest_a"]
-    assert model.theta.shape == (run.summary["dim"],)
-
-
 def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> None:
     said = run.summary
-    assert (said["version"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
-    assert said["honest_rejected"] == 0
+    fields = ("version", "clients", "attackers", "participations", "honest_rejected", "delta")
+    assert [said[name] for name in fields] == [rounds, clients, attackers, rounds, 0, 1e-5]
     assert said["model_digest_a"] == said["model_digest_b"]
     assert len(said["model_digest_a"]) == 64
-    assert said["delta"] == 1e-5
     assert 0 < said["epsilon_exact_clients"] < said["epsilon_exact_server"]
     # The approximation isn't a guarantee: it lies below.
     assert said["epsilon_clt_server"] < said["epsilon_exact_server"]
     assert 0 <= said["accuracy"] <= 1
-    assert said["participations"] == rounds
     dealers = ("dealer to server-b",) if said["validation"] == "crypten" else ()
     assert all(said["bytes"][link] > 0 for link in (*LINKS, *dealers))
-    check_history(run)
+    # Every round stands in the summary, and in a table of its own.
+    rows = said["history"]
+    assert [row["round"] for row in rows] == list(range(1, rounds + 1))
+    assert sum(row["accepted"] for row in rows) == said["accepted"]
+    for reason, count in said["rejected"].items():
+        assert sum(row[reason] for row in rows) == count
+    assert rows[-1]["epsilon_server"] == said["epsilon_exact_server"]
+    table = csv.DictReader((run.folder / "history.csv").read_text("utf-8").splitlines())
+    assert [float(row["epsilon_server"]) for row in table] == [r["epsilon_server"] for r in rows]
     # It says what it does from the first second on.
     lines = run.stderr.splitlines()
     assert "loading torch and the data" in lines[0]
     said_so = [next(n for n, line in enumerate(lines) if words in line) for words in STEPS]
     assert said_so == sorted(said_so)
-    check_files(run)
-
-
-def check_history(run: Demo) -> None:
-    """Every round stands in the summary, and in a table of its own."""
-    rows = run.summary["history"]
-    assert [row["round"] for row in rows] == list(range(1, run.summary["version"] + 1))
-    assert sum(row["accepted"] for row in rows) == run.summary["accepted"]
-    for reason, count in run.summary["rejected"].items():
-        assert sum(row[reason] for row in rows) == count
-    assert rows[-1]["epsilon_server"] == run.summary["epsilon_exact_server"]
-    table = list(csv.DictReader((run.folder / "history.csv").read_text("utf-8").splitlines()))
-    assert [float(row["epsilon_server"]) for row in table] == [r["epsilon_server"] for r in rows]
+    assert json.loads((run.folder / "summary.json").read_text()) == said
+    picture = (run.folder / "training.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(picture) > 10_000
+    model = load_model(run.folder / "model.safetensors", Task.load(run.folder / "task.toml"))
+    assert (str(model.digest), model.theta.shape) == (said["model_digest_a"], (said["dim"],))

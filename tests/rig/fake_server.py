@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import grpc
@@ -58,15 +57,10 @@ class FakeServer(AggregationServicer):
 
     def Describe(self, request: Any, _: Any) -> pb.DescribeReply:  # noqa: N802
         self.note("Describe", request.ByteSize())
-        task = self.described or self.task
-        return pb.DescribeReply(
-            role=self.role.value,
-            task_digest=task.digest.value,
-            canonical_task=task.canonical,
-            clock_ms=time.time_ns() // 1_000_000,
-            enrolling=True,
-            wire_version=self.wire_version,
-        )
+        task, now = self.described or self.task, time.time_ns() // 1_000_000
+        of: Any = {"task_digest": task.digest.value, "canonical_task": task.canonical}
+        says: Any = {"clock_ms": now, "enrolling": True, "wire_version": self.wire_version}
+        return pb.DescribeReply(role=self.role.value, **of, **says)
 
     def Enrol(self, request: Any, _: Any) -> pb.EnrolReply:  # noqa: N802
         self.note("Enrol", request.ByteSize())
@@ -91,14 +85,11 @@ class FakeServer(AggregationServicer):
             notice.open.selected = not self.covers
             yield notice
             if self.paced:
-                until(partial(self.has_more_than, number, context))
+                until(lambda: len(self.uploads) > number or not context.is_active())  # noqa: B023
             if self.says_over:
                 yield pb.Notice(over=pb.RoundOver(attempt=number, version=number, counted=True))
         last = self.announced or self.model(self.rounds)
         yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
-
-    def has_more_than(self, uploads: int, context: Any) -> bool:
-        return len(self.uploads) > uploads or not context.is_active()
 
     def ModelDigest(self, request: Any, _: Any) -> pb.ModelDigestReply:  # noqa: N802
         self.note("ModelDigest", request.ByteSize())
@@ -113,14 +104,7 @@ class FakeServer(AggregationServicer):
     def Opening(self, request: Any, _: Any) -> pb.Signed:  # noqa: N802
         self.note("Opening", request.ByteSize())
         version = self.versions[request.attempt]
-        body = pb.OpeningBody(
-            task_digest=self.task.digest.value,
-            client=request.client,
-            version=version,
-            attempt=request.attempt,
-            model_digest=self.model(version),
-        )
-        return sign_body(CertificateSigner(self.identity), self.role, body)
+        return self._signed(pb.OpeningBody, request.client, version, request.attempt)
 
     def GiveBack(self, request_iterator: Any, _: Any) -> pb.GivenReply:  # noqa: N802
         self.given.append(b"".join(piece.data for piece in request_iterator))
@@ -128,13 +112,11 @@ class FakeServer(AggregationServicer):
 
     def Statement(self, request: Any, _: Any) -> pb.Signed:  # noqa: N802
         self.note("Statement", len(request.shown.body))
-        body = pb.StatementBody(
-            task_digest=self.task.digest.value,
-            client=request.client,
-            version=0,
-            attempt=-1,
-            model_digest=self.model(),
-        )
+        return self._signed(pb.StatementBody, request.client, 0, -1)
+
+    def _signed(self, kind: Any, client: str, version: int, attempt: int) -> pb.Signed:
+        of = {"task_digest": self.task.digest.value, "model_digest": self.model(version)}
+        body = kind(client=client, version=version, attempt=attempt, **of)
         return sign_body(CertificateSigner(self.identity), self.role, body)
 
     @property

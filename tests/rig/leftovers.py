@@ -14,9 +14,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.rig.waiting import until
@@ -31,8 +30,7 @@ def at_the_end(close: Callable[[], object]) -> None:
     _closed_at_the_end.append(close)
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(NamedTuple):
     pid: int
     command: str
     test: str  # Where it was started, where that is known
@@ -59,8 +57,12 @@ def descendants(*pids: int) -> set[int]:
 
 
 def environment(pid: int) -> list[bytes]:
+    return _words(pid, "environ")
+
+
+def _words(pid: int, file: str) -> list[bytes]:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
     except OSError:
         # It ended meanwhile, or is another user's.
         return []
@@ -70,15 +72,12 @@ def leftovers(marked: str) -> list[Leftover]:
     """All with the mark, and all children of this process, of these, and so on."""
     own, this = f"{MARK}={marked}".encode(), os.getpid()
     found = {pid for pid in processes() if own in environment(pid)} | {this}
-    return [_seen(pid, environment(pid)) for pid in sorted((found | descendants(*found)) - {this})]
+    return [_seen(pid) for pid in sorted((found | descendants(*found)) - {this})]
 
 
-def _seen(pid: int, environment: list[bytes]) -> Leftover:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:
-        command = "ended meanwhile"
-    tests = [line.partition(b"=")[2] for line in environment if line.startswith(_TEST)]
+def _seen(pid: int) -> Leftover:
+    command = b" ".join(_words(pid, "cmdline")).decode().strip() or "ended meanwhile"
+    tests = [each.partition(b"=")[2] for each in environment(pid) if each.startswith(_TEST)]
     return Leftover(pid, command, b"".join(tests).decode())
 
 

@@ -4,7 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from tests.rig.waiting import DEADLINE_S
@@ -31,12 +31,6 @@ class LightClient:
         self._ended: PrecadError | Notice | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def join(self) -> None:
         self.servers.check_task()
@@ -109,21 +103,18 @@ class LightClient:
             self._changed.notify_all()
 
 
-def light_client(
-    deployment: "LocalDeployment", client: ClientId, patience_s: float = DEADLINE_S
-) -> LightClient:
-    a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
-    identity = Identity.load(deployment.folder / "keys" / client.name)
-    return LightClient(Servers(deployment.task, client, a, b, identity, patience_s=patience_s))
-
-
 @contextmanager
 def joined(deployment: "LocalDeployment", *clients: ClientId) -> Iterator[list[LightClient]]:
+    a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
+    made: list[LightClient] = []
     with ExitStack() as stack:
-        names = clients or deployment.clients
-        made = [stack.enter_context(light_client(deployment, client)) for client in names]
-        for client in made:
-            client.join()
+        for client in clients or deployment.clients:
+            own = Identity.load(deployment.folder / "keys" / client.name)
+            servers = Servers(deployment.task, client, a, b, own, patience_s=DEADLINE_S)
+            made.append(LightClient(servers))
+            stack.callback(made[-1].close)
+        for each in made:
+            each.join()
         yield made
 
 

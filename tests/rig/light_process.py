@@ -1,6 +1,6 @@
 """A client without torch as a process: submits zeros in every round until the training ends."""
 
-import argparse
+import sys
 import tomllib
 from pathlib import Path
 
@@ -16,9 +16,7 @@ from precad.common.wire.messages import RoundOpen, TrainingOver
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, required=True)
-    path = parser.parse_args().config
+    path = Path(sys.argv[sys.argv.index("--config") + 1])
     settings = tomllib.loads(path.read_text(encoding="utf-8"))
     task = Task.load(path.parent / settings["task"])
     identity = Identity.load(path.parent / settings["identity"])
@@ -33,8 +31,7 @@ def main() -> None:
                     if isinstance(notice, TrainingOver):
                         return
                     if isinstance(notice, RoundOpen) and notice.attempt > answered:
-                        answered = notice.attempt
-                        zeros = np.zeros(task.dimension, dtype=np.int64)
+                        answered, zeros = notice.attempt, np.zeros(task.dimension, dtype=np.int64)
                         stated = servers.stated_for_proof(answered)
                         of = notice.version, answered, notice.model
                         servers.submit(servers.prepare(*of, zeros, stated))

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 from tests.rig.aggregators import aggregator, session_of
@@ -52,17 +52,9 @@ class Servers:
         journal = self.folder / f"{role.value}.journal"
         store = open_store(f"sqlite:///{own / 'state.db'}", self.task, role, journal)
         pens = signatures(self.task.digest, role)
-        self.sessions[role] = session_of(
-            role,
-            self.task,
-            store,
-            own,
-            register=SimpleNamespace(frozen=True),
-            event_log=SimpleNamespace(publish=lambda *_: None),
-            signer=pens.signer,
-            verifier=pens.verifier,
-            coin_key=self.keys[role],
-        )
+        own_part = {"signer": pens.signer, "verifier": pens.verifier, "coin_key": self.keys[role]}
+        others = {"register": Mock(frozen=True), "event_log": Mock()}
+        self.sessions[role] = session_of(role, self.task, store, own, **own_part, **others)
 
     def close(self) -> None:
         for session in self.sessions.values():
@@ -130,23 +122,20 @@ class Servers:
     ) -> list[Any]:
         """One attempt of the open version; who isn't in ``prepared`` broke off before."""
 
-        def play(session: Session, own: Aggregator) -> Any:
+        def play(session: Session, own: Aggregator) -> None:
             current = session.model_store.current
             session.store.attempts.begin(number, current.version, 3, current.digest)
             if own.role not in prepared:
                 session.store.attempts.abandon_open()
-                return None
-            all_of_them, drawn = (ANN, BEN, CLEO), frozenset(valid)
-            opened = Opened(number, current.version, all_of_them, current.digest, drawn)
-            counted = Counted(opened, valid, VALID_SET, {})
-            value = 3 if own.role is A else 4
-            noised = Noised(counted, np.full(self.task.dimension, value, dtype=np.int64))
-            ready = prepare(session.store, noised)
+                return
+            of = number, current.version, (ANN, BEN, CLEO), current.digest
+            counted = Counted(Opened(*of, frozenset(valid)), valid, VALID_SET, {})
+            share = np.full(self.task.dimension, 3 if own.role is A else 4, dtype=np.int64)
+            ready = prepare(session.store, Noised(counted, share))
             if len(prepared) > 1:
                 sent = countersign(own, ready)
                 made = reconstruct(own, sent, session.model_store.theta())
                 keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
-            return None
 
         return self.on_a_link(play, cuts)
 

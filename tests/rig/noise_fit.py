@@ -7,7 +7,6 @@ import os
 import platform
 import time
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,13 +64,12 @@ class Tally:
     beyond_six: int = 0
     powers: list[float] = field(default_factory=lambda: [0.0] * 4)
     neighbours: float = 0.0
-    bins: list[int] = field(default_factory=list)
-    low: list[int] = field(default_factory=lambda: [0] * LOW)
+    bins: Any = 0  # Arrays of counts, once there are any
+    low: Any = 0
 
     def add(self, drawn: NDArray[np.int64], bins: Bins) -> None:
-        counted = np.bincount(bins.index(drawn), minlength=bins.probabilities.size)
-        self.bins = (counted + np.array(self.bins or 0)).tolist()
-        self.low = (np.bincount(drawn & (LOW - 1), minlength=LOW) + np.array(self.low)).tolist()
+        self.bins += np.bincount(bins.index(drawn), minlength=bins.probabilities.size)
+        self.low += np.bincount(drawn & (LOW - 1), minlength=LOW)
         z = drawn / self.deviation
         power = z.copy()
         for k in range(4):
@@ -87,7 +85,7 @@ class Tally:
     def p_values(self, bins: Bins) -> dict[str, float]:
         n, deviation, nonzero = self.samples, self.deviation, self.positive + self.negative
         found = {
-            "bins": _chi_square(np.array(self.bins), n * bins.probabilities),
+            "bins": _chi_square(self.bins, n * bins.probabilities),
             "signs": _two_sided((self.positive - self.negative) / math.sqrt(nonzero)),
             "neighbours": _two_sided(self.neighbours / math.sqrt(n) / self._moment(2, bins)),
         }
@@ -99,10 +97,11 @@ class Tally:
         so_great = -math.expm1(-n * _from(self.largest, deviation))
         no_greater = math.exp(-n * _from(self.largest + 1, deviation))
         found["largest"] = min(1.0, 2 * min(so_great, no_greater))
-        beyond = n * _from(math.floor(6 * deviation) + 1, deviation)
-        found["beyond six"] = _of_poisson(self.beyond_six, beyond)
+        beyond = stats.poisson(n * _from(math.floor(6 * deviation) + 1, deviation))
+        few, many = beyond.cdf(self.beyond_six), beyond.sf(self.beyond_six - 1)
+        found["beyond six"] = float(min(1.0, 2 * min(few, many)))
         if deviation >= 4 * LOW:
-            found["low byte"] = _chi_square(np.array(self.low), np.full(LOW, n / LOW))
+            found["low byte"] = _chi_square(self.low, np.full(LOW, n / LOW))
         return found
 
     def _moment(self, k: int, bins: Bins) -> float:
@@ -128,11 +127,6 @@ def _two_sided(z: float) -> float:
     return float(2 * special.ndtr(-abs(z)))
 
 
-def _of_poisson(count: int, expected: float) -> float:
-    below, above = stats.poisson.cdf(count, expected), stats.poisson.sf(count - 1, expected)
-    return float(min(1.0, 2 * min(below, above)))
-
-
 def _chi_square(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
     """Bins in which little is expected are taken together, each tail with its own."""
     enough = np.flatnonzero(expected >= LEAST_EXPECTED)
@@ -152,21 +146,16 @@ class OpenDPGaussian:
     """OpenDP's exact N_Z(0, s²) by Canonne, Kamath and Steinke's sampler, sample by sample."""
 
     def __init__(self, noise_units: float) -> None:
-        self._measurement = _measurement(noise_units)
+        # Not OpenDP's prelude, which loads scikit-learn and pandas.
+        from opendp import domains, measurements, metrics  # noqa: PLC0415 -- a large library
+        from opendp.mod import enable_features  # noqa: PLC0415
+
+        enable_features("contrib")
+        of = domains.vector_domain(domains.atom_domain(T="i64")), metrics.l2_distance(T="f64")
+        self._measurement: Any = measurements.make_gaussian(*of, scale=noise_units)
 
     def draw(self, dimension: int) -> NDArray[np.int64]:
         return np.asarray(self._measurement(np.zeros(dimension, dtype=np.int64)), dtype=np.int64)
-
-
-@cache
-def _measurement(noise_units: float) -> Any:
-    # Not OpenDP's prelude, which loads scikit-learn and pandas.
-    from opendp import domains, measurements, metrics  # noqa: PLC0415 -- a large native library
-    from opendp.mod import enable_features  # noqa: PLC0415
-
-    enable_features("contrib")
-    domain = domains.vector_domain(domains.atom_domain(T="i64"))
-    return measurements.make_gaussian(domain, metrics.l2_distance(T="f64"), scale=noise_units)
 
 
 DEVIATIONS = (3.3, 1024.0, 131_072.3, 2.0**40)
@@ -200,13 +189,9 @@ def main() -> None:
     given = parser.parse_args()
     found = [judged(deviation, given.samples) for deviation in DEVIATIONS]
     hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    document = {
-        "what": "goodness of fit of aggregator/noise; p-values of a right sampler are uniform",
-        "hardware": hardware,
-        "samples_each": given.samples,
-        "cpu_seconds": round(time.process_time(), 2),
-        "judged": found,
-    }
+    what = "goodness of fit of aggregator/noise; p-values of a right sampler are uniform"
+    spent = {"samples_each": given.samples, "cpu_seconds": round(time.process_time(), 2)}
+    document = {"what": what, "hardware": hardware, **spent, "judged": found}
     given.output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,12 +1,12 @@
-"""Proofs of norms, played in one process by a client and two servers, with deviations.
+"""The check of norms without a client's or a server's process: proofs, and requests for squares.
 
 What each party computes is precad's own; a client that cheats changes words before they are
 signed, a server what it sends.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,19 +16,19 @@ import numpy as np
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.aggregator.validate.validation import Verdicts
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.kernel import Rows
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.prime_field import FieldVector, arithmetic
 from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, commit, dot, mask_stream
 from precad.common.share import proof_submission as proofs
-from precad.common.share.proof_submission import SERVERS, ProofHeader, ProofSubmission
+from precad.common.share.proof_submission import ProofHeader, ProofSubmission
 from precad.common.share.submission import HeldBody, Signature, Signer, SubmissionContext
 from precad.common.task import Task
 from precad.norm_check import norm_proof
-from precad.norm_check.norm_proof import ProofShare, ProofWords, Query
+from precad.norm_check.dealing import SquareRequest
+from precad.norm_check.norm_proof import ProofWords, Query
 
-A, B = SERVERS
+SERVERS = A, B = proofs.SERVERS
 TASK, WARD = Digest(b"t" * 32), ClientId("ward-0")
 OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
 SEGMENTS = ("update", "bits", "proof")  # Of a body, in their order
@@ -69,12 +69,7 @@ def context(task: Digest = TASK, client: ClientId = WARD, attempt: int = 3) -> S
     return SubmissionContext(task, attempt, attempt, client, Digest(b"m" * 32), bytes(32))
 
 
-def shared(
-    shape: ProofShape,
-    x: RingVector | None = None,
-    holder: Role = A,
-    of: SubmissionContext | None = None,
-) -> Pair:
+def shared(shape: ProofShape, x: Any = None, holder: Role = A, of: Any = None) -> Pair:
     given, stated = update(shape) if x is None else x, proofs.ForProof(OPENINGS, holder)
     to_a, to_b = norm_proof.share_with_proof(given, shape, of or context(), stated, UNCHECKED)
     return (to_a, to_b) if holder is A else (to_b, to_a)
@@ -115,19 +110,9 @@ def signed_again(pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHEC
 
 
 def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
-    share, rows = proofs.Share(part, shape), Rows(part.header.rows_key, shape.dimension, shape.rows)
-
-    def pieces() -> Iterator[FieldVector]:
-        for piece in share.update():
-            rows.absorb(piece.view(np.int64))
-            yield piece
-
-    def beside() -> ProofShare:
-        found, constants = norm_proof.projections(rows), not part.awaits_body
-        return ProofShare(*share.beside(), found, holds_constants=constants)
-
-    challenges = norm_proof.bit_challenges(shape, part.header.bits_key)
-    return norm_proof.answer(query, pieces(), beside, challenges)
+    """A server's words of one submission, which it doesn't count."""
+    check: Any = SimpleNamespace(_shape=shape, _counted=())
+    return cast("ProofWords", ByProof._answer(check, part, query))
 
 
 class Link(PeerLink):
@@ -181,3 +166,31 @@ def play(
         for error in sorted(failed, key=lambda each: "'gone'" in str(each)):
             raise error
         return {role: each.result() for role, each in running.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Both servers' requests for one context, and the mask that they stand for."""
+
+    of: Mapping[Role, SquareRequest]
+    mask: RingVector
+
+    @property
+    def context(self) -> bytes:
+        return self.of[Role.SERVER_A].context
+
+    @property
+    def square(self) -> int:
+        return dot(self.mask, self.mask)
+
+
+def halves(task: Digest, name: str, dimension: int, attempt: int = 0, **same: Secret) -> Halves:
+    """A client's: fresh seeds and salts, unless both servers are to have the given ones."""
+    ctx = Digest.of(name.encode())
+    seeds = {role: same.get("seed") or Secret.random() for role in SERVERS}
+    salts = {role: same.get("salt") or Secret.random() for role in SERVERS}
+    c_a, c_b = (commit(role, ctx, salts[role], seeds[role]) for role in SERVERS)
+    public = task, attempt, ctx.value, c_a.value, c_b.value
+    requests = {role: SquareRequest(*public, seeds[role], salts[role]) for role in SERVERS}
+    parts = [mask_stream(seeds[role], role, ctx, c_a, c_b).words(dimension) for role in SERVERS]
+    return Halves(requests, np.add(*parts))

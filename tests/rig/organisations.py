@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.rig.waiting import DEADLINE_S
 
@@ -88,17 +89,10 @@ class Organisation:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         sources = str(Path(precad.__file__).parents[1])
         own = {"OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": sources, "HOME": str(folder)}
-        self._shell = subprocess.Popen(
-            network.shell(name),
-            cwd=folder,
-            env=os.environ | own,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            text=True,
-            bufsize=1,
-        )
+        how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1}
+        how |= {"stderr": subprocess.STDOUT, "cwd": folder, "env": os.environ | own}
+        shell = network.shell(name)
+        self._shell = subprocess.Popen(shell, start_new_session=True, text=True, **how)
         self.seen: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
         self._reading = threading.Thread(target=self._read, daemon=True)

@@ -9,8 +9,8 @@ command as a comment is to be in what it prints, where the page's test checks th
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (
@@ -26,8 +26,7 @@ _WRITTEN = re.compile(
 _COMMENT = re.compile(r"\s+# .*$")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     page: str  # Relative to the repository
     line: int  # Where it stands, from 1
     text: str  # As it is typed; continued lines are one
@@ -36,8 +35,7 @@ class Command:
     needs: str  # Why no test types it; empty for all others
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(NamedTuple):
     language: str
     title: str
     needs: str

@@ -57,13 +57,13 @@ def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE
         finally:
             end.hang_up()
 
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        ends = map(Breaking, memory_pair())
-        futures = [threads.submit(at, role, end) for role, end in zip(SERVERS, ends, strict=True)]
-        errors = [future.exception() for future in futures]
-    for error in sorted(filter(None, errors), key=lambda e: isinstance(e, PeerUnavailable)):
+    ends = zip(SERVERS, map(Breaking, memory_pair()), strict=True)
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(at, role, end) for role, end in ends]
+    errors = filter(None, (each.exception() for each in running))
+    for error in sorted(errors, key=lambda each: isinstance(each, PeerUnavailable)):
         raise error
-    return futures[0].result(), futures[1].result()
+    return running[0].result(), running[1].result()
 
 
 def opened(
@@ -75,12 +75,6 @@ def opened(
 
 def at_both(*calls: Callable[[], Any]) -> list[Any]:
     """What each returns in a thread of its own, or the error that it raises."""
-
-    def play(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - looked at by the test
-            return error
-
     with ThreadPoolExecutor(len(calls)) as threads:
-        return list(threads.map(play, calls))
+        running = [threads.submit(call) for call in calls]
+    return [each.exception() or each.result() for each in running]

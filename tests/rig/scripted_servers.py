@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,17 +36,11 @@ from precad.protos import precad_pb2 as pb
 ME = ClientId("ward-1")
 
 
-@cache
-def _pen(role: Role) -> CertificateSigner:
-    return CertificateSigner(identity(Principal.service(role)))
-
-
 class Killed(BaseException):
     """The owner's process dies here, without a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(NamedTuple):
     attempt: int
     version: int
     selected: bool = True
@@ -56,8 +49,7 @@ class Open:
     takes_s: float = 0.0  # How long the client's computation takes
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(NamedTuple):
     attempt: int
     version: int
     counted: bool = True
@@ -72,8 +64,7 @@ class Paused:
 Event = Open | Over | Paused
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     version: int
     attempt: int
     pair: Pair
@@ -102,7 +93,6 @@ class Script:
     clock: LeapingClock = field(default_factory=LeapingClock)
     change: Callable[[Role, Any], None] = lambda _role, _body: None  # What is about to be signed
     on_step: Callable[[str], None] = lambda _name: None
-    knows_attempt: int = 2**40  # The newest attempt, as their statements say
     verifier: ServerVerifier = field(default_factory=lambda: cast("ServerVerifier", verifier()))
     _at: int = 0
     _opened: Open | None = None
@@ -140,14 +130,13 @@ class Script:
                 yield wire.TrainingPaused()
             else:
                 notice = self._notice(event)
-                yield replace(notice, signed=self._word(event)) if self.words else notice
+                if self.words:
+                    opens, a = isinstance(event, Open), Role.SERVER_A
+                    word = self._opening(a, event.attempt) if opens else self._statement(a)
+                    notice = replace(notice, signed=word)
+                yield notice
         version = max((e.version + 1 for e in self.events if isinstance(e, Over)), default=0)
         yield wire.TrainingOver(version, self.model(version)[1])
-
-    def _word(self, event: Open | Over) -> bytes:
-        if isinstance(event, Open):
-            return self._opening(Role.SERVER_A, event.attempt)
-        return self._statement(Role.SERVER_A)
 
     def _notice(self, event: Open | Over) -> RoundOpen | RoundOver:
         if isinstance(event, Open):
@@ -165,11 +154,8 @@ class Script:
 
     def fetch_model(self, version: int, announced: Digest, **_: object) -> NDArray[np.float64]:
         self._step(f"fetch {version}")
-        for which in range(8):
-            theta, digest = self.model(version, which)
-            if digest == announced:
-                return theta
-        raise AssertionError("no such model was announced")
+        models = (self.model(version, which) for which in range(8))
+        return next(theta for theta, digest in models if digest == announced)
 
     def opening(self, role: Role, attempt: int) -> bytes:
         self._step(f"opening {role.value} {attempt}")
@@ -179,15 +165,9 @@ class Script:
 
     def _opening(self, role: Role, attempt: int) -> bytes:
         assert self._opened is not None
-        body = pb.OpeningBody(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
-            version=self._opened.version,
-            attempt=attempt,
-            charges=self._opened.charges[SERVERS.index(role)],
-            model_digest=self.model(self._opened.version, self._opened.model)[1].value,
-        )
-        return self._signed(role, body)
+        version, which = self._opened.version, self._opened.model
+        charges = self._opened.charges[SERVERS.index(role)]
+        return self._signed(role, pb.OpeningBody, version, which, attempt=attempt, charges=charges)
 
     def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
         self._step(f"statement {role.value}")
@@ -196,17 +176,9 @@ class Script:
         return self._statement(role)
 
     def _statement(self, role: Role) -> bytes:
-        version = self.stated[role]
-        body = pb.StatementBody(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
-            version=version,
-            model_digest=self.model(version)[1].value,
-            attempt=self.knows_attempt,
-            charged=self.charged[role],
-            counted=self.said_counted[role],
-        )
-        return self._signed(role, body)
+        # The newest attempt that they know is one that never comes.
+        says: Any = {"charged": self.charged[role], "counted": self.said_counted[role]}
+        return self._signed(role, pb.StatementBody, self.stated[role], attempt=2**40, **says)
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         self._step(f"give back {role.value}")
@@ -215,9 +187,18 @@ class Script:
         if self.takes_back:
             self.stated[role] = version
 
-    def _signed(self, role: Role, body: pb.OpeningBody | pb.StatementBody) -> bytes:
+    def _signed(self, role: Role, kind: Any, version: int, which: int = 0, **says: Any) -> bytes:
+        body = kind(
+            task_digest=self.task.digest.value,
+            client=self.client.name,
+            version=version,
+            model_digest=self.model(version, which)[1].value,
+            **says,
+        )
         self.change(role, body)
-        return sign_body(_pen(role), role, body).SerializeToString()
+        return sign_body(
+            CertificateSigner(identity(Principal.service(role))), role, body
+        ).SerializeToString()
 
     def prepare(
         self, version: int, attempt: int, model: Digest, x: RingVector, proof: Any = None
@@ -245,48 +226,33 @@ class Owner:
     script: Script
     folder: Path | None
     limit: float | None = None
-    account: Path | None = None
     computed: list[RoundView] = field(default_factory=list)
-    results: dict[int, list[RingVector]] = field(default_factory=lambda: defaultdict(list))
-    budget: OwnAccount | None = None
     observer: Observer | None = None
     wait_s: float | None = None
     raise_limit: bool = False
 
     def open_account(self) -> OwnAccount:
-        folder = self.account or self.folder
-        path = None if folder is None else folder / "participations.log"
-        task = self.script.task
-        rate, client = task.privacy.record_rate, self.script.client
-        return OwnAccount(task, rate, self.limit, path, client, raise_limit=self.raise_limit)
+        path = None if self.folder is None else self.folder / "participations.log"
+        task, client, again = self.script.task, self.script.client, self.raise_limit
+        rate = task.privacy.record_rate
+        return OwnAccount(task, rate, self.limit, path, client, raise_limit=again)
 
     def run(self) -> Participation:
-        script, folder = self.script, self.folder
-        self.budget = self.open_account()
+        script, folder, account = self.script, self.folder, self.open_account()
         kept = None if folder is None else folder / "pending.bin"
         pending = Pending(script.task, script.client, kept)
         statements = ServerStatements(script.task, script.client, folder)
-        script.steps(self.budget, "charge")
+        script.steps(account, "charge")
         script.steps(pending, "keep", "drop")
         script.steps(statements, "saw")
+        how: Any = {"clock": script.clock, "observer": self.observer, "wait_s": self.wait_s}
         servers = cast("Servers", script)
-        return take_part(
-            servers,
-            self.budget,
-            pending,
-            self.update,
-            clock=script.clock,
-            statements=statements,
-            observer=self.observer,
-            wait_s=self.wait_s,
-        )
+        return take_part(servers, account, pending, self.update, statements=statements, **how)
 
     def run_until_done(self) -> Participation:
         while True:
-            try:
+            with suppress(Killed):
                 return self.run()
-            except Killed:
-                continue
 
     def update(self, view: RoundView) -> RingVector:
         """Another update each time, as a fresh sample of records is."""
@@ -294,10 +260,7 @@ class Owner:
         script = self.script
         if script._opened is not None:
             script.clock.time += script._opened.takes_s
-        dimension = script.task.dimension
         if view.covering:
-            return np.zeros(dimension, dtype=np.int64)
+            return np.zeros(script.task.dimension, dtype=np.int64)
         fresh = np.random.default_rng([view.version, len(self.computed)])
-        x = fresh.integers(1, 2**20, dimension, dtype=np.int64)
-        self.results[view.version].append(x)
-        return x
+        return fresh.integers(1, 2**20, script.task.dimension, dtype=np.int64)

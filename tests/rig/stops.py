@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import SOURCES
 
-from precad.cli.local_deployment import LocalDeployment, environment_of_parts
+from precad.cli.local_deployment import LocalDeployment, environment_of_parts, to_toml
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
@@ -50,8 +52,7 @@ class Scene:
             **logistic(FEATURES),
             "training.rounds": 1000,
             "validation": self.validation,
-            "enrolment.clients": len(OWNERS),
-            "enrolment.min_clients": len(OWNERS),
+            "enrolment": {"clients": 2, "min_clients": 2, "max_expected_records": 100.0},
             "deadlines": dict.fromkeys(("enrol", "collect", "peer", "outage", "rejoin"), 3600.0),
         }
         x, y = np.zeros((4, FEATURES), dtype=np.float32), np.zeros(4, dtype=np.int64)
@@ -65,10 +66,7 @@ class Scene:
 
     def settings(self, part: str, **values: str | int) -> str:
         path = self.folder / f"{part}.toml"
-        kept = path.read_text("utf-8").splitlines()
-        kept = [line for line in kept if line.partition(" =")[0] not in values]
-        lines = [f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in values.items()]
-        path.write_text("\n".join([*lines, *kept, ""]), encoding="utf-8")
+        path.write_text(to_toml(tomllib.loads(path.read_text("utf-8")) | values), "utf-8")
         return str(path)
 
     def start(self, name: str, *command: str) -> Any:
@@ -90,10 +88,6 @@ class Scene:
         orders.mkdir(exist_ok=True)
         (orders / f"{name}.orders").write_text(f"pause-before {point}\n", encoding="utf-8")
         self._run(name, "-m", "tests.faults.launch", name, str(orders), *self._command(name))
-
-    def stands(self, name: str) -> None:
-        paused = self.folder / "orders" / f"{name}.paused"
-        until(paused.exists, lambda: self.deployment.log_tail(name, 20))
 
     def _command(self, name: str) -> tuple[str, ...]:
         what = ("join",) if name in OWNERS else ("serve", name.removeprefix("server-"))
@@ -129,21 +123,13 @@ class Scene:
         log = self.deployment.log
         until(lambda: all(each in log(name) for each in words), lambda: log(name), poll_s=0.1)
 
-    def status(self, role: Role) -> ServerStatus | None:
-        try:
-            return self.deployment.operator(role).status()
-        except PrecadError:
-            return None
-
     def reached(self, role: Role, look: Callable[[ServerStatus], object]) -> None:
         def there() -> bool:
-            said = self.status(role)
-            return said is not None and bool(look(said))
+            with suppress(PrecadError):
+                return bool(look(self.deployment.operator(role).status()))
+            return False
 
         until(there, lambda: self.deployment.log_tail(role.value, 20), poll_s=0.2)
-
-    def halt(self, name: str) -> None:
-        os.kill(self.deployment.processes[name].pid, signal.SIGSTOP)
 
     def _wake(self) -> None:
         for process in self.deployment.processes.values():
@@ -175,8 +161,9 @@ def nobody_there(scene: Scene) -> Iterator[Waiting]:
         (scene.folder / "logs" / f"{name}.log").touch()
     scene.said(OWNERS[1], "refuses connections")
     yield "join: no server, two owners with logs", owners
-    operator, a = f"{scene.folder}/keys/operator", scene.deployment.addresses["server-a"]
-    watching = scene.start("watch", "status", a, "--watch", "--identity", operator)
+    operator = ("--identity", f"{scene.folder}/keys/operator")
+    a = scene.deployment.addresses["server-a"]
+    watching = scene.start("watch", "status", a, "--watch", *operator)
     scene.said("watch", "no answer")
     yield "status --watch: no server", watching
 
@@ -293,7 +280,8 @@ def proving(scene: Scene, still: str, step: str) -> Iterator[Waiting]:
             scene.held(name, point)
         else:
             scene.part(name)
-    scene.stands(still)
+    paused = scene.folder / "orders" / f"{still}.paused"
+    until(paused.exists, lambda: scene.deployment.log_tail(still, 20))
     for what, name in {"join": OWNERS[0], waits: other.value}.items():
         yield f"{what}: proof's {step}, {still} silent", scene[name]
 
@@ -312,14 +300,14 @@ def with_workers(scene: Scene) -> Iterator[Waiting]:
 def over(scene: Scene) -> Iterator[Waiting]:
     """The training is over, its model on offer; the dealer, to be told so, stands still."""
     path = scene.folder / "task.toml"
-    text = path.read_text("utf-8")
-    assert "rounds = 1000" in text
-    path.write_text(text.replace("rounds = 1000", "rounds = 40"), encoding="utf-8")
+    whole = tomllib.loads(path.read_text("utf-8"))
+    whole["training"]["rounds"] = 40
+    path.write_text(to_toml(whole), encoding="utf-8")
     scene.deployment.task = Task.load(path)
     _train(scene)
     for name in ("server-a", "server-b"):
         scene.reached(Role(name), lambda said: said.phase == "done")
-    scene.halt("dealer")
+    os.kill(scene["dealer"].pid, signal.SIGSTOP)
     for name in ("a", "b"):
         yield f"serve {name}: done, the dealer silent", scene[f"server-{name}"]
 
@@ -332,15 +320,14 @@ def _train(scene: Scene, still: str = "", role: Role = Role.SERVER_A) -> None:
     scene.reached(Role.SERVER_A, lambda said: said.version >= 1)
     if not still:
         return
-    scene.halt(still)
-    seen: list[int] = []
+    os.kill(scene[still].pid, signal.SIGSTOP)
+    seen = deque[int](maxlen=12)
 
-    def stands() -> bool:
-        if (said := scene.status(role)) is not None:
-            seen.append(said.version)
-        return len(seen) >= 5 and len(set(seen[-5:])) == 1
+    def stands(said: ServerStatus) -> bool:
+        seen.append(said.version)
+        return len(seen) == 12 and len(set(seen)) == 1
 
-    until(stands, lambda: scene.deployment.log_tail(role.value, 20), poll_s=0.5)
+    scene.reached(role, stands)
 
 
 def demos(scene: Scene) -> Iterator[Waiting]:

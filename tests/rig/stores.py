@@ -1,6 +1,10 @@
 """What tests write into a server's store: three wards' claims, and attempts as far as they say."""
 
+import sqlite3
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, text
@@ -39,6 +43,30 @@ def tamper(url: str, *statements: str) -> None:
         for statement in statements:
             connection.execute(text(statement))
     engine.dispose()
+
+
+def rows(database: Path, query: str) -> list[Any]:
+    """Of a server's database, which may be in use; none before it is there, with its tables."""
+    if not database.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)) as connection:
+        try:
+            return connection.execute(query).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            raise
+
+
+def charges(database: Path) -> dict[int, set[str]]:
+    """Who is charged for each attempt that isn't voided."""
+    found = defaultdict[int, set[str]](set)
+    query = (
+        "SELECT attempt, client FROM charge JOIN attempt USING (attempt) WHERE state != 'voided'"
+    )
+    for number, client in rows(database, query):
+        found[number].add(client)
+    return found
 
 
 def enrolled(store: Store) -> Store:

@@ -82,9 +82,7 @@ def signed_anew(header: sharing.SignedHeader, signer: sharing.Signer) -> sharing
 
 
 def upload(inbox: Inbox, submission: AnySubmission, cuts: Sequence[int] = ()) -> None:
-    taking = inbox.start(replace(submission, body=None))
-    body = body_of(submission)
-    if body:
-        for start, end in pairwise([0, *cuts, len(body)]):
-            taking.add(body[start:end])
+    taking, body = inbox.start(replace(submission, body=None)), body_of(submission)
+    for start, end in pairwise([0, *cuts, len(body)] if body else []):
+        taking.add(body[start:end])
     taking.finish()

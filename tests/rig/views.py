@@ -15,18 +15,10 @@ from precad.aggregator.peer_link import Frame
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.aggregator.validate.check_with_dealer import Absorber
+from precad.common import ring
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
-from precad.common.ring import (
-    SALT_BYTES,
-    commit,
-    dot,
-    encode_context,
-    from_bytes,
-    mask_stream,
-    signed,
-    to_bytes,
-)
+from precad.common.ring import SALT_BYTES, commit, dot, from_bytes, mask_stream, signed, to_bytes
 from precad.common.share.submission import SignedHeader, Submission, SubmissionContext, body_hasher
 from precad.common.task import TAU, Task
 from precad.norm_check.dealing import BinaryTriple, DealRequest, DealtRandomness, SquareRequest
@@ -231,8 +223,7 @@ COUNTED = 64  # So many first values of a counter are tried for a nonce
 
 def absorbed(role: Role, task: Task, mask: Words, row_key: bytes, b: Words, r_share: int) -> Words:
     def words_into(out: Words) -> Words:
-        assert out.size == mask.size
-        out[:] = mask
+        np.copyto(out, mask)
         return out
 
     known: Any = SimpleNamespace(words_into=words_into)
@@ -356,7 +347,7 @@ def named_to_dealer(
     counted = [n.to_bytes(32, order) for n in range(COUNTED) for order in ("little", "big")]
     nonces = [salt for salt in salts if salt] + counted
     context = functools.partial(SubmissionContext, task.digest, attempt, attempt, client, model)
-    material = [client.encoded(), encode_context("client", client.encoded())]
+    material = [client.encoded(), ring.encode_context("client", client.encoded())]
     known = [Digest(square.context) for _, square in view.asked]
     found = {client.encoded()} | {context(nonce).digest.value for nonce in nonces}
     return found | digests(material, salts, known)

@@ -21,15 +21,9 @@ def until(
     *,
     poll_s: float = POLL_S,
 ) -> Found:
-    """Return the first true answer of ``ready``.
+    """The first true answer of ``ready``.
 
-    Args:
-        ready: asked again and again.
-        what: names it in the error; called then, where it can be: what stands in the logs.
-        poll_s: between two looks.
-
-    Raises:
-        AssertionError: it never came.
+    Where it never comes, the error says ``what``; called then, where it can be, as logs are read.
     """
     deadline = time.monotonic() + DEADLINE_S
     while not (found := ready()):
@@ -40,12 +34,7 @@ def until(
 
 
 def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:
-    """Return the descriptors with data or at their end; none after ``timeout_s`` seconds.
-
-    Args:
-        timeout_s: None waits without an end.
-        descriptors: of files without a buffer of this process's own.
-    """
+    """The descriptors with data or at their end, of files without a buffer in this process."""
     with selectors.DefaultSelector() as selector:
         for descriptor in descriptors:
             selector.register(descriptor, selectors.EVENT_READ)

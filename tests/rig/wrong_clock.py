@@ -67,8 +67,8 @@ class WrongClock:
 
     def set(self, ahead: timedelta) -> None:
         seconds = int(ahead.total_seconds()).to_bytes(8, sys.byteorder, signed=True)
-        mode = "r+b" if self._file.exists() else "wb"
-        with self._file.open(mode) as file:
+        # In place: whoever has it mapped must see it.
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(seconds)
 
     def environment(self) -> dict[str, str]:
@@ -76,6 +76,5 @@ class WrongClock:
         return {**os.environ, **preload, "PYTHONPATH": SOURCES}
 
     def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            arguments, **options | {"env": options.get("env", {}) | self.environment()}
-        )
+        env = options.pop("env", {}) | self.environment()
+        return subprocess.Popen(arguments, env=env, **options)

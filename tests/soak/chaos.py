@@ -26,10 +26,9 @@ from typing import Any, Self
 
 import grpc
 from tests.faults.invariants import TELLING
-from tests.faults.process_invariants import check, kill_all
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order, check, kill_all
 from tests.faults.test_chaos import piece
-from tests.rig.idle_flood import IdleFlood
+from tests.rig.connections import IdleFlood
 from tests.soak.test_faults_of_processes import GROUPS, state, until, url
 
 from precad.aggregator.store import audit_ledger, compare_ledgers

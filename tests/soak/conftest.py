@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import pytest
 from tests.faults.conftest import play
-from tests.faults.process_invariants import kill_all
-from tests.faults.processes import ENDLESS, FaultyDeployment
+from tests.faults.processes import ENDLESS, FaultyDeployment, kill_all
 from tests.soak.run import pytest_addoption, pytest_collection_modifyitems, pytest_configure
 
 __all__ = ["play", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]

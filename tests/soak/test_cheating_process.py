@@ -24,8 +24,13 @@ import pytest
 from tests.faults import deviations
 from tests.faults.deviations import DONE, FAULT, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
-from tests.faults.process_invariants import Operators, check_what_left, kill_all
-from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment
+from tests.faults.processes import (
+    SERVER_ROLES,
+    FaultyDeployment,
+    Operators,
+    check_what_left,
+    kill_all,
+)
 
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.common.identifiers import Role
@@ -37,7 +42,7 @@ A, B = SERVER_ROLES
 class Site:
     def __init__(self, folder: Path, cheater: str) -> None:
         how: Any = {"validation": "proof", "poisoned": True}
-        self.deployment = FaultyDeployment(folder, ENDLESS, **how)
+        self.deployment = FaultyDeployment(folder, **how)
         self.cheater = cheater
         self.honest = B if cheater == A else A
         self._seen = 0

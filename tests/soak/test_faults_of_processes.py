@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.process_invariants import Operators, check, kill_all
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order
-from tests.rig.proxy import Proxy
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Operators, Order, check, kill_all
+from tests.rig.connections import Proxy
 from tests.soak.conftest import Deploy
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training

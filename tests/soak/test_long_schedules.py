@@ -10,7 +10,8 @@ import pytest
 from tests.faults.conftest import BOTH, Play, calm
 from tests.faults.test_chaos import piece
 from tests.faults.test_crash_points import AT_THE_BEGINNING, OF_A_LINK, WARD, A, B, lines, steps_of
-from tests.faults.test_jumping_clocks import OFF, PARTIES, ends_with_every_round
+from tests.faults.test_jumping_clocks import OFF, PARTIES
+from tests.faults.test_jumping_clocks import test_a_training_ends_with_every_round as ends_so
 from tests.faults.world import Fault, World
 from tests.soak.chaos import besieged
 
@@ -63,7 +64,7 @@ def test_every_fault_at_every_servers_step(
 def test_every_jump_of_every_partys_clock(
     monkeypatch: pytest.MonkeyPatch, party: str, off: str, lasts_s: float
 ) -> None:
-    ends_with_every_round(monkeypatch, party, off, lasts_s)
+    ends_so(monkeypatch, party, off, lasts_s)
 
 
 @pytest.mark.parametrize(("seed", "validation"), [(5, "crypten"), (6, "proof")])

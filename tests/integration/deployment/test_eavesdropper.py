@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 from tests.integration.deployment.conftest import Deploy
-from tests.rig.proxy import Proxy
+from tests.rig.connections import Proxy
 from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S
 

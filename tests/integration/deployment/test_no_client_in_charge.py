@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.integration.deployment.conftest import Deploy, set_in
-from tests.rig.idle_flood import IdleFlood
+from tests.rig.connections import IdleFlood
 from tests.rig.light_client import joined, play_round
 from tests.rig.waiting import until
 

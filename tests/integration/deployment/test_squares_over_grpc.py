@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.conftest import TaskMaker
 from tests.integration.deployment.conftest import Deploy
-from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.keys import identity
 from tests.rig.loop import LoopThread, dealer
+from tests.rig.norm_check import SERVERS, Halves, halves
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.rpc.dealer_client import RemoteDealer

@@ -1,16 +1,17 @@
-"""Network paths: one that can be cut and healed, and one through an HTTP proxy (CONNECT alone)."""
+"""Network paths that are cut and heal or lead through an HTTP proxy; and connections that idle."""
 
 import contextlib
 import socket
+import ssl
 import threading
+from pathlib import Path
 from typing import Self
 
 
 class Proxy:
     """Forwards TCP from a port of its own to ``target`` (``host:port``).
 
-    While it is cut, bytes wait, as in the kernel's send buffers behind a dead cable; connections
-    stay open, and new ones come about but carry nothing. When it heals, what waited goes on.
+    While it is cut, bytes wait, as behind a dead cable: connections stay and new ones come about.
     """
 
     def __init__(self, target: str) -> None:
@@ -57,9 +58,8 @@ class Proxy:
             near.close()
             return
         self._sockets.append(far)
-        for one, other in ((near, far), (far, near)):
-            arguments = one, other, one is near
-            threading.Thread(target=self._pump, args=arguments, daemon=True).start()
+        for way in ((near, far, True), (far, near, False)):
+            threading.Thread(target=self._pump, args=way, daemon=True).start()
 
     def passed(self, forward: bool, size: int) -> None:  # noqa: FBT001 -- of two directions
         """So many bytes go by, towards the target or back; who listens may count them."""
@@ -95,3 +95,44 @@ class ConnectProxy(Proxy):
             super()._connect(near)
         else:
             near.close()
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # HTTP/2's first words
+PAUSE_S = 0.05  # Before the next try, where the server isn't there
+
+
+class IdleFlood:
+    """Lost connections are made again, until so many were held."""
+
+    def __init__(self, address: str, folder: Path, most: int) -> None:
+        host, port = address.rsplit(":", 1)
+        self._address, self._most, self.made = (host, int(port)), most, 0
+        self._context = ssl.create_default_context(cafile=folder / "ca.pem")
+        self._context.check_hostname = False
+        self._context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        self._context.set_alpn_protocols(["h2"])
+        self._held: list[ssl.SSLSocket] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for each in self._held:
+            each.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and len(self._held) < self._most:
+            try:
+                raw = socket.create_connection(self._address, timeout=5)
+                self._held.append(self._context.wrap_socket(raw))
+            except OSError:
+                self._stop.wait(PAUSE_S)
+                continue
+            with contextlib.suppress(OSError):
+                self._held[-1].sendall(PREFACE)
+                self.made += 1
