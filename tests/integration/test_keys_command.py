@@ -1,16 +1,16 @@
 """`precad keys`: a deployment's keys made, renewed, revoked and shown."""
 
-import json
 import os
 import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rig.commands import precad
+from tests.rig import commands
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
@@ -21,17 +21,9 @@ from precad.common.identity.party_certificate import Principal
 WARD = ("client", "ward-3")
 
 
-def keys(*arguments: object) -> str:
-    """What a command that succeeds prints."""
-    done = precad("keys", *arguments)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def refused(*arguments: object) -> str:
-    done = precad("keys", *arguments)
-    assert (done.exit_code, "Traceback" in done.output) == (2, False), done.output
-    return done.output
+keys, refused, shown = (
+    partial(how, "keys") for how in (commands.said, commands.refused, commands.document)
+)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -43,7 +35,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def states(path: Path) -> dict[str, list[str]]:
     """Of each party's certificates that are shown, in order."""
     found: dict[str, list[str]] = {}
-    for each in json.loads(keys("show", path, "--json")):
+    for each in shown("show", path):
         found.setdefault(each["party"], []).append(each["state"])
     return {party: sorted(each) for party, each in found.items()}
 
@@ -92,10 +84,10 @@ def test_no_key_is_replaced_without_force(made: Path) -> None:
 
 def test_no_command_prints_a_key(made: Path, tmp_path: Path) -> None:
     words = ("issue", "renew", "revoke")
-    commands: list[tuple[object, ...]] = [(word, made, "client", "ward-4") for word in words]
-    commands.append(("request", tmp_path / "ward-5", "client", "ward-5"))
-    commands += [("show", each) for each in (made, made / "ward-3", made / "ward-3" / "key.pem")]
-    said = "".join(precad("keys", *command).output for command in commands)
+    lines: list[tuple[object, ...]] = [(word, made, "client", "ward-4") for word in words]
+    lines.append(("request", tmp_path / "ward-5", "client", "ward-5"))
+    lines += [("show", each) for each in (made, made / "ward-3", made / "ward-3" / "key.pem")]
+    said = "".join(commands.precad("keys", *line).output for line in lines)
     bodies = [path.read_text().splitlines()[1] for path in tmp_path.rglob("key.pem")]
     assert bodies
     assert not [body for body in bodies if body in said]
@@ -166,8 +158,7 @@ def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> 
     keys("issue", made, *WARD, "--force")
     assert Identity.load(made / "ward-3").principal == Principal.client("ward-3")
     # One certificate is revoked by its serial number.
-    listed = json.loads(keys("show", made, "--json"))
-    (serial,) = (each["serial"] for each in listed if each["party"] == "dealer.precad")
+    (serial,) = (e["serial"] for e in shown("show", made) if e["party"] == "dealer.precad")
     keys("revoke", made, "--serial", serial)
     assert states(made)["dealer.precad"] == ["revoked"]
     # A renewal replaces key and certificate of the same party.
@@ -232,7 +223,7 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(renew
         refused("request", renewing / name, "server-a", "--renew", old, "--force")
     assert contents(renewing) == whole
     # Whole once its certificate has come.
-    assert keys("accept", new, came) == "server-a.precad: complete\n"
+    assert keys("accept", new, came) == "server-a.precad: complete"
     assert Identity.load(new).principal == Principal.service(Role.SERVER_A)
 
 
