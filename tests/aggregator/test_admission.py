@@ -4,8 +4,8 @@ import base64
 import math
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.rig.aggregators import roster
+from tests.rig.parties import at_both
 from tests.rig.tasks import task_with
 
 from precad.aggregator.enrol.admission import (
@@ -100,17 +101,15 @@ def test_what_is_no_token_is_refused_without_repeating_it(book: ByToken, token: 
 def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
     token, start = issue(book), threading.Barrier(16)
 
-    def redeem(number: int) -> str:
+    def redeem(client: ClientId) -> None:
         start.wait()
-        try:
-            book.redeem(token, ClientId(f"c{number}"))
-        except AccessDenied:
-            return ""
-        return f"c{number}"
+        book.redeem(token, client)
 
-    with ThreadPoolExecutor(16) as threads:
-        won = list(filter(None, threads.map(redeem, range(16))))
-    assert (len(won), [*book.owners().values()]) == (1, won)
+    clients = [ClientId(f"c{number}") for number in range(16)]
+    outcomes = at_both(*(partial(redeem, client) for client in clients))
+    (won,) = (client.name for client, error in zip(clients, outcomes, strict=True) if not error)
+    assert [*book.owners().values()] == [won]
+    assert sum(isinstance(error, AccessDenied) for error in outcomes) == 15
 
 
 def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: ByToken) -> None:

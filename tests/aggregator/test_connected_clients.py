@@ -82,9 +82,6 @@ def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.Monkey
     assert still_allowed.call_count == 3
 
 
-# --- how long a server with a finished model waits ------------------------------------------------
-
-
 def test_a_model_stays_until_the_last_owner_has_had_its_time() -> None:
     clock, both = LeapingClock(0.0), [ONE, OTHER]
     clients = ConnectedClients(1.0, clock)
@@ -121,12 +118,8 @@ def test_a_finished_server_that_starts_again_waits_for_nobody_who_has_its_model(
             clients.heard_from(client)
         for client in with_model:
             clients.has_final_model(client)
-        session: Any = SimpleNamespace(
-            clock=clock,
-            connected_clients=clients,
-            model_store=ModelStore(task, path),
-            register=SimpleNamespace(roster=lambda: {ONE: None, OTHER: None}),
-        )
+        session = Mock(clock=clock, connected_clients=clients, model_store=ModelStore(task, path))
+        session.register.roster.return_value = {ONE: None, OTHER: None}
         began: float = clock.now()
         asyncio.run(stay(session, 30.0, asyncio.Event()))
         return float(clock.now()) - began

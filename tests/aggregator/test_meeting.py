@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import DEFAULT, Mock
@@ -485,19 +486,15 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
         return old.sign(kind, now.check(loser, kind, SignedMessage.from_json(kept), body)).to_json()
 
-    path = servers.folder / holder.value / "state.db"
     servers.sessions[holder].store.close()
-    with closing(sqlite3.connect(path)) as database, database:
-        for table, key, column, kind, body in (
-            ("attempt", "attempt", "their_head", SignedKind.HEAD, HeadBody),
-            ("version", "version", "model_seal", SignedKind.MODEL, ModelBody),
+    with closing(sqlite3.connect(servers.folder / holder.value / "state.db")) as database, database:
+        for table, column, kind, body in (
+            ("attempt", "their_head", SignedKind.HEAD, HeadBody),
+            ("version", "model_seal", SignedKind.MODEL, ModelBody),
         ):
-            query = f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL"
-            for number, kept in database.execute(query).fetchall():
-                database.execute(
-                    f"UPDATE {table} SET {column} = ? WHERE {key} = ?",
-                    (again(kept, kind, body), number),
-                )
+            database.create_function("again", 1, partial(again, kind=kind, body=body))
+            change = f"UPDATE {table} SET {column} = again({column}) WHERE {column} IS NOT NULL"
+            assert database.execute(change).rowcount > 0
     seal = servers.folder / holder.value / "model.seal"
     if seal.exists():
         seal.write_bytes(again(seal.read_bytes(), SignedKind.MODEL, ModelBody))
@@ -516,7 +513,6 @@ def test_a_signature_of_now_needs_a_certificate_of_now(servers: Servers) -> None
 
 
 def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, pb.Signed]:
-    """A statement and an opening of server A from before it lost everything."""
     model = servers.sessions[A].model_store.current.digest.value
     more: Any = {"model_digest": model, "charged": [2]}
     statement = for_ann(servers, pb.StatementBody, 5, pen=pen, **more)

@@ -50,25 +50,21 @@ class Release:
         end, other = memory_pair()
         self.b = link_over(other, task)
 
-        def writes(word: str) -> Callable[..., None]:
-            return lambda *_: self.written.append(word)
-
         # What A's ledger says, and what it is asked to write.
         kept = SimpleNamespace(
             head=lambda: Head(5, OTHER),
             history={FACT.version: history_start(task.digest)}.__getitem__,
             facts={FACT.version: (FACT,)}.__getitem__,
-            countersign=writes("countersigned"),
-            sent=writes("sent"),
-            keep_model_seal=writes("model"),
+            countersign=lambda *_: self.written.append("countersigned"),
+            sent=lambda *_: self.written.append("sent"),
+            keep_model_seal=lambda *_: self.written.append("model"),
         )
         roster = SimpleNamespace(denominator=lambda _: 100.0)
         store = SimpleNamespace(attempts=kept, versions=kept, ledger=kept)
         self.a = aggregator(task, A, end, roster=roster, store=store)
         counted = Counted(Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {})
         self.share = np.arange(task.dimension, dtype=np.int64)
-        self.prepared = Prepared(counted, self.share)
-        self.sent = Sent(counted, self.share)
+        self.prepared, self.sent = Prepared(counted, self.share), Sent(counted, self.share)
 
     def head(self, **changed: Any) -> server_messages.HeadBody:
         history = history_after(history_start(self.task.digest), [FACT])

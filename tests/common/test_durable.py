@@ -135,19 +135,16 @@ WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
 
 
 @pytest.fixture
-def identity(tmp_path: Path) -> Path:
-    (tmp_path / "keys").mkdir()
-    return tmp_path / "keys"
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A server's identity and journal."""
+    for name in ("keys", "journal"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "keys", tmp_path / "journal"
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    (tmp_path / "journal").mkdir()
-    return tmp_path / "journal"
-
-
-def test_tasks_share_the_first_key_until_one_has_new_coins(identity: Path, journal: Path) -> None:
+def test_tasks_share_the_first_key_until_one_has_new_coins(folders: tuple[Path, Path]) -> None:
     """Also where both have one journal's folder, one after the other."""
+    identity, journal = folders
 
     def keys() -> list[Secret]:
         return [read_coin_key(identity, journal, task) for task in (WARDS, CLINICS)]
@@ -161,8 +158,9 @@ def test_tasks_share_the_first_key_until_one_has_new_coins(identity: Path, journ
     assert modes == {0o600}
 
 
-def test_a_key_from_where_it_was_kept_at_first_goes_on(identity: Path, journal: Path) -> None:
+def test_a_key_from_where_it_was_kept_at_first_goes_on(folders: tuple[Path, Path]) -> None:
     """An upgrade falls back to no coins that the other server may know."""
+    identity, journal = folders
     fresh, newer = Secret.random(), Secret.random()
     replace_coin_key(identity, WARDS, fresh)
     assert read_coin_key(identity, journal, WARDS) == fresh
@@ -174,7 +172,8 @@ def test_a_key_from_where_it_was_kept_at_first_goes_on(identity: Path, journal: 
     assert read_coin_key(identity, journal, WARDS) == newer
 
 
-def test_what_is_no_key_is_refused_with_its_field_and_file(identity: Path, journal: Path) -> None:
+def test_what_is_no_key_is_refused_with_its_field_and_file(folders: tuple[Path, Path]) -> None:
+    identity, journal = folders
     (identity / COIN_FILE).write_bytes(b"short")
     with pytest.raises(Misconfiguration, match=rf"identity = .*{COIN_FILE}"):
         read_coin_key(identity, journal, WARDS)

@@ -176,8 +176,6 @@ def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> N
     assert taken(ONE) == 10
 
 
-# --- callers of another wire version: refused in one sentence, before anything else ---------------
-
 OURS = mutual_tls.USER_AGENT
 NEWER = ("grpc.secondary_user_agent", f"precad-wire/{WIRE_VERSION + 1}")
 UNARY = "/precad.v1.Aggregation/Describe"

@@ -197,9 +197,6 @@ def test_a_spooled_body_with_one_other_bit_and_a_kept_pair_with_other_lengths() 
         TARGETS["pending"].check(whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :])
 
 
-# --- messages ----------------------------------------------------------------------------------
-
-
 def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
     pieces = split(seed("client", 1))
     pieces[4] = pb.Receipt(rejection="absen#").SerializeToString()
@@ -253,9 +250,6 @@ def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
     text = str(errors.Misconfiguration("field", value, "mend it"))
     assert len(text) < 300
     assert text.endswith("mend it")
-
-
-# --- a peer's words ----------------------------------------------------------------------------
 
 
 FORGED = "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e\u2066\n2026-11-26 INFO finished\u2028\x85\v"

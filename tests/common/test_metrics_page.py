@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.core import Metric
@@ -21,6 +22,8 @@ from precad.common.wire import metrics_page
 from precad.common.wire.metrics_page import AT_ONCE, FRESH_S, PACE_S, about, counter, gauge
 
 WAIT_S = 60.0
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
+"""All but its end."""
 
 
 @contextmanager
@@ -70,12 +73,7 @@ def test_an_independent_parser_reads_what_was_meant(caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize(
     ("said", "callers"),
-    [
-        (b"", 200),
-        (b"GET /metr", 2 * AT_ONCE),
-        (b"GET /metrics HTTP/1.1\r\n", 2 * AT_ONCE),
-        (b"GET /metrics HTTP/1.1\r\nHost: a\r\n", 2 * AT_ONCE),
-    ],
+    [(b"", 200), *((REQUEST[:end], 2 * AT_ONCE) for end in (9, 23, len(REQUEST)))],
 )
 def test_who_is_silent_or_never_ends_a_request_keeps_nobody_from_reading(
     caplog: pytest.LogCaptureFixture, said: bytes, callers: int
@@ -98,13 +96,7 @@ def test_who_is_silent_or_never_ends_a_request_keeps_nobody_from_reading(
 
 def test_who_asks_without_end_is_answered_at_a_pace(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever reaches the port could take most of a core of a server with 800 a second."""
-    asked: list[int] = []
-
-    def collect() -> Iterator[Metric]:
-        asked.append(1)
-        yield done(len(asked))
-
-    clock = LeapingClock()
+    clock, collect = LeapingClock(), Mock(side_effect=[[done(1)], [done(2)]])
     with shown(caplog, collect, clock) as address:
         began = clock.now()
         assert all("rounds_done 1.0" in read(address) for _ in range(5))

@@ -119,8 +119,6 @@ def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
                 call()
 
 
-# --- a group of elements, as sums and noise have it ---------------------------------------------
-
 MODULI = {"ring": (prime_field.RING, 2**64), "field": (prime_field.FIELD, P)}
 of_each_group = pytest.mark.parametrize(("group", "modulus"), MODULI.values(), ids=MODULI)
 SIGNED = [0, 1, -1, 2**31, -(2**32), 2**62 - 1, -(2**62) + 1]

@@ -94,9 +94,6 @@ def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(
         assert "ValueError: a bug" in said
 
 
-# --- a process that hangs ------------------------------------------------------------------------
-
-
 HANGS = """
 import os, sys
 from precad.common.process import dump_stacks_on_signal
@@ -122,9 +119,6 @@ def test_a_process_dump_stacks_on_signal_and_goes_on() -> None:
         assert (process.stdout.readline(), process.wait(60)) == ("went on\n", 0)
     assert "in stuck" in said
     assert "hush" not in said
-
-
-# --- libraries' pages that only their loading needed ---------------------------------------------
 
 
 def mapping(start: int, allowed: str, path: str, anonymous: Any = 0, swap: Any = 0) -> str:
@@ -181,8 +175,6 @@ def test_what_was_loaded_is_let_go_and_still_works() -> None:
     before, after = numbers(LETS_GO)
     assert after < before / 2
 
-
-# --- freed buffers -------------------------------------------------------------------------------
 
 WORKS = """
 import resource, sys

@@ -69,9 +69,6 @@ def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: LonelyCloc
     assert given == [3.0, 1.8, 0.6]
 
 
-# --- a server tries to get back to the other one and to the dealer -------------------------------
-
-
 OUTAGE_S = 10.0
 
 
@@ -159,9 +156,6 @@ def test_who_comes_back_is_said_to_be_back(clock: LeapingClock, session: Session
 
     persist(session, failing(play, lambda: clock.sleep(3.0), play, nothing))
     assert (away, session.progress.error) == ([None, pytest.approx(0.2 + 3.0 + 0.4)], "")
-
-
-# --- a server waits for its database -------------------------------------------------------------
 
 
 def engine(fails: int, why: str) -> Any:

@@ -33,7 +33,6 @@ A, B = Role.SERVER_A, Role.SERVER_B
 
 
 def made(x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT) -> tuple[Submission, Submission]:
-    """With a nonce of its own."""
     fresh = SubmissionContext(c.task, c.version, c.attempt, c.client, c.model)
     return shard(x, fresh, signer(c.client))
 

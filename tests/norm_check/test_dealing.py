@@ -33,16 +33,12 @@ REQUEST = dealing.DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
-def both(
-    request: dealing.DealRequest, dealer: DealerRole
-) -> tuple[dealing.DealtRandomness, dealing.DealtRandomness]:
-    a, b = (
-        dealing.DealtRandomness(
-            role, dealer.key_for(role), request, dealer.corrections(role, request)
-        )
-        for role in KEYS
-    )
-    return a, b
+def both(request: dealing.DealRequest, dealer: DealerRole) -> list[dealing.DealtRandomness]:
+    def at(role: Role) -> dealing.DealtRandomness:
+        key, words = dealer.key_for(role), dealer.corrections(role, request)
+        return dealing.DealtRandomness(role, key, request, words)
+
+    return [at(role) for role in KEYS]
 
 
 def test_a_batch_is_dealt_once_to_each_server() -> None:
@@ -107,14 +103,10 @@ def test_correction_words_are_as_many_as_the_triples_and_used_once() -> None:
 
 
 def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> None:
-    other_nonces = [bytes(i == place for i in range(64)) for place in (0, 31, 32, 63)]
     changes: list[dict[str, Any]] = [
-        {},
-        {"batch": 2},
-        {"attempt": 3},
-        {"task": Digest.of(b"other")},
+        *({}, {"batch": 2}, {"attempt": 3}, {"task": Digest.of(b"other")}),
         # Both servers were put back to before an attempt: the same number, masks of its own.
-        *({"nonces": nonces} for nonces in other_nonces),
+        *({"nonces": bytes(i == place for i in range(64))} for place in (0, 31, 32, 63)),
     ]
     masks = [masks_of(replace(REQUEST, **change)) for change in changes]
     # No word twice, also not within one request.
@@ -126,9 +118,8 @@ def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> N
 def test_parts_of_one_server_are_balanced_bits() -> None:
     request = replace(REQUEST, comparisons=300)
     for randomness in both(request, DealerRole(TASK, D, KEYS)):
-        words = []
-        for triple in randomness.binary_triples():
-            words += [triple.a.ravel(), triple.b.ravel(), triple.c.ravel()]
+        triples = randomness.binary_triples()
+        words = [part.ravel() for each in triples for part in (each.a, each.b, each.c)]
         counts = np.bincount(np.concatenate(words).view(np.uint8), minlength=256)
         expected = counts.sum() / 256
         assert ((counts - expected) ** 2 / expected).sum() < 255 + 5 * np.sqrt(2 * 255)
@@ -182,8 +173,6 @@ FAILS = (errors.PeerUnavailable, errors.PeerViolation)
 
 
 class Table:
-    """A dealer, and both servers' conversations with it."""
-
     def __init__(
         self, attempt: int = 0, dealer: DealerRole | None = None, dimension: int = SQUARED
     ) -> None:
@@ -258,9 +247,7 @@ def test_every_context_and_every_dealing_draws_afresh() -> None:
     assert (len(keys), len(shares)) == (8, 16)
 
 
-def spoiled(
-    half: dealing.SquareRequest, other: dealing.SquareRequest
-) -> dict[str, dealing.SquareRequest]:
+def spoiled(half: Any, other: Any) -> dict[str, dealing.SquareRequest]:
     """A server's half that no longer opens what the client signed, by its fault."""
     swapped: Any = {"commitment_a": half.commitment_b, "commitment_b": half.commitment_a}
     return {
@@ -366,8 +353,6 @@ def test_what_a_dealer_may_not_answer_is_its_violation() -> None:
 
 
 class Traced(Secret):
-    """A secret that can be watched going away."""
-
     __slots__ = ("__weakref__",)
 
 

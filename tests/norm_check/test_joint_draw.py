@@ -196,7 +196,7 @@ def test_bytes_that_nobody_opened_are_lost_until_both_say_so(pair: Pair, role: R
     assert [pair.stores[each].versions.redrawn_coins() for each in SERVERS] == [1, 1]
     after = [pair.own(each) for each in SERVERS]
     assert all(old != new for old, new in zip(before, after, strict=True))
-    assert pair.coin() == start_attempt.joint_coin(after[0], after[1]).reveal()
+    assert pair.coin() == start_attempt.joint_coin(*after).reveal()
 
 
 @OF_EITHER

@@ -107,7 +107,6 @@ def accepted(made: Transcript, coin: int = 1, pieces: int = 17) -> bool:
 
 
 def field(*values: int) -> FieldVector:
-    """Those words and zeros."""
     found = np.zeros(D, dtype=np.uint64)
     found[: len(values)] = [each % P for each in values]
     return found

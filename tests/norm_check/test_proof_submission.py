@@ -226,9 +226,7 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
         drawn = proof_submission.ProofHeader.stream
         seeds: list[Secret] = []
 
-        def stream(
-            self: proof_submission.ProofHeader, secret: Secret, purpose: str
-        ) -> FieldKeystream:
+        def stream(self: Any, secret: Secret, purpose: str) -> FieldKeystream:
             seeds.append(secret)
             return drawn(self, seeds[0] if purpose == "u" else secret, purpose)
 
