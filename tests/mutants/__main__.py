@@ -41,7 +41,8 @@ NAMED = Path(__file__).with_name("named.txt")
 PARTS = (
     *("accounting", "certify", "aggregator/noise.py", "common/ring.py", "common/share"),
     *("norm_check", "aggregator/validate", "aggregator/release.py", "aggregator/store"),
-    *("client/own_account.py", "client/account_file.py", "client/server_statements.py"),
+    *("client/own_account.py", "client/account_file.py", "client/both_servers.py"),
+    "client/server_statements.py",
 )
 LEFT_OUT = ("plots.py", "/migrations/", "__init__.py")
 KINDS = (
