@@ -21,9 +21,9 @@ from precad.common.identity.party_certificate import Principal
 WARD = ("client", "ward-3")
 
 
-keys, refused, shown = (
-    partial(how, "keys") for how in (commands.said, commands.refused, commands.document)
-)
+keys = partial(commands.said, "keys")
+refused = partial(commands.refused, "keys")
+shown = partial(commands.document, "keys")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
