@@ -70,6 +70,7 @@ def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None
     found = [*made.glob("*/key.pem")]
     assert (len(found), modes(*found)) == (8, {0o600})
     assert modes(*(path.parent for path in found)) == {0o700}
+    assert len({path.read_bytes() for path in found}) == len(found)
 
 
 def test_no_key_is_replaced_without_force(made: Path) -> None:

@@ -138,7 +138,7 @@ def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(traine
     assert (metadata["task_name"], metadata["version"]) == ("small", str(ROUNDS))
     assert (private["noise_multiplier"], private["rounds"]) == (2.0, ROUNDS)
     assert re.search(r"ε = \d\.\d+, δ = 1e-05.* all 4 rounds", metadata["guarantee"])
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.stat().st_mode & 0o777 for each in (path, path.parent)] == [0o600, 0o700]
 
 
 def test_the_rounds_are_in_the_state_folder_and_in_the_logs_a_line_each(trained: Trained) -> None:
