@@ -454,7 +454,9 @@ def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Se
 
 
 @OF_EITHER
-def test_used_is_no_evidence(servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_one_server_says_to_be_used_are_no_evidence_later(
+    servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At one link it has used a thousand attempts, at the next it has forgotten them."""
     servers.attempt(0)
     before = servers.charged()

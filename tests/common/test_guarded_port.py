@@ -405,7 +405,9 @@ def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]
     assert connections._peer(text) == peer
 
 
-def test_it_outlasts_a_lack_of_files(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (silent,) = listener.connect(None)
     silent.settimeout(WAIT_S)
     listener.clock.sleep(2 * SILENT_S)

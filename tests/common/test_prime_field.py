@@ -128,6 +128,7 @@ SIGNED = [0, 1, -1, 2**31, -(2**32), 2**62 - 1, -(2**62) + 1]
 def test_a_groups_sums_are_those_of_integers(group: Group, modulus: int) -> None:
     """In place, over the edge of what is added at once."""
     pairs = [(a, b) for a in SIGNED for b in SIGNED if abs(a + b) < 2**62 > abs(a - b)]
+    sums, differences = [x + y for x, y in pairs], [x - y for x, y in pairs]
     repeats = 1 + 2 * (1 << 16) // len(pairs)
     a, b = (
         group.encode(np.array([pair[i] for pair in pairs] * repeats, dtype=np.int64))
@@ -135,14 +136,13 @@ def test_a_groups_sums_are_those_of_integers(group: Group, modulus: int) -> None
     )
     total = a.copy()
     group.add(total, b)
-    assert [int(each) % 2**64 for each in total[: len(pairs)]] == [
-        (x + y) % modulus for x, y in pairs
-    ]
-    assert group.decode(total).tolist() == [x + y for x, y in pairs] * repeats
+    first = [int(each) % 2**64 for each in total[: len(pairs)]]
+    assert first == [each % modulus for each in sums]
+    assert group.decode(total).tolist() == sums * repeats
     group.subtract(total, b)
     assert (total == a).all()
     group.subtract(total, b)
-    assert group.decode(total).tolist() == [x - y for x, y in pairs] * repeats
+    assert group.decode(total).tolist() == differences * repeats
 
 
 @of_each_group
