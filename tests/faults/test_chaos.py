@@ -38,6 +38,9 @@ def piece(
     if world.task.proof is not None:
         # Such a strike hits nobody.
         kinds = [kind for kind in kinds if kind != Fault.DEALER.value]
+    # Attempts that neither server ever prepared: owners' word alone stood for them.
+    unknown = {number for role in world.servers for number in world.charges(role)}
+    unknown = unknown.difference(*world.seen.shares.values())
     failed = [fault.partition(":")[0] for fault in world.seen.faults if "disk fails" in fault]
     honest = [world.seen.results[c] for c in world.clients if c not in world.bad]
     return {
@@ -46,7 +49,7 @@ def piece(
         "faults": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
         "disks": {role.value: failed.count(role.value) for role in both},
         "restored": [role.value for role in world.put_back_roles],
-        "unknown_attempts_charged": len(unknown(world)),
+        "unknown_attempts_charged": len(unknown),
         "operators_asked": len(world.seen.words),
         "honest_submitted": [result.submitted for result in honest],
         "honest_counted": [result.counted for result in honest],
@@ -54,12 +57,6 @@ def piece(
         "misdeeds": dict(sorted(world.seen.misdeeds.items())),
         "quiet_versions": len(world.seen.quiet),
     }
-
-
-def unknown(world: World) -> set[int]:
-    """Attempts in a ledger that neither server ever prepared: owners' word alone stood for them."""
-    charged = {number for role in world.servers for number in world.charges(role)}
-    return charged - {number for shares in world.seen.shares.values() for number in shares}
 
 
 @pytest.mark.parametrize(("seed", "validation"), [(3, "crypten"), (4, "proof")])

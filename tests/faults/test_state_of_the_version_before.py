@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.faults.conftest import quick_folder
 from tests.faults.invariants import (
     ledgers_agree_and_cover_every_release,
     owners_count_no_less_than_the_servers,
@@ -76,36 +75,37 @@ def chain(folder: Path, role: Role) -> list[tuple[int, str, int, str]]:
     return rows(folder / role.value / "state.db", query)
 
 
-def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers() -> None:
-    with quick_folder() as folder:
-        task = restore(folder)
-        urls = {role: f"sqlite:///{folder}/{role.value}/state.db" for role in (A, B)}
-        with pytest.raises(Misconfiguration, match=r"start the server once"):
-            read_training(urls[A])
-        before = {role: chain(folder, role) for role in (A, B)}
-        world = World(task, folder, SEED, slowest_start_s=1.0)
-        charges = {role: world.charges(role) for role in (A, B)}
-        for role in (A, B):
-            # What the observer would have seen of the attempts so far.
-            shares = {attempt: share for attempt, (*_, share) in world.rounds(role).items()}
-            world.seen.shares[role] = {n: share for n, share in shares.items() if share}
-        world.run()
-        last = task.training.rounds
-        models = {world.servers[role].session.model_store.current.digest for role in (A, B)}
-        assert len(models) == 1
-        for result in world.seen.results.values():
-            assert result.ended == "finished"
-            assert result.model is not None
-            assert (result.model.version, {result.model.digest}) == (last, models)
-        ledgers_agree_and_cover_every_release(world)
-        owners_count_no_less_than_the_servers(world)
-        for role in (A, B):
-            after = chain(folder, role)
-            assert after[: len(before[role])] == before[role]
-            assert len(after) > len(before[role])
-            assert audit_ledger(urls[role]).findings == ()
-            now = world.charges(role)
-            assert {attempt: now[attempt] for attempt in charges[role]} == charges[role]
-            view = read_training(urls[role])
-            again = {each.client: dict(each.again) for each in view.clients}
-            assert again == {ClientId(f"ward-{n}"): {1: 1} if n else {} for n in range(3)}
+def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers(
+    folder: Path,
+) -> None:
+    task = restore(folder)
+    urls = {role: f"sqlite:///{folder}/{role.value}/state.db" for role in (A, B)}
+    with pytest.raises(Misconfiguration, match=r"start the server once"):
+        read_training(urls[A])
+    before = {role: chain(folder, role) for role in (A, B)}
+    world = World(task, folder, SEED, slowest_start_s=1.0)
+    charges = {role: world.charges(role) for role in (A, B)}
+    for role in (A, B):
+        # What the observer would have seen of the attempts so far.
+        shares = {attempt: share for attempt, (*_, share) in world.rounds(role).items()}
+        world.seen.shares[role] = {n: share for n, share in shares.items() if share}
+    world.run()
+    last = task.training.rounds
+    models = {world.servers[role].session.model_store.current.digest for role in (A, B)}
+    assert len(models) == 1
+    for result in world.seen.results.values():
+        assert result.ended == "finished"
+        assert result.model is not None
+        assert (result.model.version, {result.model.digest}) == (last, models)
+    ledgers_agree_and_cover_every_release(world)
+    owners_count_no_less_than_the_servers(world)
+    for role in (A, B):
+        after = chain(folder, role)
+        assert after[: len(before[role])] == before[role]
+        assert len(after) > len(before[role])
+        assert audit_ledger(urls[role]).findings == ()
+        now = world.charges(role)
+        assert {attempt: now[attempt] for attempt in charges[role]} == charges[role]
+        view = read_training(urls[role])
+        again = {each.client: dict(each.again) for each in view.clients}
+        assert again == {ClientId(f"ward-{n}"): {1: 1} if n else {} for n in range(3)}
