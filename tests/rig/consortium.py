@@ -1,6 +1,5 @@
 """The consortium of docs/ceremony.md, as that page leaves it, in a training that takes long."""
 
-import csv
 import random
 from pathlib import Path
 
@@ -81,10 +80,8 @@ def set_up(organisations: dict[str, Organisation]) -> None:
 
 
 def write_records(path: Path, seed: str) -> None:
-    rng = random.Random(seed)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["age", "pressure", "readmitted"])
-        for _ in range(RECORDS):
-            age, pressure = rng.gauss(0, 1), rng.gauss(0, 1)
-            writer.writerow([f"{age:.3f}", f"{pressure:.3f}", int(age + pressure > 0)])
+    rng, lines = random.Random(seed), ["age,pressure,readmitted"]
+    for _ in range(RECORDS):
+        age, pressure = rng.gauss(0, 1), rng.gauss(0, 1)
+        lines.append(f"{age:.3f},{pressure:.3f},{int(age + pressure > 0)}")
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")

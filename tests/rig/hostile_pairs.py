@@ -47,21 +47,8 @@ class Attention(nn.Module):
         return cast("torch.Tensor", self.inner(*[square(x)] * 3, need_weights=False)[0])
 
 
-def looked_up(x: torch.Tensor) -> torch.Tensor:
-    return torch.arange(5.0)[(x * 0.1).long()] * x
-
-
-def never_singular(x: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3))
-    return found
-
-
 def counted(x: torch.Tensor) -> torch.Tensor:
     return x * torch.bincount(x.clamp(0, 8).nan_to_num().long().flatten(), None, 9)
-
-
-def bounded(x: torch.Tensor) -> torch.Tensor:
-    return torch.arange(5.0)[(x.nan_to_num(0, 0, 0).clamp(0, 1) * 4).long()] * x
 
 
 def normal(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -74,6 +61,7 @@ def by_bce(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.binary_cross_entropy(torch.sigmoid(outputs), targets)
 
 
+FIVE = torch.arange(5.0)
 LABELS, ONE, TWO = "labels", "one number", "two numbers"
 LOSSES: dict[str, tuple[nn.Module, Any, str, str]] = {
     # model, loss, targets, and what the refusal says; none where it is taken
@@ -99,17 +87,23 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     "attention": (around(Attention()), ""),
     "softmax": (around(nn.Softmax(1), nn.Softplus()), ""),
     "sorted": (around(Layer(lambda x: torch.sort(x).values)), ""),
-    "bounded index": (around(Layer(bounded)), ""),
+    "bounded index": (
+        around(Layer(lambda x: FIVE[(x.nan_to_num(0, 0, 0).clamp(0, 1) * 4).long()] * x)),
+        "",
+    ),
     "inverse without a check": (around(Layer(lambda x: torch.linalg.inv_ex(square(x))[0])), ""),
     "inverse": (around(Layer(lambda x: torch.linalg.inv(square(x)))), "model layer 1.*inv_ex"),
-    "never singular": (around(Layer(never_singular)), "model layer 1.*inv_ex"),
+    "never singular": (
+        around(Layer(lambda x: torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3)))),
+        "model layer 1.*inv_ex",
+    ),
     "eigenvalues": (
         around(Layer(lambda x: torch.linalg.eigvalsh(square(x))), width=3),
         "model layer 1.*as many steps as the values need",
     ),
     "counted": (around(Layer(counted)), "model layer 1.*as many results as the values say"),
     "constant": (around(Layer(lambda x: x * torch.ones(1).item())), ""),
-    "index": (around(Layer(looked_up)), "model layer 1.*IndexError"),
+    "index": (around(Layer(lambda x: FIVE[(x * 0.1).long()] * x)), "model layer 1.*IndexError"),
 }
 PAIRS = LOSSES | {
     name: (model, functional.cross_entropy, LABELS, said) for name, (model, said) in LAYERS.items()

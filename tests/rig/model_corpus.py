@@ -74,11 +74,6 @@ def _causal(m: Any, tokens: torch.Tensor) -> Any:
     return m.head((x @ m.table.weight.T)[:, -1])
 
 
-def _experts(m: Any, x: torch.Tensor) -> Any:
-    every = torch.stack([m.one(x), m.other(x)], dim=1)
-    return m.head((m.gate(x).softmax(dim=1).unsqueeze(2) * every).sum(dim=1))
-
-
 def _excite(m: Any, x: torch.Tensor) -> Any:
     seen = m.conv(x)
     weight = m.gate(seen.mean((2, 3))).sigmoid()
@@ -120,7 +115,9 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
                     norm=nn.LayerNorm(6), act=nn.PReLU()), X),
     "bilinear": (lambda: Own(lambda m, x: m.head(m.pair(x, x)), pair=nn.Bilinear(6, 6, 6)), X),
     "mixture of experts": (
-        lambda: Own(_experts, one=nn.Linear(6, 6), other=nn.Linear(6, 6), gate=nn.Linear(6, 2)), X),
+        lambda: Own(lambda m, x: m.head((m.gate(x).softmax(dim=1).unsqueeze(2) * torch.stack(
+            [m.one(x), m.other(x)], dim=1)).sum(dim=1)), one=nn.Linear(6, 6),
+                    other=nn.Linear(6, 6), gate=nn.Linear(6, 2)), X),
     "steps of a differential equation": (lambda: Own(_flow, slope=nn.Linear(6, 6)), X),
     "tied autoencoder": (
         lambda: Own(lambda m, x: m.head(functional.linear(m.down(x).tanh(), m.down.weight.T)),
@@ -264,26 +261,6 @@ def _focal(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return -((1 - chosen.exp()) ** 2 * chosen).sum()
 
 
-def _dice(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    each = outputs.sigmoid()
-    return 1 - 2 * (each * targets).sum() / (each.sum() + targets.sum() + 1)
-
-
-def _gaussian(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    mean, log_variance = outputs.unbind(dim=1)
-    return (log_variance + (targets - mean) ** 2 * torch.exp(-log_variance)).sum() / 2
-
-
-def _pinball(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    away = targets - outputs[:, 0]
-    return torch.maximum(0.9 * away, -0.1 * away).sum()
-
-
-def _two_tasks(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    first = functional.cross_entropy(outputs[:, :2], targets[:, 0].long())
-    return first + functional.mse_loss(outputs[:, 2], targets[:, 1])
-
-
 def _contrastive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     unit = functional.normalize(outputs, dim=1)
     same = (targets[:, None] == targets[None, :]).float()
@@ -305,13 +282,21 @@ LOSSES: dict[str, tuple[Any, int, Any]] = {
     "MSELoss": (nn.MSELoss(), 1, NUMBERS),
     "L1Loss": (nn.L1Loss(), 1, NUMBERS),
     "HuberLoss": (nn.HuberLoss(), 1, NUMBERS),
-    "quantiles": (_pinball, 1, NUMBERS),
+    "quantiles": (
+        lambda out, y: torch.maximum(0.9 * (y - out[:, 0]), 0.1 * (out[:, 0] - y)).sum(),
+        1, NUMBERS),
     "PoissonNLLLoss": (nn.PoissonNLLLoss(), 1, COUNTS[:, None]),
-    "Gaussian likelihood": (_gaussian, 2, NUMBERS),
+    "Gaussian likelihood": (
+        lambda out, y: (out[:, 1] + (y - out[:, 0]) ** 2 * torch.exp(-out[:, 1])).sum() / 2,
+        2, NUMBERS),
     "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), CLASSES, BITS),
     "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(), CLASSES, BITS),
-    "dice": (_dice, CLASSES, BITS),
-    "two tasks": (_two_tasks, 3, np.stack([BITS[:, 0], NUMBERS], axis=1)),
+    "dice": (
+        lambda out, y: 1 - 2 * (out.sigmoid() * y).sum() / (out.sigmoid().sum() + y.sum() + 1),
+        CLASSES, BITS),
+    "two tasks": (
+        lambda out, y: functional.cross_entropy(out[:, :2], y[:, 0].long())
+        + functional.mse_loss(out[:, 2], y[:, 1]), 3, np.stack([BITS[:, 0], NUMBERS], axis=1)),
 }  # fmt: skip
 _distribution: Any = torch.distributions.Normal
 REFUSED_LOSSES: dict[str, tuple[Any, int, Any]] = {

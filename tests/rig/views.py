@@ -75,14 +75,12 @@ class View:
         return mask if self.role is Role.SERVER_A else mask + self.body(client)[1]
 
     def messages(self, frames: list[Frame], part: str) -> list[bytes]:
-        found, pieces = [], b""
+        found = [b""]
         for frame in frames:
             if part in frame.step:
-                pieces += frame.payload
-                if frame.last:
-                    found.append(pieces)
-                    pieces = b""
-        return found
+                found[-1] += frame.payload
+                found += [b""] * frame.last
+        return found[:-1]
 
     def compared(self, frames: list[Frame], place: int, clients: int, width: int) -> list[Words]:
         """Of each exchange of the decision, the words that are about one client.
@@ -110,9 +108,9 @@ class View:
             for number, frame in enumerate(frames):
                 blobs[f"{name} {number} {frame.step}"] = frame.step.encode() + frame.payload
         blobs["dealer key"] = self.dealer_key
-        blobs |= {f"row key {ctx.hex()[:8]}": key for ctx, key in self.row_keys.items()}
-        for ctx, share in self.shares_of_r.items():
-            blobs[f"share of r {ctx.hex()[:8]}"] = to_bytes(np.array([share]))
+        for ctx, key in self.row_keys.items():
+            blobs[f"row key {ctx.hex()[:8]}"] = key
+            blobs[f"share of r {ctx.hex()[:8]}"] = to_bytes(np.array([self.shares_of_r[ctx]]))
         for number, (_, corrections) in enumerate(self.dealt):
             blobs[f"corrections {number}"] = to_bytes(corrections)
             for place, triple in enumerate(self.triples(number)):

@@ -1,18 +1,67 @@
-"""Both servers' and the dealer's metrics during a training: what they say; they name no owner."""
+"""Once on real processes, what simulated time can't show: kill -9, a cut cable, and metrics.
+
+Both servers' and the dealer's metrics say how a training goes; they name no owner.
+"""
 
 import math
 import re
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.processes import CLIENTS, FaultyDeployment, kill_all
+from tests.faults.processes import CLIENTS, FaultyDeployment, Order, check, kill_all
+from tests.rig.connections import Proxy
 
 from precad.accounting.adversaries import Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
+from precad.common.identifiers import Role
 from precad.common.task import Task
+
+LINES = (
+    # Charged and prepared, and nothing sent.
+    "server-a after Attempts.prepare",
+    # The noisy share has left; the other server has the model, this one hasn't.
+    "server-b before ModelStore.put",
+    # Charged by its own account, and nothing shared.
+    "ward-0 after OwnAccount.charge",
+    # All at once, the dealer among them.
+    (
+        "server-a after Attempts.countersign, server-b after Attempts.prepare, "
+        "dealer before DealerRole.ask"
+    ),
+)
+
+
+def test_killed_and_cut_off_the_training_goes_on(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        parts = FaultyDeployment(tmp_path)
+        stack.callback(kill_all, parts)
+        proxy = stack.enter_context(Proxy(parts.addresses["server-b"]))
+        parts.reroute("server-a", "server-b", proxy.address)
+        parts.start_all()
+        for line in LINES:
+            parts.strike(Order.parse(order) for order in line.split(", "))
+        deaths = sum(len(line.split(", ")) for line in LINES)
+        assert len(parts.restarts) == deaths
+        # Packets stop arriving in the middle of a round, and nobody is told.
+        parts.hold(Order("server-a", "pause-after", "PeerLink.send/held"))
+        before = parts.done()
+        proxy.cut()
+        parts.let_go("server-a")
+        for server in map(parts.operator, (Role.SERVER_A, Role.SERVER_B)):
+            # `error` says that the round was given up, until both are heard from again.
+            parts.wait_for(lambda: "trying again" in server.status().error)  # noqa: B023
+        assert parts.done() <= before + 1
+        proxy.heal()
+        parts.strike(())
+        assert len(parts.restarts) == deaths
+        kill_all(parts)
+        check(parts)
+
 
 Values = dict[tuple[str, str], float]
 
