@@ -154,9 +154,9 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
     # Breaking the cryptography adds what the assumption says: 16 uses at 2^−80 each submission.
     once = 16 * 2.0**-80
     assert advantages(0.0, often(1)) == pytest.approx(2 * once, rel=1e-9, abs=0)
-    many = (1 + math.exp(4)) * 1000 * once
-    assert advantages(4.0, often(1000)) == pytest.approx(many, rel=1e-9, abs=0)
-    assert 1e-19 < many < 1e-18
+    in_all = (1 + math.exp(4)) * 1000 * once
+    assert advantages(4.0, often(1000)) == pytest.approx(in_all, rel=1e-9, abs=0)
+    assert 1e-19 < in_all < 1e-18
     assert advantages(math.inf, often(1)) == advantages(1e4, often(1)) == 1
     assert advantages(math.inf, often(0)) == 0
 

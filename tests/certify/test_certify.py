@@ -70,8 +70,8 @@ def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_no
     for guarantee in (ExactGroups(loud), RenyiGroups(loud), ExactGroups(loud).as_approximate()):
         assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(0, 0, 0, 0)
     # Replacements cost about twice as much.
-    for guarantee, radius in ((GaussianDP(0.1), 14), (Replacements(GaussianDP(0.1)), 7)):
-        assert certify_prediction(0.9, 0.05, 0, guarantee) == Certified(0, *[radius] * 3)
+    for dp, radius in ((GaussianDP(0.1), 14), (Replacements(GaussianDP(0.1)), 7)):
+        assert certify_prediction(0.9, 0.05, 0, dp) == Certified(0, *[radius] * 3)
 
 
 def test_validation_adds_malicious_submissions_times_its_soundness_error() -> None:
@@ -142,7 +142,7 @@ def test_a_reproduction_never_becomes_a_certificate(printed: Any) -> None:
 
 
 def test_nothing_published_issues_a_certificate() -> None:
-    issued = (of.Curves, Guarantee, PrivacyStatement, Certified)
+    issued: tuple[type, ...] = (of.Curves, Guarantee, PrivacyStatement, Certified)
     issued += (prediction.PredictionCertificates, prediction.SmoothingCertificates)
     defined = 0
     for found in pkgutil.iter_modules(printed_in_papers.__path__):

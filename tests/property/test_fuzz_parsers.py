@@ -51,7 +51,7 @@ large = st.sampled_from([2**63, 2**64, -(2**63), 10**400])
 single = st.none() | st.booleans() | st.integers() | large | st.floats() | st.text(max_size=8)
 nested: Any = st.lists, partial(st.dictionaries, st.text(max_size=4))
 json_values: Any = st.recursive(
-    single, lambda inner: st.one_of(kind(inner, max_size=3) for kind in nested), max_leaves=6
+    single, lambda inner: st.one_of(*(kind(inner, max_size=3) for kind in nested)), max_leaves=6
 )
 
 

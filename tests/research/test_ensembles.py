@@ -252,7 +252,7 @@ def test_a_broken_off_ensemble_goes_on(
     tmp_path: Path, stops: int, optimizer: dict[str, Any]
 ) -> None:
     """Also within a round, with the users that were drawn for it."""
-    train = partial(trained_by_record, [3, 4], local_steps=2, **optimizer)
+    train: Any = partial(trained_by_record, [3, 4], local_steps=2, **optimizer)
     stop, told = Mock(side_effect=[*[None] * (stops - 1), KeyboardInterrupt]), Mock()
     whole, drawn = train()
     kept = Checkpoint(tmp_path / "cell.npz")
@@ -271,7 +271,8 @@ def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyP
 
 
 def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:
-    x, y = np.random.default_rng(0).random((3, *shape)), np.array([0, 1, classes - 1])
+    x: Any = np.random.default_rng(0).random((3, *shape))
+    y = np.array([0, 1, classes - 1])
     x = (np.floor(x * words) if words else x).astype(np.float32)
     return DataSet("some", x, y, x, y, classes)
 

@@ -86,7 +86,7 @@ def test_records_are_dealt_by_their_owner() -> None:
     assert [part.tolist() for part in by_owner(owners, 2)] == [[1, 4], [0, 2, 5]]
     x, y = np.zeros((6, 2), np.float32), np.array([0, 1, 0, 1, 2, 2])
     kept = two_labels(DataSet("some", x, y, x, y, 3, owners))
-    assert np.array_equal(kept.owners, [7, 3, 7, 5])
+    assert np.array_equal(np.array(kept.owners), [7, 3, 7, 5])
 
 
 def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:

@@ -23,7 +23,7 @@ UPDATE = np.random.default_rng(2).integers(-(2**15), 2**15, TASK.dimension)
 @pytest.mark.parametrize("honest", [UPDATE, np.zeros_like(UPDATE)])
 def test_every_forgery_is_longer_than_beta(kind: Forgery, honest: ring.RingVector) -> None:
     forged = forged_update(kind, TASK, honest)
-    assert (forged.shape, forged.dtype) == (honest.shape, np.int64)
+    assert (forged.shape, forged.dtype) == (honest.shape, np.dtype(np.int64))
     assert squared_norm(forged) > TASK.bound**2
 
 

@@ -84,8 +84,9 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     cores = ["taskset", "-c", "0"] if one_core else []
     spent, began, load_average = children_s(), time.monotonic(), [os.getloadavg()[1]]
     with load(kind, seed):
-        command, how = [*cores, "make", "test"], {"cwd": folder, "env": environment()}
-        done: Any = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+        how: Any = {"cwd": folder, "env": environment(), "text": True}
+        command = [*cores, "make", "test"]
+        done = subprocess.run(command, capture_output=True, check=False, **how)
         wall = time.monotonic() - began
     said = done.stdout.splitlines()
     closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]
