@@ -42,7 +42,7 @@ def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() 
     # After a run it is the real number, of as much more noise as both servers add.
     after = one(CLIENTS_ONLY, **PAPER, participations=567)
     alone = one(ONE_SERVER, **PAPER | {"noise_multiplier": math.sqrt(2)})
-    expected = pytest.approx(math.sqrt(2)), pytest.approx(alone.epsilon)
+    expected: Any = pytest.approx(math.sqrt(2)), pytest.approx(alone.epsilon)
     assert (after.compositions, after.noise_multiplier, after.epsilon) == (567, *expected)
 
 

@@ -119,41 +119,25 @@ class Stage:
         self.client_identity = Identity.load(self.folder / "keys" / CLIENT.name)
         self.signer = CertificateSigner(self.client_identity)
         self.verifier = CertificateVerifier(self.identity)
-        self._pens = {
-            role: CertificateSigner(Identity.load(self.folder / "keys" / role.value))
-            for role in (Role.SERVER_A, Role.SERVER_B)
-        }
-        self.sessions = {
-            role: self.loop.run_until_complete(self._session(role)) for role in self._pens
-        }
+        keys = self.folder / "keys"
+        self._pens = {r: CertificateSigner(Identity.load(keys / r.value)) for r in SERVERS}
+        self.sessions = {r: self.loop.run_until_complete(self._session(r)) for r in SERVERS}
         self.aggregation = {role: AggregationService(s) for role, s in self.sessions.items()}
         self.operation = OperationService(self.sessions[Role.SERVER_A])
-        self._servers = Servers(
-            self.task, CLIENT, NOWHERE, NOWHERE, self.client_identity, patience_s=0.01
-        )
+        where = CLIENT, NOWHERE, NOWHERE, self.client_identity
+        self._servers = Servers(self.task, *where, patience_s=0.01)
         self._channel = grpc.insecure_channel(NOWHERE)
         self._dealer = RemoteDealer(self._channel, NOWHERE, self.task, Role.SERVER_B)
 
-    def close(self) -> None:
-        self._servers.close()
-        self._channel.close()
-        for session in self.sessions.values():
-            session.store.close()
-        self.loop.close()
-        self._temporary.cleanup()
-
     async def _session(self, role: Role) -> Session:
-        values: dict[str, Any] = {
-            "task": self.folder / "task.toml",
-            "identity": self.folder / "keys" / role.value,
-            "listen": NOWHERE,
-            "dealer": NOWHERE if self.task.has_dealer else None,
-            "state": self.folder / role.value,
-        }
+        state, identity = self.folder / role.value, self.folder / "keys" / role.value
+        values: Any = {"task": self.folder / "task.toml", "identity": identity, "state": state}
+        values |= {"listen": NOWHERE, "dealer": NOWHERE if self.task.has_dealer else None}
         of_a = role is Role.SERVER_A
-        session = open_session(
-            role, ServerASettings(**values, server_b=NOWHERE) if of_a else ServerBSettings(**values)
+        settings = (
+            ServerASettings(**values, server_b=NOWHERE) if of_a else ServerBSettings(**values)
         )
+        session = open_session(role, settings)
         session.event_log.publish(TrainingDone(0, session.model_store.current.digest))
         await asyncio.sleep(0)
         return session
@@ -207,7 +191,7 @@ class Stage:
         if at_b.role == "server-a":
             at_b.role = "server-b"
         stubs: Any = self._servers._stubs
-        for role, own in ((Role.SERVER_A, answers), (Role.SERVER_B, answers | {"Describe": at_b})):
+        for role, own in zip(SERVERS, (answers, answers | {"Describe": at_b}), strict=True):
             # A server says anything under its own signature.
             pen = self._pens[role]
             signed = {name: sign_body(pen, role, own[name]) for name in ("Opening", "Statement")}

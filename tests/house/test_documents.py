@@ -111,11 +111,12 @@ def test_the_index_links_every_document_of_its_folder() -> None:
     assert sorted(set((ROOT / "docs").rglob("*.md")) - {index} - linked) == []
 
 
-TEST_FOLDERS = "|".join(sorted(p.name for p in (ROOT / "tests").iterdir() if p.is_dir()))
-NAMED_PATH = re.compile(rf"`((?:{'|'.join(PARTS)}|src|tests|benchmarks|deploy|docs)/[\w./-]*)`")
+FOLDERS = {"src", "tests", "benchmarks", "deploy", "docs", *PARTS}
+TEST_FOLDERS = (path.name for path in (ROOT / "tests").iterdir() if path.is_dir())
+NAMED_PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
+NAMED_TEST = re.compile(rf"`(?:tests/)?((?:{'|'.join(TEST_FOLDERS)})/[\w/]+\.py)`")
+# A file, and functions or classes in it.
 NAMED = re.compile(r"`((?:[\w]+/)+\w+\.py)`(?: ·|,)((?:,? `\w+`)+)")
-"""A file, and functions or classes in it."""
-NAMED_TEST = re.compile(rf"`(?:tests/)?((?:{TEST_FOLDERS})/[\w/]+\.py)`")
 
 
 def home(name: str) -> Path | None:
@@ -156,36 +157,26 @@ def test_every_path_function_and_test_that_a_document_names_exists() -> None:
     assert wrong_in(missing()) == {}
 
 
-def test_every_file_that_answers_one_of_the_ten_questions_is_there() -> None:
+def test_every_file_that_a_question_or_a_mark_names_is_there() -> None:
     text = text_of(Path(__file__).with_name("ten_questions.toml"))
     questions = tomllib.loads(text)["question"]
     assert len(questions) == 10
-    named = [each["file"] for each in questions if "file" in each]
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+    named = {each["file"] for each in questions if "file" in each}
+    marked = {name for each in ALL for name in re.findall(r"tests/[\w/]+\.\w+", each.needs)}
+    assert marked
+    assert [name for name in named | marked if not (ROOT / name).is_file()] == []
 
 
-def test_every_corrected_formula_is_in_the_table_of_corrections() -> None:
-    tree = ast.parse(text_of(ROOT / "research" / "printed" / "printed_certificates.py"))
-    corrected = [
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and node.returns
-        and ast.unparse(node.returns).startswith("Reproduction")
-    ]
+def test_every_corrected_formula_is_in_a_table_and_every_reference_value_is_there() -> None:
+    printed = text_of(ROOT / "research" / "printed" / "printed_certificates.py")
+    corrected = re.findall(r"^def (\w+)\([^)]*\) -> Reproduction", printed, re.MULTILINE)
+    certificates = text_of(ROOT / "docs" / "certificates.md")
     assert corrected
-    text = text_of(ROOT / "docs" / "certificates.md")
-    assert [name for name in corrected if f"`{name}`" not in text] == []
-
-
-def test_every_reference_value_that_a_table_names_is_there() -> None:
+    assert [name for name in corrected if f"`{name}`" not in certificates] == []
     golden = text_of(ROOT / "tests" / "vectors" / "golden.json")
     names = set(re.findall(r'"name": "([^"]+)"', golden))
-    patterns = [
-        pattern
-        for page in ("privacy-accounting.md", "certificates.md")
-        for pattern in re.findall(r"`(\w+\*)`", text_of(ROOT / "docs" / page))
-    ]
+    accounting = text_of(ROOT / "docs" / "privacy-accounting.md")
+    patterns = re.findall(r"`(\w+\*)`", accounting + certificates)
     assert len(patterns) > 15
     assert [p for p in patterns if not any(fnmatch(name, p) for name in names)] == []
 
@@ -214,9 +205,3 @@ def test_a_command_is_taken_as_it_stands(page: str) -> None:
             taken(*words[: min(ends, default=len(words))])
         except (ClickException, AssertionError) as error:
             pytest.fail(f"{page}:{command.line}: {command.text}: {error!r}")
-
-
-def test_tests_that_marks_name_exist() -> None:
-    named = {name for each in ALL for name in re.findall(r"tests/[\w/]+\.\w+", each.needs)}
-    assert named
-    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -165,7 +165,7 @@ class _Lines:
         threading.settrace(self._call)
         result = yield
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         for line in sorted(self._now):
             self.of[line].append(item.nodeid)
         return result

@@ -1,11 +1,11 @@
 """A submission counts only where both servers hold the same header, signed by its client."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
@@ -186,9 +186,7 @@ def test_neither_repr_nor_the_wire_shows_a_key() -> None:
 class Servers:
     def __init__(self, folder: Path) -> None:
         self.task = small_task()
-        self.inboxes = {
-            role: Inbox(role, self.task, verifier(), folder / role.value) for role in (A, B)
-        }
+        self.inboxes = {r: Inbox(r, self.task, verifier(), folder / r.value) for r in (A, B)}
         self.spool = folder / B.value
 
     def open(self) -> None:
@@ -210,8 +208,7 @@ class Servers:
     def both_say(self, reason: Rejection) -> None:
         a, b = self.match()
         assert a.rejections == b.rejections == {ONE: reason, TWO: Rejection.ABSENT}
-        assert not a.submissions
-        assert not b.submissions
+        assert not [*a.submissions, *b.submissions]
         # What doesn't count leaves nothing behind.
         assert list(self.spool.iterdir()) == []
 
@@ -224,20 +221,15 @@ def servers(tmp_path: Path) -> Servers:
 
 
 FIELDS = ("header", "signature", "seed", "salt")
-"""Of what server A gets; server B gets the body's salt and the body besides."""
-FIELDS_B = (*FIELDS, "salt_h", "body")
+FIELDS_B = (*FIELDS, "salt_h", "body")  # Server B gets the body's salt and the body besides
 
 
 def assembled(pairs: Sequence[Submission], whose: Mapping[str, int]) -> Submission:
     """What one server gets when each field is taken from one of two submissions to it."""
-    header, signature, seed, salt = (pairs[whose[field]] for field in FIELDS)
-    submission = Submission(
-        replace(header.header, signature=signature.header.signature),
-        header.role,
-        seed.seed,
-        salt.salt,
-    )
-    if header.role is A:
+    of, signature, seed, salt = (pairs[whose[field]] for field in FIELDS)
+    header = replace(of.header, signature=signature.header.signature)
+    submission = Submission(header, of.role, seed.seed, salt.salt)
+    if of.role is A:
         return submission
     salt_h, body = (pairs[whose[field]].body for field in ("salt_h", "body"))
     assert isinstance(salt_h, HeldBody)
@@ -286,10 +278,8 @@ def test_two_tales_cost_their_client_alone(tmp_path: Path, at_a: tuple[int, ...]
 
 def test_commitments_with_the_roles_exchanged_are_refused(servers: Servers) -> None:
     a, b = pair_of(servers.task)
-    turned = replace(
-        a.header, commitment_a=a.header.commitment_b, commitment_b=a.header.commitment_a
-    )
-    header = signed_anew(turned, signer(ONE))
+    exchanged: Any = {"commitment_a": a.header.commitment_b, "commitment_b": a.header.commitment_a}
+    header = signed_anew(replace(a.header, **exchanged), signer(ONE))
     # Each with its own seed, and with the one that its commitment was made of.
     for to_a, to_b in ((a, b), (b, a)):
         for role, seeds in ((A, to_a), (B, to_b)):
@@ -337,23 +327,19 @@ def test_what_the_other_server_says_otherwise_touches_that_client_alone(servers:
 # --- whatever the servers hold ------------------------------------------------------------------
 
 NAMES = [ClientId(f"c{i}") for i in range(6)]
-Item = Submission | Rejection
-
-reasons = st.sampled_from(Rejection)
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
+    """What one server got of a client."""
+
     header: int
     signature: int = 0
     certificate: int = 0
 
 
 Pairs = list[tuple[Claim | Rejection, Claim | Rejection]]
-
-# Few values, so that equal ones are common.
-few = st.integers(0, 1)
-items = st.builds(Claim, few, few, few) | reasons
+few = st.integers(0, 1)  # Few values, so that equal ones are common
+items = st.builds(Claim, few, few, few) | st.sampled_from(Rejection)
 cohorts = st.lists(st.tuples(items, items), max_size=6)
 
 
@@ -369,7 +355,7 @@ def opened(cohort: Sequence[ClientId]) -> Opened:
     return Opened(3, 2, tuple(cohort), MODEL, frozenset(cohort))
 
 
-def collected(role: Role, given: list[Claim | Rejection]) -> dict[ClientId, Item]:
+def collected(role: Role, given: list[Any]) -> dict[ClientId, Submission | Rejection]:
     return {
         client: held(client, role, item) if isinstance(item, Claim) else item
         for client, item in zip(NAMES, given, strict=False)
@@ -391,10 +377,8 @@ def test_both_servers_agree_on_everybody_and_the_same_signed_bytes_alone_match(
     pairs: Pairs,
 ) -> None:
     a, b = both(pairs)
-    assert a.rejections == b.rejections
-    assert list(a.submissions) == list(b.submissions)
-    for client in a.submissions:
-        assert a.submissions[client].header == b.submissions[client].header
+    held_at_a, held_at_b = ([(c, s.header) for c, s in m.submissions.items()] for m in (a, b))
+    assert (a.rejections, held_at_a) == (b.rejections, held_at_b)
     # Everybody in the cohort is one or the other, and never both.
     assert sorted([*a.submissions, *a.rejections]) == NAMES[: len(pairs)]
     assert set(a.submissions) == {

@@ -21,7 +21,7 @@ from research.registry import Registry, load_plugins
 from research.robustness.budget import measured as measured_budget
 from research.robustness.federated import task_of
 from research.robustness.train import first_vector, module_of
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings
+from research.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
 from research.study.environment import environment
 from research.study.kept import Kept
 from research.study.run import PARTIAL, _Place, run
@@ -34,23 +34,22 @@ from precad.common.task_schema import ModelSection
 from precad.simulation.datasets import load
 
 
-def squares(breaks: int | None = None) -> Experiment:
-    def measure(settings: Settings, _around: Surroundings) -> dict[str, Any]:
-        if settings["number"] == breaks:
-            raise KeyboardInterrupt
-        return {"square": settings["number"] ** 2}
+def square(settings: Settings, _around: Surroundings) -> dict[str, Any]:
+    return {"square": settings["number"] ** 2}
 
-    return replace(
-        EXPERIMENTS["xie-fig9"],
-        settings={scale: {"data": None} for scale in Scale},
-        cells=lambda _: [{"number": n} for n in range(4)],
-        measure=measure,
-    )
+
+def breaks(settings: Settings, around: Surroundings) -> dict[str, Any]:
+    if settings["number"] == 2:
+        raise KeyboardInterrupt
+    return square(settings, around)
 
 
 @pytest.fixture
-def named(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def put(one: Experiment) -> str:
+def squares(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def put(measure: Any = square) -> str:
+        of: Any = {"settings": {scale: {"data": None} for scale in Scale}, "measure": measure}
+        of["cells"] = lambda _: [{"number": n} for n in range(4)]
+        one = replace(EXPERIMENTS["xie-fig9"], **of)
         monkeypatch.setitem(EXPERIMENTS._parts, "squares", one)
         return "squares"
 
@@ -61,11 +60,11 @@ def squared(results: list[Result]) -> list[int]:
     return [result.values["square"] for result in results]
 
 
-def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: Any) -> None:
+def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, squares: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(named(squares(breaks=2)), Scale.SMALL, tmp_path)
+        run(squares(breaks), Scale.SMALL, tmp_path)
     told = Mock()
-    found = run(named(squares()), Scale.SMALL, tmp_path, on_cell=told)
+    found = run(squares(), Scale.SMALL, tmp_path, on_cell=told)
     seen = [each.args[0].settings["number"] for each in told.call_args_list]
     assert (seen, squared(found)) == ([2, 3], [0, 1, 4, 9])
     assert run("squares", Scale.SMALL, tmp_path) == found
@@ -82,7 +81,7 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: A
 
 
 def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
-    tmp_path: Path, named: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, squares: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
 
@@ -96,7 +95,7 @@ def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
             file.keep(step + 1, theta, ())
         return {"square": int(theta.item())}
 
-    name = named(replace(squares(), measure=measure))
+    name = squares(measure)
     with monkeypatch.context() as disk:
         full = OSError(errno.ENOSPC, "No space left on device")
         disk.setattr(Kept, "add", Mock(side_effect=full))
@@ -121,8 +120,7 @@ def test_runs_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None
         list(threads.map(write, places))
     kept = Kept(tmp_path, "squares", Scale.SMALL)
     numbers = [first + n for first in places for n in range(20)]
-    found = kept.of([{"number": number} for number in numbers])
-    assert squared(found) == [number**2 for number in numbers]
+    assert squared(kept.of([{"number": n} for n in numbers])) == [n**2 for n in numbers]
     document = json.loads(kept.path.read_text())
     devices = [each["device"] for each in document["environments"]]
     assert sorted(devices) == ["elsewhere", "here"]

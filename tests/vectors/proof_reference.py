@@ -11,8 +11,7 @@ import json
 import re
 import struct
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -68,37 +67,23 @@ def packed(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}Q", *words)
 
 
-@dataclass(frozen=True)
 class Sizes:
     """Of everything, from d and β."""
 
-    d: int
-    beta: int
-
-    @property
-    def weights(self) -> Words:
-        """1, 2, …, 2^(w − 2) and 2B − 2^(w − 1), B = 8β, w = bitlength(2B − 1)."""
-        width = (16 * self.beta - 1).bit_length()
-        return [2**i for i in range(width - 1)] + [16 * self.beta - 2 ** (width - 1)]
-
-    @property
-    def slack(self) -> int:
-        return (self.beta**2).bit_length()
-
-    @property
-    def bits(self) -> int:
-        return ROWS * len(self.weights) + self.slack
-
-    @property
-    def domain(self) -> tuple[int, int]:
-        """N and c_w."""
-        _, n, c = min(
+    def __init__(self, d: int, beta: int) -> None:
+        # 1, 2, …, 2^(w − 2) and 2B − 2^(w − 1), B = 8β, w = bitlength(2B − 1).
+        width = (16 * beta - 1).bit_length()
+        self.d, self.beta = d, beta
+        self.weights = [2**i for i in range(width - 1)] + [16 * beta - 2 ** (width - 1)]
+        self.slack = (beta**2).bit_length()
+        self.bits = bits = ROWS * width + self.slack
+        # N and c_w.
+        _, *self.domain = min(
             (2 * n + 2 * c, n, c)
             for n in (2**log for log in range(2, 16))
-            for c in range(8, 8 * max(self.d, self.bits), 8)
-            if rows_of(self.d, c) + 2 * rows_of(self.bits, c) <= n - 1
+            for c in range(8, 8 * max(d, bits), 8)
+            if rows_of(d, c) + 2 * rows_of(bits, c) <= n - 1
         )
-        return n, c
 
 
 def rows_of(words: int, columns: int) -> int:
@@ -228,12 +213,6 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
 # The servers.
 
 
-def queries(coin: bytes, submission: bytes, size: int) -> Iterator[Words]:
-    key = derived(coin, "proof/query", submission)
-    for again in count():
-        yield stream(key, "proof/query", again, size=size)
-
-
 def answered(made: dict[str, Any], holder: str, t: int, rho: Words) -> tuple[Words, int, int]:
     """One server's share of f(t), of h(t), and of the relations' sum."""
     sizes: Sizes = made["sizes"]
@@ -266,26 +245,19 @@ def answered(made: dict[str, Any], holder: str, t: int, rho: Words) -> tuple[Wor
     return wires, h_t, zero
 
 
-def joint_coin(given: dict[str, Any], whole_digest: bytes) -> tuple[bytes, bytes]:
-    """A's commitment to its coin, and what both coins make, of a batch of this one submission."""
-    of_a, of_b = (bytes.fromhex(each) for each in given["coins"])
-    batch = hashed("proof-batch", whole_digest)
-    task = bytes.fromhex(given["task"])
-    commitment = hashed("proof-coin", task, batch, given["attempt"], given["turn"], of_a)
-    return commitment, hashed("proof-joint-coin", of_a, of_b, batch)
-
-
 def transcript(given: dict[str, Any]) -> dict[str, Any]:
     """Everything that has a value, long ones by their SHA-256."""
     made = client(given)
     sizes: Sizes = made["sizes"]
     n, c = sizes.domain
-    commitment, coin = joint_coin(given, made["whole_digest"])
-    t, *rho = next(
-        words
-        for words in queries(coin, made["whole_digest"], 4 + ROWS)
-        if pow(words[0], 2 * n, P) != 1
-    )
+    # Of a batch of this one submission.
+    of_a, of_b = (bytes.fromhex(each) for each in given["coins"])
+    batch, task = hashed("proof-batch", made["whole_digest"]), bytes.fromhex(given["task"])
+    commitment = hashed("proof-coin", task, batch, given["attempt"], given["turn"], of_a)
+    coin = hashed("proof-joint-coin", of_a, of_b, batch)
+    key = derived(coin, "proof/query", made["whole_digest"])
+    queries = (stream(key, "proof/query", again, size=4 + ROWS) for again in count())
+    t, *rho = next(words for words in queries if pow(words[0], 2 * n, P) != 1)
     hexes = ("ctx", "commitment", "update_digest", "rows_key", "bits_digest", "bits_key")
     found: dict[str, Any] = {
         "sizes": {"points": n, "columns": c, "bits": sizes.bits, "weights": sizes.weights},

@@ -179,16 +179,14 @@ def test_context_commitments_and_masks(letter: str) -> None:
     assert stream.words(4).tolist() == words == MADE[f"mask_{letter}"]
 
 
-def test_body() -> None:
+def test_body_and_what_is_signed() -> None:
     x, a, b = (np.array(v, dtype=np.int64) for v in (GIVEN["x"], MADE["mask_a"], MADE["mask_b"]))
     assert to_bytes(x - a - b).hex() == MADE["b"]
     data = spelled("submission-body", *given("ctx", "salt_h")) + B
     assert str(GOOD.body_digest(B)) == blake3(data).hexdigest() == MADE["body_digest"]
     for change in (B[:-1], B + b"\0", B[::-1], bytes([B[0] ^ 1]) + B[1:], b""):
         assert str(GOOD.body_digest(change)) != MADE["body_digest"]
-
-
-def test_what_is_signed_and_what_is_compared() -> None:
+    # What is signed, and what is compared.
     header = GOOD.header(B)
     digests = given("commitment_a", "commitment_b", "body_digest")
     signed = spelled("submission-signature", *context_parts(), *digests)
