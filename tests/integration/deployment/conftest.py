@@ -8,37 +8,36 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import small_task
 from tests.rig.crew import CHANGES
 from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment, to_toml
 from precad.common.identifiers import ClientId
-from precad.common.task import Task
 
 SERVERS = ("server-a", "server-b")
-TaskMaker = Callable[..., Task]
 Deploy = Callable[..., LocalDeployment]
 
 
 @pytest.fixture
-def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
+def deploy(tmp_path: Path) -> Iterator[Deploy]:
     """``deploy({"deadlines.peer": 1.0}, clients=2)``: settings and keys; nothing runs yet.
 
     Whatever the test starts of it is stopped afterwards.
     """
-    with deployments(tmp_path, make_task) as make:
+    with deployments(tmp_path) as make:
         yield make
 
 
 @pytest.fixture(scope="module")
-def deploy_once(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Deploy]:
-    with deployments(tmp_path_factory.mktemp("module"), make_task) as make:
+def deploy_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
+    with deployments(tmp_path_factory.mktemp("module")) as make:
         yield make
 
 
 @contextmanager
-def deployments(folder: Path, make_task: TaskMaker) -> Iterator[Deploy]:
+def deployments(folder: Path) -> Iterator[Deploy]:
     """Makes them, in an environment with a proxy; all are stopped afterwards."""
     made: list[LocalDeployment] = []
 
@@ -49,7 +48,7 @@ def deployments(folder: Path, make_task: TaskMaker) -> Iterator[Deploy]:
         **given: Any,
     ) -> LocalDeployment:
         usual = logistic(3) | CHANGES | {"enrolment.clients": clients, "deadlines.rejoin": 0.3}
-        task, own = make_task(8, {**usual, **(changes or {})}), folder / f"deployment-{len(made)}"
+        task, own = small_task(8, {**usual, **(changes or {})}), folder / f"deployment-{len(made)}"
         # One record a client: nothing here trains unless it brings data.
         x, y = np.zeros((1, 127), dtype=np.float32), np.zeros(1, dtype=np.int64)
         data = data or {ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)}

@@ -7,9 +7,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 from tests.integration.deployment.conftest import Deploy
-from tests.rig.connections import Proxy
-from tests.rig.tasks import logistic
-from tests.rig.waiting import DEADLINE_S
+from tests.rig import connections, tasks, waiting
 
 from precad.cli.local_deployment import LINGER_S
 from precad.common.identifiers import ClientId, Role
@@ -19,14 +17,14 @@ FEATURES, RECORDS, ROUNDS, CLIENTS = 2000, 12, 5, 3
 CALL_BYTES = 4500
 """Of one call for a statement, which shows the last one and the last opening; padded."""
 CHANGES = {
-    **logistic(FEATURES),
+    **tasks.logistic(FEATURES),
     "privacy.client_rate": 0.5,
     "training.rounds": ROUNDS,
     "deadlines.work": 1.0,
 }
 
 
-class Wire(Proxy):
+class Wire(connections.Proxy):
     sent = 0
 
     def passed(self, forward: bool, size: int) -> None:  # noqa: FBT001 -- as `Proxy` calls it
@@ -58,7 +56,7 @@ def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bo
         deployment.start_clients()
         reports = deployment.operator(Role.SERVER_A).reports()
         totals = [[to_b.sent for _, to_b in dialled.values()] for _ in reports]
-        deployment.wait(dialled, DEADLINE_S)
+        deployment.wait(dialled, waiting.DEADLINE_S)
     charged: dict[int, set[str]] = defaultdict(set)
     with closing(sqlite3.connect(deployment.folder / "state/server-a/state.db")) as database:
         query = "SELECT version, client FROM charge JOIN attempt USING (attempt)"

@@ -17,16 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.deployment.conftest import TaskMaker
+from tests.conftest import small_task
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked, said
 
 from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml, to_toml
-from precad.client.allowed_code import _digest, allowed_file
-from precad.client.check_before_enrolling import look_at_servers
-from precad.client.owner_settings import JoinSettings
+from precad.client import allowed_code, check_before_enrolling, owner_settings
 from precad.common.files import append_line, make_folder
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -91,8 +89,8 @@ def _batch_norm(folder: Path, _good: Settings) -> Settings:
     net = "nn.Sequential(nn.BatchNorm1d(64, affine=False), nn.Linear(64, 10))"
     written(folder / "nets_with_norm.py", f"from torch import nn\n\nNet = lambda: {net}\n")
     # Its owner has looked at it, and said so.
-    make_folder(allowed_file().parent)
-    append_line(allowed_file(), _digest(folder)[1])
+    make_folder(allowed_code.allowed_file().parent)
+    append_line(allowed_code.allowed_file(), allowed_code._digest(folder)[1])
     return {"model": "nets_with_norm:Net"}
 
 
@@ -154,7 +152,7 @@ class Clinic:
             deployment.check_alive()
             keys = Identity.load(deployment.folder / "keys" / name)
             addresses = {role: deployment.addresses[role.value] for role in SERVERS}
-            found = look_at_servers(None, ClientId(name), keys, addresses)()
+            found = check_before_enrolling.look_at_servers(None, ClientId(name), keys, addresses)()
             if not any(words in each.text for each in found):
                 return False
         return True
@@ -188,14 +186,14 @@ class Clinic:
 
 
 @pytest.fixture(scope="module")
-def clinic(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Clinic]:
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
     folder = tmp_path_factory.mktemp("clinic")
     tokens = {ClientId(f"ward-{number}"): new_token() for number in (1, 2, 3)}
     waiting, training = (
         LocalDeployment(folder / name, task, dict.fromkeys(tokens, (X, Y)), popen=forked)
         for name, task in (
-            ("open", make_task(8, LONG | {"enrolment.clients": 3})),
-            ("training", make_task(8, LONG | {"enrolment.clients": 1})),
+            ("open", small_task(8, LONG | {"enrolment.clients": 3})),
+            ("training", small_task(8, LONG | {"enrolment.clients": 1})),
         )
     )
     for role in SERVERS:
@@ -241,7 +239,7 @@ def test_nothing_is_wrong_with_good_settings_and_the_sdk_finds_the_same(clinic: 
     assert (status, found) == (0, [])
     assert about >= {"task", "identity", "data", "model and loss", "limit", "state", "clock"}
     assert about >= {"server A", "server B"}
-    settings = JoinSettings.load(clinic.open.folder / "ward-2.toml")
+    settings = owner_settings.JoinSettings.load(clinic.open.folder / "ward-2.toml")
     assert settings.data_owner().check(WAIT_S).wrong == ()
     swap = {"server_a": settings.server_b, "server_b": settings.server_a}
     wrong = settings.model_copy(update=swap).data_owner((X[:, :63], Y)).check(WAIT_S).wrong

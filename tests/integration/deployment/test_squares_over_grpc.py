@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.conftest import TaskMaker
+from tests.conftest import small_task
 from tests.integration.deployment.conftest import Deploy
 from tests.rig.keys import identity
 from tests.rig.loop import LoopThread, dealer
@@ -64,10 +64,10 @@ def own(role: Role) -> Identity:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, make_task: TaskMaker) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """With a dealer on a loop of this process; of so many parameters as a test asks for."""
     changes = {"enrolment.clients": MOST, "deadlines.peer": DEADLINE_S}
-    task = make_task(getattr(request, "param", 8), changes)
+    task = small_task(getattr(request, "param", 8), changes)
     with LoopThread() as loop, reached(task, dealer(loop, task, own(Role.DEALER)), own) as made:
         yield made
 

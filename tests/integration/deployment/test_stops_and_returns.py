@@ -15,11 +15,9 @@ from typing import Any
 import grpc
 import pytest
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
-from tests.rig import stops
+from tests.rig import stops, tasks, warm
 from tests.rig.light_client import LightClient, joined, play_round, submit_zeros
-from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
-from tests.rig.warm import forked
 from tests.rig.wrong_clock import WrongClock
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
@@ -35,7 +33,7 @@ from precad.protos.precad_pb2_grpc import DealingStub
 
 
 def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: Deploy) -> None:
-    changes = {"training.rounds": 12, "enrolment.clients": 3, **logistic(127)}
+    changes = {"training.rounds": 12, "enrolment.clients": 3, **tasks.logistic(127)}
     deployment = deploy(changes, linger_s=2)
     date = datetime.now(UTC) + timedelta(days=300)
     for name in SERVERS:
@@ -83,8 +81,8 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: 
     for name in SERVERS:
         deployment.processes[name].terminate()
     assert deployment.wait(SERVERS, DEADLINE_S) == dict.fromkeys(SERVERS, 0)
-    logs, words = [deployment.log(name) for name in SERVERS], "told to stop; started again"
-    assert [(log.count(" ERROR "), words in log) for log in logs] == [(n, True) for n in errors]
+    logs, told = [deployment.log(name) for name in SERVERS], "told to stop; started again"
+    assert [(log.count(" ERROR "), told in log) for log in logs] == [(n, True) for n in errors]
     start_again(deployment, *SERVERS)
 
     everybody = (*owners, *SERVERS, "dealer")
@@ -152,7 +150,7 @@ def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s:
 
 def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path) -> None:
     recorded = json.loads(stops.RESULTS.read_text("utf-8"))["validating"]["seconds"]
-    assert list(stops.play("validating", tmp_path, forked)) == list(recorded)
+    assert list(stops.play("validating", tmp_path, warm.forked)) == list(recorded)
 
 
 # --- a server or a dealer that isn't there, or runs another task ----------------------------------
@@ -281,7 +279,7 @@ SAYS = {
 def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, clock: WrongClock, name: str) -> None:
     def started(arguments: list[str], **options: Any) -> Any:
         has_it = arguments[-3] == name.removeprefix("server-")
-        return (clock.popen if has_it else forked)(arguments, **options)
+        return (clock.popen if has_it else warm.forked)(arguments, **options)
 
     deployment = deploy({"deadlines.rejoin": 5.0}, popen=started)
     deployment.start_servers()

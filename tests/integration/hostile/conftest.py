@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.rig.loop import LoopThread
 
+from precad.aggregator.rpc import peer_transport, process
 from precad.aggregator.rpc.limits import Limits
-from precad.aggregator.rpc.peer_transport import add_link_to_server
-from precad.aggregator.rpc.process import PeerService, make_port, open_session
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
 from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity import credentials, deployment_keys
 from precad.common.task import Task
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import add_health
@@ -24,13 +23,6 @@ from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
 NOWHERE = "127.0.0.1:1"
-
-
-@dataclass(slots=True)
-class Running:
-    address: str
-    port: GuardedPort
-    session: Session | None
 
 
 def session_of(role: Role, folder: Path, keys: Path) -> Session:
@@ -42,7 +34,7 @@ def session_of(role: Role, folder: Path, keys: Path) -> Session:
         dealer=NOWHERE,
         state=folder / role.value,
     )
-    return open_session(role, settings)
+    return process.open_session(role, settings)
 
 
 @dataclass(slots=True)
@@ -50,24 +42,24 @@ class Site:
     folder: Path
     task: Task
     loop: LoopThread
-    started: list[Running] = field(default_factory=list)
+    started: list[Any] = field(default_factory=list)
 
-    def identity(self, name: str) -> Identity:
-        return Identity.load(self.folder / "keys" / name)
+    def identity(self, name: str) -> credentials.Identity:
+        return credentials.Identity.load(self.folder / "keys" / name)
 
-    def start(self, role: Role, limits: Any = None, rate: CallRate | None = None) -> Running:
+    def start(self, role: Role, limits: Any = None, rate: CallRate | None = None) -> Any:
         """Server A, server B or the dealer, as its process would start it."""
         self.started.append(self.loop.run(self._start(role, limits, rate)))
         return self.started[-1]
 
-    def stop(self, running: Running) -> None:
+    def stop(self, running: Any) -> None:
         """As a process's end would; its state stays."""
         self.started.remove(running)
         self.loop.run(running.port.stop(0))
         if running.session is not None:
             running.session.store.close()
 
-    async def _start(self, role: Role, limits: Limits | None, rate: CallRate | None) -> Running:
+    async def _start(self, role: Role, limits: Limits | None, rate: CallRate | None) -> Any:
         session = None
         if role is Role.DEALER:
             identity = self.identity("dealer")
@@ -76,10 +68,11 @@ class Site:
             add_health(port.server, identity, lambda: True)
         else:
             session = session_of(role, self.folder, self.folder / "keys")
-            port = make_port(session, limits, rate)
+            port = process.make_port(session, limits, rate)
             if role is Role.SERVER_B:
-                add_link_to_server(PeerService(session).link, port.server)
-        return Running(f"127.0.0.1:{await port.listen('127.0.0.1:0')}", port, session)
+                peer_transport.add_link_to_server(process.PeerService(session).link, port.server)
+        address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
+        return SimpleNamespace(address=address, port=port, session=session)
 
 
 MakeSite = Callable[..., Site]
@@ -94,7 +87,7 @@ def make_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSite]:
         def make(task: Task, *clients: str) -> Site:
             folder = tmp_path_factory.mktemp("site")
             (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-            create_local_keys(folder / "keys", clients)
+            deployment_keys.create_local_keys(folder / "keys", clients)
             sites.append(Site(folder, task, loop))
             return sites[-1]
 

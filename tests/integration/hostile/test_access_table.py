@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
+from tests.conftest import small_task
 from tests.rig.keys import forged, unchecked
 
 from precad.aggregator.rounds.states import Opened
@@ -23,10 +24,9 @@ from precad.aggregator.rpc.dealer_client import request_to_wire
 from precad.aggregator.training.session import TrainingDone
 from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import ClientId, Role
+from precad.common.identity import deployment_keys, mutual_tls
 from precad.common.identity.authority import Authority
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import Deployment
-from precad.common.identity.mutual_tls import USER_AGENT
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
@@ -81,7 +81,6 @@ THEMSELVES = {
 class Caller:
     identity: Identity | None
     """None: no certificate."""
-    client: str = "ward-1"
     server: str = "server-a"
     tls: bool = True
 
@@ -91,7 +90,7 @@ Outcomes = dict[tuple[Role, str, str], tuple[grpc.StatusCode, str]]
 
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
-    base, deployment = Identity.load(keys / "ward-1"), Deployment.open(keys)
+    base, deployment = Identity.load(keys / "ward-1"), deployment_keys.Deployment.open(keys)
     party, authority = RIGHT_PARTY[service], deployment._authority
 
     def bad(*more: str, of: Authority = authority, **how: Any) -> Caller:
@@ -124,7 +123,7 @@ def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Cha
     options = (
         ("grpc.ssl_target_name_override", Principal.service(place).dns_name),
         ("grpc.use_local_subchannel_pool", 1),
-        USER_AGENT,
+        mutual_tls.USER_AGENT,
     )
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, *own), options)
 
@@ -146,7 +145,7 @@ class Bench:
             )
             return check(StringValue(), timeout=DEADLINE_S)
         stub, digest = getattr(precad_pb2_grpc, f"{service}Stub")(channel), task.digest.value
-        named: dict[str, Any] = {"task_digest": digest, "client": caller.client}
+        named: dict[str, Any] = {"task_digest": digest, "client": "ward-1"}
         own: dict[str, Any] = {"task_digest": digest, "role": caller.server}
         upload = self.submissions.get(place, self.submissions[Role.SERVER_A])
 
@@ -195,8 +194,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def outcomes(make_site: Any, make_task: Any) -> Outcomes:
-    site = make_site(make_task(8), "ward-1", "ward-2")
+def outcomes(make_site: Any) -> Outcomes:
+    site = make_site(small_task(8), "ward-1", "ward-2")
     running = {place: site.start(place) for place in PLACES}
     model, ward = running[Role.SERVER_A].session.model_store.current.digest, ClientId("ward-1")
     context = SubmissionContext(site.task.digest, 0, 0, ward, model)
@@ -258,19 +257,16 @@ def test_every_rpc_gives_every_identity_what_the_rules_say(outcomes: Outcomes) -
             assert len(text) < 200
 
 
-TITLES = {Role.SERVER_A: "Server A", Role.SERVER_B: "Server B", Role.DEALER: "The dealer"}
-CELLS = {grpc.StatusCode.OK: "yes", grpc.StatusCode.PERMISSION_DENIED: "–"}
-
-
 def test_the_document_is_this_table(outcomes: Outcomes) -> None:
     before = DOCUMENT.read_text(encoding="utf-8")
+    cells = {grpc.StatusCode.OK: "yes", grpc.StatusCode.PERMISSION_DENIED: "–"}
     lines = [before.partition("\n\n## ")[0]]
-    for place in PLACES:
-        lines += ["", f"## {TITLES[place]}", f"| RPC | {' | '.join(NAMED)} |"]
+    for place, title in zip(PLACES, ("Server A", "Server B", "The dealer"), strict=True):
+        lines += ["", f"## {title}", f"| RPC | {' | '.join(NAMED)} |"]
         lines.append(f"| --- |{' --- |' * len(NAMED)}")
         for rpc in OFFERED[place]:
-            cells = [CELLS[outcomes[place, who, rpc][0]] for who in NAMED]
-            lines.append(f"| {rpc.partition('.')[2]} | {' | '.join(cells)} |")
+            row = [rpc.partition(".")[2], *(cells[outcomes[place, who, rpc][0]] for who in NAMED)]
+            lines.append(f"| {' | '.join(row)} |")
     text = "\n".join(lines) + "\n"
     if os.environ.get("PRECAD_WRITE_ACCESS_TABLE"):
         DOCUMENT.write_text(text, encoding="utf-8")

@@ -11,21 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import small_task
-from tests.rig.clock import LeapingClock
+from tests.rig import clock, keys
 from tests.rig.fake_server import FakeServer, opening, started
-from tests.rig.keys import identity
 
 from precad.client.connection import CALL_TIMEOUT_S, Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView, take_part
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
+from precad.common import model, ring
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.party_certificate import Principal
-from precad.common.model import initial_vector, to_bytes
-from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.messages import serves_first
 from precad.protos import precad_pb2 as pb
@@ -50,10 +48,10 @@ class Pair:
             stack.callback(lambda: setattr(self, "charged", account.participations))
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(servers, account, pending, self.update, clock=LeapingClock())
+            return take_part(servers, account, pending, self.update, clock=clock.LeapingClock())
 
     def servers(self, first: Role = Role.SERVER_A) -> Servers:
-        ward = identity(Principal.client("ward-1"))
+        ward = keys.identity(Principal.client("ward-1"))
         found = Servers(self.task, WARD, self.a.address, self.b.address, ward, patience_s=5)
         found.serves_first = first
         return found
@@ -63,7 +61,7 @@ class Pair:
         with self.servers(first) as servers:
             return servers.fetch_model(0, Digest(self.a.model()), **how).tobytes()
 
-    def update(self, view: RoundView) -> RingVector:
+    def update(self, view: RoundView) -> ring.RingVector:
         assert view.theta.shape == (D,)
         self.computed += 1
         return np.ones(D, dtype=np.int64)
@@ -78,7 +76,7 @@ class Pair:
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     task, versions = small_task(D), dict[int, int]()
-    theta, roles = initial_vector(task.model), (Role.SERVER_A, Role.SERVER_B)
+    theta, roles = model.initial_vector(task.model), (Role.SERVER_A, Role.SERVER_B)
     a, b = (FakeServer(role, task, theta, versions=versions) for role in roles)
     with started(a, b):
         yield Pair(a, b, task)
@@ -138,18 +136,15 @@ WRONG: dict[str, tuple[Callable[[Pair], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", [*WRONG, *SERVED])
 def test_what_both_servers_do_not_stand_for_is_not_trained(pair: Pair, kind: str) -> None:
-    spoil, says = WRONG[kind]
+    """Nor what neither of them serves."""
+    spoil, says = WRONG.get(kind, (lambda _: None, "nothing is sent"))
     spoil(pair)
+    if kind in SERVED:
+        pair.a.pieces = pair.b.pieces = SERVED[kind][0]
     task = kind.startswith("another task")
     pair.refuses(TaskMismatch if task else (PeerViolation, Misconfiguration), says)
-
-
-@pytest.mark.parametrize("kind", SERVED)
-def test_what_neither_server_serves_is_not_trained(pair: Pair, kind: str) -> None:
-    pair.a.pieces = pair.b.pieces = SERVED[kind][0]
-    pair.refuses(PeerViolation, "nothing is sent")
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -204,7 +199,7 @@ def test_a_long_model_on_a_slow_line_is_waited_for(pair: Pair) -> None:
     """What counts is that some of it comes, not how much. And it has the task's time: a thousand
     owners who fetch at once take longer than a call of one message may."""
     pair.of_task(**{"deadlines.peer": 60.0, "deadlines.collect": 1000.0})
-    pair.a.pieces = lambda: iter([bytes([each]) for each in to_bytes(pair.a.theta)])
+    pair.a.pieces = lambda: iter([bytes([each]) for each in model.to_bytes(pair.a.theta)])
     assert pair.fetch() == pair.a.theta.tobytes()
     assert "FetchModel" not in dict(pair.b.calls)
     (fetch_s,) = pair.a.fetch_s

@@ -10,30 +10,28 @@ of their own end and say the same is shown once.
 import csv
 import logging
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import small_task
-from tests.rig import warm
+from tests.rig import tasks, warm
 from tests.rig.clock import LeapingClock
 from tests.rig.commands import precad
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
-from tests.rig.tasks import logistic
 
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView, take_part
 from precad.client.records.read_records import write_client_data
+from precad.common import identifiers, ring
 from precad.common import process as this_process
-from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.ring import RingVector
 from precad.common.task import Task
 
 FEATURES, RECORDS, ROUNDS = 3, 60, 3
@@ -46,20 +44,9 @@ POISON = 3e38
 """Finite, and so is its loss at the task's first model; at any other its gradient is NaN."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    status: int
-    log: list[str]
-    calls: dict[str, list[Any]]
-    came_after: list[float]
-    files: dict[str, int]
-    tried: bool
-    """Whether the history has a loss on held-out records."""
-
-
 def task_of(**changes: Any) -> Task:
     usual = {"privacy.record_rate": 1.0, "deadlines.work": WORK_S}
-    return small_task(D, logistic(FEATURES) | usual | changes)
+    return small_task(D, tasks.logistic(FEATURES) | usual | changes)
 
 
 def servers_of(task: Task, *, selected: bool = True, **given: Any) -> list[FakeServer]:
@@ -67,7 +54,7 @@ def servers_of(task: Task, *, selected: bool = True, **given: Any) -> list[FakeS
     shared: dict[str, Any] = {"versions": {}, "opened": {}, **given}
     a, b = (
         FakeServer(role, task, theta, rounds=ROUNDS, covers=not selected, **shared)
-        for role in (Role.SERVER_A, Role.SERVER_B)
+        for role in (identifiers.Role.SERVER_A, identifiers.Role.SERVER_B)
     )
     a.paced = a.says_over = True
     return [a, b]
@@ -95,10 +82,10 @@ def joined(
     *,
     selected: bool = True,
     **data: Any,
-) -> Seen:
+) -> Any:
     clock, compute = LeapingClock(), DataOwner.update
 
-    def update(self: DataOwner, view: RoundView) -> RingVector:
+    def update(self: DataOwner, view: RoundView) -> ring.RingVector:
         clock.sleep(took_s)
         return compute(self, view)
 
@@ -112,13 +99,13 @@ def joined(
         ended = precad("join", "--config", config)
     state = folder / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
-    return Seen(
-        ended.exit_code,
-        [*(f"{each.levelname} {each.getMessage()}" for each in caplog.records), ended.output],
-        {fake.role.value: fake.calls for fake in servers},
-        [after for fake in servers for after in fake.came_after],
-        {path.name: path.stat().st_size for path in state.iterdir() if path.suffix == ".log"},
-        any(row["validation_loss"] for row in rows),
+    return SimpleNamespace(
+        status=ended.exit_code,
+        log=[*(f"{each.levelname} {each.getMessage()}" for each in caplog.records), ended.output],
+        calls={fake.role.value: fake.calls for fake in servers},
+        came_after=[after for fake in servers for after in fake.came_after],
+        files={path.name: path.stat().st_size for path in state.glob("*.log")},
+        tried=any(row["validation_loss"] for row in rows),  # On held-out records
     )
 
 
@@ -151,29 +138,24 @@ def tables(folder: Path) -> list[str]:
     return [str(folder / "clean.csv"), str(folder / "bad.csv")]
 
 
-def pair(kind: str, folder: Path, caplog: pytest.LogCaptureFixture) -> list[Seen]:
+def pair(kind: str, folder: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
     def written(name: str, *arrays: Any) -> str:
-        return str(write_client_data(folder, ClientId(name), *arrays))
+        return str(write_client_data(folder, identifiers.ClientId(name), *arrays))
 
-    x, bad, y = records()
+    (x, bad, y), covered = records(), kind in ("drawn under cover", "undrawn")
+    task, took_s = task_of(**{"privacy.cover_uploads": covered}), TOOK_S
+    data, more = [written("clean", x, y), written("bad", bad, y)], [dict[str, str](), {}]
     if kind == "held out":
         many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
         many[7] = POISON
-        beside = {"held_out": written("held-out", many, np.repeat(y, HELD_OUT // RECORDS))}
-        task, mine = task_of(), written("ward-1", x, y)
-        each: list[dict[str, Any]] = [{}, beside]
-        return [
-            joined(folder / name, caplog, task, data=mine, **more)
-            for name, more in zip("ab", each, strict=True)
-        ]
+        held_out = written("held-out", many, np.repeat(y, HELD_OUT // RECORDS))
+        data, more, took_s = [data[0]] * 2, [{}, {"held_out": held_out}], (0.0, 0.0)
     if kind == "from a table":
         task, data = task_of(data=RECIPE), tables(folder)
-    else:
-        task = task_of(**{"privacy.cover_uploads": kind != "without cover"})
-        data = [written("clean", x, y), written("bad", bad, y)]
+    drawn, each = kind != "undrawn", zip("ab", data, took_s, more, strict=True)
     return [
-        joined(folder / name, caplog, task, took_s, selected=kind != "undrawn", data=path)
-        for name, took_s, path in zip("ab", TOOK_S, data, strict=True)
+        joined(folder / name, caplog, task, s, selected=drawn, data=d, **m)
+        for name, d, s, m in each
     ]
 
 
@@ -220,7 +202,7 @@ def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
 
 
 def test_bad_records_show_in_nothing_that_the_doctor_asks(tmp_path: Path) -> None:
-    task, good = small_task(4, logistic(1)), "a,y\n1,0\n2,1\n"
+    task, good = small_task(4, tasks.logistic(1)), "a,y\n1,0\n2,1\n"
 
     def looked_at(kind: str, text: str | None) -> tuple[int, list[list[Any]]]:
         servers, folder = servers_of(task), tmp_path / kind

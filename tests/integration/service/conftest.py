@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
+from tests.conftest import small_task
 from tests.integration.hostile.conftest import session_of
 from tests.rig.loop import LoopThread
 from tests.rig.waiting import DEADLINE_S
@@ -112,12 +112,12 @@ Deploy = Callable[..., Deployed]
 
 
 @pytest.fixture
-def deploy(keys: Path, tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
+def deploy(keys: Path, tmp_path: Path) -> Iterator[Deploy]:
     """``deploy({"deadlines.collect": 0.6})``: servers of a small task, until the test ends."""
     with ExitStack() as stack:
 
         def start(changes: Any = None, own: Path = keys, limits: Limits | None = None) -> Deployed:
-            task = make_task(8, {"deadlines.rejoin": 1.0, **(changes or {})})
+            task = small_task(8, {"deadlines.rejoin": 1.0, **(changes or {})})
             deployed = Deployed(tmp_path, own, task, limits)
             stack.callback(deployed.close)
             return deployed

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from unittest.mock import DEFAULT, Mock
 import grpc
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
+from tests.conftest import small_task
 from tests.integration.service.conftest import ONE, TWO, A, B, Deploy, Deployed, reasons
 from tests.rig.clock import LeapingClock
 from tests.rig.submissions import masked, signed_anew
@@ -25,34 +24,13 @@ from precad.aggregator.rpc.limits import Limits, TransferSlots
 from precad.aggregator.training.session import RoundDone
 from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S
-from precad.common.errors import (
-    AccessDenied,
-    BudgetExceeded,
-    NameInUse,
-    PeerViolation,
-    PrecadError,
-    Rejection,
-    StorageFailure,
-)
+from precad.common import errors, ring, roster
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import Deployment, create_local_keys
+from precad.common.identity import credentials, deployment_keys, signatures
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
-from precad.common.ring import KEY_BYTES
-from precad.common.roster import Enrolment, Roster, on_grid
 from precad.common.share.submission import Submission
-from precad.common.wire.messages import (
-    Notice,
-    RoundOpen,
-    RoundOver,
-    check_opening,
-    check_statement,
-    sign_body,
-    upload_pieces,
-)
-from precad.common.wire.serving import NOT_NOW
+from precad.common.wire import messages, serving
 from precad.protos import precad_pb2 as pb
 
 Code = grpc.StatusCode
@@ -62,15 +40,15 @@ Stalled = Callable[..., Pieces]
 
 def test_only_the_connections_key_signs(deployed: Deployed, keys: Path, tmp_path: Path) -> None:
     # Another good certificate of the same client, as a stolen one would be.
-    Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
-    second = CertificateSigner(Identity.load(tmp_path / "second"))
+    deployment_keys.Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
+    second = signatures.CertificateSigner(credentials.Identity.load(tmp_path / "second"))
     with deployed.connect(ONE) as servers:
         a, b = map(masked, deployed.pair(servers))
         header = signed_anew(a.header, second)
         receipts = servers.submit((replace(a, header=header), replace(b, header=header)))
-    assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
+    assert reasons(receipts) == [errors.Rejection.BAD_SIGNATURE] * 2
     assert "another key" in receipts[0].detail
-    assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
+    assert deployed.outcome()[ONE] is errors.Rejection.BAD_SIGNATURE
 
 
 def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
@@ -90,18 +68,18 @@ def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
     monkeypatch.setattr(inbox, "start", tries)
     with deployed.connect(ONE) as one, deployed.stub(B) as stub:
         pair = deployed.pair(one)
-        receipt = stub.Submit(upload_pieces(pair[1]), timeout=DEADLINE_S)
-        assert receipt.rejection == Rejection.TRUNCATED.value
+        receipt = stub.Submit(messages.upload_pieces(pair[1]), timeout=DEADLINE_S)
+        assert receipt.rejection == errors.Rejection.TRUNCATED.value
         assert str(deployed.folder) not in receipt.detail
         assert reasons(one.submit(pair)) == [None, None]
     assert (tries.call_count, deployed.outcome()[ONE]) == (3, "counted")
 
 
 SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"
-FAILURES = (StorageFailure, BudgetExceeded, PeerViolation, KeyError, partial(OSError, 24))
+FAILURES = (errors.StorageFailure, errors.BudgetExceeded, errors.PeerViolation, KeyError)
 
 
-@pytest.mark.parametrize("failure", [kind(SECRET) for kind in FAILURES], ids=type)
+@pytest.mark.parametrize("failure", [*(k(SECRET) for k in FAILURES), OSError(24, SECRET)], ids=type)
 def test_no_text_of_a_failure_reaches_a_client(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
@@ -119,7 +97,7 @@ def test_no_text_of_a_failure_reaches_a_client(
         claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
         model = pb.ModelRequest(task_digest=digest, version=0)
         watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
-        pieces = list(upload_pieces(deployed.pair(servers)[0]))
+        pieces = list(messages.upload_pieces(deployed.pair(servers)[0]))
         calls: list[Callable[[], Any]] = [
             lambda: stub.Enrol(claim, timeout=DEADLINE_S),
             lambda: stub.ModelDigest(model, timeout=DEADLINE_S),
@@ -131,7 +109,7 @@ def test_no_text_of_a_failure_reaches_a_client(
             with pytest.raises(grpc.RpcError) as refused:
                 call()
             error = refused.value
-            assert (error.code(), error.details()) == (Code.UNAVAILABLE, NOT_NOW)
+            assert (error.code(), error.details()) == (Code.UNAVAILABLE, serving.NOT_NOW)
             said = str(error) + str(error.trailing_metadata())
             assert not [secret for secret in ("ward-2", "/var") if secret in said]
 
@@ -178,7 +156,7 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
     deployed.open_round()
     with deployed.connect(ONE) as servers, deployed.stub(role) as stub:
         pair = deployed.pair(servers)
-        header, *body = upload_pieces(pair[0] if role is A else pair[1])
+        header, *body = messages.upload_pieces(pair[0] if role is A else pair[1])
         pieces = {"no header": [], "no body": [header], "drip": [header]}
         if kind in ("salt", "half"):
             half = pb.SubmissionPiece(body=body[1].body[:16])
@@ -186,7 +164,7 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
         upload = stalled(pieces[kind], 0.05 if drips else None)
         receipt = stub.Submit(upload, timeout=DEADLINE_S)
         spooled = list((deployed.folder / B.value / "spool").iterdir())
-        assert (receipt.rejection, spooled) == (Rejection.TRUNCATED.value, [])
+        assert (receipt.rejection, spooled) == (errors.Rejection.TRUNCATED.value, [])
         # Its place is free again, and the whole upload is welcome; it may take its time.
         deployed.services[role].calls.limits = Limits()
         if not drips:
@@ -199,20 +177,16 @@ def test_a_body_is_read_when_its_turn_comes(
     deployed: Deployed,
     asked: bool,  # noqa: FBT001 -- a column
 ) -> None:
-    with (
-        deployed.connect(ONE) as servers,
-        deployed.stub(B) as stub,
-        ThreadPoolExecutor(1) as executor,
-    ):
+    with deployed.connect(ONE) as servers, deployed.stub(B) as stub, ThreadPoolExecutor(1) as pool:
         pair = deployed.pair(servers)
         with taken(deployed, B, "_upload_slots") as slots:
             if asked:
-                uploading: Any = executor.submit(servers.submit, pair)
+                uploading: Any = pool.submit(servers.submit, pair)
             else:
-                uploading = stub.Submit.future(upload_pieces(pair[1]), timeout=DEADLINE_S)
+                uploading = stub.Submit.future(messages.upload_pieces(pair[1]), timeout=DEADLINE_S)
             until(lambda: slots._waiting, "an upload that waits for its slot")
             came = deployed.sessions[B].traffic["clients to server-b"]
-            assert (came, uploading.done()) == (KEY_BYTES, False)
+            assert (came, uploading.done()) == (ring.KEY_BYTES, False)
         if asked:
             assert reasons(uploading.result()) == [None, None]
             assert deployed.outcome()[ONE] == "counted"
@@ -223,7 +197,7 @@ def test_a_body_is_read_when_its_turn_comes(
 def test_a_quick_upload_passes_by_all_that_stall(deployed: Deployed, stalled: Stalled) -> None:
     deployed.services[B]._upload_slots = TransferSlots(1)
     with deployed.stub(B) as stub, deployed.connect(ONE) as slow, deployed.connect(TWO) as quick:
-        header, salt_h, *_ = upload_pieces(deployed.pair(slow)[1])
+        header, salt_h, *_ = messages.upload_pieces(deployed.pair(slow)[1])
         calls = [
             stub.Submit.future(stalled(pieces, 0.01), timeout=DEADLINE_S)
             for pieces in ([header], [header, salt_h])
@@ -239,16 +213,12 @@ def test_a_quick_upload_passes_by_all_that_stall(deployed: Deployed, stalled: St
 def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: Role) -> None:
     """The last client's download holds up no upload of the first's."""
     model = deployed.sessions[role].model_store.current.digest
-    with (
-        deployed.connect(ONE) as first,
-        deployed.connect(TWO) as late,
-        ThreadPoolExecutor(1) as executor,
-    ):
+    with deployed.connect(ONE) as one, deployed.connect(TWO) as late, ThreadPoolExecutor(1) as pool:
         late.serves_first = role
         with taken(deployed, role, "_fetch_slots") as slots:
-            fetching = executor.submit(late.fetch_model, 0, model)
+            fetching = pool.submit(late.fetch_model, 0, model)
             until(lambda: slots._waiting, "a download that waits for its slot")
-            assert reasons(first.submit(deployed.pair(first), DEADLINE_S)) == [None, None]
+            assert reasons(one.submit(deployed.pair(one), DEADLINE_S)) == [None, None]
             assert not fetching.done()
         fetching.result(DEADLINE_S)
 
@@ -257,14 +227,14 @@ def test_who_is_refused_sends_no_body(deployed: Deployed, monkeypatch: pytest.Mo
     drawn: dict[Role, list[str | None]] = {A: [], B: []}
 
     def noted(submission: Submission) -> Pieces:
-        for piece in upload_pieces(submission):
+        for piece in messages.upload_pieces(submission):
             drawn[submission.role].append(piece.WhichOneof("piece"))
             yield piece
 
     monkeypatch.setattr("precad.client.connection.upload_pieces", noted)
     with taken(deployed, B, "_upload_slots"), deployed.connect(ONE) as servers:
         pair = deployed.pair(servers, attempt=7)
-        assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2
+        assert reasons(servers.submit(pair, DEADLINE_S)) == [errors.Rejection.WRONG_ATTEMPT] * 2
     assert drawn == {A: ["header"], B: ["header"]}
     assert deployed.sessions[B].traffic["clients to server-b"] == 0
 
@@ -282,7 +252,7 @@ def giving(
     found = model_digest(digest, version, deployed.task.model.parameters, theta)
     owner: dict[str, Any] = {"task_digest": digest.value, "client": client.name}
     body = pb.StatementBody(**owner, version=version, model_digest=found.value)
-    signed = sign_body(deployed.sessions[role].signer, role, body)
+    signed = messages.sign_body(deployed.sessions[role].signer, role, body)
     yield pb.GivenPiece(**owner, statement=signed)
     if until_set is not None:
         until_set.wait(DEADLINE_S)
@@ -328,9 +298,9 @@ def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed
 # --- watches and enrolment -----------------------------------------------------------------------
 
 
-def signed_with(notices: Iterator[Notice]) -> bytes:
+def signed_with(notices: Iterator[messages.Notice]) -> bytes:
     notice = next(notices)
-    assert isinstance(notice, RoundOpen | RoundOver)
+    assert isinstance(notice, messages.RoundOpen | messages.RoundOver)
     return notice.signed or b""
 
 
@@ -344,34 +314,34 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deploy: Depl
         deployed.announce()
         assert not signed_with(one.watch())
         deployed.open_round()
-        opening = check_opening(one.verifier, A, signed_with(one.watch()))
+        opening = messages.check_opening(one.verifier, A, signed_with(one.watch()))
         assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
         assert not signed_with(two.watch())
         session.event_log.publish(done)
         for client, servers in ((ONE, one), (TWO, two)):
-            statement = check_statement(servers.verifier, A, signed_with(servers.watch()))
+            statement = messages.check_statement(servers.verifier, A, signed_with(servers.watch()))
             assert (statement.client, statement.version) == (client.name, 0)
 
 
 def test_a_revoked_client_loses_its_watch_and_nobody_waits(deploy: Deploy, tmp_path: Path) -> None:
     """It held every round to its deadline, for as long as it kept its watch."""
-    create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
+    deployment_keys.create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
     deployed = deploy(own=tmp_path / "own")
     session = deployed.sessions[A]
     deployed.announce()
     with deployed.connect(ONE) as bad, deployed.connect(TWO) as good:
         watches = {ONE: bad.watch(), TWO: good.watch()}
-        assert all(isinstance(next(watch), RoundOpen) for watch in watches.values())
+        assert all(isinstance(next(watch), messages.RoundOpen) for watch in watches.values())
         deployed.open_round()
-        keys = Deployment.open(tmp_path / "own")
+        keys = deployment_keys.Deployment.open(tmp_path / "own")
         keys.revoke(keys.current_serials(Principal.client(ONE.name)))
         assert reasons(good.submit(deployed.pair(good))) == [None, None]
         gone = session.connected_clients.gone
         until(lambda: session.inbox.over([ONE, TWO], gone), "the round's end without it")
-        with pytest.raises(AccessDenied, match="revoked"):
+        with pytest.raises(errors.AccessDenied, match="revoked"):
             next(watches[ONE])
         deployed.announce()
-        assert isinstance(next(watches[TWO]), RoundOpen)
+        assert isinstance(next(watches[TWO]), messages.RoundOpen)
         assert not gone(TWO)
 
 
@@ -384,7 +354,7 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
     with deployed.connect(ONE) as first, deployed.connect(ONE, clock=clock) as second:
         watch = first.watch()
         next(watch)
-        with pytest.raises(NameInUse, match="another process takes part as client ward-1"):
+        with pytest.raises(errors.NameInUse, match="another process takes part as client ward-1"):
             next(second.watch())
         assert clock.time - clock.start == NAME_FREE_S
         assert "client ward-1 is there twice" in caplog.text
@@ -395,11 +365,11 @@ def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
         next(watch)
     # Once the first has gone, the second is the client.
     with deployed.connect(ONE) as second:
-        assert isinstance(next(second.watch()), RoundOpen)
+        assert isinstance(next(second.watch()), messages.RoundOpen)
 
 
-def test_another_task_is_refused_by_both_digests(deployed: Deployed, make_task: TaskMaker) -> None:
-    other = make_task(8, {"name": "another"})
+def test_another_task_is_refused_by_both_digests(deployed: Deployed) -> None:
+    other = small_task(8, {"name": "another"})
     with deployed.connect(ONE) as servers:
         servers.task = other
         for meet in (
@@ -407,17 +377,17 @@ def test_another_task_is_refused_by_both_digests(deployed: Deployed, make_task: 
             lambda: servers.enrol(1, other.privacy.record_rate),
             lambda: list(servers.watch()),
         ):
-            with pytest.raises(PrecadError, match="same task file") as refused:
+            with pytest.raises(errors.PrecadError, match="same task file") as refused:
                 meet()
             said = set(re.findall(r"[0-9a-f]{64}", str(refused.value)))
             assert {str(other.digest), str(deployed.task.digest)} <= said
 
 
 def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(deployed: Deployed) -> None:
-    claim = Enrolment(ONE, 100, 0.2)
+    claim = roster.Enrolment(ONE, 100, 0.2)
     for session in deployed.sessions.values():
         session.store.enrolment.claim(claim)
-        session.register.freeze(Roster({ONE: claim}))
+        session.register.freeze(roster.Roster({ONE: claim}))
         session.model_store.put(deployed.task.training.rounds, session.model_store.theta())
     for name, kind, said in (
         (ONE, Kind.NOTE, "precad join fetches its final model"),
@@ -429,7 +399,7 @@ def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(deployed: De
         assert [(each.kind, said in each.text) for each in servers] == [(kind, True)] * 2
     with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         one.enrol(100, 0.2)
-        with pytest.raises(PrecadError, match="the training is finished, without it"):
+        with pytest.raises(errors.PrecadError, match="the training is finished, without it"):
             two.enrol(100, 0.2)
 
 
@@ -442,7 +412,7 @@ def test_one_client_has_one_account_computed_at_a_time(
     monkeypatch.setattr(cap, "is_ready", lambda _rate: False)
     claim: dict[str, Any] = {"client": ONE.name, "records": 100}
     claim["task_digest"] = deployed.task.digest.value
-    rates = [on_grid(deployed.task, 0.2 / n) for n in range(1, 6)]
+    rates = [roster.on_grid(deployed.task, 0.2 / n) for n in range(1, 6)]
     claims = [pb.EnrolRequest(**claim, record_rate=rate) for rate in rates]
     with deployed.stub(A) as stub:
         asked = [stub.Enrol.future(each, timeout=DEADLINE_S) for each in claims]

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 from tests.conftest import small_task
-from tests.rig.memory import in_memory
-from tests.rig.stores import Opener, tamper
+from tests.rig import memory, stores
 
 from precad.aggregator.store import Store, open_store
 from precad.common.identifiers import Role
@@ -43,10 +42,7 @@ def postgres() -> Iterator[str]:
         shutil.chown(folder, user)
 
     def call(*command: str) -> None:
-        done = subprocess.run(
-            command, user=user, cwd=folder, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        subprocess.run(command, user=user, cwd=folder, stderr=subprocess.STDOUT, check=True)
 
     data = str(folder / "data")
     call(initdb, "-D", data, "-A", "trust", "-U", "precad", "-E", "UTF8", "--no-sync")
@@ -61,7 +57,7 @@ def postgres() -> Iterator[str]:
 def postgres_url(postgres: str) -> str:
     """URL of a new, empty schema; a database of its own would take ten times as long."""
     name = f"state{next(_NUMBERS)}"
-    tamper(postgres, f"CREATE SCHEMA {name}")
+    stores.tamper(postgres, f"CREATE SCHEMA {name}")
     own = make_url(postgres).update_query_dict({"options": f"-csearch_path={name}"})
     return own.render_as_string(hide_password=False)
 
@@ -69,7 +65,7 @@ def postgres_url(postgres: str) -> str:
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """In memory: what these tests lose by a kill -9 is the process, never the machine."""
-    with in_memory() as folder:
+    with memory.in_memory() as folder:
         yield Path(folder)
 
 
@@ -90,7 +86,7 @@ def task() -> Task:
 
 
 @pytest.fixture
-def opener(task: Task) -> Iterator[Opener]:
+def opener(task: Task) -> Iterator[stores.Opener]:
     """Open a store; all that are open at the test's end are closed."""
     opened: list[Store] = []
 
@@ -106,12 +102,12 @@ def opener(task: Task) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def store(opener: Opener) -> Store:
+def store(opener: stores.Opener) -> Store:
     """In memory. That the others answer alike: ``test_versions``."""
     return opener("sqlite://")
 
 
 @pytest.fixture
-def each_store(durable_url: str, opener: Opener) -> Store:
+def each_store(durable_url: str, opener: stores.Opener) -> Store:
     """For what the database itself refuses, takes back or keeps."""
     return opener(durable_url)

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ from tests.rig.commands import precad, printed
 from tests.rig.memory import in_memory
 from tests.rig.stores import MODEL, VALID_SET, A, B, C, Opener, charge, prepared, tamper
 
-from precad.aggregator.store import Store, audit_ledger, open_store
+from precad.aggregator.store import Store, audit_ledger, open_store, summary
 from precad.aggregator.store.audit import back_up
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.store.summary import read_task
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
 Found = dict[str, list[dict[str, Any]]]
+DURABLE = ("journal_mode", "synchronous")
 WRITTEN = {"prepare": "prepared", "learn": "learned", "void": "voided"}
 
 
@@ -85,6 +84,10 @@ def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(kil
 
 def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, url: str, opener: Opener) -> None:
     store = opener(url)
+    with store.transaction.engine.connect() as connection:
+        # A commit survives a power cut: the second is FULL.
+        pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in DURABLE]
+    assert pragmas == ["wal", 2]
     store.attempts.begin(0, 0, 3, MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     share, before = bytes(1 << 20), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -116,22 +119,15 @@ def closed(tmp_path: Path, url: str, opener: Opener) -> Path:
     return tmp_path / "state.db"
 
 
-def over(data: bytes, start: int, end: int) -> bytes:
-    return data[:start] + b"\xa5" * len(data[start:end]) + data[end:]
+SPOILT = {"header": (0, 100), "schema": (100, 4100), "page 2": (4096, 8192)}
+SPOILT |= {"page of a torn copy": (-8192, -4096)}
 
 
-SPOILT: dict[str, Callable[[bytes], bytes]] = {
-    "header": lambda data: over(data, 0, 100),
-    "schema": lambda data: over(data, 100, 4100),
-    "page 2": lambda data: over(data, 4096, 8192),
-    "page of a torn copy": lambda data: over(data, -8192, -4096),
-    "cut off": lambda data: data[:8192],
-}
-
-
-@pytest.mark.parametrize("where", SPOILT)
+@pytest.mark.parametrize("where", [*SPOILT, "cut off"])
 def test_a_damaged_file_is_an_error(closed: Path, url: str, opener: Opener, where: str) -> None:
-    closed.write_bytes(SPOILT[where](closed.read_bytes()))
+    data, (start, end) = closed.read_bytes(), SPOILT.get(where, (8192, 8192))
+    rest = b"" if where == "cut off" else b"\xa5" * len(data[start:end]) + data[end:]
+    closed.write_bytes(data[:start] + rest)
     # At the start, and not when a round comes to that page.
     with pytest.raises(StorageFailure, match=r"damaged.*precad backup"):
         opener(url)
@@ -149,28 +145,18 @@ def test_one_changed_bit_of_a_share_is_noticed(closed: Path, url: str, opener: O
     assert [finding.where for finding in audit_ledger(url).findings] == ["attempt 0"]
 
 
-def test_a_commit_survives_a_power_cut(url: str, opener: Opener) -> None:
-    with opener(url).transaction.engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
-
-
-# --- a copy, taken beside the server ----------------------------------------------------------
-
-
-@pytest.fixture
-def state(tmp_path: Path, opener: Opener) -> Path:
-    """The folder of a server that runs: its database is open and locked."""
-    folder = tmp_path / "state"
+def test_the_copy_is_what_the_server_had_and_no_more(tmp_path: Path, opener: Opener) -> None:
+    """While that runs: its database is open and locked."""
+    state, copy, again = (tmp_path / name for name in ("state", "copy", "again"))
     for name in ("model.seal", "model.safetensors", "tokens/0", "spool/body"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(name.encode())
-    prepared(opener(f"sqlite:///{folder / 'state.db'}"))
-    return folder
-
-
-def test_the_copy_is_what_the_server_had_and_no_more(state: Path, opener: Opener) -> None:
-    copy, again = state.with_name("copy"), state.with_name("again")
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_bytes(name.encode())
+    prepared(opener(f"sqlite:///{state / 'state.db'}"))
+    # Of a server elsewhere, whose password isn't said.
+    for other in (tmp_path, Path("postgresql://precad:planted@db/precad")):
+        with pytest.raises(Misconfiguration, match="pg_dump") as refused:
+            back_up(other, copy)
+        assert ("planted" in str(refused.value), copy.exists()) == (False, False)
     done = precad("backup", state, copy)
     head = audit_ledger(f"sqlite:///{state / 'state.db'}").head
     assert (done.exit_code, done.stdout) == (0, f"sound: 1 entries, head {head}\n")
@@ -184,21 +170,12 @@ def test_the_copy_is_what_the_server_had_and_no_more(state: Path, opener: Opener
     tamper(f"sqlite:///{copy / 'state.db'}", "UPDATE charge SET record_rate = 0.01")
     broken = precad("backup", copy, again)
     assert (broken.exit_code, "BROKEN" in broken.stdout) == (1, True)
-
-
-def test_what_can_not_be_copied_is_refused_with_what_to_do(state: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    # Of a server elsewhere, whose password isn't said.
-    for other in (tmp_path, Path("postgresql://precad:planted@db/precad")):
-        with pytest.raises(Misconfiguration, match="pg_dump") as refused:
-            back_up(other, copy)
-        assert "planted" not in str(refused.value)
-    assert not copy.exists()
     # A copy is never written over.
-    copy.mkdir()
+    again = tmp_path / "empty"
+    again.mkdir()
     with pytest.raises(Misconfiguration, match="name a new folder"):
-        back_up(state, copy)
-    assert list(copy.iterdir()) == []
+        back_up(state, again)
+    assert list(again.iterdir()) == []
 
 
 # --- as a program: test_durability.py TASK prepare=URL learn=URL … -------------------------------
@@ -247,7 +224,6 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
 
 
 def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
-    """What a new process finds."""
     store = open_store(url, task, Role.SERVER_A)
     attempts, share = store.attempts, bytes([point]) * 4096
     record, audit = attempts.pending(), audit_ledger(url)
@@ -291,4 +267,4 @@ def main(url: str, task: Task, operation: str) -> None:
 if __name__ == "__main__":
     for order in sys.argv[2:]:
         name, _, database = order.partition("=")
-        main(database, read_task(sys.argv[1].encode()), name)
+        main(database, summary.read_task(sys.argv[1].encode()), name)

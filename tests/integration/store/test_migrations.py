@@ -1,7 +1,7 @@
 """Opening a database brings it to this version's schema, all of it or nothing."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,9 +13,8 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DatabaseError
 from tests.rig.stores import Opener, prepared, tamper
 
-from precad.aggregator.store import Store, audit_ledger, read_training, schema
+from precad.aggregator.store import Store, audit_ledger, read_training, schema, transaction
 from precad.aggregator.store.database import MIGRATIONS, NEWEST, migrate, require_current, upgrade
-from precad.aggregator.store.transaction import parse_url, writing_engine
 from precad.common.errors import Misconfiguration
 
 NEXT_STEP = """
@@ -31,30 +30,9 @@ def upgrade():
 """
 
 
-@pytest.fixture
-def next_version(tmp_path: Path) -> Callable[..., Path]:
-    """The migrations of a version that adds a column, and then does something else."""
-
-    def make(then: str = "") -> Path:
-        folder = tmp_path / "100% newer"
-        shutil.copytree(MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "versions" / "next.py").write_text(NEXT_STEP.format(then=then))
-        return folder
-
-    return make
-
-
-@pytest.fixture
-def filled_url(durable_url: str, opener: Opener) -> str:
-    store = opener(durable_url)
-    prepared(store)
-    store.close()
-    return durable_url
-
-
 @contextmanager
 def changing(url: str) -> Iterator[Connection]:
-    engine = writing_engine(parse_url(url))
+    engine = transaction.writing_engine(transaction.parse_url(url))
     try:
         with engine.begin() as connection:
             yield connection
@@ -67,14 +45,16 @@ def columns(url: str, table: str) -> set[str]:
         return {column["name"] for column in inspect(connection).get_columns(table)}
 
 
-def require_the_codes_schema(connection: Connection) -> MigrationContext:
+def migrated(connection: Connection) -> MigrationContext:
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     assert compare_metadata(context, schema.metadata) == []
     return context
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_the_migrated_schema_is_the_one_that_is_used(durable_url: str, *, older: bool) -> None:
+def test_the_migrated_schema_is_the_one_that_is_used(
+    durable_url: str, store: Store, *, older: bool
+) -> None:
     if older:
         # As that version left it, which no later version changes.
         script = Path(__file__).with_name("schema_0005.sql").read_text()
@@ -85,47 +65,49 @@ def test_the_migrated_schema_is_the_one_that_is_used(durable_url: str, *, older:
         require_current(connection)
         # As Alembic sees it, whoever has stamped it.
         (head,) = ScriptDirectory(str(MIGRATIONS)).get_heads()
-        assert require_the_codes_schema(connection).get_current_heads() == (head,)
+        assert migrated(connection).get_current_heads() == (head,)
         # compare_metadata doesn't look into an index's condition.
         indexes = {index["name"]: index for index in inspect(connection).get_indexes("attempt")}
         options = indexes["one_release_of_a_version"]["dialect_options"]
         condition = str(options[f"{connection.dialect.name}_where"])
         assert all(each in condition for each in ("prepared", "countersigned", "sent", "done"))
-
-
-def test_a_database_made_in_memory_is_the_same(store: Store) -> None:
-    """It is made without migrations, for speed."""
+    # One in memory is made without migrations, for speed.
     with store.transaction.write() as connection:
-        require_the_codes_schema(connection)
+        migrated(connection)
 
 
-def test_an_older_database_is_brought_up_to_date_with_its_data_and_refused_by_an_older_precad(
-    filled_url: str, next_version: Callable[..., Path], opener: Opener
+def test_an_older_database_is_brought_up_to_date_with_its_data_or_stays(
+    durable_url: str, tmp_path: Path, opener: Opener
 ) -> None:
-    with changing(filled_url) as connection:
-        upgrade(connection, NEWEST, next_version())
+    """And is refused by an older precad then."""
+    store = opener(durable_url)
+    prepared(store)
+    store.close()
+    newer = tmp_path / "100% newer"
+    shutil.copytree(MIGRATIONS, newer, ignore=shutil.ignore_patterns("__pycache__"))
+    broken = 'op.execute("DROP TABLE charge"); op.execute("no SQL")'
+    (newer / "versions" / "next.py").write_text(NEXT_STEP.format(then=broken))
+    with pytest.raises(DatabaseError), changing(durable_url) as connection:
+        upgrade(connection, NEWEST, newer)
+    assert "note" not in columns(durable_url, "charge")
+    store = opener(durable_url)
+    assert len(store.ledger.participations()) == 2
+    store.close()
+    (newer / "versions" / "next.py").write_text(NEXT_STEP.format(then=""))
+    with changing(durable_url) as connection:
+        upgrade(connection, NEWEST, newer)
     for use in (opener, read_training, audit_ledger):
         with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
-            use(filled_url)
+            use(durable_url)
     # And stays as it is.
-    with changing(filled_url) as connection:
+    with changing(durable_url) as connection:
         notes = connection.execute(text("SELECT client, note FROM charge ORDER BY client")).all()
     assert [tuple(row) for row in notes] == [("ward-a", "old"), ("ward-b", "old")]
     # Nor is one of before the first release.
-    tamper(filled_url, "UPDATE alembic_version SET version_num = '0003'")
+    tamper(durable_url, "UPDATE alembic_version SET version_num = '0003'")
     for use in (opener, read_training):
         with pytest.raises(Misconfiguration, match=r"schema 0003 .*never released"):
-            use(filled_url)
-
-
-def test_a_migration_that_fails_leaves_the_old_database(
-    filled_url: str, next_version: Callable[..., Path], opener: Opener
-) -> None:
-    broken = next_version('op.execute("DROP TABLE charge"); op.execute("no SQL")')
-    with pytest.raises(DatabaseError), changing(filled_url) as connection:
-        upgrade(connection, NEWEST, broken)
-    assert "note" not in columns(filled_url, "charge")
-    assert len(opener(filled_url).ledger.participations()) == 2
+            use(durable_url)
 
 
 def test_tables_of_others_are_no_state_and_are_left_alone(durable_url: str, opener: Opener) -> None:

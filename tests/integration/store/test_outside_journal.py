@@ -1,7 +1,7 @@
 """The file beside the database: what this server has bound itself to, whatever is put back."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,17 @@ class Place:
     url: str
     outside: Path
     opener: Opener
+    stores: list[Store] = field(default_factory=list)
 
     def open(self, *, old: bool = False) -> Store:
-        """As it is, or from before anything happened: the next start makes its tables anew."""
+        """Anew: as it is, or from before anything happened, when a start makes its tables."""
+        for store in self.stores:
+            store.close()
         if old:
             tables = [each.name for each in reversed(schema.metadata.sorted_tables)]
             tamper(self.url, *(f"DROP TABLE {each}" for each in (*tables, "alembic_version")))
-        return self.opener(self.url, outside=self.outside)
+        self.stores.append(self.opener(self.url, outside=self.outside))
+        return self.stores[-1]
 
 
 @pytest.fixture
@@ -47,7 +51,6 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place
     store.attempts.void(1, 3)
     store.attempts.begin(5, 1, 3, NEXT)
     store.versions.count_opened(1, 5)
-    store.close()
     again = place.open(old=True)
     assert again.attempts.states() == {2: AttemptState.LEARNED}
     assert again.ledger.participations() == {A: 1, B: 1}
@@ -57,7 +60,6 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place
     with pytest.raises(PeerViolation, match="isn't above 5"):
         again.attempts.begin(5, 1, 3, NEXT)
     length = again.ledger.head().length
-    again.close()
     assert place.open().ledger.head().length == length
 
 
@@ -65,18 +67,15 @@ def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) ->
     """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
     store = place.open()
     sent(store, 2)
-    store.close()
     again = place.open(old=True)
     assert again.attempts.states() == {2: AttemptState.LEARNED}
     again.attempts.void(0, 2)
-    again.close()
     # At the next start, and where the same old copy is put back once more.
     for old, states in ((False, {2: AttemptState.VOIDED}), (True, {})):
         again = place.open(old=old)
         assert (again.attempts.states(), again.ledger.participations()) == (states, {})
         # No attempt's number is used again.
         assert again.attempts.next_number() == 3
-        again.close()
 
 
 def test_what_the_file_holds_is_never_voided(place: Place) -> None:
@@ -93,7 +92,6 @@ def test_what_the_file_holds_is_never_voided(place: Place) -> None:
         bound(store)
     event.remove(store.transaction.engine, "before_cursor_execute", fail)
     assert store.attempts.states() == {0: AttemptState.PREPARED}
-    store.close()
     again = place.open()
     assert again.attempts.states() == {0: AttemptState.COUNTERSIGNED}
     with pytest.raises(AlreadyReleased, match="never voided"):
@@ -120,13 +118,11 @@ def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> Non
     released(store)
     whole = outside.read_bytes()
     sent(store, 1, 1)
-    store.close()
     outside.write_bytes(outside.read_bytes()[:-cut])
     again = place.open(old=True)
     assert (again.attempts.states(), outside.read_bytes()) == ({0: AttemptState.LEARNED}, whole)
     # What is written next is a line of its own.
     sent(again, 1, 1)
-    again.close()
     assert len(place.open(old=True).attempts.states()) == 2
 
 

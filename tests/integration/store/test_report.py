@@ -18,8 +18,7 @@ from tests.rig.browser import VIEWS, browsing, faults
 from tests.rig.commands import precad
 from tests.rig.stores import NEXT, A, Opener, enrolled, lost, prepared, released, sent, tamper
 
-from precad.accounting.adversaries import MALICIOUS_SERVER, Run
-from precad.accounting.events import poisson_gaussian
+from precad.accounting import adversaries, events
 from precad.accounting.guarantees import advantages, honest_rejection, spent
 from precad.aggregator.store import Store, open_store, read_training
 from precad.cli.report_page import Guarantee, Report, guarantee_sentence, least, most
@@ -30,10 +29,7 @@ from precad.common.wire.messages import Statement
 
 ROUNDS = 3
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
-SECTIONS = {
-    *("training", "guarantees", "accuracy", "robustness", "inputs"),
-    *("submissions", "enforced", "ledgers", "limits"),
-}
+SECTIONS = "training guarantees accuracy robustness inputs submissions enforced ledgers limits"
 HEIGHTS = """Object.fromEntries([...document.querySelectorAll("section")].map(
     (section) => [section.id, section.getBoundingClientRect().height]))"""
 HOSTILE = "<script>alert(1)</script>"
@@ -119,7 +115,6 @@ def test_a_page_needs_no_script_and_no_network_and_says_who_what(run: Finished, 
 
 
 def test_a_browser_shows_it_without_a_fault_and_prints_it(run: Finished, tmp_path: Path) -> None:
-    """Light, dark, narrow and on paper."""
     run.page()
     address = (run.folder / "report.html").as_uri()
     with browsing(tmp_path) as seen:
@@ -128,7 +123,7 @@ def test_a_browser_shows_it_without_a_fault_and_prints_it(run: Finished, tmp_pat
             assert (name, {kind: each for kind, each in faults(seen).items() if each}) == (name, {})
             assert (seen.errors(), seen.requests()) == ([], [address])
             heights = seen.run(HEIGHTS)
-            assert set(heights) == SECTIONS
+            assert set(heights) == {*SECTIONS.split()}
             assert min(heights.values()) > 50
             seen.picture(tmp_path / f"report-{name}.png")
         seen.prefer("dark", media="print")
@@ -163,9 +158,7 @@ def test_the_json_obeys_its_schema_and_names_no_owners_participations(run: Finis
     assert {each.unit for each in found.robustness} == {"records", "owners"}
     for each in found.robustness:
         assert all(bound.lower <= each.error <= bound.upper for bound in each.bounds)
-
-
-def test_two_state_folders_are_enough_and_one_is_said_to_be_alone(run: Finished) -> None:
+    # Two state folders are enough, and one is said to be alone.
     b, a = (run.folder / "state" / name for name in ("server-b", "server-a"))
     both = run.facts(b, a)
     assert [each.server for each in both.ledgers] == ["server-a", "server-b"]
@@ -274,10 +267,10 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
     task = small_task(8, {"privacy.epsilon_limit": 5.0, "validation": validation})
     released(enrolled(opener(url, task=task)))
     found = Finished(tmp_path, opener).facts().guarantees
-    malicious = [each.against == MALICIOUS_SERVER for each in found]
+    malicious = [each.against == adversaries.MALICIOUS_SERVER for each in found]
     assert malicious == [False] * 3 + [True] * (validation == "proof")
     # In the one round that was released.
-    run = replace(Run.of(task), attempts=task.training.attempts)
+    run = replace(adversaries.Run.of(task), attempts=task.training.attempts)
     for each, broken in zip(found, malicious, strict=True):
         epsilon = math.inf if each.epsilon is None else each.epsilon
         added = honest_rejection(epsilon, run) + (advantages(epsilon, run) if broken else 0.0)
@@ -295,5 +288,5 @@ def test_a_version_released_twice_raises_what_is_guaranteed(run: Finished, task:
     assert before.guarantees[0].participations == ROUNDS
     assert after.guarantees[0].participations == ROUNDS + 1
     noise, rate = task.privacy.noise_multiplier / math.sqrt(2), task.privacy.record_rate
-    event = poisson_gaussian(rate=rate, noise_multiplier=noise, count=ROUNDS + 1)
+    event = events.poisson_gaussian(rate=rate, noise_multiplier=noise, count=ROUNDS + 1)
     assert after.guarantees[0].epsilon == pytest.approx(spent(event, task.privacy.delta))

@@ -11,21 +11,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from tests.conftest import small_task
-from tests.rig import stores
-from tests.rig.keys import signatures
+from tests.rig import keys, stores
 from tests.rig.stores import MODEL, NEXT, ROSTER, SHARE, VALID_SET, A, B, C, Opener, prepared
 
 from precad.aggregator.server_messages import VoidBody
-from precad.aggregator.store import Store
+from precad.aggregator.store import Store, schema
 from precad.aggregator.store.attempts import ReleaseRecord
-from precad.aggregator.store.schema import AttemptState
-from precad.common.errors import (
-    AlreadyReleased,
-    Misconfiguration,
-    PeerViolation,
-    Rejection,
-    StorageFailure,
-)
+from precad.common import errors
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.roster import Enrolment, Roster
@@ -38,10 +30,10 @@ def shares(store: Store) -> list[bytes | None]:
 def test_another_roles_or_tasks_database_is_refused(url: str, opener: Opener) -> None:
     opener(url).close()
     other = small_task(8, {"privacy.noise_multiplier": 2.5})
-    with pytest.raises(Misconfiguration, match="server-b") as refused:
+    with pytest.raises(errors.Misconfiguration, match="server-b") as refused:
         opener(url, role=Role.SERVER_B)
     assert refused.value.field == "state"
-    with pytest.raises(Misconfiguration, match=str(other.digest)):
+    with pytest.raises(errors.Misconfiguration, match=str(other.digest)):
         opener(url, task=other)
     # And its own task still opens it.
     opener(url).close()
@@ -56,7 +48,7 @@ def test_another_roles_or_tasks_database_is_refused(url: str, opener: Opener) ->
     ],
 )
 def test_a_database_that_cannot_be_used_is_refused(url: str, says: str, opener: Opener) -> None:
-    with pytest.raises(Misconfiguration, match=says) as refused:
+    with pytest.raises(errors.Misconfiguration, match=says) as refused:
         opener(url)
     assert "secret" not in str(refused.value)
 
@@ -102,7 +94,7 @@ WAYS = {
 
 def take(store: Store, step: str, number: int) -> object:
     """One step of an attempt, of a version of its own."""
-    other, attempts = signatures(store.task.digest, Role.SERVER_B), store.attempts
+    other, attempts = keys.signatures(store.task.digest, Role.SERVER_B), store.attempts
     body = VoidBody(task="00" * 32, version=number, attempt=number)
     steps: dict[str, Callable[[], object]] = {
         "begin": lambda: attempts.begin(number, number, 3, MODEL),
@@ -137,7 +129,7 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
         before, learned = store.ledger.head(), None
         try:
             learned = take(store, step, number)
-        except AlreadyReleased:
+        except errors.AlreadyReleased:
             assert (outcome, store.ledger.head()) == (NO, before), (state, step)
         now = taken(store, number)
         assert now == (state if outcome == NO else outcome), (state, step)
@@ -164,7 +156,9 @@ def test_a_model_gets_one_release_in_all_its_attempts(each_store: Store, earlier
     store = each_store
     assert taken(store, 0, *WAYS[earlier]) == earlier
     store.attempts.begin(1, 0, 3, MODEL)
-    with pytest.raises(AlreadyReleased, match="version 0 has its release already, of attempt 0"):
+    with pytest.raises(
+        errors.AlreadyReleased, match="version 0 has its release already, of attempt 0"
+    ):
         store.attempts.prepare(1, [A], VALID_SET, {}, SHARE[::-1])
     assert store.ledger.participations() == {A: 1, B: 1}
     # The database itself refuses too.
@@ -176,18 +170,18 @@ def test_an_attempts_number_is_of_one_version_and_never_used_twice(store: Store)
     attempts = store.attempts
     assert (attempts.start(), attempts.next_number()) == (None, 0)
     prepared(store, 4, 1)
-    with pytest.raises(AlreadyReleased):
+    with pytest.raises(errors.AlreadyReleased):
         attempts.void(0, 4)
-    with pytest.raises(StorageFailure, match="attempt 4 stands here for another version"):
+    with pytest.raises(errors.StorageFailure, match="attempt 4 stands here for another version"):
         attempts.learn([stores.charge(1, 1, A), stores.charge(4, 2, A)])
     # All of it or nothing.
-    assert (attempts.states(), attempts.next_number()) == ({4: AttemptState.PREPARED}, 5)
+    assert (attempts.states(), attempts.next_number()) == ({4: schema.AttemptState.PREPARED}, 5)
     assert store.ledger.participations() == {A: 1, B: 1}
     # The other server has named a newer one.
     attempts.void(0, 6)
     assert attempts.next_number() == 7
     for number in (0, 4, 6):
-        with pytest.raises(PeerViolation, match="isn't above 6"):
+        with pytest.raises(errors.PeerViolation, match="isn't above 6"):
             attempts.begin(number, 1, 3, MODEL)
 
 
@@ -196,7 +190,7 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(st
         stores.lost(store, number, 4)
         assert store.attempts.pending() is None
     store.attempts.begin(3, 4, 3, MODEL)
-    store.attempts.prepare(3, [B, C], VALID_SET, {A: Rejection.ABSENT}, SHARE)
+    store.attempts.prepare(3, [B, C], VALID_SET, {A: errors.Rejection.ABSENT}, SHARE)
     ledger, account_of = store.ledger, store.statements.account_of
     assert ledger.participations() == {A: 1, B: 1, C: 1}
     assert ledger.re_releases() == {A: {2: 1}, B: {3: 1}}
@@ -225,8 +219,11 @@ def test_the_database_refuses_what_belongs_to_nothing(each_store: Store, orphan:
 @pytest.mark.parametrize(
     ("valid", "rejections"),
     [
-        ([A, B, A], {C: Rejection.ABSENT}),  # fails at the charge, after share and ledger entry
-        ([A, B], {C: Rejection.ABSENT, A: None}),  # fails at the last statement
+        (
+            [A, B, A],
+            {C: errors.Rejection.ABSENT},
+        ),  # fails at the charge, after share and ledger entry
+        ([A, B], {C: errors.Rejection.ABSENT, A: None}),  # fails at the last statement
     ],
     ids=["charge", "rejection"],
 )
@@ -240,17 +237,17 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
         store.attempts.prepare(0, valid, VALID_SET, rejections, SHARE)
     assert shares(store) == [None]
     assert (store.ledger.participations(), store.attempts.rejections()) == ({}, {})
-    assert store.attempts.states() == {0: AttemptState.OPEN}
+    assert store.attempts.states() == {0: schema.AttemptState.OPEN}
     # And it can still be prepared, once; whatever is asked afterwards, the first stays.
-    store.attempts.prepare(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
-    state, rejected = AttemptState.PREPARED, {C: Rejection.ABSENT}
+    store.attempts.prepare(0, [A, B], VALID_SET, {C: errors.Rejection.ABSENT}, SHARE)
+    state, rejected = schema.AttemptState.PREPARED, {C: errors.Rejection.ABSENT}
     record = ReleaseRecord(0, 0, state, 3, MODEL, VALID_SET, (A, B), rejected, SHARE)
     for again, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
-        with pytest.raises(AlreadyReleased):
+        with pytest.raises(errors.AlreadyReleased):
             store.attempts.prepare(0, again, MODEL, {}, share)
     assert (store.attempts.pending(), shares(store)) == (record, [SHARE])
     assert store.ledger.participations() == {A: 1, B: 1}
-    assert store.attempts.rejections() == {Rejection.ABSENT: 1}
+    assert store.attempts.rejections() == {errors.Rejection.ABSENT: 1}
 
 
 def test_no_statement_keeps_a_noisy_share(each_store: Store) -> None:
@@ -310,35 +307,32 @@ def test_randomness_is_spent_once_and_for_all(durable_url: str, opener: Opener) 
         store.attempts.spend(*each)
     for _ in range(2):
         for each in spent:
-            with pytest.raises(PeerViolation, match="spent before"):
+            with pytest.raises(errors.PeerViolation, match="spent before"):
                 store.attempts.spend(*each)
         store.close()
         store = opener(durable_url)
 
 
-def test_a_client_claims_once_and_rates_are_kept_to_the_last_bit(each_store: Store) -> None:
-    first, other = Enrolment(A, 100, 0.1), Enrolment(A, 200, 0.1)
-    claim = each_store.enrolment.claim
-    assert [claim(each) for each in (first, first, other)] == [first] * 3
-    assert each_store.enrolment.claims() == {A: first}
-    rates = [1 / 3, 5e-324, 0.30000000000000004]
-    for number, rate in enumerate(rates):
-        claim(Enrolment(ClientId(f"c{number}"), 1, rate))
-    found = [each.record_rate for each in each_store.enrolment.claims().values()]
-    assert sorted(found) == sorted([0.1, *rates])
-
-
-def test_the_roster_is_of_claims_kept_here_and_frozen(store: Store) -> None:
-    enrolment, smaller = store.enrolment, Roster({A: ROSTER[A], B: ROSTER[B]})
-    for claim in ROSTER.values():
-        enrolment.claim(claim)
+def test_a_client_claims_once_and_the_roster_is_of_claims_kept_here(each_store: Store) -> None:
+    """To the last bit of their rates; and frozen."""
+    enrolment, smaller = each_store.enrolment, Roster({A: ROSTER[A], B: ROSTER[B]})
+    for first in ROSTER.values():
+        other = Enrolment(first.client, 200, first.record_rate)
+        assert [enrolment.claim(each) for each in (first, first, other)] == [first] * 3
     for stranger in (Enrolment(ClientId("ward-d"), 100, 0.1), Enrolment(B, 100, 0.1000001)):
-        with pytest.raises(PeerViolation, match=f"client {stranger.client} didn't enrol here"):
+        with pytest.raises(
+            errors.PeerViolation, match=f"client {stranger.client} didn't enrol here"
+        ):
             enrolment.freeze(Roster({A: ROSTER[A], stranger.client: stranger}))
     assert enrolment.roster() is None
     for _ in range(2):
         enrolment.freeze(smaller)
-    for other in (ROSTER, Roster({A: ROSTER[A]}), Roster({**smaller, A: Enrolment(A, 101, 0.2)})):
-        with pytest.raises(PeerViolation, match="frozen"):
-            enrolment.freeze(other)
-    assert (enrolment.roster(), enrolment.claims()) == (smaller, ROSTER)
+    others = [ROSTER, Roster({A: ROSTER[A]}), Roster({**smaller, A: Enrolment(A, 101, 0.2)})]
+    for another in others:
+        with pytest.raises(errors.PeerViolation, match="frozen"):
+            enrolment.freeze(another)
+    rates = [1 / 3, 5e-324, 0.30000000000000004]
+    odd = {ClientId(f"c{n}"): Enrolment(ClientId(f"c{n}"), 1, r) for n, r in enumerate(rates)}
+    for claim in odd.values():
+        enrolment.claim(claim)
+    assert (enrolment.roster(), enrolment.claims()) == (smaller, Roster({**ROSTER, **odd}))

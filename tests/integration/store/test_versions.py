@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
-from tests.rig import stores
-from tests.rig.keys import signatures
+from tests.rig import keys, stores
 from tests.rig.stores import MODEL, NEXT, ROSTER, SHARE, A, B, C, Opener, charge, prepared, voided
 
 from precad.aggregator.server_messages import CoinCommitment, SignedMessage
@@ -122,7 +121,7 @@ def test_opened_attempts_are_counted_and_words_kept_by_version(store: Store) -> 
 
 
 def coins(task: Task) -> list[SignedMessage]:
-    other = signatures(task.digest, Role.SERVER_B)
+    other = keys.signatures(task.digest, Role.SERVER_B)
     bodies = (CoinCommitment(task="00" * 32, version=2, digest=d * 32) for d in ("01", "02"))
     return [other.sign(SignedKind.COIN_COMMITMENT, body) for body in bodies]
 

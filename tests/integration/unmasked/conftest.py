@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.memory import in_memory
-from tests.rig.rounds import play_round
-from tests.rig.submissions import body_of, masked
+from tests.rig import memory, rounds, submissions
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.aggregator import protocol as page
@@ -109,7 +107,7 @@ def watch() -> Watch:
     """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
 
     def play(task: Task, updates: Any, noise: Any = None) -> Watched:
-        with pytest.MonkeyPatch.context() as patch, in_memory() as folder, _logged() as logs:
+        with pytest.MonkeyPatch.context() as patch, memory.in_memory() as folder, _logged() as logs:
             return _play(Path(folder), patch, logs, task, updates=updates, noise=noise)
 
     return play
@@ -133,7 +131,7 @@ def _play(
             super().__init__(role, task, verifier, folder / role.value)
 
         def start(self, submission: AnySubmission) -> Any:
-            self._view.headers.append(masked(submission))
+            self._view.headers.append(submissions.masked(submission))
             return super().start(submission)
 
         def close(self) -> Mapping[ClientId, AnySubmission | Rejection]:
@@ -141,7 +139,7 @@ def _play(
             for client, item in collected.items():
                 if isinstance(item, Submission):
                     self._view.held[client] = item
-                    self._view.shares[client] = body_of(item) or item.seed.reveal()
+                    self._view.shares[client] = submissions.body_of(item) or item.seed.reveal()
             self._view.stored |= read(folder / self._view.role.value)
             return collected
 
@@ -176,7 +174,7 @@ def _play(
     patch.setattr(page, "memory_pair", pair)
     patch.setattr(page, "Inbox", WatchedInbox)
     patch.setattr(page, "DealerRole", WatchedDealer)
-    outcomes = play_round(task, store=store, **given)
+    outcomes = rounds.play_round(task, store=store, **given)
     for role, outcome in zip(SERVERS, outcomes, strict=True):
         views[role].outcome = outcome
         views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}

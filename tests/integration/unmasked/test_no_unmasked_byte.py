@@ -9,10 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from tests.conftest import small_task
+from tests.rig import rounds, submissions
 from tests.rig.keys import signer
-from tests.rig.rounds import no_noise
-from tests.rig.submissions import Pair, body_of, words_of
-from tests.rig.views import Watched
 
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import dot, from_bytes, signed, squared_norm, to_bytes
@@ -100,7 +98,7 @@ def test_the_search_finds_what_is_there(watch: Any) -> None:
         assert seen(x, written)
     # Without noise a lone client's update is what the round releases; without A's mask it is B's
     # share. Both are found.
-    watched = watch(TASK, {VICTIM: x}, noise=no_noise)
+    watched = watch(TASK, {VICTIM: x}, noise=rounds.no_noise)
     assert seen(x, to_bytes(watched.a.outcome.noisy_sum))
     both = watched.a.expanded(VICTIM, 8) + watched.b.expanded(VICTIM, 8)
     assert seen(x, to_bytes(both))
@@ -108,7 +106,7 @@ def test_the_search_finds_what_is_there(watch: Any) -> None:
 
 def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(watch: Any) -> None:
     """B's body alone, as long as it is, and under a key: no word of it, nor its salt, shows."""
-    alone: Watched = watch(TASK, {VICTIM: update(1)})
+    alone = watch(TASK, {VICTIM: update(1)})
     salt, b = alone.b.body(VICTIM)
     bodies = {name: data for name, data in alone.b.stored.items() if ".body" in name}
     # A's seed is never written; B's body is gone after the round.
@@ -209,21 +207,21 @@ def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
     for _ in range(RUNS):
         pair = shard(x, SubmissionContext(DIGEST, 0, 0, CLIENT, DIGEST), pen)
         a_a, a_b = (each.mask().words(D) for each in pair)
-        b = from_bytes(words_of(pair[1]))
+        b = from_bytes(submissions.words_of(pair[1]))
         assert (b + a_a + a_b == x).all()
         (key_a, r_a), (key_b, r_b) = squared(dealer, pair)
         assert (key_a, signed(r_a + r_b)) == (key_b, dot(a_a + a_b, a_a + a_b))
         secrets = [each.seed.reveal() + each.salt.reveal() for each in pair]
         row = {"a_A": a_a, "a_B": a_b, "b": b, "b + a_B": b + a_b}
         row |= {"r_A": np.array([r_a]), "r_B": np.array([r_b])}
-        told = {"seeds and salts": b"".join(secrets), "salt_h": body_of(pair[1])[:32]}
+        told = {"seeds and salts": b"".join(secrets), "salt_h": submissions.body_of(pair[1])[:32]}
         told |= {"nonce": pair[0].context.nonce, "row key": key_a.reveal()}
         for name, words in (row | {name: from_bytes(data) for name, data in told.items()}).items():
             seen[name].append(words)
     return {name: np.array(rows) for name, rows in seen.items()}
 
 
-def squared(dealer: DealerRole, pair: Pair) -> list[Any]:
+def squared(dealer: DealerRole, pair: submissions.Pair) -> list[Any]:
     """What the dealer answers A and B about a submission: a row key and a share of r each."""
     told: dict[Role, list[Any]] = defaultdict(list)
     for each in pair:
@@ -255,19 +253,16 @@ def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
             assert independent(one, other) > LEAST_P
 
 
-@pytest.mark.parametrize("party", ["A", "B"])
-def test_what_one_server_holds_together_is_uniform_together(shares: Any, party: str) -> None:
+def test_what_one_party_holds_together_is_uniform_together(shares: Any) -> None:
     """b with one mask is as good as alone; also their sums and differences are uniform."""
-    own, r, b = (shares[each] for each in (f"a_{party}", f"r_{party}", "b"))
-    assert min(fit(b + own), fit(b - own), independent(own, b)) > LEAST_P
-    assert min(independent(r, own[:, 0]), independent(r, b[:, 0])) > LEAST_P
-
-
-def test_what_the_dealer_holds_together_is_uniform_together(shares: Any) -> None:
-    whole = shares["a_A"] + shares["a_B"]
+    b, whole = shares["b"], shares["a_A"] + shares["a_B"]
+    for own, r in ((shares["a_A"], shares["r_A"]), (shares["a_B"], shares["r_B"])):
+        assert min(fit(b + own), fit(b - own), independent(own, b)) > LEAST_P
+        assert min(independent(r, own[:, 0]), independent(r, b[:, 0])) > LEAST_P
+    # And the dealer both masks.
     assert min(bytes_fit(whole), independent(shares["a_A"], shares["a_B"])) > LEAST_P
     # The control: with b they are the update, which each of the three lacks something of.
-    x = whole + shares["b"]
+    x = whole + b
     assert max(bytes_fit(x), independent(x[:-1], x[1:])) < LEAST_P
 
 

@@ -12,15 +12,13 @@ from tests.rig.tasks import task_with
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Summed
-from precad.common.errors import Rejection
+from precad.common import errors, prime_field, ring
 from precad.common.identifiers import ClientId, Role
-from precad.common.prime_field import group_of
-from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
 
-Verdicts = tuple[Rejection | None, ...]
+Verdicts = tuple[errors.Rejection | None, ...]
 Validate = Callable[..., Verdicts]
 
 
@@ -46,12 +44,12 @@ def aggregate_both(task: Task, *given: Any) -> tuple[Summed, Summed]:
 
 def summed_up(task: Task, both: tuple[Summed, Summed]) -> list[int]:
     """What both servers' shares of the sum come to."""
-    total, group = both[0].share_sum.copy(), group_of(task)
+    total, group = both[0].share_sum.copy(), prime_field.group_of(task)
     group.add(total, both[1].share_sum)
     return cast("list[int]", group.decode(total).tolist())
 
 
-def validate_both(task: Task, vectors: Sequence[RingVector], *, attempt: int = 0) -> Verdicts:
+def validate_both(task: Task, vectors: Sequence[ring.RingVector], *, attempt: int = 0) -> Verdicts:
     """Both servers' verdicts on ``vectors``, which must be the same, and so must be the sum."""
     halves = submissions_of(task, vectors, attempt)
     both = aggregate_both(task, halves, attempt)
@@ -75,7 +73,7 @@ def with_proofs(task: Task) -> Task:
     return Task.parse(values | {"validation": "proof"})
 
 
-def validate_with_proofs(task: Task, vectors: Sequence[RingVector], **how: Any) -> Verdicts:
+def validate_with_proofs(task: Task, vectors: Sequence[ring.RingVector], **how: Any) -> Verdicts:
     return validate_both(with_proofs(task), vectors, **how)
 
 

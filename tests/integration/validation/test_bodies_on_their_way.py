@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import (
-    aggregate_both,
-    aggregation,
-    summed_up,
-    task_of,
-    with_proofs,
-)
+from tests.integration.validation import conftest as parts
 from tests.rig.aggregators import SERVERS, Halves, submissions_of
 from tests.rig.parties import play_both
 from tests.rig.submissions import flipped, masked
@@ -30,9 +24,9 @@ A, B = SERVERS
 DIMENSION = PIECE_BYTES // 8 * 2 + 65
 """Two whole pieces and one more."""
 STEP = "body/test"
-TASK = task_of(DIMENSION)
+TASK = parts.task_of(DIMENSION)
 EITHER_CHECK = pytest.mark.parametrize(
-    "either", [TASK, with_proofs(TASK)], ids=["shares", "proofs"]
+    "either", [TASK, parts.with_proofs(TASK)], ids=["share", "proof"]
 )
 
 
@@ -111,11 +105,11 @@ def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
     halves = submissions_of(either, vectors)
     first, second, third = halves[B]
     spoil(halves, second, after, max(after, later))
-    both = aggregate_both(either, halves)
+    both = parts.aggregate_both(either, halves)
     for summed in both:
         assert summed.counted.valid == (first, third)
         assert summed.counted.rejections == {second: Rejection.TRUNCATED}
-    assert summed_up(either, both) == (vectors[0] + vectors[2]).tolist()
+    assert parts.summed_up(either, both) == (vectors[0] + vectors[2]).tolist()
 
 
 @EITHER_CHECK
@@ -124,7 +118,7 @@ def test_a_body_stuck_in_the_sum_ends_the_attempt(either: Task, vectors: list[Ri
     halves = submissions_of(either, vectors)
     _, second, _ = halves[B]
     spoilt = spoil(halves, second, 2 * PIECE_BYTES, PIECE_BYTES)
-    part, errors = aggregation(either, halves), dict[Role, str]()
+    part, errors = parts.aggregation(either, halves), dict[Role, str]()
 
     def play(role: Role, link: PeerLink) -> None:
         try:
@@ -143,8 +137,8 @@ def test_the_uncounted_are_checked_and_not_summed(either: Task, vectors: list[Ri
     too_long[0] = 2**40
     halves = submissions_of(either, [vectors[0], too_long, vectors[2]])
     first, second, _ = halves[A]
-    both = aggregate_both(either, halves, 0, {first, second})
+    both = parts.aggregate_both(either, halves, 0, {first, second})
     for summed in both:
         assert summed.counted.valid == (first,)
         assert summed.counted.rejections == {second: Rejection.NORM_EXCEEDED}
-    assert summed_up(either, both) == vectors[0].tolist()
+    assert parts.summed_up(either, both) == vectors[0].tolist()

@@ -26,14 +26,8 @@ from precad.common.prime_field import FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector, encode_context
 from precad.common.share.proof_submission import ProofSubmission
-from precad.norm_check.norm_proof import (
-    ProofShare,
-    ProofWords,
-    Query,
-    answer,
-    bit_challenges,
-    bits_of,
-)
+from precad.norm_check import norm_proof
+from precad.norm_check.norm_proof import ProofWords, Query
 
 A, B = SERVERS
 COIN, WORDS = "proof-coin/0", "proof/0"
@@ -143,21 +137,19 @@ def test_a_server_hears_what_it_could_have_computed_whether_its_words_lie_or_not
 def told_apart(pair: Any, queries: Sequence[Query], candidates: Sequence[RingVector]) -> list[bool]:
     """Which candidates fit what A and B answered at both points: the masking row falls out."""
     math, header = arithmetic(), pair[0].header
-    opened = [
-        math.add(*(answer_of(each, SHAPE, query).wires for each in pair)) for query in queries
-    ]
+    opened = [math.add(*(answer_of(each, SHAPE, q).wires for each in pair)) for q in queries]
     found = []
     for x in candidates:
         rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)
         rows.absorb(x)
-        words, mu = of_signed(x), bit_challenges(SHAPE, header.bits_key)
-        bits = bits_of(SHAPE, rows.z(), math.dot(words, words))
+        words, mu = of_signed(x), norm_proof.bit_challenges(SHAPE, header.bits_key)
+        bits = norm_proof.bits_of(SHAPE, rows.z(), math.dot(words, words))
 
         def plain(query: Query, words: FieldVector = words, bits: FieldVector = bits,
                   mu: FieldVector = mu) -> FieldVector:  # fmt: skip
             none = [np.zeros(n, np.uint64) for n in (SHAPE.columns, SHAPE.values, SHAPE.rows)]
-            share = ProofShare(bits, none[0], none[1], none[2], holds_constants=False)
-            return answer(query, iter([words]), lambda: share, mu).wires
+            share = norm_proof.ProofShare(bits, none[0], none[1], none[2], holds_constants=False)
+            return norm_proof.answer(query, iter([words]), lambda: share, mu).wires
 
         # f(t) less the candidate's inputs is the masking row times its weight, at both points.
         masks = [math.subtract(f, plain(q)) for f, q in zip(opened, queries, strict=True)]

@@ -45,7 +45,6 @@ def small_multiples(rng: Rng) -> list[RingVector]:
 
 
 def one_unit_above(rng: Rng) -> list[RingVector]:
-    """And moderate norms."""
     above = of_norm(TASK.bound, rng)
     above[np.argmax(np.abs(above))] += np.sign(above[np.argmax(np.abs(above))])
     return [above, *too_long(DIMENSION, TASK.bound)]
@@ -114,7 +113,6 @@ def updates_of_every_kind(task: Task, rng: Rng, times: int) -> list[RingVector]:
 
 
 def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
-    """Those of the integers."""
     task = task_of(DIMENSION, 30.1)
     vectors = updates_of_every_kind(task, rng, times)
     expected = [None if squared_norm(x) <= task.bound**2 else TOO_LONG for x in vectors]

@@ -18,16 +18,13 @@ from unittest.mock import Mock
 import grpc
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
-from tests.rig import crew
+from tests.conftest import small_task
+from tests.rig import corpus, crew, leftovers, stops
 from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
-from tests.rig.corpus import honest
 from tests.rig.keys import signer
-from tests.rig.leftovers import descendants
 from tests.rig.loop import Here, LoopThread
 from tests.rig.loop import dealer as dealer_on
 from tests.rig.parties import opened, play_both
-from tests.rig.stops import runs
 from tests.rig.waiting import until
 
 from precad.aggregator.collect.upload import Spool
@@ -35,28 +32,15 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.rpc.dealer_client import RemoteDealer
-from precad.aggregator.workers import worker_placement
-from precad.aggregator.workers.worker_pairs import (
-    OwnWorkers,
-    ValidationWorkers,
-    WorkerPairs,
-    pairs_of,
-)
-from precad.aggregator.workers.worker_placement import (
-    ThisMachine,
-    WorkerHost,
-    WorkerPool,
-    WorkerProcess,
-    WorkerStart,
-)
+from precad.aggregator.workers import worker_pairs as by_pairs
+from precad.aggregator.workers import worker_placement as placement
 from precad.cli.local_deployment import LocalDeployment, task_to_toml
+from precad.common import prime_field, ring
 from precad.common.clock import RetryPolicy
 from precad.common.errors import Misconfiguration, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
-from precad.common.prime_field import group_of
-from precad.common.ring import RingVector
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
@@ -82,14 +66,14 @@ class Site:
     task: Task
     dealers: dict[Role, RemoteDealer | NoDealer] = field(default_factory=dict)
     keys: dict[Role, Secret] = field(default_factory=dict)
-    own_workers: dict[Role, OwnWorkers] = field(default_factory=dict)
+    own_workers: dict[Role, by_pairs.OwnWorkers] = field(default_factory=dict)
     spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)
     """Of the last play."""
 
     @property
-    def vectors(self) -> list[RingVector]:
+    def vectors(self) -> list[ring.RingVector]:
         rng = np.random.default_rng(20261122)
-        found = [honest(self.task, rng) for _ in range(CLIENTS)]
+        found = [corpus.honest(self.task, rng) for _ in range(CLIENTS)]
         for number in TOO_LONG:
             found[number][number] = 2 * self.task.bound
         return found
@@ -103,7 +87,7 @@ class Site:
         attempt: int = 0,
         *,
         early: bool = True,
-        disturb: Callable[[Role, WorkerPairs], None] = lambda _role, _pairs: None,
+        disturb: Callable[[Role, by_pairs.WorkerPairs], None] = lambda _role, _pairs: None,
     ) -> tuple[Summed, Summed]:
         """What both servers end with; half of it is taken ``early``, then comes a disturbance.
 
@@ -129,7 +113,9 @@ class Site:
             state = opened(attempt, held, COUNTED)
             first = frozenset(state.cohort[: len(state.cohort) // 2] if early else ())
             own = self.own_workers[role]
-            with WorkerPairs(server, state, own, pairs_of(server, len(own.pool))) as validator:
+            with by_pairs.WorkerPairs(
+                server, state, own, by_pairs.pairs_of(server, len(own.pool))
+            ) as validator:
                 links = validator._links.values()
                 until(lambda: all(link.ready or link.error for link in links), "workers linked up")
                 validator.take([held[client] for client in sorted(first)])
@@ -160,7 +146,7 @@ class Site:
         bad = {ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED for number in TOO_LONG}
         assert a.counted.rejections == b.counted.rejections == bad
         good = [x for n, x in enumerate(self.vectors) if n not in (*TOO_LONG, UNCOUNTED)]
-        group, total = group_of(self.task), a.share_sum.copy()
+        group, total = prime_field.group_of(self.task), a.share_sum.copy()
         group.add(total, b.share_sum)
         assert group.decode(total).tolist() == np.sum(good, axis=0).tolist()
 
@@ -176,20 +162,20 @@ Hire = Callable[..., Site]
 
 
 @pytest.fixture
-def hire(tmp_path: Path, keys: Path, make_task: TaskMaker) -> Iterator[Hire]:
+def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
     """``hire(workers, place)``: a dealer and both servers' workers, here unless it says where."""
     with ExitStack() as stack:
         loop = stack.enter_context(LoopThread())
 
         def make(
             workers: int,
-            place: WorkerHost | None = None,
+            place: placement.WorkerHost | None = None,
             validation: str = "crypten",
             *,
             same_disk: bool = True,
         ) -> Site:
             changes = {"enrolment.clients": 12, "deadlines.peer": 120.0, "validation": validation}
-            task, place = make_task(64, changes), place or Here(loop, same_disk=same_disk)
+            task, place = small_task(64, changes), place or Here(loop, same_disk=same_disk)
             folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
@@ -205,10 +191,12 @@ def hire(tmp_path: Path, keys: Path, make_task: TaskMaker) -> Iterator[Hire]:
                     site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
                 own = {"role": role.value, "identity": keys / role.value, "dealer": dealer}
-                start = WorkerStart(task=folder / "task.toml", listen="127.0.0.1:0", **own)
-                pool = WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
+                start = placement.WorkerStart(
+                    task=folder / "task.toml", listen="127.0.0.1:0", **own
+                )
+                pool = placement.WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
                 stack.callback(pool.close)
-                site.own_workers[role] = OwnWorkers(pool, identity, other_host="127.0.0.1")
+                site.own_workers[role] = by_pairs.OwnWorkers(pool, identity, other_host="127.0.0.1")
             return site
 
         yield make
@@ -236,7 +224,7 @@ def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(hire: Hire, r
     """It is started again, and the next attempt, shared afresh, goes through."""
     site = hire(2)
 
-    def lose_one(at: Role, _: WorkerPairs) -> None:
+    def lose_one(at: Role, _: by_pairs.WorkerPairs) -> None:
         """Without a word; its pool has seen it."""
         if at is role:
             pool = site.own_workers[role].pool
@@ -245,7 +233,7 @@ def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(hire: Hire, r
             placed.stop()
             until(lambda: pool.worker(1) is not placed, "the end is seen")
 
-    def lose_one_before(at: Role, pairs: WorkerPairs) -> None:
+    def lose_one_before(at: Role, pairs: by_pairs.WorkerPairs) -> None:
         lose_one(at, pairs)
         # Both have noticed: nothing else could be asserted of the batches.
         until(lambda: pairs._links[1].error is not None, "the loss is noticed")
@@ -291,7 +279,7 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
     monkeypatch.setattr("precad.aggregator.workers.worker_process.GREETING", ())
     site = hire(1, validation="proof")
 
-    def look_again(_role: Role, pairs: WorkerPairs) -> None:
+    def look_again(_role: Role, pairs: by_pairs.WorkerPairs) -> None:
         assert pairs._linked() == []
         raise PeerUnavailable("enough was seen")
 
@@ -303,12 +291,12 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
 
 def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire: Hire) -> None:
     # With proofs: workers that load no CrypTen are there in a second.
-    site = hire(1, ThisMachine(), validation="proof")
+    site = hire(1, placement.ThisMachine(), validation="proof")
     halves = site.halves()
     seen: list[bytes] = []
 
-    def look(at: Role, _pairs: WorkerPairs) -> None:
-        placed = cast("WorkerProcess", site.own_workers[at].pool.worker(0))
+    def look(at: Role, _pairs: by_pairs.WorkerPairs) -> None:
+        placed = cast("placement.WorkerProcess", site.own_workers[at].pool.worker(0))
         process = Path(f"/proc/{placed._process.pid}")
         seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
 
@@ -334,9 +322,9 @@ Training = tuple[LocalDeployment, crew.Crowd]
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Training]:
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """With proofs: such workers load no CrypTen, and are there in a second."""
-    task = make_task(64, crew.CHANGES | {"validation": "proof"})
+    task = small_task(64, crew.CHANGES | {"validation": "proof"})
     folder = tmp_path_factory.mktemp("training")
     settings = f'workers = {WORKERS}\nmetrics = "127.0.0.1:0"\n'
     with crew.deployed(folder, task, settings) as (deployment, crowd), crowd.at_work():
@@ -344,7 +332,7 @@ def training(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> 
 
 
 def workers_of(deployment: LocalDeployment, name: str) -> list[int]:
-    return sorted(descendants(deployment.processes[name].pid))
+    return sorted(leftovers.descendants(deployment.processes[name].pid))
 
 
 @pytest.mark.parametrize("name", crew.SERVERS)
@@ -404,7 +392,7 @@ def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(training: 
         workers = workers_of(deployment, "server-b")
         deployment.processes["server-b"].kill()
         deployment.processes["server-b"].wait()
-        until(lambda: not any(map(runs, workers)), "the end of its workers")
+        until(lambda: not any(map(stops.runs, workers)), "the end of its workers")
         deployment.start_server("server-b")
         crew.until(deployment, lambda: reached(before + 4))
     crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
@@ -414,31 +402,22 @@ def test_a_ray_cluster_that_is_open_or_gone_is_refused(monkeypatch: pytest.Monke
     """It has the server's key on each node, and by itself asks nobody who comes."""
     ray = Mock(is_initialized=bool, exceptions=SimpleNamespace(RayError=ValueError))
     ray.init.side_effect = ConnectionError("failed to connect")
-    monkeypatch.setattr(worker_placement, "_ray", lambda: ray)
+    monkeypatch.setattr(placement, "_ray", lambda: ray)
     for mode in ("", "disabled"):
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
         with pytest.raises(Misconfiguration, match=r"RAY_AUTH_MODE = .* set it to token"):
-            worker_placement.RayCluster("auto")
+            placement.RayCluster("auto")
     assert ray.mock_calls == []
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(PeerUnavailable, match=r"10\.0\.0\.4:6379 isn't there, or has"):
-        worker_placement.RayCluster("10.0.0.4:6379")
+        placement.RayCluster("10.0.0.4:6379")
 
 
-def test_no_password_of_a_proxy_is_given_to_ray(tmp_path: Path) -> None:
-    """Whoever reads the cluster's state reads what actors were started with."""
-    settings: Any = SimpleNamespace(
-        workers=1, workers_on="ray", worker_listen="127.0.0.1:0", proxy="http://u:hunter2@proxy:1",
-        task=tmp_path, identity=tmp_path, dealer=None, ray="auto",
-    )  # fmt: skip
-    session: Any = SimpleNamespace(role=Role.SERVER_A)
-    with pytest.raises(Misconfiguration, match="Ray would keep its password") as refused:
-        ValidationWorkers(session, settings)
-    assert "hunter2" not in str(refused.value)
+def test_nothing_of_a_round_and_no_password_of_a_proxy_is_given_to_ray(tmp_path: Path) -> None:
+    """Whoever reads the cluster's state reads what actors were started with.
 
-
-def test_nothing_of_a_round_is_given_to_ray() -> None:
-    """An actor is told names of files and addresses; no call of Ray's takes anything else."""
+    An actor is told names of files and addresses; no call of Ray's takes anything else.
+    """
     path = Path(__file__).parents[3] / "aggregator/workers/worker_placement.py"
     calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
     given = {
@@ -448,3 +427,11 @@ def test_nothing_of_a_round_is_given_to_ray() -> None:
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
     }
     assert given == {"_Node", "worker.model_dump_json()"}
+    settings: Any = SimpleNamespace(
+        workers=1, workers_on="ray", worker_listen="127.0.0.1:0", proxy="http://u:hunter2@proxy:1",
+        task=tmp_path, identity=tmp_path, dealer=None, ray="auto",
+    )  # fmt: skip
+    session: Any = SimpleNamespace(role=Role.SERVER_A)
+    with pytest.raises(Misconfiguration, match="Ray would keep its password") as refused:
+        by_pairs.ValidationWorkers(session, settings)
+    assert "hunter2" not in str(refused.value)
