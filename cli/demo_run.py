@@ -119,7 +119,9 @@ def run(
                 accuracy = evaluation.accuracy(server_a.model(task, report.version + 1))
             display.round(outcome.add(report, accuracy))
         display.doing("the training is over: its owners fetch the model and end")
-        statuses = server_a.status(), deployment.operator(Role.SERVER_B).status()
+        # On a busy machine a first connection may break off: both stay until they are told to end.
+        server_b = deployment.operator(Role.SERVER_B)
+        statuses = server_a.status(wait=True), server_b.status(wait=True)
         for status in statuses:
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")

@@ -14,23 +14,11 @@ from precad.common.errors import Misconfiguration
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    # Headers are Python literals.
-    SyntaxError,
-    TokenError,
-    TypeError,
-    RecursionError,
-    # A header may announce any length, and is believed.
-    MemoryError,
-    OverflowError,
+    *(OSError, ValueError, EOFError, zlib.error),
+    # Headers are Python literals, which may announce any length.
+    *(SyntaxError, TokenError, TypeError, RecursionError, MemoryError, OverflowError),
     # Zip's many features.
-    BadZipFile,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    zlib.error,
+    *(BadZipFile, KeyError, NotImplementedError, RuntimeError),
 )
 """What NumPy and zipfile raise for files that are damaged or made up."""
 _SHOWN = 8

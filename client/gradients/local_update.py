@@ -15,17 +15,10 @@ from torch import nn
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
+from precad.common import ring
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
 from precad.common.model import ModelVector
-from precad.common.ring import (
-    Keystream,
-    RingVector,
-    clip_record_adaptively,
-    clip_record_norm,
-    clip_update,
-    encode,
-)
 from precad.common.roster import most_records
 from precad.common.task import Task
 
@@ -44,7 +37,7 @@ def local_update(
     most: int | None = None,
     on_failure: Callable[[int], object] = lambda _: None,
     randomness: Secret | None = None,
-) -> RingVector:
+) -> ring.RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
     Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
@@ -82,10 +75,10 @@ def local_update(
     # processor's mode is a thread's: torch's workers have that of the thread that starts them.
     with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread:
         total = thread.submit(sum_encoded, chunks, task).result()
-    return clip_update(total, task.bound, task.fractional_bits)
+    return ring.clip_update(total, task.bound, task.fractional_bits)
 
 
-def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector:
+def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:
     """−Σ of gradients, each clipped to R and encoded toward zero; Algorithm 2, lines 4 to 6.
 
     A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none overflows,
@@ -101,7 +94,7 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector
     for gradients in chunks:
         for start in range(0, len(gradients), rows):
             clipped = clip_record(gradients[start : start + rows], task)
-            total -= encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
+            total -= ring.encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
     return total
 
 
@@ -112,11 +105,11 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     """
     objective, clip = task.objective, task.privacy.record_clip
     if objective is None or objective.clipping == "flat":
-        return clip_record_norm(gradients, clip)
-    return clip_record_adaptively(gradients, clip, objective.stabiliser)
+        return ring.clip_record_norm(gradients, clip)
+    return ring.clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
-def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
+def poisson_sample(count: int, rate: float, randomness: ring.Keystream) -> NDArray[np.int64]:
     """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
 
     A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates of 2^−12

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from precad.common.errors import Misconfiguration
 from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
 from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identity import credentials
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import (
     PARTY_DAYS,
@@ -26,16 +27,6 @@ from precad.common.identity.authority import (
     read_request,
     revoked_entry,
     to_pem,
-)
-from precad.common.identity.credentials import (
-    CA_FILE,
-    CERTIFICATE_FILE,
-    DRAWING_ROLES,
-    KEY_FILE,
-    REVOCATION_FILE,
-    make_coin_key,
-    publish,
-    write_key,
 )
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
@@ -64,9 +55,11 @@ class Deployment:
         make_folder(folder)
         with waiting_lock(folder, _ELSEWHERE):
             authority = Authority.create()
-            write_key(folder, authority.key, replace=replace)
-            publish(folder / CA_FILE, authority.certificate)
-            publish(folder / REVOCATION_FILE, authority.revocation_list([], number=1))
+            credentials.write_key(folder, authority.key, replace=replace)
+            credentials.publish(folder / credentials.CA_FILE, authority.certificate)
+            credentials.publish(
+                folder / credentials.REVOCATION_FILE, authority.revocation_list([], number=1)
+            )
             make_folder(folder / ISSUED_FOLDER)
             for old in (folder / ISSUED_FOLDER).glob("*.pem"):
                 old.unlink()
@@ -77,8 +70,8 @@ class Deployment:
         """The root that is in ``directory``. Raises Misconfiguration: none, or a damaged one."""
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
-        certificate = certificates.read_pem(folder / CA_FILE, "keys", remedy)
-        key = Secret(certificates.read_pem(folder / KEY_FILE, "keys", remedy))
+        certificate = certificates.read_pem(folder / credentials.CA_FILE, "keys", remedy)
+        key = Secret(certificates.read_pem(folder / credentials.KEY_FILE, "keys", remedy))
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
@@ -118,12 +111,12 @@ class Deployment:
                 key = new_key()
                 certificate = self._certify(principal, key.public_key(), days)
                 make_folder(folder)
-                write_key(folder, key, replace=replace)
-                if principal.role in DRAWING_ROLES:
-                    make_coin_key(folder)
-            publish(folder / CERTIFICATE_FILE, certificate)
-            publish(folder / CA_FILE, self._authority.certificate)
-            publish(folder / REVOCATION_FILE, self._revocations())
+                credentials.write_key(folder, key, replace=replace)
+                if principal.role in credentials.DRAWING_ROLES:
+                    credentials.make_coin_key(folder)
+            credentials.publish(folder / credentials.CERTIFICATE_FILE, certificate)
+            credentials.publish(folder / credentials.CA_FILE, self._authority.certificate)
+            credentials.publish(folder / credentials.REVOCATION_FILE, self._revocations())
         return folder
 
     def renew(
@@ -143,7 +136,9 @@ class Deployment:
         """
         folder = out or self.folder_of(principal)
         remedy = "without one to renew, use precad keys issue"
-        old = certificates.certificates_in(folder / CERTIFICATE_FILE, "folder", remedy)[0]
+        old = certificates.certificates_in(folder / credentials.CERTIFICATE_FILE, "folder", remedy)[
+            0
+        ]
         if (whose := certificates.principal_of(old)) != principal:
             raise Misconfiguration("folder", str(folder), f"belongs to {whose}")
         self.issue(principal, out=folder, days=days, replace=True)
@@ -172,9 +167,9 @@ class Deployment:
             # Servers refuse a list older than theirs, and clocks get set back.
             now = max(datetime.now(UTC), current.last_update_utc)
             signed = self._authority.revocation_list(entries.values(), number=number + 1, now=now)
-            written = [self._folder / REVOCATION_FILE, *self._other_lists()]
+            written = [self._folder / credentials.REVOCATION_FILE, *self._other_lists()]
             for path in written:
-                publish(path, signed)
+                credentials.publish(path, signed)
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
@@ -203,19 +198,19 @@ class Deployment:
         certificate = self._authority.issue(principal, key, days=days)
         # On record before anyone holds it: what isn't on record can't be revoked.
         record = self._folder / ISSUED_FOLDER / f"{certificate.serial_number:040x}.pem"
-        publish(record, certificate)
+        credentials.publish(record, certificate)
         return certificate
 
     def _revocations(self) -> x509.CertificateRevocationList:
-        path = self._folder / REVOCATION_FILE
+        path = self._folder / credentials.REVOCATION_FILE
         pem = certificates.read_pem(path, "crl", "put it back: it goes with the root's key")
         return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
 
     def _other_lists(self) -> list[Path]:
         ours = to_pem(self._authority.certificate)
         return [
-            path.with_name(REVOCATION_FILE)
-            for path in sorted(self.directory.glob(f"*/{CA_FILE}"))
+            path.with_name(credentials.REVOCATION_FILE)
+            for path in sorted(self.directory.glob(f"*/{credentials.CA_FILE}"))
             if path.parent != self._folder and certificates.read_pem(path, "keys", _READ) == ours
         ]
 
@@ -238,7 +233,7 @@ def create_local_keys(
     if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
         names = sorted(party.name for party in parties)
         raise Misconfiguration("client", names, "every name must be another")
-    existing = [folder for folder in folders if (folder / KEY_FILE).exists()]
+    existing = [folder for folder in folders if (folder / credentials.KEY_FILE).exists()]
     if existing and not replace:
         raise Misconfiguration("folder", str(existing[0]), "holds a key; --force replaces it")
     deployment = Deployment.create(directory, replace=replace)
@@ -247,7 +242,7 @@ def create_local_keys(
 
 def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
     """A certificate beside a key that isn't its own would look valid and serve nobody."""
-    path = folder / KEY_FILE
+    path = folder / credentials.KEY_FILE
     if not path.exists():
         return
     held = certificates.private_key(Secret(certificates.read_pem(path, "out", _READ)), str(path))
@@ -288,18 +283,18 @@ class CertificateSummary:
 def summarise(path: Path) -> list[CertificateSummary]:
     """The certificates of a deployment's directory, of one party's folder, or of one PEM file."""
     root = path / AUTHORITY_FOLDER
-    if (root / CA_FILE).exists():
-        roots = _read(root / CA_FILE)
-        lists = RevocationList(root / REVOCATION_FILE, roots)
+    if (root / credentials.CA_FILE).exists():
+        roots = _read(root / credentials.CA_FILE)
+        lists = RevocationList(root / credentials.REVOCATION_FILE, roots)
         return [_summary(each, lists) for each in (*roots, *Deployment.open(path).issued())]
-    if not (path / CERTIFICATE_FILE).exists():
+    if not (path / credentials.CERTIFICATE_FILE).exists():
         return [_summary(each, None) for each in _read(path)]
-    roots, chain = _read(path / CA_FILE), _read(path / CERTIFICATE_FILE)
-    lists = RevocationList(path / REVOCATION_FILE, roots)
+    roots, chain = _read(path / credentials.CA_FILE), _read(path / credentials.CERTIFICATE_FILE)
+    lists = RevocationList(path / credentials.REVOCATION_FILE, roots)
     found = [_summary(each, lists) for each in (*chain, *roots)]
-    if (path / KEY_FILE).exists():
+    if (path / credentials.KEY_FILE).exists():
         try:
-            key = Secret(certificates.read_pem(path / KEY_FILE, "path", _READ))
+            key = Secret(certificates.read_pem(path / credentials.KEY_FILE, "path", _READ))
             certificates.own_key(key, chain[0], source=str(path))
         except Misconfiguration:
             found[0] = replace(found[0], state=NOT_ITS_KEYS)
