@@ -53,8 +53,6 @@ async def serve(settings: DealerSettings) -> int:
         service.on_both_left = stop.set
     service.add_to(port.server)
     add_health(port.server, identity, lambda: not stop.is_set())
-    number = await port.listen(settings.listen)
-    log.info("dealer deals for task %s on port %d", task.name, number)
     set_when_told_to_stop(stop)
     with ExitStack() as metrics:
         if settings.metrics is not None:
@@ -63,6 +61,9 @@ async def serve(settings: DealerSettings) -> int:
 
             present = partial(collect, task.name, dealer, service)
             metrics.enter_context(metrics_page(present, settings.metrics))
+        # Last: what is refused once calls are taken leaves gRPC's threads waiting for its loop.
+        number = await port.listen(settings.listen)
+        log.info("dealer deals for task %s on port %d", task.name, number)
         await stop.wait()
         await port.stop(grace_s=1)
     return 0

@@ -75,8 +75,6 @@ async def run_server(
     port = make_port(session)
     if extend is not None:
         extend(port.server, session)
-    served, number = session.task.name, await port.listen(settings.listen)
-    log.info("%s serves task %s on port %d; projections by %s", role.value, served, number, kernel)
     ended, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     set_when_told_to_stop(ended, stop)
@@ -90,7 +88,10 @@ async def run_server(
         finally:
             call_in(loop, ended.set)
 
+    # First: what is refused once calls are taken would leave gRPC's threads waiting for its loop.
     async with _measured(session, settings.metrics):
+        served = role.value, session.task.name, await port.listen(settings.listen), kernel
+        log.info("%s serves task %s on port %d; projections by %s", *served)
         session.clock.start_thread("training", train)
         await ended.wait()
         # Looked at here: what ends below takes the training's links from under it.

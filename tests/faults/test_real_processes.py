@@ -176,14 +176,18 @@ def test_an_absent_server_shows_and_its_return_does(deployment: FaultyDeployment
     assert re.search(r"server-b and the dealer are back after \d+ s", deployment.log("server-a"))
 
 
-def test_a_port_that_is_taken_is_said_before_the_training(deployment: FaultyDeployment) -> None:
+@pytest.mark.parametrize("name", ["server-b", "dealer"])
+def test_a_port_that_is_taken_is_said_before_anybody_may_call(
+    deployment: FaultyDeployment, name: str
+) -> None:
     port = re.findall(r"metrics on port (\d+)", deployment.log("server-a"))[-1]
-    server = deployment.processes["server-b"]
-    server.kill()
-    path = deployment.folder / "server-b.toml"
+    part, before = deployment.processes[name], len(deployment.log(name))
+    part.kill()
+    path = deployment.folder / f"{name}.toml"
     text = path.read_text(encoding="utf-8").replace("127.0.0.1:0", f"127.0.0.1:{port}")
     path.write_text(text)
-    server.wait()
-    deployment.start("server-b")
-    assert deployment.processes["server-b"].wait() == 2
-    assert re.search(r"metrics = .*name a free port", deployment.log("server-b"), re.DOTALL)
+    part.wait()
+    deployment.start(name)
+    assert deployment.processes[name].wait() == 2
+    (said,) = deployment.log(name)[before:].splitlines()
+    assert re.search(r"metrics = .*name a free port", said)
