@@ -247,6 +247,12 @@ def test_show_gives_exact_epsilon_by_client(played: str, task: Task) -> None:
         "rounds": 10,
     }
     assert shown["head"] == str(audit_ledger(played).head)
+    said = precad("ledger", "show", played).stdout
+    words = "no limit", "ward-c", "3 clients, 5 participations", "1 written off", shown["head"]
+    assert all(each in said for each in words), said
+    assert precad("ledger", "verify", played).stdout.startswith("sound: ")
+    # A ledger is compared with the other server's.
+    assert "--against" in refused("ledger", "verify", played, "--against", played)
 
 
 def test_show_tells_what_remains_below_the_limit(tmp_path: Path, url: str, opener: Opener) -> None:
