@@ -153,7 +153,7 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
     whose model both servers hold the noisy share may be gone.
     """
     connection, covered = server.connection, server.task.privacy.cover_uploads
-    newest = {entry.attempt: entry for entry in chain}
+    over_on_both, newest = server.versions.confirmed(), {entry.attempt: entry for entry in chain}
     releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
     attempts, rejection = schema.attempts, schema.rejection.c
     rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
@@ -170,7 +170,7 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
         if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")
         share = connection.scalar(SHARE_OF, {"of": row.attempt})
-        over = row.state not in PENDING and row.version < server.versions.confirmed()
+        over = row.state not in PENDING and row.version < over_on_both
         if not over if share is None else Digest.of(share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
         if not covered and len(release.charges) + row.rejected != row.cohort_size:

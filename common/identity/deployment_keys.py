@@ -135,10 +135,9 @@ class Deployment:
         Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
         folder = out or self.folder_of(principal)
+        path = folder / credentials.CERTIFICATE_FILE
         remedy = "without one to renew, use precad keys issue"
-        old = certificates.certificates_in(folder / credentials.CERTIFICATE_FILE, "folder", remedy)[
-            0
-        ]
+        old = certificates.certificates_in(path, "folder", remedy)[0]
         if (whose := certificates.principal_of(old)) != principal:
             raise Misconfiguration("folder", str(folder), f"belongs to {whose}")
         self.issue(principal, out=folder, days=days, replace=True)
