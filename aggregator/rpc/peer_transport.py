@@ -102,7 +102,8 @@ class DialledTransport(_Receiving):
     ) -> None:
         super().__init__()
         self._address = address
-        ready = grpc.channel_ready_future(channel)
+        # All of them: a call over one whose first try breaks off would be over at once.
+        ready = [grpc.channel_ready_future(each) for each in (channel, *others)]
         waited_s = min(REFUSED_S, timeout_s)
         try:
             _wait(ready, waited_s, why)
@@ -113,7 +114,8 @@ class DialledTransport(_Receiving):
                 "or another root certificate: compare both sides'"
             ) from None
         finally:
-            ready.cancel()
+            for each in ready:
+                each.cancel()
         self._outgoing = [queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))]
         self._put, self._closed, self._timeout_s = 0, False, timeout_s
         self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
@@ -186,17 +188,20 @@ class DialledTransport(_Receiving):
 
 
 def _wait(
-    ready: "grpc.Future[None]", timeout_s: float, why: Callable[[], PeerUnavailable | None]
+    ready: Sequence["grpc.Future[None]"],
+    timeout_s: float,
+    why: Callable[[], PeerUnavailable | None],
 ) -> None:
-    """Until the channel is ready. Raises ``why``'s answer, or grpc.FutureTimeoutError."""
-    first_s = min(LOOK_S, timeout_s)
+    """Until all channels are ready. Raises ``why``'s answer, or grpc.FutureTimeoutError."""
+    ends = time.monotonic() + timeout_s
     try:
-        ready.result(timeout=first_s)
+        ready[0].result(timeout=min(LOOK_S, timeout_s))
     except grpc.FutureTimeoutError:
         # Said at once, and tried again by whoever hears it: a wrong address shows in seconds.
         if (cause := why()) is not None:
             raise cause from None
-        ready.result(timeout=timeout_s - first_s)
+    for each in ready:
+        each.result(timeout=max(0.0, ends - time.monotonic()))
 
 
 @contextmanager

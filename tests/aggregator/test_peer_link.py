@@ -5,6 +5,7 @@ It takes several connections from A to B, and stays one ordered link.
 
 import asyncio
 import math
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,6 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 import torch
+from tests.rig.connections import Proxy
 from tests.rig.loop import LoopThread
 from tests.rig.parties import at_both
 from tests.rig.waiting import until
@@ -289,6 +291,29 @@ def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> 
     assert [each.sequence for each in echo.heard] == list(range(number))
 
 
+class FirstBreaksOff(Proxy):
+    """As a port may do that is busy, or a handshake that takes too long."""
+
+    def _connect(self, near: socket.socket) -> None:
+        if len(self._sockets) == 2:  # The listener's, and this one
+            near.close()
+        else:
+            super()._connect(near)
+
+
+def test_a_stream_whose_first_connection_breaks_off_is_connected_again() -> None:
+    echo, sent = Echo(), frames(8)
+    with (
+        served(echo.link) as address,
+        FirstBreaksOff(address) as behind,
+        dialled(address, [behind.address, address, behind.address]) as link,
+    ):
+        for frame in sent:
+            link.put(frame)
+            assert link.get(WAIT_S) == frame
+    assert len(echo.heard) == len(sent)
+
+
 @pytest.mark.parametrize("call", ["put", "require_alive"])
 def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(call: str) -> None:
     def lost() -> bool:
@@ -298,7 +323,12 @@ def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(c
             return "closed a stream of the link" in str(error)
         return False
 
-    with served(Echo().link) as address, dialled(address, ["localhost:1"]) as link:
+    with (
+        served(Echo().link) as address,
+        Proxy(address) as behind,
+        dialled(address, [behind.address]) as link,
+    ):
+        behind.close()
         until(lost, "the loss")
 
 
