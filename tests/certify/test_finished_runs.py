@@ -64,10 +64,12 @@ def test_what_is_no_finished_run_is_refused(
 
 def test_runs_of_one_task_stand_together_and_the_most_redrawn_coins_count(tmp_path: Path) -> None:
     first, second, third = (
-        run(tmp_path / str(n), inputs=INPUTS | other)
-        for n, other in enumerate(({"redrawn_coins": 1}, {"redrawn_coins": 3}, {"rounds": 31}))
+        run(tmp_path / str(n), inputs=INPUTS | other, predictions=LABELS[:n])
+        for n, other in ((3, {"redrawn_coins": 1}), (2, {"redrawn_coins": 3}), (1, {"rounds": 31}))
     )
     assert Ensemble((first, second)).inputs.redrawn_coins == 3
+    with pytest.raises(Misconfiguration, match="use one public test set"):
+        Ensemble((first, second)).votes()
     with pytest.raises(Misconfiguration, match="a run votes once"):
         Ensemble((first, first))
     with pytest.raises(Misconfiguration, match=r"differs from .* in rounds"):
