@@ -5,10 +5,9 @@ Each record has a gradient of its own, in every model of the papers.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from research.algorithms import ALGORITHMS, Problem, instance_level, user_level
 from research.algorithms.ins_dp_fedsgd import PRINTED
 from research.algorithms.instance_level import InstanceLevel, exact_epsilon
 from research.algorithms.learner import Learner
-from research.algorithms.user_level import CLIPPINGS, PARTS_OF_A_ROUND, Adversary, UserLevel, Users
+from research.algorithms.user_level import CLIPPINGS, Adversary, UserLevel, Users
 from research.checkpoint import Checkpoint
 from research.datasets.partition import iid
 from research.defences import DEFENCES
@@ -26,7 +25,6 @@ from research.poisoning import ATTACKS
 from torch import nn
 
 from precad.client.gradients.torch_models import load_vector, model_section
-from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
 from precad.simulation.datasets import DataSet, load
@@ -54,19 +52,14 @@ def by_user(
     return user_level.train(*given, **(others or {}))
 
 
-def trained_by_record(
+def by_record(
     seeds: list[int], others: dict[str, Any] | None = None, users: Users | None = None, **more: Any
-) -> tuple[torch.Tensor, Any]:
-    """The models, and the users that were drawn."""
+) -> torch.Tensor:
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*PROBLEM.shares)
     chosen = InstanceLevel(**RECORD | {"local_steps": 3} | more)
     given = learner, users, torch.zeros(learner.dimension), chosen, seeds
-    return instance_level.train(*given, **(others or {}))
-
-
-def by_record(*given: Any, **more: Any) -> torch.Tensor:
-    return trained_by_record(*given, **more)[0]
+    return instance_level.train(*given, **(others or {}))[0]
 
 
 @pytest.mark.parametrize(
@@ -170,26 +163,26 @@ def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
         assert (float((free - honest).norm()) > 1000) is moved_far
 
 
-def test_a_broken_off_ensemble_of_users_goes_on(tmp_path: Path) -> None:
-    kept = {"checkpoint": Checkpoint(tmp_path / "cell.npz")}
-    whole = by_user([1, 2], rounds=4)
-    played: list[int] = []
-
-    def stop(done: int, of: int) -> None:
-        assert of == 4 * PARTS_OF_A_ROUND
-        if done > 2.5 * PARTS_OF_A_ROUND:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        by_user([1, 2], {**kept, "progress": stop}, rounds=4)
-    resumed = by_user([1, 2], {**kept, "progress": lambda done, _: played.append(done)}, rounds=4)
-    assert 2 * PARTS_OF_A_ROUND < played[0] < 2.5 * PARTS_OF_A_ROUND
-    assert played[-1] == 4 * PARTS_OF_A_ROUND
-    assert torch.equal(whole, resumed)
-    # Another cell's file, and a damaged one, are played anew.
-    assert torch.equal(by_user([1], rounds=1), by_user([1], kept, rounds=1))
-    kept["checkpoint"].path.write_bytes(b"PK\x03\x04 cut short")
-    assert torch.equal(whole, by_user([1, 2], kept, rounds=4))
+@pytest.mark.parametrize(
+    ("ensemble", "told", "sgd"),
+    [
+        (by_user, "progress", {}),
+        (by_record, "on_step", {"momentum": 0.9, "weight_decay": 0.1}),
+        (by_record, "on_step", {"optimizer": "adam"}),
+    ],
+)
+def test_a_broken_off_ensemble_goes_on_to_the_same_models(
+    tmp_path: Path, ensemble: Ensemble, told: str, sgd: dict[str, Any]
+) -> None:
+    """Within a round, with the users that were drawn for it."""
+    kept, stop = Checkpoint(tmp_path / "cell.npz"), Mock(side_effect=[None] * 4)
+    every, rest = Mock(), Mock()
+    whole = ensemble([1, 2], {told: every}, **sgd)
+    with pytest.raises(StopIteration):
+        ensemble([1, 2], {"checkpoint": kept, told: stop}, **sgd)
+    assert torch.equal(whole, ensemble([1, 2], {"checkpoint": kept, told: rest}, **sgd))
+    assert rest.call_args_list == every.call_args_list[-len(rest.call_args_list) :]
+    assert 0 < rest.call_count < every.call_count - 2
 
 
 def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
@@ -225,43 +218,6 @@ def test_adams_first_step_moves_every_weight_by_the_rate(rounds: int) -> None:
     steps = np.round(moved / 0.01)
     np.testing.assert_allclose(moved, steps * 0.01, atol=1e-6)
     assert {*np.unique(steps % 2)} == {rounds % 2}
-
-
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"users_per_round": 9}, "at most 8"),
-        ({"batch_rate": 1.5}, "batch_rate"),
-        ({"optimizer": "rmsprop"}, "must be one of sgd, adam"),
-        ({"momentum": 1.0}, "momentum"),
-        ({"momentum": -0.1}, "momentum"),
-        ({"weight_decay": 1.5}, "weight_decay"),
-        ({"optimizer": "adam", "momentum": 0.9}, "only sgd has it"),
-    ],
-)
-def test_impossible_settings_are_refused(changed: dict[str, Any], field: str) -> None:
-    with pytest.raises(Misconfiguration, match=field):
-        by_record([1], **changed)
-
-
-@pytest.mark.parametrize(
-    "optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}]
-)
-@pytest.mark.parametrize("stops", [1, 4, 5])
-def test_a_broken_off_ensemble_goes_on(
-    tmp_path: Path, stops: int, optimizer: dict[str, Any]
-) -> None:
-    """Also within a round, with the users that were drawn for it."""
-    train: Any = partial(trained_by_record, [3, 4], local_steps=2, **optimizer)
-    stop, told = Mock(side_effect=[*[None] * (stops - 1), KeyboardInterrupt]), Mock()
-    whole, drawn = train()
-    kept = Checkpoint(tmp_path / "cell.npz")
-    with pytest.raises(KeyboardInterrupt):
-        train({"checkpoint": kept, "on_step": stop})
-    resumed, drawn_again = train({"checkpoint": kept, "on_step": told})
-    assert told.call_args_list == [call(done, 6) for done in range(stops, 7)]
-    assert torch.equal(whole, resumed)
-    assert (drawn == drawn_again).all()
 
 
 def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,27 +284,3 @@ def test_the_lstm_is_torchs() -> None:
         hidden, _ = theirs(x)
         assert isinstance(own.last, nn.Linear)
         torch.testing.assert_close(own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["opacus-cnn", "opacus-cifar-cnn"])
-def test_models_that_convolve_one_by_one_get_what_they_get_together(name: str) -> None:
-    torch.set_num_threads(1)
-    data = some(1, 28, 28, classes=10) if name == "opacus-cnn" else COLOUR
-    learner = Learner(MODELS[name](data))
-    generator = torch.Generator().manual_seed(4)
-    thetas = torch.randn(3, learner.dimension, generator=generator) * 0.1
-    x = torch.rand(3, 32, *data.train_x.shape[1:], generator=generator)
-    y = torch.randint(0, 10, (3, 32), generator=generator)
-    weights = torch.rand(3, 32, generator=generator)
-    found = learner.gradients(thetas, x, y, weights)
-    torch.testing.assert_close(found, learner.stacked(thetas, x, y, weights), atol=1e-5, rtol=1e-3)
-    # Whichever others are beside it: to the bit.
-    alone = learner.gradients(thetas[1:2], x[1:2], y[1:2], weights[1:2])
-    assert torch.equal(found[1:2], alone)
-    seen = x[0].numpy()
-    outputs = learner.probabilities(thetas, seen)
-    for theta, own in zip(thetas, outputs, strict=True):
-        assert (learner.labels(theta.double().numpy(), seen) == own.argmax(axis=1)).all()
-        assert learner.accuracy(theta.double().numpy(), seen, own.argmax(axis=1)) == 1.0
-    np.testing.assert_allclose(outputs.sum(axis=2), 1.0)
-    assert (learner.votes(thetas, seen) == outputs.argmax(axis=2)).all()

@@ -1,27 +1,35 @@
-"""Xie et al.: attack inefficacy, printed and sound, and what the papers' algorithms cost."""
+"""The papers' experiments: Xie et al.'s attack inefficacy and algorithms, and DP-CERT's cells."""
 
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, rdp
-from matplotlib.figure import Figure
-from research.datasets import DataSet, load
-from research.datasets.partition import by_owner
+from research.algorithms.instance_level import exact_epsilon
+from research.datasets import load
 from research.papers import xie_inefficacy as xie
+from research.papers.dpcert_fig5 import correlation, split
+from research.papers.dpcert_models import training_of
 from research.papers.xie_levels import TWEETERS, USER_SETTINGS, USERS, two_labels
 from research.poisoning import ATTACKS, poisoned
 from research.printed import algorithms
 from research.printed.fixed_size import fixed_size_epsilon, mironov_epsilon
 from research.printed.printed_certificates import xie_corollary_1
 from research.printed.printed_privacy import xie_proposition_1, xie_table
-from research.study import EXPERIMENTS, Result, Scale, Surroundings
+from research.robustness.budget import measured as measured_budget
+from research.robustness.federated import task_of
+from research.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
 
-from precad.accounting.events import SampledGaussian, Sampling, poisson_gaussian
+from precad.accounting.events import Sampling, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import RdpAccountant
 
 SETTINGS: dict[str, Any] = {**USER_SETTINGS[Scale.SMALL], "noise_multiplier": 2.5, "bound": 4.0}
+exact = partial(exact_epsilon, delta=1e-5)
 
 
 def clean(losses: list[float]) -> Result:
@@ -81,14 +89,6 @@ def test_so_many_records_are_poisoned_and_those_of_other_labels_first() -> None:
         assert (everything != x).any(axis=1).all(), name
 
 
-def test_records_are_dealt_by_their_owner() -> None:
-    owners = np.array([7, 3, 7, 5, 3, 7])
-    assert [part.tolist() for part in by_owner(owners, 2)] == [[1, 4], [0, 2, 5]]
-    x, y = np.zeros((6, 2), np.float32), np.array([0, 1, 0, 1, 2, 2])
-    kept = two_labels(DataSet("some", x, y, x, y, 3, owners))
-    assert np.array_equal(np.array(kept.owners), [7, 3, 7, 5])
-
-
 def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
     """The paper names ε and σ and no rounds; ε is RDP's with the conversion of 2017."""
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64))
@@ -103,29 +103,6 @@ def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
             costs = accountant.rdp - np.log(delta) / (np.array(accountant.orders) - 1)
             off[rounds] = abs(costs.min() - epsilon)
         assert off[right] == min(off.values()) < 1e-4, name
-
-
-CELLS: dict[str, tuple[int, ...]] = {"fig1": (0, 1), "fig2": (0, 1, 2), "fig3": (0, 4, 8)}
-CELLS |= {"fig4": (0, 2, 9, -1), "fig4-text": (0, 2), "fig5bc": (0, 1, 6), "fig5de": (0, 1, 6, 7)}
-CELLS |= {"fig7": (0, 1, 9), "fig10": (0, 4), "table9": (0, 7, 9, 17, -1)}
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_what_is_measured_has_a_table_and_a_picture(name: str) -> None:
-    one = EXPERIMENTS[f"xie-{name}"]
-    cells = [one.all_cells(Scale.SMALL)[place] for place in CELLS[name]]
-    small = {"models": 3, "rounds": 1, "data": "digits", "model": "logistic"}
-    small |= {"users": min(200, cells[0]["users"])}
-    results = [Result(c, one.measure({**c, **small}, Surroundings()), 1.0) for c in cells]
-    assert one.table(results).rows
-    one.plot(results, Figure())
-    assert one.table([]).rows == []
-
-
-def exact(event: SampledGaussian) -> float:
-    accountant = ExactAccountant()
-    accountant.compose(event)
-    return accountant.epsilon(1e-5)
 
 
 def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
@@ -148,7 +125,9 @@ def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> Non
         for sampling in (Sampling.POISSON, Sampling.FIXED_SIZE)
     )
     assert poisson.noise_multiplier == pytest.approx(3 * 10**0.5)
-    assert exact(poisson) < exact(algorithms.dopamine(**common, sampling=Sampling.POISSON))
+    assert exact(poisson) < exact_epsilon(
+        algorithms.dopamine(**common, sampling=Sampling.POISSON), 1e-5
+    )
     assert printed.value < fixed_size_epsilon(fixed, 1e-5)
     assert "drawn together" in printed.flaw
 
@@ -165,11 +144,76 @@ def test_insdp_fedavg_is_the_maximum_over_users_and_spends_only_on_who_ran() -> 
 
 
 def test_rdp_says_zero_where_the_total_variation_is_below_delta() -> None:
-    account, exact = RdpAccountant(), ExactAccountant()
+    account, truth = RdpAccountant(), ExactAccountant()
     step = poisson_gaussian(rate=1e-3, noise_multiplier=100.0, count=3)
     account.compose(step)
-    exact.compose(step)
+    truth.compose(step)
     assert account.epsilon(1e-4) == 0 < mironov_epsilon(account, 1e-4)[0]
     assert account.epsilon(1e-5) > 0
-    assert exact.delta(0.0) <= account.delta(0.0) < 1e-4
+    assert truth.delta(0.0) <= account.delta(0.0) < 1e-4
     assert account.delta(0.0) == pytest.approx(account.delta(1e-9), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_cell_is_told_from_all_others_and_can_be_kept(name: str) -> None:
+    for cells in map(EXPERIMENTS[name].all_cells, Scale):
+        assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells) > 0
+        assert all("seed" in cell for cell in cells)
+    assert EXPERIMENTS[name].claim.endswith(".")
+
+
+DPCERT = tuple(name for name in EXPERIMENTS if name.startswith("dpcert"))
+SMALL = {"rounds": 2, "copies": 60, "selection": 10, "every": 60, "steps": 2}
+
+
+def some_cells(name: str) -> list[Settings]:
+    """One of each method, the last cell too, all of them made small."""
+    cells = EXPERIMENTS[name].all_cells(Scale.SMALL)
+    first = {cell["method"]: cell for cell in reversed(cells)}
+    return [{**cell, **SMALL} for cell in [*first.values(), cells[-1]]]
+
+
+def measured(name: str, cells: Sequence[Settings], keep: Path) -> list[Result]:
+    measure = EXPERIMENTS[name].measure
+    return [Result(cell, measure(cell, Surroundings(keep=keep)), 0.0) for cell in cells]
+
+
+@pytest.mark.parametrize("name", DPCERT)
+def test_a_small_cell_of_each_gives_a_table_and_the_same_again(name: str, tmp_path: Path) -> None:
+    cells = some_cells(name)
+    results = measured(name, cells, tmp_path)
+    table = EXPERIMENTS[name].table(results)
+    assert len(table.rows) >= len({cell["method"] for cell in cells})
+    assert all(len(row) == len(table.headings) for row in table.rows)
+    json.dumps([result.values for result in results], allow_nan=False)
+    for keep in (tmp_path / "elsewhere", tmp_path):
+        assert measured(name, cells[:1], keep)[0].values == results[0].values
+
+
+def test_every_private_method_has_the_same_noise_and_epsilon(tmp_path: Path) -> None:
+    cells = [c for c in some_cells("dpcert-table2") if c["method"] != "regular"]
+    (noise,) = {training_of(cell).noise_multiplier for cell in cells}
+    for cell, how in ((cell, training_of(cell)) for cell in cells):
+        task = task_of(how, load("digits"), cell["clients"])
+        assert (task.privacy.noise_multiplier, task.objective) == (noise, how.objective)
+    results = measured("dpcert-table2", cells, tmp_path)
+    assert {each.settings["trained"] for each in results} == {"centrally", "federated"}
+    epsilons = [each.values["epsilon"] for each in results]
+    assert epsilons == pytest.approx([3.0] * len(results), abs=0.02)
+
+
+def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:
+    values: dict[str, Any] = {"radius": [0.0, 0.1, 0.2, 0.4], "gradient": [10.0, 1.0, 0.1, 1e-3]}
+    result = Result({}, values, 0.0)
+    found = correlation(result, "gradient"), *split(result, "gradient", 0.2)
+    assert found == pytest.approx((-1.0, 0.5, -2.0))
+
+
+def test_the_pictures_budget_is_measured_again() -> None:
+    root = Path(__file__).parents[2] / "research" / "robustness" / "results"
+    kept = json.loads((root / "budget.json").read_text("utf-8"))[-1]
+    (row,) = measured_budget((kept["noise_multiplier"],), seeds=(0,))
+    assert row["epsilon"] == pytest.approx(kept["epsilon"], rel=1e-3)
+    assert row["poisoned_records"] == kept["poisoned_records"]
+    assert row["accuracy"] == pytest.approx(kept["accuracy"], abs=0.1)
+    assert row["acr"] == pytest.approx(kept["acr"], abs=0.1)
