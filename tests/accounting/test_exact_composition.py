@@ -9,10 +9,11 @@ from mpmath import mp, mpf
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
+from tests.rig.accounts import composed, delta_of_round
 
 from precad.accounting import composition, gdp
-from precad.accounting.events import BeyondReach, SampledGaussian, poisson_gaussian
-from precad.accounting.exact import ExactAccountant, group_profiles
+from precad.accounting.events import Accountant, BeyondReach, SampledGaussian, poisson_gaussian
+from precad.accounting.exact import group_profiles
 from precad.accounting.losses import UNIT, Round, group_shift, one_round, split
 
 Numbers = tuple[float, float, int, float]
@@ -26,11 +27,8 @@ def made(*events: Numbers) -> list[SampledGaussian]:
     ]
 
 
-def composed(*events: Numbers) -> ExactAccountant:
-    accountant = ExactAccountant()
-    for event in made(*events):
-        accountant.compose(event)
-    return accountant
+def account_of(*events: Numbers) -> Accountant:
+    return composed(*made(*events))
 
 
 def convolved(delta: float, step: float, size: int, *events: SampledGaussian) -> float:
@@ -70,7 +68,7 @@ def test_small_deltas_and_ten_million_rounds_stay_just_above_the_closed_form(
     sigma: float, count: int, delta: float
 ) -> None:
     # A rate that is composed like any other and has the truth of the Gaussian.
-    accountant = composed((1 - 1e-12, sigma, count, 1.0))
+    accountant = account_of((1 - 1e-12, sigma, count, 1.0))
     truth = gdp.epsilon_of_delta(math.sqrt(count) / sigma, delta)
     assert truth <= accountant.epsilon(delta) <= truth * 1.001
 
@@ -79,9 +77,9 @@ def test_events_of_every_size_are_near_a_finer_grid(monkeypatch: pytest.MonkeyPa
     rates = [10 ** (-4 + 3.7 * ((3 * i) % 40) / 40) for i in range(40)]
     sigmas = [10 ** (-0.2 + 1.9 * ((7 * i) % 40) / 40) for i in range(40)]
     events = [(rates[i], sigmas[i], 1 + (11 * i) % 300, 1.0) for i in range(40)]
-    usual = composed(*events).epsilon(1e-15)
+    usual = account_of(*events).epsilon(1e-15)
     monkeypatch.setattr(composition, "_ADDED_VARIANCE", composition._ADDED_VARIANCE / 64)
-    finer = composed(*events).epsilon(1e-15)
+    finer = account_of(*events).epsilon(1e-15)
     assert finer <= usual <= finer * 1.01
 
 
@@ -102,12 +100,12 @@ def test_tiny_rates_and_many_tasks_are_near_an_independent_transform_and_never_b
     events: list[Numbers], delta: float, step: float
 ) -> None:
     truth = convolved(delta, step, 2**20, *made(*events))
-    assert truth * (1 - 1e-4) <= composed(*events).epsilon(delta) <= truth * 1.003
+    assert truth * (1 - 1e-4) <= account_of(*events).epsilon(delta) <= truth * 1.003
 
 
 @pytest.mark.parametrize("event", [(0.01, 0.8, 4000, 1.0), (0.3, 0.02, 3, 1.0)])
 def test_epsilon_and_delta_agree_at_every_delta(event: Numbers) -> None:
-    accountant = composed(event)
+    accountant = account_of(event)
     for delta in (0.1, 1e-6, 1e-15):
         at = accountant.epsilon(delta)
         assert accountant.delta(at) <= delta * 1.01
@@ -116,24 +114,13 @@ def test_epsilon_and_delta_agree_at_every_delta(event: Numbers) -> None:
 
 def delta_of_two(epsilon: float, first: Round, second: Round, *, reverse: bool) -> float:
     """δ(ε) of two rounds: the second's closed form at what the first leaves, integrated."""
-    q, s = mpf(second.rate), mpf(second.noise_multiplier)
     p, w = mpf(first.rate), mpf(first.noise_multiplier)
-
-    def closed_form(left: mpf) -> mpf:
-        e = mp.exp(-left if reverse else left)
-        if e <= 1 - q:
-            return mpf(0) if reverse else 1 - e
-        x = s * s * mp.log((e - 1 + q) / q) + mpf(1) / 2
-        if reverse:
-            record = q * mp.ncdf((x - 1) / s) + (1 - q) * mp.ncdf(x / s)
-            return mp.ncdf(x / s) - record / e
-        record = q * mp.ncdf((1 - x) / s) + (1 - q) * mp.ncdf(-x / s)
-        return record - e * mp.ncdf(-x / s)
 
     def integrand(x: mpf) -> mpf:
         more = 1 + p * mp.expm1((2 * x - 1) / (2 * w * w))
-        loss = -mp.log(more) if reverse else mp.log(more)
-        return mp.npdf(x, 0, w) * (1 if reverse else more) * closed_form(mpf(epsilon) - loss)
+        left = mpf(epsilon) + mp.log(more) * (1 if reverse else -1)
+        closed_form = delta_of_round(second, left, reverse=reverse)
+        return mp.npdf(x, 0, w) * (1 if reverse else more) * closed_form
 
     return float(mp.quad(integrand, [w * k for k in range(-14, 20, 2)]))
 
@@ -144,7 +131,7 @@ def test_delta_of_mixed_rounds_is_an_integral_of_a_closed_form(
     epsilon: float, second: Round
 ) -> None:
     rounds = Round(0.1, 1.0, 1.0), second
-    accountant = composed(*((one.rate, one.noise_multiplier, 1, 1.0) for one in rounds))
+    accountant = account_of(*((one.rate, one.noise_multiplier, 1, 1.0) for one in rounds))
     with mp.workdps(40):
         truth = max(delta_of_two(epsilon, *rounds, reverse=reverse) for reverse in (False, True))
     assert truth <= accountant.delta(epsilon) <= truth * 1.01 + 1e-31
@@ -177,7 +164,7 @@ NEXT_TO_NO_LOSS = [(0.2, 2 * 2**0.5 * 8.5, 60, 1.0)]
     ],
 )
 def test_delta_falls_and_agrees_with_epsilon(epsilon: float, events: list[Numbers]) -> None:
-    accountant = composed(*events)
+    accountant = account_of(*events)
     found = accountant.delta(epsilon)
     assert 0 <= found <= accountant.delta(epsilon - 1) < 1
     if found > 1e-28:
@@ -190,13 +177,13 @@ def test_delta_falls_and_agrees_with_epsilon(epsilon: float, events: list[Number
     ("rate", "sigma", "count"), [(0.5, 0.02, 10**9), (0.1, 0.01, 10**9), (1e-3, 0.05, 10**7)]
 )
 def test_what_loses_beyond_all_measure_ends(rate: float, sigma: float, count: int) -> None:
-    accountant = composed((rate, sigma, count, 1.0))
+    accountant = account_of((rate, sigma, count, 1.0))
     assert accountant.delta(1.0) == 1
     with contextlib.suppress(BeyondReach):
         assert accountant.epsilon(1e-5) > 1e4
     # Nor is a δ answered that arithmetic can't hold.
     with pytest.raises(BeyondReach, match="RDP"):
-        composed((0.1, 1.0, 100, 1.0)).epsilon(1e-40)
+        account_of((0.1, 1.0, 100, 1.0)).epsilon(1e-40)
 
 
 @pytest.mark.parametrize(("k", "sigma"), [(2, 1.0), (60, 0.7), (500, 3.0)])

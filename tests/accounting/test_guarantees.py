@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from tests.conftest import TaskMaker
+from tests.rig.accounts import composed
 
 from precad.accounting import events, guarantees
 from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
 from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
-from precad.accounting.exact import ExactAccountant, most_participations, record_epsilon
+from precad.accounting.exact import most_participations, record_epsilon
 from precad.accounting.guarantees import PrivacyStatement, advantages, honest_rejection
 from precad.common.errors import Misconfiguration
 
@@ -82,9 +83,8 @@ def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
     )
     assert 2 * hidden.epsilon < seen.epsilon < always.epsilon
     # Six full steps in the mean, and more of them for one client in many.
-    account, sigma = ExactAccountant(), math.sqrt(2) * 2 * 2
-    account.compose(poisson_gaussian(rate=1.0, noise_multiplier=sigma, count=6))
-    assert seen.epsilon > account.epsilon(1e-5)
+    steps = poisson_gaussian(rate=1.0, noise_multiplier=math.sqrt(2) * 2 * 2, count=6)
+    assert seen.epsilon > composed(steps).epsilon(1e-5)
 
 
 def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() -> None:
@@ -234,12 +234,6 @@ def test_a_value_out_of_range_is_named_with_its_remedy(change: dict[str, Any], f
 DELTA = 1e-5
 
 
-def spent(event: SampledGaussian, name: AccountantName) -> float:
-    accountant = guarantees.accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(DELTA)
-
-
 def with_noise(sigma: float) -> SampledGaussian:
     return poisson_gaussian(rate=0.2, noise_multiplier=sigma, count=60)
 
@@ -249,8 +243,9 @@ def with_noise(sigma: float) -> SampledGaussian:
 def test_least_noise(name: AccountantName, epsilon: float) -> None:
     least = partial(guarantees.least_noise_multiplier, delta=DELTA)
     sigma = least(with_noise, epsilon=epsilon, accountant=name)
-    assert spent(with_noise(sigma), name) <= epsilon
-    assert spent(with_noise(sigma * (1 - 5 * guarantees.PRECISION)), name) > epsilon
+    less = sigma * (1 - 5 * guarantees.PRECISION)
+    enough, too_little = (composed(with_noise(s), by=name).epsilon(DELTA) for s in (sigma, less))
+    assert enough <= epsilon < too_little
     # A target that everything meets gives the end of the range, and what nothing meets is refused.
     assert least(with_noise, epsilon=1e6) == pytest.approx(0.02)
     always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 from mpmath import mp, mpf
+from tests.rig.accounts import composed, delta_of_round
 
-from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
+from precad.accounting.events import AccountantName, Adjacency, Sampling, poisson_gaussian
 from precad.accounting.exact import largest_count
 from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
+from precad.accounting.losses import Round
 from precad.accounting.rdp import ORDERS, RdpAccountant, mixture_rdp, sampled_gaussian_rdp
 from precad.common.errors import BudgetExceeded, Misconfiguration
 
@@ -41,19 +43,6 @@ def by_integral(rate: float, sigma: float, order: float) -> mpf:
 
     places = {-17 * s, -6 * s, 0, mpf(1) / 2, 1, 6 * s, a, a + 6 * s, a + 17 * s}
     return mp.log1p(mp.quad(integrand, sorted(places))) / (a - 1)
-
-
-def one_step_delta(rate: float, sigma: float, epsilon: float) -> mpf:
-    """δ(ε) of one step, exactly: the larger of both directions."""
-    q, s, e = mpf(rate), mpf(sigma), mp.exp(mpf(epsilon))
-    from_here = s * s * mp.log((e - 1 + q) / q) + mpf(1) / 2
-    with_record = q * mp.ncdf((1 - from_here) / s) + (1 - q) * mp.ncdf(-from_here / s)
-    found = with_record - e * mp.ncdf(-from_here / s)
-    if 1 / e > 1 - q:
-        up_to = s * s * mp.log((1 / e - 1 + q) / q) + mpf(1) / 2
-        with_record = q * mp.ncdf((up_to - 1) / s) + (1 - q) * mp.ncdf(up_to / s)
-        found = max(found, mp.ncdf(up_to / s) - e * with_record)
-    return found
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -89,18 +78,19 @@ def test_a_fractional_orders_divergence_is_the_integral(
 @pytest.mark.parametrize("rate", [*RATES, 0.01])
 def test_the_row_of_one_step_holds_at_every_delta(rate: float) -> None:
     for sigma in SIGMAS:
-        accountant = RdpAccountant()
-        accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma))
+        step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
+        accountant, one = composed(step, by=AccountantName.RDP), Round(rate, sigma, 1.0)
         for delta in (1e-15, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-3, 0.1):
+            epsilon = accountant.epsilon(delta)
             with mp.workdps(DIGITS):
-                assert one_step_delta(rate, sigma, accountant.epsilon(delta)) <= delta
+                for reverse in (False, True):
+                    assert delta_of_round(one, epsilon, reverse=reverse) <= delta
 
 
 def test_ten_million_tiny_steps_are_not_free() -> None:
-    accountant = RdpAccountant()
-    accountant.compose(poisson_gaussian(rate=1e-6, noise_multiplier=3.0, count=10**7))
+    steps = poisson_gaussian(rate=1e-6, noise_multiplier=3.0, count=10**7)
     # Exactly .002974, or more.
-    assert 0.002974 < accountant.epsilon(1e-6) < 0.04
+    assert 0.002974 < composed(steps, by=AccountantName.RDP).epsilon(1e-6) < 0.04
 
 
 DELTA = 1e-5

@@ -9,10 +9,10 @@ from research.audits.certificate import _judged, audit_certificates, certifiable
 from research.audits.presence import audit, present
 from research.audits.presence import train as train_owners
 from scipy.stats import binom, norm
+from tests.rig.accounts import composed
 
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
 from precad.audit import verdict
 from precad.audit.canary_training import SIGNIFICANCE, designed, statements, train, views
 from precad.audit.verdict import Guesses, from_profile, gaussian, lower_bound, refutes
@@ -54,8 +54,7 @@ def test_more_correct_guesses_never_bound_less(made: int, data: st.DataObject) -
 
 @given(st.floats(0.05, 3.0), st.floats(1e-3, 1 - 1e-3))
 def test_a_trade_off_from_a_profile_lies_below_the_gaussians_own(mu: float, alpha: float) -> None:
-    accountant = ExactAccountant()
-    accountant.compose(poisson_gaussian(rate=1.0, noise_multiplier=1 / mu))
+    accountant = composed(poisson_gaussian(rate=1.0, noise_multiplier=1 / mu))
     true = float(norm.cdf(norm.isf(alpha) - mu))
     assert true - 0.05 <= verdict.of_statement(accountant.delta)(alpha) <= true + 1e-9
 

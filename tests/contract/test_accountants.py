@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.rig.accounts import composed
 
 from precad.accounting.events import (
     Accountant,
@@ -31,10 +32,7 @@ def accountant(request: pytest.FixtureRequest) -> Accountant:
 
 
 def epsilon_of(accountant: Accountant, *events: SampledGaussian) -> float:
-    fresh = accountant_named(accountant.name)
-    for event in events:
-        fresh.compose(event)
-    return fresh.epsilon(DELTA)
+    return composed(*events, by=accountant.name).epsilon(DELTA)
 
 
 @pytest.mark.parametrize(

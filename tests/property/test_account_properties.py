@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from research.printed.fixed_size import mironov_epsilon
 from research.printed.printed_privacy import precad_case_2_by_pld
+from tests.rig.accounts import composed, delta_of_round
 from tests.rig.certified import theorem_2
 
 from precad.accounting import gdp
 from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
-from precad.accounting.exact import ExactAccountant
-from precad.accounting.guarantees import accountant_named
 from precad.accounting.losses import Round, one_round
 from precad.accounting.rdp import ORDERS, RdpAccountant, mixture_rdp
 
@@ -33,9 +32,7 @@ GRID = 1.002
 
 
 def spent(name: AccountantName, event: SampledGaussian, delta: float) -> float:
-    accountant = accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(delta)
+    return composed(event, by=name).epsilon(delta)
 
 
 @settings(max_examples=15)
@@ -59,8 +56,8 @@ def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
     step: SampledGaussian, delta: float, coin: float
 ) -> None:
     for event in (step, replace(step, participation=coin)):
-        accountant = RdpAccountant()
-        accountant.compose(event)
+        accountant = composed(event, by=AccountantName.RDP)
+        assert isinstance(accountant, RdpAccountant)
         rdp, mironov = accountant.epsilon(delta), mironov_epsilon(accountant, delta)[0]
         assert spent(AccountantName.EXACT, event, delta) / GRID <= rdp <= mironov
 
@@ -82,32 +79,10 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
 @settings(max_examples=15)
 @given(st.floats(0.01, 0.99), SIGMAS, st.floats(0.0, 3.0))
 def test_exact_stays_just_above_the_definition(rate: float, sigma: float, epsilon: float) -> None:
-    accountant = ExactAccountant()
-    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma))
+    found = composed(poisson_gaussian(rate=rate, noise_multiplier=sigma)).delta(epsilon)
     step = Round(rate, sigma, 1.0)
-    truth = max(directed_delta(step, epsilon, reverse=way) for way in (False, True))
-    assert truth <= accountant.delta(epsilon) == pytest.approx(truth, rel=5e-3, abs=1e-6)
-
-
-def directed_delta(one: Round, epsilon: float, *, reverse: bool) -> float:
-    """δ(ε) of one round in one direction, at any real ε, by its definition at 40 digits."""
-    q, s, e, c = (mpf(v) for v in (one.rate, one.noise_multiplier, epsilon, one.participation))
-
-    def above(x: mpf, mean: int) -> mpf:
-        return mp.ncdf((mean - x) / s)
-
-    def cut(loss: mpf) -> mpf:
-        return s**2 * mp.log((mp.exp(loss) - 1 + q) / q) + mpf(1) / 2
-
-    nothing = max(mpf(0), 1 - mp.exp(e))
-    if not reverse:
-        low = cut(e) if mp.exp(e) > 1 - q else -mp.inf
-        p, base = (1 - q) * above(low, 0) + q * above(low, 1), above(low, 0)
-    else:
-        high = cut(-e) if mp.exp(-e) > 1 - q else -mp.inf
-        base, p = 1 - above(high, 0), 1 - ((1 - q) * above(high, 0) + q * above(high, 1))
-        base, p = p, base
-    return float(c * (p - mp.exp(e) * base) + (1 - c) * nothing)
+    truth = float(max(delta_of_round(step, epsilon, reverse=way) for way in (False, True)))
+    assert truth <= found == pytest.approx(truth, rel=5e-3, abs=1e-6)
 
 
 @settings(max_examples=30)
@@ -127,7 +102,7 @@ def test_one_rounds_lattice_dominates_in_each_direction_at_every_real_epsilon(
     for held in (losses, losses.on(32 * losses.cell)):
         gains = np.maximum(0.0, -np.expm1(epsilon - held.losses))
         stated = float(np.exp(held.log_masses) @ gains) + held.infinite
-        truth = directed_delta(one, epsilon, reverse=bool(direction))
+        truth = float(delta_of_round(one, epsilon, reverse=bool(direction)))
         assert stated >= truth * (1 - 1e-12)
         coarse = 1 if held is losses else 32
         assert stated <= truth * 1.02 + coarse * losses.cell / 4

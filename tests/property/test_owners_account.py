@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.rig.accounts import composed
 from tests.rig.memory import in_memory
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Script
 
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
 from precad.client.own_account import OwnAccount
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId
@@ -36,11 +36,11 @@ def tasks(make_task: Any) -> tuple[Task, Task]:
 def composed_epsilon(
     tasks: Sequence[Task], admitted: dict[tuple[int, int], int], delta: float
 ) -> float:
-    composed = ExactAccountant()
-    for (task, _), m in admitted.items():
-        sigma = tasks[task].privacy.noise_multiplier / math.sqrt(1 + m)
-        composed.compose(poisson_gaussian(rate=0.2, noise_multiplier=sigma))
-    return composed.epsilon(delta)
+    sigmas = [
+        tasks[task].privacy.noise_multiplier / math.sqrt(1 + m) for (task, _), m in admitted.items()
+    ]
+    steps = [poisson_gaussian(rate=0.2, noise_multiplier=sigma) for sigma in sigmas]
+    return composed(*steps).epsilon(delta)
 
 
 signed = st.integers(0, 3)

@@ -21,12 +21,12 @@ from research.printed.printed_privacy import (
     precad_theorem_1_case_2,
     xie_table,
 )
+from tests.rig.accounts import composed
 from tests.rig.certified import certify_prediction, theorem_2
 
 from precad.accounting import gdp
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.accounting.exact import ExactAccountant
 from precad.accounting.losses import Shift, group_shift, log_binomial
 from precad.accounting.rdp import RdpAccountant, sampled_gaussian_rdp
 from precad.certify import group_guarantees as groups
@@ -69,12 +69,6 @@ def mechanism(i: Any) -> SampledGaussian:
     return poisson_gaussian(rate=i.q, noise_multiplier=i.sigma, count=i.T)
 
 
-def exact_epsilon(event: SampledGaussian, delta: float) -> float:
-    accountant = ExactAccountant()
-    accountant.compose(event)
-    return accountant.epsilon(delta)
-
-
 def reproduced(value: Any) -> Any:
     """The number of what says of itself that a paper prints it."""
     assert isinstance(value, Reproduction)
@@ -113,14 +107,14 @@ of("precad_thm1_server", near=0)(lambda i: of_the_clt(i, i.p, i.T_i))
 @of("precad_thm1_client", near=0)
 def theorem_1_case_2_is_below_the_truth(i: Any) -> dict[str, Any]:
     found = case_2(precad_theorem_1_case_2, i)
-    assert reproduced(found) < exact_epsilon(atom_mixture(i), i.delta) / 3
+    assert reproduced(found) < composed(atom_mixture(i)).epsilon(i.delta) / 3
     return {"mu": found.mu, "eps_clt": found.value}
 
 
 @of("precad_exact_server", near=0)
 def exact_server(i: Any) -> dict[str, Any]:
     event = poisson_gaussian(rate=i.sampling_prob, noise_multiplier=i.sigma, count=i.T)
-    epsilon = exact_epsilon(event, i.delta)
+    epsilon = composed(event).epsilon(i.delta)
     assert epsilon > i.expected["eps_lower"]
     require_pair(event, i, 2e-3)
     return {"eps_upper": epsilon}
@@ -136,7 +130,7 @@ def rate_qp_with_an_exact_accountant(i: Any) -> dict[str, Any]:
 
 @of("precad_case2_mixture", near=0)
 def rate_qp_is_below_the_atom_mixture(i: Any) -> dict[str, Any]:
-    epsilon = exact_epsilon(atom_mixture(i), i.delta)
+    epsilon = composed(atom_mixture(i)).epsilon(i.delta)
     claimed = case_2(precad_case_2_by_pld, i).value
     assert 1.5 * claimed < epsilon or i.q == 1
     require_pair(atom_mixture(i), i, 0.02)
@@ -146,7 +140,7 @@ def rate_qp_is_below_the_atom_mixture(i: Any) -> dict[str, Any]:
 @of("clt_vs_exact", near=0)
 def clt_against_exact(i: Any) -> dict[str, Any]:
     event = poisson_gaussian(rate=i.p, noise_multiplier=i.sigma, count=i.T)
-    return of_the_clt(i, i.p, i.T) | {"eps_exact_upper": exact_epsilon(event, i.delta)}
+    return of_the_clt(i, i.p, i.T) | {"eps_exact_upper": composed(event).epsilon(i.delta)}
 
 
 @of("xie_Table", near=0)
@@ -170,7 +164,7 @@ def fixed_size_sampling_costs_more_than_was_published(i: Any) -> dict[str, Any]:
     published = i.expected["published"]
     assert attained.lower <= attained.upper
     assert (attained.lower > published) == (i.expected["eps_pair_lower"] > published)
-    poisson = exact_epsilon(mechanism(i), i.delta)
+    poisson = composed(mechanism(i)).epsilon(i.delta)
     return {"eps_pair_upper": attained.upper, "exact_poisson_add_remove": poisson}
 
 
