@@ -163,55 +163,6 @@ def test_no_two_files_of_the_wheel_have_one_name_but_each_parts_process() -> Non
     assert {name for name, number in found.items() if number > 1} <= allowed
 
 
-# What an extra brings, takes seconds, or isn't on every system.
-LATER = {
-    *("torch", "crypten", "ray", "matplotlib", "scipy", "sqlalchemy", "alembic", "jinja2"),
-    *("pyarrow", "IPython", "flwr", "joblib", "prometheus_client", "fcntl", "msvcrt"),
-}
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def at_once(tree: ast.AST) -> Iterator[str]:
-    """What is imported when the file is: not inside functions, nor for types alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from imported(ast.Module([node], []))
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            continue
-        elif not isinstance(node, FUNCTIONS):
-            yield from at_once(node)
-
-
-@cache
-def brings(module: str) -> frozenset[str]:
-    seen: set[str] = set()
-    waiting = [module]
-    while waiting:
-        if (name := waiting.pop()) in seen:
-            continue
-        seen.add(name)
-        if name.startswith("precad."):
-            path = ROOT.joinpath(*name.split(".")[1:])
-            files = (path / "__init__.py", path.with_suffix(".py"))
-            waiting += [each for file in files if file.is_file() for each in at_once(tree_of(file))]
-            waiting.append(name.rpartition(".")[0])
-    return frozenset(LATER & {name.partition(".")[0] for name in seen})
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_what_is_imported_inside_a_function_is_heavy_or_an_extra(part: str) -> None:
-    needless = []
-    for path in sources(part):
-        already = brings(file_of(path))
-        functions = (n for n in ast.walk(tree_of(path)) if isinstance(n, FUNCTIONS))
-        for each in (each for function in functions for each in ast.walk(function)):
-            if isinstance(each, ast.Import | ast.ImportFrom):
-                names = list(imported(ast.Module([each], [])))
-                if not frozenset().union(*map(brings, names)) - already:
-                    needless.append((relative(path), names[0]))
-    assert needless == []
-
-
 FORBIDDEN_CALLS = {
     *("eval", "exec", "compile", "__import__", "torch.load", "torch.save", "numpy.load"),
     *("joblib.load", "os.system", "yaml.load"),

@@ -27,7 +27,8 @@ from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check import dealing
 
 TASK = Digest.of(b"task")
-D = 5
+D, SQUARED = 5, 300
+A, B = SERVERS
 NONCES = bytes(range(64))
 REQUEST = dealing.DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
@@ -76,15 +77,20 @@ def masks_of(request: dealing.DealRequest) -> set[int]:
 
 
 def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing() -> None:
-    dealer, later = DealerRole(TASK, D), replace(REQUEST, attempt=9)
-    for role in (Role.DEALER, Role.CLIENT, Role.OPERATOR):
-        with pytest.raises(errors.PeerViolation, match="only servers"):
-            dealer.key_for(role)
-        with pytest.raises(errors.PeerViolation, match="only servers"):
-            dealer.corrections(role, later)
-    with pytest.raises(errors.TaskMismatch):
-        dealer.corrections(Role.SERVER_A, replace(later, task=Digest.of(b"other")))
-    assert dealer.newest_attempt == -1
+    dealer, heard = DealerRole(TASK, SQUARED), Mock()
+    later, strange = replace(REQUEST, attempt=9), Digest.of(b"other")
+    for role, task, error in (
+        (A, strange, errors.TaskMismatch),
+        *((role, TASK, errors.PeerViolation) for role in (Role.CLIENT, Role.DEALER, Role.OPERATOR)),
+    ):
+        with pytest.raises(error):
+            dealer.corrections(role, replace(later, task=task))
+        with pytest.raises(error):
+            dealer.ask(role, halves(task, "x", SQUARED, attempt=9).of[A], heard)
+        if role is not A:
+            with pytest.raises(error, match="only servers"):
+                dealer.key_for(role)
+    assert (dealer.newest_attempt, heard.called) == (-1, False)
     both(REQUEST, dealer)
     # Nobody deals for a task without a dealer: it would wait for servers that never come.
     with pytest.raises(errors.Misconfiguration, match='validation = "proof" has no dealer'):
@@ -164,11 +170,7 @@ def test_c_is_a_and_b_for_every_shape(
     assert (values, len(levels)) == (1, (width - 1).bit_length())
 
 
-SQUARED = 300
 ZERO = Secret(bytes(32))
-A, B = SERVERS
-
-
 FAILS = (errors.PeerUnavailable, errors.PeerViolation)
 
 
@@ -320,18 +322,6 @@ def test_an_older_attempt_is_refused_and_a_newer_one_ends_it() -> None:
     old.fails(late, says="attempt 4 is dealt for once")
     # The newer one goes on.
     new.row_key(both)
-
-
-def test_another_task_and_another_role_are_refused() -> None:
-    dealer, heard = DealerRole(TASK, SQUARED), Mock()
-    strange = Digest.of(b"other")
-    for role, task, error in (
-        (A, strange, errors.TaskMismatch),
-        *((role, TASK, errors.PeerViolation) for role in (Role.CLIENT, Role.DEALER, Role.OPERATOR)),
-    ):
-        with pytest.raises(error):
-            dealer.ask(role, halves(task, "x", SQUARED, attempt=9).of[A], heard)
-    assert (dealer.newest_attempt, heard.called) == (-1, False)
 
 
 def test_what_a_dealer_may_not_answer_is_its_violation() -> None:

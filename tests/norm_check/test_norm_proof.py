@@ -23,7 +23,7 @@ from precad.common.prime_field import (
     root_of_unity,
     signed_of,
 )
-from precad.common.proof_shape import MOST_BOUND, P, ProofShape
+from precad.common.proof_shape import P, ProofShape
 from precad.common.share.proof_submission import SERVERS
 from precad.norm_check import norm_proof
 
@@ -336,18 +336,6 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
     assert found[0].t == found[1].t != first.t
     assert found[0].rho.tolist() == found[1].rho.tolist()
     assert not (found[0].rho == first.rho).any()
-
-
-@pytest.mark.parametrize(
-    ("dimension", "points", "columns"),
-    [(650, 64, 112), (10**4, 128, 128), (10**5, 256, 424), (10**6, 1024, 984), (10**7, 4096, 2448)],
-)
-def test_sizes_are_those_of_the_table(dimension: int, points: int, columns: int) -> None:
-    shape = ProofShape(dimension, MOST_BOUND)
-    assert (shape.points, shape.columns) == (points, columns)
-    assert shape.used < shape.points
-    # What crosses between the servers, both ways: 16 KB at 10^6 coordinates.
-    assert 2 * 8 * (ProofShape(10**6, MOST_BOUND).columns + 2) < 16_000
 
 
 @pytest.mark.parametrize("dimension", [1, 7, 90, 650, 9000])
