@@ -25,18 +25,11 @@ from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
 from precad.accounting.losses import Round, group_shift, log_affinity
 from precad.certify import guarantee as of
-from precad.certify import prediction
+from precad.certify import intervals, prediction
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups, mixture_divergences
 from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee, Replacements
 from precad.certify.inefficacy import attack_bounds, fewest_attackers
-from precad.certify.intervals import (
-    ConfidenceBudget,
-    Intervals,
-    ScoreBound,
-    score_intervals,
-    simuem,
-    votes_of,
-)
+from precad.certify.intervals import ConfidenceBudget, Intervals, score_intervals, simuem, votes_of
 from precad.certify.prediction import Certified, certify_predictions, certify_smoothing
 from precad.common.errors import Misconfiguration
 
@@ -142,8 +135,8 @@ def test_the_budget_is_split_over_classes_points_and_strictness_and_covers() -> 
     assert strict.p_b > loose.p_b
     # And intervals cover at their confidence.
     drawn = np.random.default_rng(1).multinomial(200, [0.6, 0.3, 0.1], 4000)
-    intervals = simuem(drawn, ConfidenceBudget(0.9, 3))
-    missed = (intervals.labels != 0) | (intervals.p_a > 0.6) | (intervals.p_b < 0.3)
+    found = simuem(drawn, ConfidenceBudget(0.9, 3))
+    missed = (found.labels != 0) | (found.p_a > 0.6) | (found.p_b < 0.3)
     assert missed.mean() < 0.1
 
 
@@ -152,21 +145,21 @@ def test_the_others_expected_score_is_at_most_what_is_left() -> None:
     scores = np.full((1, 100, 3), 0.5)
     scores[0, :3, 1], scores[0, 3:, 2] = 0, 0
     budget = ConfidenceBudget(0.99, 3)
-    found = score_intervals(scores, budget, ScoreBound.BERNSTEIN)
+    found = score_intervals(scores, budget, intervals.ScoreBound.BERNSTEIN)
     assert float(found.p_b[0]) == pytest.approx(1 - float(found.p_a[0]), abs=1e-5)
     # One model's scores don't sum to one: nothing is known of what is left.
     scores[0, 3, 2] = 0.5
-    free = score_intervals(scores, budget, ScoreBound.BERNSTEIN)
+    free = score_intervals(scores, budget, intervals.ScoreBound.BERNSTEIN)
     assert float(free.p_b[0]) > 1 - float(free.p_a[0]) + 0.01
 
 
-@pytest.mark.parametrize("bound", ScoreBound)
-def test_scores_bound_their_expectation(bound: ScoreBound) -> None:
+@pytest.mark.parametrize("bound", intervals.ScoreBound)
+def test_scores_bound_their_expectation(bound: intervals.ScoreBound) -> None:
     generator = np.random.default_rng(3)
     scores = generator.dirichlet([8.0, 1.0, 1.0], size=(300, 500))
-    intervals = score_intervals(scores, ConfidenceBudget(0.99, 3), bound)
-    assert ((intervals.labels == 0) & (intervals.p_a > 0.6)).all()
-    assert min((intervals.p_a < 0.8).mean(), (intervals.p_b > 0.1).mean()) > 0.99
+    found = score_intervals(scores, ConfidenceBudget(0.99, 3), bound)
+    assert ((found.labels == 0) & (found.p_a > 0.6)).all()
+    assert min((found.p_a < 0.8).mean(), (found.p_b > 0.1).mean()) > 0.99
 
 
 def test_loss_bounds_take_the_worse_direction_and_attackers_the_first_that_reach() -> None:

@@ -5,14 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.rig.accounts import composed
 
-from precad.accounting.events import (
-    Accountant,
-    AccountantName,
-    Adjacency,
-    SampledGaussian,
-    Sampling,
-    poisson_gaussian,
-)
+from precad.accounting import events
+from precad.accounting.events import Accountant, AccountantName, SampledGaussian, poisson_gaussian
 from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
@@ -21,9 +15,9 @@ STEP = poisson_gaussian(rate=0.1, noise_multiplier=1.5)
 MIXTURE = replace(STEP, participation=0.3, count=20)
 FULL = poisson_gaussian(rate=1.0, noise_multiplier=6.0, count=4)
 PARTS = [STEP.times(30), MIXTURE, FULL]
-POISSON_REPLACE = replace(STEP, adjacency=Adjacency.REPLACE_ONE, sensitivity=2.0)
-FIXED_REPLACE = replace(POISSON_REPLACE, sampling=Sampling.FIXED_SIZE)
-FIXED_ADD_REMOVE = replace(STEP, sampling=Sampling.FIXED_SIZE, sensitivity=2.0)
+POISSON_REPLACE = replace(STEP, adjacency=events.Adjacency.REPLACE_ONE, sensitivity=2.0)
+FIXED_REPLACE = replace(POISSON_REPLACE, sampling=events.Sampling.FIXED_SIZE)
+FIXED_ADD_REMOVE = replace(STEP, sampling=events.Sampling.FIXED_SIZE, sensitivity=2.0)
 
 
 @pytest.fixture(params=list(AccountantName))

@@ -13,10 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.faults.invariants import (
-    ledgers_agree_and_cover_every_release,
-    owners_count_no_less_than_the_servers,
-)
+from tests.faults import invariants
 from tests.faults.simulated_server import MODEL
 from tests.faults.world import World
 from tests.rig.keys import signatures
@@ -97,8 +94,8 @@ def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers
         assert result.ended == "finished"
         assert result.model is not None
         assert (result.model.version, {result.model.digest}) == (last, models)
-    ledgers_agree_and_cover_every_release(world)
-    owners_count_no_less_than_the_servers(world)
+    invariants.ledgers_agree_and_cover_every_release(world)
+    invariants.owners_count_no_less_than_the_servers(world)
     for role in (A, B):
         after = chain(folder, role)
         assert after[: len(before[role])] == before[role]

@@ -12,17 +12,11 @@ import pytest
 from tests.rig.norm_check import changed
 from tests.rig.tasks import task_with
 
+from precad.common import prime_field
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import Rows
-from precad.common.prime_field import (
-    FieldKeystream,
-    FieldVector,
-    arithmetic,
-    of_signed,
-    root_of_unity,
-    signed_of,
-)
+from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed, signed_of
 from precad.common.proof_shape import P, ProofShape
 from precad.common.share.proof_submission import SERVERS
 from precad.norm_check import norm_proof
@@ -314,15 +308,15 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
 ) -> None:
     """T^N = 1 and t^N = −1 alike, at both servers."""
     with pytest.raises(ValueError, match="no root of unity"):
-        norm_proof.Query.at(SHAPE, root_of_unity(order), field())
-    assert norm_proof.Query.at(SHAPE, root_of_unity(4 * SHAPE.points), field()).t
+        norm_proof.Query.at(SHAPE, prime_field.root_of_unity(order), field())
+    assert norm_proof.Query.at(SHAPE, prime_field.root_of_unity(4 * SHAPE.points), field()).t
     drawn = FieldKeystream.words
 
     def words(self: FieldKeystream, count: int, start: int = 0) -> FieldVector:
         found = drawn(self, count, start)
         if count == 1 + SHAPE.challenges and not seen:
             seen.append(int(found[1]))
-            found[0] = root_of_unity(order)
+            found[0] = prime_field.root_of_unity(order)
         return found
 
     seen: list[int] = []

@@ -1,6 +1,5 @@
 """Partitions: every record is with exactly one client."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,19 +52,10 @@ def test_shards_give_clients_few_labels_and_dirichlet_by_its_alpha() -> None:
     assert mean_labels(iid(len(y), 10, 0)) == 10
 
 
-@pytest.mark.parametrize(
-    "impossible",
-    [
-        lambda: iid(10, 0, 0),
-        lambda: iid(10, 11, 0),
-        lambda: shards(np.zeros(10, np.int64), 4, 3, 0),
-        lambda: shards(np.zeros(10, np.int64), 4, 0, 0),
-        lambda: dirichlet(np.zeros(10, np.int64), 2, 0.0, 0),
-    ],
-)
-def test_impossible_partitions_are_refused(impossible: Callable[[], Partition]) -> None:
+@pytest.mark.parametrize("each", [3, 0])
+def test_impossible_shards_are_refused(each: int) -> None:
     with pytest.raises(Misconfiguration):
-        impossible()
+        shards(np.zeros(10, np.int64), 4, each, 0)
 
 
 def test_a_clients_file_is_read_back_and_one_of_another_form_is_refused(tmp_path: Path) -> None:

@@ -13,14 +13,9 @@ import pytest
 import torch
 from research.papers.general_groups import Iterated, RenyiDP
 from research.printed import printed_certificates as printed
+from research.printed import printed_privacy as privacy
 from research.printed.algorithms import attained_epsilon
 from research.printed.fixed_size import XIE_ORDERS, fixed_size_rdp, mironov_epsilon
-from research.printed.printed_privacy import (
-    Reproduction,
-    precad_case_2_by_pld,
-    precad_theorem_1_case_2,
-    xie_table,
-)
 from tests.rig.accounts import composed
 from tests.rig.certified import certify_prediction, theorem_2
 
@@ -71,7 +66,7 @@ def mechanism(i: Any) -> SampledGaussian:
 
 def reproduced(value: Any) -> Any:
     """The number of what says of itself that a paper prints it."""
-    assert isinstance(value, Reproduction)
+    assert isinstance(value, privacy.Reproduction)
     return value.value
 
 
@@ -106,7 +101,7 @@ of("precad_thm1_server", near=0)(lambda i: of_the_clt(i, i.p, i.T_i))
 
 @of("precad_thm1_client", near=0)
 def theorem_1_case_2_is_below_the_truth(i: Any) -> dict[str, Any]:
-    found = case_2(precad_theorem_1_case_2, i)
+    found = case_2(privacy.precad_theorem_1_case_2, i)
     assert reproduced(found) < composed(atom_mixture(i)).epsilon(i.delta) / 3
     return {"mu": found.mu, "eps_clt": found.value}
 
@@ -125,13 +120,13 @@ def rate_qp_with_an_exact_accountant(i: Any) -> dict[str, Any]:
     event = poisson_gaussian(rate=i.sampling_prob, noise_multiplier=i.sigma, count=i.T)
     require_pair(event, i, 2e-3)
     i.p, i.q, i.sigma = 0.05, i.sampling_prob / 0.05, i.sigma / math.sqrt(2)
-    return {"eps_upper": reproduced(case_2(precad_case_2_by_pld, i))}
+    return {"eps_upper": reproduced(case_2(privacy.precad_case_2_by_pld, i))}
 
 
 @of("precad_case2_mixture", near=0)
 def rate_qp_is_below_the_atom_mixture(i: Any) -> dict[str, Any]:
     epsilon = composed(atom_mixture(i)).epsilon(i.delta)
-    claimed = case_2(precad_case_2_by_pld, i).value
+    claimed = case_2(privacy.precad_case_2_by_pld, i).value
     assert 1.5 * claimed < epsilon or i.q == 1
     require_pair(atom_mixture(i), i, 0.02)
     return {"eps_upper": epsilon, "eps_claimed_by_paper_exact_qp": claimed}
@@ -146,7 +141,9 @@ def clt_against_exact(i: Any) -> dict[str, Any]:
 @of("xie_Table", near=0)
 def xie_tables_as_poisson_with_mironovs_conversion(i: Any) -> dict[str, Any]:
     i.T = getattr(i, "T", None) or i.steps
-    epsilon = reproduced(xie_table(rate=i.q, noise_multiplier=i.sigma, steps=i.T, delta=i.delta))
+    epsilon = reproduced(
+        privacy.xie_table(rate=i.q, noise_multiplier=i.sigma, steps=i.T, delta=i.delta)
+    )
     published = pytest.approx(i.expected["eps_published"], rel=5e-4)
     assert (epsilon == published) == ("MISMATCH" not in i.name)
     found = {"eps_recomputed": epsilon}
@@ -446,7 +443,7 @@ def certificate_families(i: Any) -> dict[str, Any]:
     )
     single = m.count * np.maximum(*divergences)
     profile = exact.as_approximate()
-    paper = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5).value
+    paper = privacy.xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5).value
     assert paper == pytest.approx(0.2643, rel=0.01)
     limit = GaussianDP(gdp.clt_mu(m.rate, m.noise_multiplier, m.count))
 
