@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tests.rig.commands import precad, said, taken
+from tests.rig.refusals import refused
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.local_deployment import to_toml
 from precad.client.owner_settings import JoinSettings
-from precad.common.errors import Misconfiguration
+from precad.common import model, process_settings
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.authority import make_request, to_pem
 from precad.common.identity.credentials import accept, create_request
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal, private_key
-from precad.common.model import initial_vector
-from precad.common.process_settings import Settings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 
@@ -42,7 +41,7 @@ PARTIES: dict[str, tuple[str, ...]] = {
     name: (name,) for name in ("server-a", "server-b", "dealer", "operator")
 }
 PARTIES["ward-3"] = ("client", "ward-3")
-SETTINGS: dict[str, type[Settings]] = {
+SETTINGS: dict[str, type[process_settings.Settings]] = {
     "server-a": ServerASettings,
     "server-b": ServerBSettings,
     "dealer": DealerSettings,
@@ -58,10 +57,10 @@ def agreed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def kit(agreed: Path, *party: str, out: str = "") -> Any:
+def kit(agreed: Path, name: str, out: str = "") -> Any:
     given = ("--consortium", agreed / "consortium.toml", "--root", agreed / "root")
     (agreed / out).mkdir(exist_ok=True)
-    return precad("kit", *party, *given, "--out", agreed / out)
+    return precad("kit", *PARTIES[name], *given, "--out", agreed / out)
 
 
 def unpack(agreed: Path, name: str) -> None:
@@ -70,7 +69,7 @@ def unpack(agreed: Path, name: str) -> None:
 
 
 def unpacked(agreed: Path, name: str) -> Path:
-    result = kit(agreed, *PARTIES[name])
+    result = kit(agreed, name)
     assert result.exit_code == 0, result.output
     unpack(agreed, name)
     return agreed / name
@@ -99,24 +98,6 @@ def test_without_a_dealer_no_kit_speaks_of_one_and_who_does_is_refused(agreed: P
     assert not list(agreed.glob("*-kit.tar.gz"))
 
 
-@pytest.mark.parametrize("name", PARTIES)
-def test_a_kit_has_what_its_party_needs_and_no_key(name: str, agreed: Path) -> None:
-    folder = unpacked(agreed, name)
-    assert (folder / "keys").stat().st_mode & 0o777 == 0o700
-    # A token goes into the settings.
-    assert {each.stat().st_mode & 0o77 for each in folder.glob("settings.toml")} <= {0}
-    texts = texts_of(folder)
-    assert not [path for path, text in texts.items() if "PRIVATE KEY" in text]
-    steps = texts[folder / "NEXT.txt"]
-    assert f"precad keys request {name}/keys {' '.join(PARTIES[name])}\n" in steps
-    if name in SETTINGS:
-        settings = SETTINGS[name].load(folder / "settings.toml")
-        assert Task.load(settings.task).digest == Task.load(CHECKOUT / "deploy/task.toml").digest
-        assert {"compose.yml", f"precad-{name}.service"} <= {p.name for p in folder.iterdir()}
-    else:
-        assert {path.name for path in folder.iterdir()} == {"keys", "NEXT.txt"}
-
-
 def test_settings_say_where_the_others_are_and_what_columns_are_called(agreed: Path) -> None:
     names = {"blood pressure": "RR.sys", "a.b": 'quoted "x"', "😀": "naïve", "": "#"}
     owners = {"data": "ward.csv", "model": "nets:Net", "columns": {"rename": names}}
@@ -136,19 +117,18 @@ def test_settings_say_where_the_others_are_and_what_columns_are_called(agreed: P
     assert first.splitlines()[1:] == second.splitlines()[1:]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
+def test_a_wrong_consortium_is_refused_and_a_further_tasks_name_that_is_taken(agreed: Path) -> None:
+    for before, after, words in (
         ('server_b = "b.example:7302"\n', "", "server_b = None: is required"),
         ("b.example:7302", "b.example", "give host:port"),
         ("server_b =", "server_c =", "server_"),
         ("data =", "epsilon_limit = 3.0, data =", "leave it out of [owners]"),
-    ],
-)
-def test_a_wrong_consortium_is_refused(before: str, after: str, said: str, agreed: Path) -> None:
-    (agreed / "consortium.toml").write_text(CONSORTIUM.replace(before, after))
-    result = kit(agreed, "server-a")
-    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    ):
+        (agreed / "consortium.toml").write_text(CONSORTIUM.replace(before, after))
+        result = kit(agreed, "server-a")
+        assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+    for task in ("keys", "state", "spool", "Wards", "../x", ""):
+        assert further(agreed, "server-a", task).exit_code == 2, task
     assert not list(agreed.glob("*-kit.tar.gz"))
 
 
@@ -171,20 +151,28 @@ def further_unpacked(agreed: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_a_further_task_s_kit_stands_beside_the_first(name: str, agreed: Path) -> None:
+def test_a_kit_has_no_key_and_a_further_tasks_kit_stands_beside_it(name: str, agreed: Path) -> None:
     folder = unpacked(agreed, name)
     before, mode = texts_of(folder), (folder / "keys").stat().st_mode
+    assert mode & 0o777 == 0o700
+    # A token goes into the settings.
+    assert {each.stat().st_mode & 0o77 for each in folder.glob("settings.toml")} <= {0}
+    request = f"precad keys request {name}/keys {' '.join(PARTIES[name])}\n"
+    assert request in before[folder / "NEXT.txt"]
     more = further_unpacked(agreed, name)
     texts = texts_of(more)
     assert (texts_of(folder), (folder / "keys").stat().st_mode) == (before | texts, mode)
-    assert not [path for path, text in texts.items() if "PRIVATE KEY" in text]
+    assert not [path for path, text in (before | texts).items() if "PRIVATE KEY" in text]
     assert str(Task.load(agreed / "further.toml").digest) in texts[more / "NEXT.txt"]
     steps = re.findall("^    (precad .*)$", texts[more / "NEXT.txt"], re.MULTILINE)
     for step in steps:
         taken(*shlex.split(step)[1:])
     if name not in SETTINGS:
+        assert set(before) == {folder / "NEXT.txt", folder / "keys" / "ca.pem"}
         return
     first, own = (SETTINGS[name].load(place / "settings.toml") for place in (folder, more))
+    assert Task.load(first.task).digest == Task.load(CHECKOUT / "deploy/task.toml").digest
+    assert {folder / "compose.yml", folder / f"precad-{name}.service"} <= set(before)
     unit = f"precad-{name}-clinics.service"
     files = {path.name for path in more.iterdir()}
     assert files == {"task.toml", "settings.toml", "compose.yml", unit, "NEXT.txt"}
@@ -201,12 +189,6 @@ def test_a_further_task_s_kit_stands_beside_the_first(name: str, agreed: Path) -
         found = own.account.resolve(), own.data.resolve()
         assert found == (first.state.resolve(), first.data.resolve())
         assert "precad join --config ward-3/clinics/settings.toml" in steps
-
-
-def test_a_further_task_is_called_by_a_name_that_is_free(agreed: Path) -> None:
-    for task in ("keys", "state", "spool", "Wards", "../x", ""):
-        assert further(agreed, "server-a", task).exit_code == 2, task
-    assert not list(agreed.glob("*-kit.tar.gz"))
 
 
 @pytest.mark.parametrize("name", ["server-a", "dealer", "ward-3"])
@@ -245,15 +227,15 @@ def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed
         if name == "dealer":
             assert not (place / "start.safetensors").exists()
             continue
-        assert initial_vector(Task.load(place / "task.toml").model).sum() == 4
+        assert model.initial_vector(Task.load(place / "task.toml").model).sum() == 4
         mounted = f"      - ./{within}start.safetensors:/precad/{within}start.safetensors:ro\n"
         assert mounted in (place / "compose.yml").read_text()
     text = (agreed / "task.toml").read_text()
     (agreed / "far").mkdir()
     (agreed / "start.safetensors").rename(agreed / "far" / "start.safetensors")
     (agreed / "task.toml").write_text(text.replace('"start.saf', '"far/start.saf'))
-    refused = kit(agreed, *PARTIES["server-a"])
-    assert (refused.exit_code, "must lie beside" in refused.stderr) == (2, True)
+    far = kit(agreed, "server-a")
+    assert (far.exit_code, "must lie beside" in far.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -289,14 +271,10 @@ def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> N
     key, talked = private_key(Secret((keys / "key.pem").read_bytes()), "x"), agreed / "talked.pem"
     talked.write_bytes(to_pem(make_request(key, b)))
     elsewhere = create_request(agreed / "elsewhere", a)
-    for number, (issuer, party, asked, refusal) in enumerate(
-        (
-            (root, a, elsewhere, "belongs to another certificate"),
-            (other, a, request, "is another root than"),
-            (root, b, talked, r"is for server-a\.precad, not server-b"),
-        )
+    for out, issuer, party, asked, refusal in (
+        ("one", root, a, elsewhere, "belongs to another certificate"),
+        ("two", other, a, request, "is another root than"),
+        ("three", root, b, talked, r"is for server-a\.precad, not server-b"),
     ):
-        offered = issuer.issue(party, out=agreed / f"offered-{number}", request=asked)
-        with pytest.raises(Misconfiguration, match=refusal):
-            accept(keys, offered)
+        refused(refusal, accept, keys, issuer.issue(party, out=agreed / out, request=asked))
     assert texts_of(keys) == before

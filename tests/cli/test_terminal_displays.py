@@ -7,13 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 from click import unstyle
-from tests.rig.clock import LeapingClock
-from tests.rig.commands import refused
-from tests.rig.terminal import Terminal
+from tests.rig import clock, commands, terminal
 
-from precad.cli.command_options import DemoRequest
-from precad.cli.demo_run import Display, conclude
-from precad.cli.demo_training import Outcome, RoundRow, Scenario, make_scenario
+from precad.cli import command_options, demo_run
+from precad.cli.demo_training import RoundRow, Scenario, make_scenario
 from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.terminal import redraws, say
@@ -21,20 +18,10 @@ from precad.common.wire.calls import ServerStatus
 from precad.common.wire.messages import values_of
 from precad.protos import precad_pb2 as pb
 
-RESULT = {
-    "accuracy": 0.5,
-    "delta": 1e-5,
-    "rejected": {},
-    "version": 5,
-    **dict.fromkeys(("model_digest_a", "model_digest_b"), "00"),
-    **dict.fromkeys(("accepted", "honest_rejected", "seconds"), 1),
-    **dict.fromkeys(("epsilon_clt_server", "epsilon_exact_clients", "epsilon_exact_server"), 1.0),
-}
-
 
 @pytest.fixture
 def scenario() -> Scenario:
-    return make_scenario(DemoRequest(dataset="breast-cancer", clients=2, rounds=5))
+    return make_scenario(command_options.DemoRequest(dataset="breast-cancer", clients=2, rounds=5))
 
 
 def row(number: int) -> RoundRow:
@@ -42,8 +29,8 @@ def row(number: int) -> RoundRow:
 
 
 def test_what_is_said_stays_and_what_is_redrawn_goes(scenario: Scenario) -> None:
-    out = Terminal()
-    with Display(out, scenario) as display:
+    out = terminal.Terminal()
+    with demo_run.Display(out, scenario) as display:
         for number in range(1, 5):
             display.round(row(number))
         display.say("this line stays")
@@ -53,8 +40,8 @@ def test_what_is_said_stays_and_what_is_redrawn_goes(scenario: Scenario) -> None
 
 
 def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
-    out = Terminal()
-    display = Display(out, scenario)
+    out = terminal.Terminal()
+    display = demo_run.Display(out, scenario)
     # As if the parts had taken ten minutes to start.
     steps: Any = display.tasks[0]
     steps.start_time -= 600
@@ -65,16 +52,17 @@ def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
     assert "1/5 0:00:0" in unstyle(out.getvalue())
 
 
-def test_an_epsilon_that_bounds_nothing_is_called_so(scenario: Scenario) -> None:
+def test_an_epsilon_that_bounds_nothing_is_called_so() -> None:
+    result = dict.fromkeys(("epsilon_exact_server", "epsilon_exact_clients", "version"), 1)
     for level, said in ((2585940.9, "over 100  a whole data owner (too large"), (3.25, "3.25  a")):
         out = io.StringIO()
-        conclude(out, Outcome(scenario), {**RESULT, "epsilon_exact_client_level": level}, [])
+        demo_run._bounds({**result, "epsilon_exact_client_level": level}).show(out)
         assert said in out.getvalue()
 
 
 def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Scenario) -> None:
     out = io.StringIO()
-    with Display(out, scenario) as display:
+    with demo_run.Display(out, scenario) as display:
         for enrolled in range(10):
             display.doing(f"owners enrol: {enrolled} of 10")
         display.round(row(1))
@@ -112,7 +100,7 @@ def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO) -> str
         each if isinstance(each, PeerUnavailable) else facts_of(ServerStatus(**values_of(each)))
         for each in answers
     )
-    follow(out, Mock(side_effect=found), 5.0, LeapingClock())
+    follow(out, Mock(side_effect=found), 5.0, clock.LeapingClock())
     return unstyle(out.getvalue())
 
 
@@ -148,13 +136,12 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
     ]
 
 
-def test_what_a_server_says_moves_no_cursor_and_a_live_screen_is_no_document(
-    tmp_path: Path,
-) -> None:
-    for out in (Terminal(), io.StringIO()):
+def test_what_a_server_says_moves_no_cursor(tmp_path: Path) -> None:
+    for out in (terminal.Terminal(), io.StringIO()):
         shown = watched(reply(1, "stopped", error="\x1b[2J\x1b]0;x\x07[red]gone[/]"), out=out)
         assert "\x1b]" not in shown
         assert "\x1b[2J" not in out.getvalue()
         assert "[red]gone[/]" in shown
+    # A live screen is no document.
     watch = ("status", "127.0.0.1:1", "--identity", tmp_path, "--watch", "--json")
-    assert "choose one of them" in refused(*watch)
+    assert "choose one of them" in commands.refused(*watch)

@@ -23,28 +23,20 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from tests.rig.commands import precad
-from tests.rig.keys import identity
-from tests.rig.model_corpus import Own
+from tests.rig import commands, keys, model_corpus, refusals
 from tests.rig.tasks import task_of, task_with
 from tests.rig.terminal import Terminal
 from torch import nn
 from torch.nn import functional
 
 from precad.cli.local_deployment import task_to_toml
+from precad.client import account_file, allowed_code, connection, owner_settings
 from precad.client import check_before_enrolling as checks
-from precad.client.account_file import ACCOUNT_FILE
-from precad.client.allowed_code import allowed_file
 from precad.client.check_before_enrolling import Findings, Kind
-from precad.client.connection import ServerState
-from precad.client.gradients.rehearsal import check_processor, rehearse
-from precad.client.gradients.torch_models import logistic, model_section
+from precad.client.gradients import rehearsal, torch_models
 from precad.client.own_account import OwnAccount
-from precad.client.owner_settings import JoinSettings
 from precad.client.records.torch_records import as_records
-from precad.common.errors import Misconfiguration, PrecadError
-from precad.common.files import state_lock
-from precad.common.identifiers import ClientId, Role
+from precad.common import errors, files, identifiers
 from precad.common.identity.party_certificate import Principal
 
 N = 20
@@ -60,12 +52,11 @@ def linear(outputs: int = 3) -> nn.Module:
 
 
 def check(model: nn.Module, loss: Any, x: object, y: object, initial: str = "zeros") -> None:
-    rehearse(model, loss, as_records((x, y)), task_of(model, initial), most=14)
+    rehearsal.rehearse(model, loss, as_records((x, y)), task_of(model, initial), most=14)
 
 
 def refused(said: str, model: nn.Module, loss: Any, *records: Any) -> None:
-    with pytest.raises(Misconfiguration, match=said):
-        check(model, loss, *records)
+    refusals.refused(said, check, model, loss, *records)
 
 
 @pytest.mark.parametrize("label", [3, -1, 2**40])
@@ -103,12 +94,10 @@ def test_what_only_trying_finds_is_named() -> None:
     check(linear(1), functional.mse_loss, x, y)
     said = r"loss of record 11 = inf.*mend this record"
     refused(said, linear(1), functional.mse_loss, x, y, "uniform")
-
-
-def test_shapes_and_types_that_do_not_fit_are_told_in_words() -> None:
+    # Shapes and types that don't fit are told in words.
     refused("labels are whole numbers", linear(), cross_entropy, X, Y.astype(np.float32))
-    for x, y in ((X[:, :5], Y), (X, X), (X.astype(np.int64), Y)):
-        refused("don't go together", linear(), cross_entropy, x, y)
+    for inputs, targets in ((X[:, :5], Y), (X, X), (X.astype(np.int64), Y)):
+        refused("don't go together", linear(), cross_entropy, inputs, targets)
 
 
 def pairs(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -125,9 +114,9 @@ def spread(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 CALLS = count(1)
-CENTRED = Own(lambda m, x: m.head(x - x.mean(dim=0) / 2))
+CENTRED = model_corpus.Own(lambda m, x: m.head(x - x.mean(dim=0) / 2))
 """Batch statistics without being a known layer."""
-REMEMBERING = Own(lambda m, x: m.head(x * next(CALLS)))
+REMEMBERING = model_corpus.Own(lambda m, x: m.head(x * next(CALLS)))
 """What it gives depends on what it saw before, and it keeps that outside of buffers."""
 
 
@@ -141,8 +130,6 @@ def test_what_mixes_records_is_refused_with_a_way_out(model: nn.Module, loss: An
 
 
 class Weighted(nn.Module):
-    """A loss of an owner's own around torch's."""
-
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
         self.loss = loss
@@ -189,16 +176,16 @@ def test_the_rehearsal_leaves_the_model_as_it_was_which_must_be_on_the_processor
     assert not model.training
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     elsewhere = nn.Sequential(nn.Flatten(), nn.Linear(6, 3, device="meta"))
-    with pytest.raises(Misconfiguration, match=r"model, 1.weight = 'meta': .*give model.cpu\(\)"):
-        check_processor(elsewhere)
+    said = r"model, 1.weight = 'meta': .*give model.cpu\(\)"
+    refusals.refused(said, rehearsal.check_processor, elsewhere)
 
 
-WARD = ClientId("ward-1")
-A, B = Role.SERVER_A, Role.SERVER_B
+WARD = identifiers.ClientId("ward-1")
+A, B = identifiers.Role.SERVER_A, identifiers.Role.SERVER_B
 
 
 def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
-    findings, wrong = Findings(), Mock(side_effect=PrecadError("mend it"))
+    findings, wrong = Findings(), Mock(side_effect=errors.PrecadError("mend it"))
     assert [findings.attempt("data", each) for each in (wrong, lambda: 7)] == [None, 7]
     assert [findings.passes("data", each) for each in (wrong, lambda: None)] == [False, True]
     assert [each.text for each in findings.wrong] == ["mend it", "mend it"]
@@ -210,7 +197,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         addresses = {A: address, B: address}
-        own = identity(Principal.client(WARD.name))
+        own = keys.identity(Principal.client(WARD.name))
         findings = checks.look_at_servers(None, WARD, own, addresses, 0.5)()
     assert len(findings.wrong) == 2
     assert all("didn't answer within 0.5 s" in each.text for each in findings)
@@ -230,7 +217,7 @@ def test_where_a_training_stands_is_said() -> None:
         (finished, Kind.BAD, "is finished, without client ward-1: ask the operator"),
         (enrolled | present, Kind.BAD, "another process takes part"),
     ):
-        found = checks._standing("server A", "a:1", WARD, ServerState(**reply))
+        found = checks._standing("server A", "a:1", WARD, connection.ServerState(**reply))
         assert (found.kind, said in found.text) == (kind, True), found
 
 
@@ -255,7 +242,7 @@ def test_a_folder_in_use_or_full_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert not checks.look_at_state(task_with({}), tmp_path / "new" / "state", None).wrong
     assert not (tmp_path / "new").exists()
-    with state_lock(tmp_path):
+    with files.state_lock(tmp_path):
         assert "another process takes part" in said()
     (tmp_path / "file").touch()
     (found,) = checks.look_at_state(task_with({}), tmp_path / "file" / "state", None).wrong
@@ -268,7 +255,7 @@ def test_a_folder_in_use_or_full_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(tmp_path: Path) -> None:
     task, short = task_with({"training.rounds": 400}), task_with({"training.rounds": 40})
-    account = OwnAccount(task, 0.2, 2.0, tmp_path / ACCOUNT_FILE, WARD)
+    account = OwnAccount(task, 0.2, 2.0, tmp_path / account_file.ACCOUNT_FILE, WARD)
     left = account.rounds_left(400)
     assert 1 < left < 400
     (found,) = checks.look_at_limit(task, account)
@@ -287,11 +274,11 @@ def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(tmp_p
 
 
 def test_an_owner_is_told_whether_its_work_ends_before_uploads() -> None:
-    model = logistic(4, 3)
+    model = torch_models.logistic(4, 3)
     records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
     for wait_s, kind in ((10_000.0, Kind.GOOD), (0.0, Kind.NOTE)):
         changes = {"deadlines.work": wait_s, "deadlines.collect": 20_000.0}
-        task = task_with({"model": model_section(model, "logistic")} | changes)
+        task = task_with({"model": torch_models.model_section(model, "logistic")} | changes)
         found = checks.look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy)
         (pace,) = (each for each in found if each.about == "pace")
         assert (pace.kind, "deadlines.work" in pace.text) == (kind, kind is Kind.NOTE)
@@ -319,7 +306,6 @@ class Kit:
     patch: pytest.MonkeyPatch
 
     def write(self, name: str, code: str = "") -> Path:
-        """With the mark that it ran, unless there is code."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(code or self.mark)
@@ -334,16 +320,13 @@ class Kit:
         return (self.folder / "ran").exists()
 
     def loss(self, place: str = "beside_settings:loss") -> Any:
-        """As the settings name it."""
         settings = self.folder / "settings.toml"
         settings.write_text(SETTINGS + f'loss = "{place}"\n')
-        return JoinSettings.load(settings).own_loss()
+        return owner_settings.JoinSettings.load(settings).own_loss()
 
     def refuses(self, place: str = "beside_settings:loss", said: str = "isn't allowed") -> None:
-        """And runs nothing."""
         (self.folder / "ran").unlink(missing_ok=True)
-        with pytest.raises(Misconfiguration, match=said):
-            self.loss(place)
+        refusals.refused(said, self.loss, place)
         assert not self.ran
 
     def answered(self, answer: str, place: str = "beside_settings:loss") -> tuple[Any, str]:
@@ -354,7 +337,7 @@ class Kit:
             terminal.setattr(sys, "stderr", shown)
             try:
                 return self.loss(place), shown.getvalue()
-            except Misconfiguration as refused:
+            except errors.Misconfiguration as refused:
                 return str(refused), shown.getvalue()
 
 
@@ -373,26 +356,20 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
         del sys.modules[name]
 
 
-def test_doctor_and_join_run_nothing_that_came_with_the_settings(kit: Kit) -> None:
+def test_doctor_and_join_run_nothing_but_what_was_looked_at_and_allowed(kit: Kit) -> None:
     kit.refuses(said=r"loss = .*isn't allowed here.*allowed-code")
     for command in ("doctor", "join"):
-        assert precad(command, "--config", kit.folder / "settings.toml").exit_code != 0
+        assert commands.precad(command, "--config", kit.folder / "settings.toml").exit_code != 0
     assert not kit.ran
-
-
-@pytest.mark.parametrize("answer", ["y\n", "\n", ""])
-def test_on_a_terminal_it_is_shown_and_asked(kit: Kit, answer: str) -> None:
-    found, shown = kit.answered(answer)
-    allowed = answer == "y\n"
-    assert (callable(found), kit.ran) == (allowed, allowed)
-    assert allowed or "isn't allowed" in found
-    assert "beside_settings.py, beside_settings_helper.py" in shown
-    assert str(kit.folder) in shown
-
-
-def test_what_is_allowed_is_what_was_looked_at(kit: Kit) -> None:
-    kit.answered("y\n")
-    assert len(allowed_file().read_text().split()) == 1
+    # On a terminal it is shown and asked.
+    for answer in ("", "\n", "y\n"):
+        found, shown = kit.answered(answer)
+        allowed = answer == "y\n"
+        assert (callable(found), kit.ran) == (allowed, allowed)
+        assert allowed or "isn't allowed" in found
+        assert "beside_settings.py, beside_settings_helper.py" in shown
+        assert str(kit.folder) in shown
+    assert len(allowed_code.allowed_file().read_text().split()) == 1
     assert callable(kit.loss())  # and nobody is asked
     kit.write("beside_settings_helper.py", "import this_is_new")
     kit.refuses()
@@ -413,7 +390,7 @@ def test_code_where_the_owner_works_is_its_own(kit: Kit) -> None:
     for path in kit.folder.glob("*.py"):
         path.rename(kit.folder.parent / "work" / path.name)
     assert callable(kit.loss())
-    assert not allowed_file().exists()
+    assert not allowed_code.allowed_file().exists()
 
 
 def test_code_is_no_more_its_owners_by_the_name_of_a_folder_or_a_module(kit: Kit) -> None:

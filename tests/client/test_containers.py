@@ -16,13 +16,13 @@ import torch
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 from scipy import sparse
+from tests.rig.refusals import refused
 
 from precad.client.check_before_enrolling import Kind, look_at_columns
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.containers import level_of, of_column
 from precad.client.records.read_records import of_frame, read_records
-from precad.common import npy
-from precad.common.errors import Misconfiguration
+from precad.common import errors, npy
 from precad.common.task_schema import DataSection
 
 Values = Sequence[Any]
@@ -199,7 +199,6 @@ _CANNOT_HOLD = (
 
 
 def made(kind: str, container: str, folder: Path) -> Any:
-    """The table, or None where this container can't hold it."""
     no_text = kind in NO_TEXT and container.startswith("csv")
     if no_text or container in WIDENED.get(kind, ()):
         return None
@@ -211,11 +210,10 @@ def made(kind: str, container: str, folder: Path) -> Any:
 
 
 def outcome(data: Any, use: str) -> tuple[Any, ...]:
-    """Both arrays, or that the column was refused."""
     try:
         x, y = read_records(data, recipe(use))
-    except Misconfiguration as refused:
-        return ("refused", "at its column" if "column v" in refused.field else refused.field)
+    except errors.Misconfiguration as error:
+        return ("refused", "at its column" if "column v" in error.field else error.field)
     return x.dtype.name, x.tolist(), y.dtype.name, y.tolist()
 
 
@@ -230,7 +228,6 @@ def test_a_table_means_the_same_in_every_container(kind: str, tmp_path: Path) ->
 
 
 def by_levels(*levels: str, **more: Any) -> DataSection:
-    """Of a column v of these levels, and a target o of numbers."""
     column = {"name": "v", "kind": "categorical", "levels": list(levels), **more}
     return DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
 
@@ -247,8 +244,7 @@ def test_a_code_that_a_float_rounded_is_refused(use: str, tmp_path: Path) -> Non
             codes = np.array([code, 5], np.int64).astype(dtype)
         rounded.append(({"v": codes, "o": [0.5, 1]}, by_levels(str(code))))
     for data, section in rounded:
-        with pytest.raises(Misconfiguration, match="that was rounded: keep such codes"):
-            read_records(data, section)
+        refused("that was rounded: keep such codes", read_records, data, section)
 
 
 def notes_of(data: Any, section: DataSection, columns: Columns | None = None) -> list[ColumnNotes]:
@@ -279,9 +275,7 @@ def test_a_number_that_means_a_gap_does_so_however_a_text_file_writes_it(tmp_pat
         assert filled(tmp_path / "t.csv", "number, filled", COMMAS) == 1, cell
     (tmp_path / "t.csv").write_text("v;o\nA;1\n-9,0;2\n", encoding="utf-8")
     assert filled(tmp_path / "t.csv", "level, filled", COMMAS) == 1
-
-
-def test_a_decimal_comma_holds_for_levels_and_tensors_are_columns_too(tmp_path: Path) -> None:
+    # A decimal comma holds for levels, and tensors are columns too.
     (tmp_path / "t.csv").write_text("v;o\n1,5;1\nA;2\n", encoding="utf-8")
     numbers = {"v": torch.tensor([0.1, 2]), "o": [0.5, 1]}
     for data, levels in ((tmp_path / "t.csv", ["1.5", "A"]), (numbers, ["0.1", "2"])):
@@ -311,16 +305,12 @@ def test_a_level_is_compared_by_what_it_says() -> None:
         (f"caf{E_ACUTE}", "caf\u00e9"),
     ):
         assert level_of(cell) == level
-
-
-def test_levels_and_names_that_are_read_alike_are_refused() -> None:
+    # Those that are read alike are refused.
     for levels in (["1", "1.0"], ["True", "true"], ["caf\u00e9", f"caf{E_ACUTE}"]):
-        with pytest.raises(Misconfiguration, match="are read alike: list each level once"):
-            by_levels(*levels)
+        refused("are read alike: list each level once", by_levels, *levels)
     # However a name's letters are composed.
     assert list(of_frame({f"caf{E_ACUTE} ": [1, 2]}).cells("caf\u00e9")) == [1, 2]
-    with pytest.raises(Misconfiguration, match="names a column twice"):
-        of_frame({f"caf{E_ACUTE}": [1], "caf\u00e9": [2]})
+    refused("names a column twice", of_frame, {f"caf{E_ACUTE}": [1], "caf\u00e9": [2]})
 
 
 def test_what_is_no_column_is_refused_in_a_sentence() -> None:
@@ -333,11 +323,10 @@ def test_what_is_no_column_is_refused_in_a_sentence() -> None:
         (np.array(["2024-03-01"], "M8[ns]"), "record 0 = 'datetime64': is a date"),
         (np.array([5], "m8[ns]"), "record 0 = 'timedelta64': is a date"),
     ):
-        with pytest.raises(Misconfiguration, match=f"data, column v.*{said}"):
-            of_column(column, "v")
+        refused(f"data, column v.*{said}", of_column, column, "v")
     # Nor is a frame one that isn't computed yet.
-    with pytest.raises(Misconfiguration, match=r"give \.collect\(\)"):
-        read_records(pl.LazyFrame({"v": [1], "o": [1]}), recipe("number"))
+    lazy = pl.LazyFrame({"v": [1], "o": [1]})
+    refused(r"give \.collect\(\)", read_records, lazy, recipe("number"))
 
 
 def test_an_owner_is_told_what_was_filled_and_what_nobody_listed() -> None:
@@ -370,8 +359,8 @@ def test_a_wide_tables_columns_are_told_from_the_worst_on_or_too_many() -> None:
     findings = look_at_columns(notes_of(data, section))
     assert findings[0].text.startswith("column c29: 29 of 300")
     assert (len(findings), findings[-1].text) == (21, "9 more columns have such cells")
-    with pytest.raises(Misconfiguration, match=r"inputs = .*at most 10000 items"):
-        Columns(inputs=tuple(f"c{at}" for at in range(25_000)), target="y")
+    many = tuple(f"c{at}" for at in range(25_000))
+    refused(r"inputs = .*at most 10000 items", Columns, inputs=many, target="y")
 
 
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
@@ -385,5 +374,5 @@ def test_a_zip_bomb_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     columns = Columns(inputs=("a",), target="y")
     assert len(read_records(path, None, columns)[0]) == len(zeros)
     monkeypatch.setattr(npy, "memory_bytes", lambda: 2_000_000)
-    with pytest.raises(Misconfiguration, match=r"own\.\w+'?: unpacks to 0.0 GiB, and this machine"):
-        read_records(path, None, columns)
+    said = r"own\.\w+'?: unpacks to 0.0 GiB, and this machine"
+    refused(said, read_records, path, None, columns)

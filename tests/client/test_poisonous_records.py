@@ -17,23 +17,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.rig import hostile_pairs
+from tests.rig import hostile_pairs, refusals
 from tests.rig.model_corpus import Own
 from tests.rig.tasks import data_owner, task_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from precad.client.data_owner import DataOwner
+from precad.client.gradients import objectives, record_gradients, rehearsal
 from precad.client.gradients.hostile_models import hostile_models
 from precad.client.gradients.local_update import local_update
-from precad.client.gradients.objectives import Loss
-from precad.client.gradients.record_gradients import RecordGradients
-from precad.client.gradients.rehearsal import rehearse
 from precad.client.participant import RoundView
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
-from precad.common.ring import squared_norm
-from precad.common.roster import most_records
+from precad.common import identifiers, ring, roster
 
 N = 20
 MODEL = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
@@ -50,10 +45,9 @@ def update(
     indices: Any = range(N),
     theta: NDArray[np.float64] = THETA,
     model: nn.Module = MODEL,
-    loss: Loss = cross_entropy,
+    loss: objectives.Loss = cross_entropy,
     **options: Any,
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """The update, and who counted as zero."""
     failed: list[int] = []
     chosen = np.array(indices, np.int64)
     task = TASK if model is MODEL else task_of(model, "uniform")
@@ -71,7 +65,7 @@ def counts_as_zero(x: Any, y: Any, record: int, *, ignored: bool = False, **how:
 
 @pytest.mark.parametrize("label", [3, 10**9, -1, 2**63 - 1, -(2**63), -100])
 @pytest.mark.parametrize("loss", [cross_entropy, nn.CrossEntropyLoss()])
-def test_a_label_that_is_no_class_counts_as_zero_alone(label: int, loss: Loss) -> None:
+def test_a_label_that_is_no_class_counts_as_zero_alone(label: int, loss: objectives.Loss) -> None:
     # Torch's losses ignore -100: a gradient of zero without our doing.
     y = np.where(np.arange(N) == 7, label, Y)
     counts_as_zero(X, y, 7, ignored=label == -100, chunk=6, loss=loss)
@@ -112,10 +106,10 @@ def test_no_model_that_is_served_makes_an_owner_fall_silent(values: list[float],
     theta[generator.integers(0, TASK.dimension, len(values))] = values
     x[3], x[4, 0], y[5] = 3.4e38, 1e-42, 77
     found, failed = update(x, y, theta=theta, chunk=8)
-    assert squared_norm(found) <= TASK.bound**2
+    assert ring.squared_norm(found) <= TASK.bound**2
     # Nor does any record move the sum by more than R.
     other, _ = update(x, y, [i for i in range(N) if i != 3], theta=theta, chunk=8)
-    assert squared_norm(found - other) <= (2**20) ** 2
+    assert ring.squared_norm(found - other) <= (2**20) ** 2
     assert 5 in failed
 
 
@@ -127,16 +121,15 @@ def test_an_owner_without_memory_is_absent_and_sends_no_zeros() -> None:
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Sizes of all kernel calls: records, and slots."""
     calls: list[tuple[int, int]] = []
-    real: Any = RecordGradients.kernel
+    real: Any = record_gradients.RecordGradients.kernel
 
     def counted(self: Any, named: Any, inputs: Any, *more: Any) -> Any:
         rows = real(self, named, inputs, *more)
         calls.append((len(inputs), len(rows)))
         return rows
 
-    monkeypatch.setattr(RecordGradients, "kernel", counted)
+    monkeypatch.setattr(record_gradients.RecordGradients, "kernel", counted)
     return calls
 
 
@@ -149,10 +142,9 @@ def test_one_record_takes_no_kernel_more_at_any_model(name: str, kernels: Any) -
     model, loss, targets, refused = hostile_pairs.PAIRS[name]
     records, task = hostile_pairs.records_for(targets), task_of(model, "uniform")
     if refused:
-        with pytest.raises(Misconfiguration, match=refused):
-            rehearse(model, loss, records, task, MOST)
+        refusals.refused(refused, rehearsal.rehearse, model, loss, records, task, MOST)
         return
-    rehearse(model, loss, records, task, MOST)
+    rehearsal.rehearse(model, loss, records, task, MOST)
     last = np.arange(hostile_pairs.N - 5, hostile_pairs.N)
     the_record_s = "a property", hostile_pairs.with_property(task.dimension)
     for kind, theta in (*hostile_models(task.dimension), the_record_s):
@@ -202,7 +194,7 @@ def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays(
     assert (tiny * tiny)[0] != 0
 
 
-VIEW = RoundView(3, THETA, Digest(bytes(32)))
+VIEW = RoundView(3, THETA, identifiers.Digest(bytes(32)))
 
 
 def owner(y: Any = Y, state: Path | None = None) -> DataOwner:
@@ -216,7 +208,7 @@ def test_an_owners_work_is_padded_and_for_show_touches_none(kernels: list[tuple[
     assert not one.update(replace(VIEW, covering=True)).any()
     assert kernels == [(N, N), (0, N)]
     kernels.clear()
-    one._record_rate, one._most = 0.5, most_records(N, 0.5)
+    one._record_rate, one._most = 0.5, roster.most_records(N, 0.5)
     for _ in range(20):
         one.update(VIEW)
     assert [slots for _, slots in kernels] == [N] * 20

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from tests.rig import model_corpus as corpus
 from tests.rig.model_corpus import CLASSES, TRAINED, outcome, row_on_the_page
+from tests.rig.refusals import refused
 from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -24,10 +25,7 @@ from precad.client.gradients.local_update import poisson_sample
 from precad.client.gradients.record_gradients import MOST_RECORDS, RecordGradients, chunk_records
 from precad.client.gradients.rehearsal import rehearse, try_model
 from precad.client.records.torch_records import as_records
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Secret
-from precad.common.ring import Keystream
-from precad.common.roster import most_records
+from precad.common import identifiers, ring, roster
 from precad.simulation import simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop|.*oneDNN")
@@ -89,17 +87,14 @@ def test_dense_gradients_have_the_same_bits_in_any_chunk_and_chunks_fit_the_budg
 
 
 def test_other_models_than_the_tasks_are_refused_before_training() -> None:
-    """By the first difference."""
     larger = nn.Sequential(*linear(), nn.Linear(3, 3))
     for model, said in (
         (larger[:2], "parameter 2.*absent.*3.weight"),
         (larger, "parameter 4.*the task has none"),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), r"parameter 0.*1\.weight\[3, 36\].*7, 36"),
     ):
-        with pytest.raises(Misconfiguration, match=said):
-            RecordGradients(model, cross_entropy, task_of(linear()).model.parameters)
-    with pytest.raises(Misconfiguration, match="no parameters"):
-        RecordGradients(nn.Flatten(), cross_entropy, ())
+        refused(said, RecordGradients, model, cross_entropy, task_of(linear()).model.parameters)
+    refused("no parameters", RecordGradients, nn.Flatten(), cross_entropy, ())
 
     def counting(m: Any, x: torch.Tensor) -> torch.Tensor:
         """Keeps a running statistic without being a known layer: running it finds that out."""
@@ -107,8 +102,8 @@ def test_other_models_than_the_tasks_are_refused_before_training() -> None:
         found: torch.Tensor = m.head(x.flatten(1))
         return found
 
-    with pytest.raises(Misconfiguration, match=r"buffer seen.*GroupNorm"):
-        rows(corpus.Own(counting, 36, seen=torch.zeros(())), X, range(4))
+    own = corpus.Own(counting, 36, seen=torch.zeros(()))
+    refused(r"buffer seen.*GroupNorm", rows, own, X, range(4))
 
 
 @pytest.fixture(autouse=True)
@@ -139,16 +134,15 @@ def test_what_cannot_train_is_named_before_there_are_records(name: str) -> None:
     said = outcome(model, cross_entropy, x, corpus.Y)
     assert said == row_on_the_page(name)
     assert not re.search("mend this record|don't go together|record [0-9]", said)
-    with pytest.raises(Misconfiguration):
-        try_model(model, task_of(model, "uniform"), x.shape[1:])
+    refused(".", lambda: try_model(model, task_of(model, "uniform"), x.shape[1:]))
 
 
 @pytest.mark.parametrize("name", ["the old weight_norm", "torch.compile", "pruning"])
 def test_a_simulation_names_what_cannot_be_copied(name: str) -> None:
     """It was the device that couldn't be used."""
     model = corpus.REFUSED[name][0]()
-    with pytest.raises(Misconfiguration, match=re.escape(row_on_the_page(name))):
-        simulate(task_of(model, "uniform"), (corpus.X, corpus.Y), model, clients=2, rounds=1)
+    given = task_of(model, "uniform"), (corpus.X, corpus.Y), model
+    refused(re.escape(row_on_the_page(name)), simulate, *given, clients=2, rounds=1)
 
 
 @pytest.mark.parametrize("name", corpus.LOSSES)
@@ -168,8 +162,8 @@ def test_a_loss_that_cannot_be_one_of_records_is_named(name: str) -> None:
 def test_no_record_is_blamed_for_a_start_at_which_no_loss_is_finite() -> None:
     model = corpus.Own(lambda m, x: m.head(x) / m.by, by=nn.Parameter(torch.tensor(1.0)))
     records, task = as_records((corpus.X, corpus.Y)), task_of(model, "uniform")
-    with pytest.raises(Misconfiguration, match=r"starts at 0.*start from a file of weights"):
-        rehearse(model, cross_entropy, records, task)
+    said = r"starts at 0.*start from a file of weights"
+    refused(said, rehearse, model, cross_entropy, records, task)
 
 
 def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
@@ -180,12 +174,12 @@ def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
         assert try_model(model, task_of(model, "uniform")) is not None, name
     strange = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3 * 7 * 9, 2))
     assert try_model(strange, task_of(strange, "uniform")) is None
-    with pytest.raises(Misconfiguration, match=r"takes no record of shape \[2, 8, 8\]"):
-        try_model(strange, task_of(strange, "uniform"), corpus.P.shape[1:])
+    said = r"takes no record of shape \[2, 8, 8\]"
+    refused(said, try_model, strange, task_of(strange, "uniform"), corpus.P.shape[1:])
 
 
-def stream(context: int = 0) -> Keystream:
-    return Keystream(Secret(bytes(32)), "test-sample", context)
+def stream(context: int = 0) -> ring.Keystream:
+    return ring.Keystream(identifiers.Secret(bytes(32)), "test-sample", context)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.2, 0.5, 0.97])
@@ -216,12 +210,9 @@ def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
         below = math.nextafter(word / 2**64, 0.0)
         assert position not in poisson_sample(1000, below, stream())
     for outside in (0.0, -0.1, 1.0000001, math.nan):
-        for refuse in (lambda r: poisson_sample(10, r, stream()), lambda r: most_records(10, r)):
-            with pytest.raises(Misconfiguration, match="record_rate"):
-                refuse(outside)
-
-
-def test_indices_go_on_over_blocks_of_words() -> None:
+        refused("record_rate", poisson_sample, 10, outside, stream())
+        refused("record_rate", roster.most_records, 10, outside)
+    # Indices go on over blocks of words.
     count = (1 << 16) + 1000
     words = stream().words(count).view(np.uint64)
     expected = np.flatnonzero(words < np.uint64(2**62))
@@ -238,7 +229,7 @@ def test_indices_go_on_over_blocks_of_words() -> None:
     ],
 )
 def test_the_padded_size_is_the_least_below_2_to_the_minus_40(count: int, rate: float) -> None:
-    most = most_records(count, rate)
+    most = roster.most_records(count, rate)
     with mpmath.workdps(60):
         p = mpmath.mpf(rate)
         # Those beyond 400 more have no part in 60 digits.

@@ -14,12 +14,12 @@ import pytest
 import torch
 from scipy import sparse
 from tests.conftest import TaskMaker
+from tests.rig.refusals import refused
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from precad.client.records.columns import Columns
 from precad.client.records.read_records import read_inputs, read_records
 from precad.client.records.torch_records import as_records
-from precad.common.errors import Misconfiguration
 from precad.common.task_schema import DataSection
 
 X = np.arange(24, dtype=np.float64).reshape(6, 4)
@@ -99,8 +99,7 @@ def test_data_that_cannot_be_used_are_refused_at_once() -> None:
         ((sparse.eye(2).tocsr(), [0, 1]), "must be an array of numbers"),
         (([[1, 2], [3]], [0, 1]), "must be an array of numbers"),
     ):
-        with pytest.raises(Misconfiguration, match=message):
-            as_records(data)
+        refused(message, as_records, data)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
@@ -110,10 +109,9 @@ def test_a_value_not_finite_in_float32_is_named(value: float, place: str) -> Non
     y = x[:, 0].copy()
     (x[:, 2] if place == "input[2]" else y)[4] = value
     for dtype in (np.float64,) if value == 1e300 else (np.float32, np.float64):
-        with pytest.raises(Misconfiguration, match="mend this record") as refused:
-            as_records((x.astype(dtype), y.astype(dtype)))
-        assert refused.value.field == f"data, {place} of record 4"
-        assert repr(float(refused.value.value)) == repr(value)  # type: ignore[arg-type]
+        found = refused("mend this record", as_records, (x.astype(dtype), y.astype(dtype)))
+        assert found.field == f"data, {place} of record 4"
+        assert repr(float(found.value)) == repr(value)  # type: ignore[arg-type]
 
 
 def test_data_are_read_once_and_later_changes_do_not_count() -> None:
@@ -163,9 +161,7 @@ def test_a_table_becomes_the_recipes_numbers_by_its_owners_names(tmp_path: Path)
     assert read_inputs(data, RECIPE).tolist() == read_inputs(ROWS, RECIPE).tolist() == READ
     renamed = write(tmp_path, CSV.replace("age", "Alter"))
     assert read_records(renamed, RECIPE, Columns(rename={"age": "Alter"}))[0].tolist() == READ
-
-
-def test_without_a_recipe_a_table_of_numbers_is_taken_as_it_is(tmp_path: Path) -> None:
+    # Without a recipe a table of numbers is taken as it is.
     path = write(tmp_path, "a;b;y\n1,5;2;0\n3;4;1\n")
     columns = Columns(inputs=("b", "a"), target="y", separator=";", decimal=",")
     x, y = read_records(path, None, columns)
@@ -197,16 +193,15 @@ def test_a_bad_cell_is_named(tmp_path: Path) -> None:
         ("", RECIPE, "no such column|no records"),
         ('age,ward,died\n"1,2,3\n', RECIPE, "can't be read as CSV"),
     ):
-        with pytest.raises(Misconfiguration, match=said):
-            read_records(write(tmp_path, text), recipe)
+        refused(said, read_records, write(tmp_path, text), recipe)
 
 
-def test_saying_too_little_or_too_much() -> None:
-    rows: list[tuple[Any, DataSection | None, dict[str, Any], str]] = [
-        ("ward.xlsx", None, {}, "give a .npz file"),
-        ("nowhere.csv", None, {}, "no such file: mend"),
-        ("nowhere.npz", None, {}, "no such file: mend"),
-        (ROWS, None, {}, "columns.inputs"),
+def test_saying_too_little_or_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[Any, DataSection | None, dict[str, Any] | None, str]] = [
+        ("ward.xlsx", None, None, "give a .npz file"),
+        ("nowhere.csv", None, None, "no such file: mend"),
+        ("nowhere.npz", None, None, "no such file: mend"),
+        (ROWS, None, None, "columns.inputs"),
         (ROWS, None, {"inputs": ("age",)}, "columns.target"),
         (ROWS, None, {"inputs": ("ward",), "target": "died"}, "a number.*categorical column"),
         (ROWS, None, {"rename": {"age": "old"}}, r"no \[data\]"),
@@ -219,20 +214,13 @@ def test_saying_too_little_or_too_much() -> None:
         (ROWS, RECIPE, {"input": ("age",)}, "unknown key"),
     ]
     for data, recipe, columns, said in rows:
-        with pytest.raises(Misconfiguration, match=said):
-            read_records(data, recipe, Columns(**columns) if columns else None)
-
-
-def test_arrays_and_parquet_beside_a_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "ward.npz"
-    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+        refused(said, lambda d, r, c: read_records(d, r, c and Columns(**c)), data, recipe, columns)
+    # Arrays and Parquet beside a recipe.
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    (tmp_path / "ward.parquet").touch()
-    for name, said in (("ward.npz", "makes 4 numbers"), ("ward.parquet", r"precad\[parquet\]")):
-        with pytest.raises(Misconfiguration, match=said):
-            read_records(tmp_path / name, RECIPE)
+    (tmp_path / "a.parquet").touch()
+    for name, said in (("a.npz", "makes 4 numbers"), ("a.parquet", r"precad\[parquet\]")):
+        refused(said, read_records, tmp_path / name, RECIPE)
 
 
 def test_a_recipe_that_means_nothing_is_refused() -> None:
@@ -246,8 +234,7 @@ def test_a_recipe_that_means_nothing_is_refused() -> None:
         ([WARD | {"levels": ["A", "NA"]}], DIED, "means a missing value"),
         ([AGE], DIED | {"fill_level": "no"}, "teaches nothing"),
     ):
-        with pytest.raises(Misconfiguration, match=said):
-            DataSection.model_validate({"target": target, "columns": columns})
+        refused(said, DataSection.model_validate, {"target": target, "columns": columns})
 
 
 def test_a_recipe_is_in_the_digest_and_without_one_it_is_as_before(make_task: TaskMaker) -> None:

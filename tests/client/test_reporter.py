@@ -14,10 +14,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from tests.rig import tasks, terminal, waiting
 from tests.rig.scripted_servers import Open, Over, Owner, Script
-from tests.rig.tasks import model_at, task_with
-from tests.rig.terminal import Terminal
-from tests.rig.waiting import until
 
 from precad.accounting.events import poisson_gaussian
 from precad.client import reporter as shown_by
@@ -26,14 +24,15 @@ from precad.client.participation import TrainedModel as Model
 from precad.client.reporter import HISTORY_FILE, Reporter, display_for
 from precad.common.task import Task
 
+Log = pytest.LogCaptureFixture
 D = 8
 WORK_S = 7.0
-TASK = task_with({"deadlines.work": WORK_S}, D)
+TASK = tasks.task_with({"deadlines.work": WORK_S}, D)
 ROUNDS = (Open(0, 0), Over(0, 0), Open(1, 1, selected=False), Over(1, 1, counted=False))
 
 
 def model_of(version: int) -> Model:
-    return model_at(TASK, np.full(D, float(version)), version)
+    return tasks.model_at(TASK, np.full(D, float(version)), version)
 
 
 def ended(version: int, spent: Any = None) -> VersionOver:
@@ -43,7 +42,6 @@ def ended(version: int, spent: Any = None) -> VersionOver:
 
 
 def told_of(versions: Iterable[int], spent: Any = None, **listening: Any) -> Reporter:
-    """That these versions are over."""
     with Reporter(TASK, **listening) as reporter:
         for version in versions:
             reporter.over(ended(version, spent))
@@ -51,7 +49,6 @@ def told_of(versions: Iterable[int], spent: Any = None, **listening: Any) -> Rep
 
 
 def play(folder: Path, task: Task = TASK, **given: Any) -> tuple[Owner, Participation, Reporter]:
-    """A whole training against scripted servers."""
     folder.mkdir()
     owner = Owner(Script(task, list(ROUNDS)), folder)
     reporter = Reporter(task, folder=folder, **given)
@@ -61,17 +58,16 @@ def play(folder: Path, task: Task = TASK, **given: Any) -> tuple[Owner, Particip
     return owner, result, reporter
 
 
-def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     told: list[RoundInfo] = []
-    listening: Any = {"on_round": told.append, "validate": lambda *_: Evaluation(5, 0.125, 0.9876)}
-    _, result, reporter = play(tmp_path / "own", **listening)
+    validate = Mock(side_effect=lambda model, _: Evaluation(3, model.version / 8, 0.9876))
+    _, result, reporter = play(tmp_path / "own", on_round=told.append, validate=validate)
     assert reporter.history == told
     assert [(r.number, r.rounds, r.drawn, r.counted, r.rejected, r.seconds) for r in told] == [
         (1, TASK.training.rounds, True, True, "", WORK_S),
         (2, TASK.training.rounds, False, False, "", 0.0),
     ]
-    assert [each.model for each in reporter.history] == [None, None]
     assert told[0].epsilon == told[1].epsilon == pytest.approx(result.epsilon)
     path = tmp_path / "own" / HISTORY_FILE
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
@@ -82,19 +78,14 @@ def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: pytest.LogCapt
     lines = [r.getMessage() for r in caplog.records if r.name == "precad.rounds"]
     begun = [line.split(";")[0] for line in lines]
     assert begun == ["round 1 of 10: counted", "round 2 of 10: not drawn"]
-    assert ("0.125" in caplog.text, "98" in "".join(lines)) == (False, False)
-
-
-def test_the_newest_model_is_tried_on_the_held_out_records(tmp_path: Path) -> None:
-    validate = Mock(side_effect=lambda model, _: Evaluation(3, float(model.version), None))
-    told: list[RoundInfo] = []
-    _, result, reporter = play(tmp_path / "own", validate=validate, on_round=told.append)
+    assert ("0.25" in caplog.text, "98" in "".join(lines)) == (False, False)
+    # The newest model is tried on them.
     assert result.model is not None
     assert validate.call_args.args[0].version == result.model.version == 2
-    assert reporter.validation == Evaluation(3, 2.0, None)
-    for info in told:
-        expected = None if info.model is None else Evaluation(3, info.model.version, None)
-        assert info.validation == expected
+    assert reporter.validation == Evaluation(3, 0.25, 0.9876)
+    for each in told:
+        model, tried = each.model, each.validation
+        assert tried == (None if model is None else Evaluation(3, model.version / 8, 0.9876))
 
 
 def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> None:
@@ -108,8 +99,8 @@ def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> No
     assert [None if r.model is None else r.model.version for r in told] == [None, None, None, 4]
 
 
-def test_a_callback_that_raises_stops_nothing_and_is_neither_silent_nor_quoted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_callback_that_raises_stops_nothing_and_is_not_quoted(
+    tmp_path: Path, caplog: Log
 ) -> None:
     for error in (ValueError("accuracy 0.4321"), SystemExit(3), KeyboardInterrupt()):
         name = type(error).__name__
@@ -123,14 +114,13 @@ def test_a_callback_that_raises_stops_nothing_and_is_neither_silent_nor_quoted(
 
 
 @pytest.mark.parametrize("cover", [False, True], ids=["as drawn", "covered"])
-def test_messages_and_their_times_are_those_of_an_owner_that_nobody_watches(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, cover: bool
-) -> None:
-    """To the byte and to the instant of the clock; held-out records don't show in the log either.
+def test_nothing_shows_of_who_watches_an_owner(tmp_path: Path, caplog: Log, *, cover: bool) -> None:
+    """Messages and times are the same, to the byte and to the instant of the clock.
 
-    A server may serve a model at which they raise. Their owner reads it in its private log.
+    Held-out records don't show in the log either: a server may serve a model at which they raise.
+    Their owner reads it in its private log.
     """
-    task = task_with({"deadlines.work": WORK_S, "privacy.cover_uploads": cover}, D)
+    task = tasks.task_with({"deadlines.work": WORK_S, "privacy.cover_uploads": cover}, D)
     seen, notes, lines = [], list[str](), dict[str, list[str]]()
     raising, validating = Mock(side_effect=ValueError), Mock(return_value=Evaluation(1, 0.5, 0.5))
     failing = Mock(side_effect=MemoryError("record 7"))
@@ -187,7 +177,7 @@ def test_an_interrupted_owner_waits_for_no_callback() -> None:
     def interrupted() -> None:
         with Reporter(TASK, on_round=lambda _: gate.wait(60)) as reporter:
             reporter.over(ended(0))
-            until(lambda: gate.n_waiting, "the callback")
+            waiting.until(lambda: gate.n_waiting, "the callback")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -196,7 +186,7 @@ def test_an_interrupted_owner_waits_for_no_callback() -> None:
     gate.abort()
 
 
-def test_a_round_told_again_has_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_round_told_again_has_one_line(tmp_path: Path, caplog: Log) -> None:
     path = tmp_path / HISTORY_FILE
     for versions in ((0, 1), (1, 2)):
         told_of(versions, folder=tmp_path)
@@ -217,7 +207,6 @@ NOON = 1000.0
 
 @pytest.fixture
 def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time stands still."""
     monkeypatch.setattr(shown_by, "time", SimpleNamespace(monotonic=lambda: NOON))
 
 
@@ -227,10 +216,8 @@ def info(number: int = 12, **changes: Any) -> RoundInfo:
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_a_terminal_shows_the_round_and_what_is_waited_for(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = Terminal()
+def test_a_terminal_shows_the_round(capsys: pytest.CaptureFixture[str]) -> None:
+    out = terminal.Terminal()
     display = shown_by.TerminalDisplay("ward-3", 400, out)
     display.start()
     display.round(info())

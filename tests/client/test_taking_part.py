@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import TaskMaker
+from tests.rig import refusals, submissions
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
-from tests.rig.submissions import masked
 
 from precad.accounting.events import poisson_gaussian
 from precad.client.both_servers import SERVERS
 from precad.client.own_account import exact_epsilon
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.wire.messages import read_opening, read_statement, sign_body
 from precad.protos import precad_pb2 as pb
@@ -49,22 +49,14 @@ def owner(make_task: TaskMaker, tmp_path: Path, request: Any) -> MakeOwner:
 
 
 def versions(count: int) -> list[Open | Over]:
-    """So many, each of one attempt."""
     return [event for n in range(count) for event in (Open(n, n), Over(n, n))]
 
 
-def kept(one: Owner, name: str) -> Path:
-    assert one.folder is not None
-    return one.folder / name
-
-
 def attempts(one: Owner) -> list[int]:
-    """Those for which something was sent, in order."""
     return [each.attempt for each in one.script.sent]
 
 
 def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
-    """The different updates that were shared for each version."""
     found = defaultdict(set)
     for each in sent:
         found[each.version].add(each.x.tobytes())
@@ -93,13 +85,10 @@ def die_at(one: Owner, step: str, before: Any = object, when: Any = object) -> N
 
 
 def lose_after_submit(one: Owner) -> None:
-    """The process dies after its next upload, and its update is gone."""
-    die_at(one, "after submit", kept(one, "pending.bin").unlink)
+    die_at(one, "after submit", (one.folder / "pending.bin").unlink)
 
 
 def signs(one: Owner, kind: type, signer: Role | None = None, **fields: Any) -> None:
-    """This server, or each of them, signs such bodies with other fields."""
-
     def change(role: Role, body: Any) -> None:
         if isinstance(body, kind) and signer in (role, None):
             for name, value in fields.items():
@@ -112,16 +101,16 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
     takes = [Open(n, 0, takes_s=takes_s) for n, takes_s in enumerate((0.0, 1.0, 6.9))]
     one = owner(*takes, Over(2, 0), Open(3, 1), Over(3, 1))
     seen: list[tuple[str, bool]] = []
-    one.script.on_step = lambda name: seen.append((name, kept(one, "pending.bin").exists()))
+    one.script.on_step = lambda name: seen.append((name, (one.folder / "pending.bin").exists()))
     result = one.run()
     assert (result.ended, result.submitted, result.counted) == ("finished", 4, 2)
     assert [view.version for view in one.computed] == [0, 1]
     found = by_version(one.script.sent)
     assert [(version, len(updates)) for version, updates in found.items()] == [(0, 1), (1, 1)]
     assert found[0] != found[1]
-    seeds = {masked(each.pair[0]).seed.reveal() for each in one.script.sent}
+    seeds = {submissions.masked(each.pair[0]).seed.reveal() for each in one.script.sent}
     nonces = {each.pair[0].context.nonce for each in one.script.sent}
-    salts = {masked(each.pair[1]).salt.reveal() for each in one.script.sent}
+    salts = {submissions.masked(each.pair[1]).salt.reveal() for each in one.script.sent}
     assert len(seeds) == len(nonces) == len(salts) == 4
     assert result.epsilon == epsilon_of(one, 0, 0)
     # However soon the work is done, and once both servers have signed; none signs afterwards.
@@ -136,7 +125,7 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
         assert max(at for at in asked if calls[at] in signing) < begun
     # The update goes when its version is over.
     assert ("statement server-b", False) in seen[seen.index(("after submit", True)) :]
-    assert not kept(one, "pending.bin").exists()
+    assert not (one.folder / "pending.bin").exists()
 
 
 @pytest.mark.parametrize("cover", [False, True])
@@ -221,8 +210,7 @@ def test_no_more_releases_count_than_were_shared(owner: MakeOwner, m: int, caplo
 
 
 def put_back(one: Owner, versions: int) -> None:
-    """The account as it was after so many versions."""
-    account = kept(one, "participations.log")
+    account = one.folder / "participations.log"
     lines = account.read_text().splitlines(keepends=True)
     before = next(at for at, line in enumerate(lines) if line.startswith("charge")) + versions
     account.write_text("".join(lines[:before]))
@@ -235,7 +223,7 @@ def test_an_older_account_catches_up(owner: MakeOwner, caplog: Log, lost: Any) -
     whole = one.run().epsilon
     put_back(one, 3)
     for role in lost:
-        kept(one, f"statement-{role.value}.bin").unlink()
+        (one.folder / f"statement-{role.value}.bin").unlink()
     assert one.open_account().participations == 3
     assert one.run().epsilon == pytest.approx(whole)
     assert one.open_account().participations == 10
@@ -248,8 +236,7 @@ def test_what_an_older_account_has_no_room_for_is_a_stop(owner: MakeOwner) -> No
     put_back(one, most - 1)
     one.script.charged = {role: [9] for role in SERVERS}
     one.script.stated = dict.fromkeys(SERVERS, 9)
-    with pytest.raises(Misconfiguration, match=r"account = .*both servers.*9 versions.*stay away"):
-        one.run()
+    refusals.refused(r"account = .*both servers.*9 versions.*stay away", one.run)
     assert len(one.script.sent) == most
 
 
@@ -432,7 +419,7 @@ def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
 
     def meddle() -> None:
-        kept(one, "model-1.bin").write_bytes(bytes(8 * D))
+        (one.folder / "model-1.bin").write_bytes(bytes(8 * D))
 
     die_at(one, "after saw", meddle, when=lambda: one.script.stated[B])
     one.run_until_done()
@@ -471,9 +458,7 @@ def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> 
 
 
 @pytest.mark.parametrize("named", [pb.OpeningBody, pb.StatementBody])
-def test_b_never_signs_for_a(
-    owner: MakeOwner, named: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_b_never_signs_for_a(owner: MakeOwner, named: type, monkeypatch: Any) -> None:
     one = owner(*versions(1))
 
     def by_b(signer: Any, role: Role, body: Any) -> pb.Signed:
@@ -500,12 +485,11 @@ def test_all_that_an_owner_keeps_is_its_own_and_refused_when_damaged(owner: Make
 
     def look(name: str) -> None:
         if name == "after submit":
-            files = kept(one, "").iterdir()
+            files = one.folder.iterdir()
             modes.update({path.name: path.stat().st_mode & 0o777 for path in files})
 
     one.script.on_step = look
     one.run()
     assert (len(modes) >= 8, set(modes.values())) == (True, {0o600})
-    kept(one, "statement-server-b.bin").write_bytes(b"\xff\xff")
-    with pytest.raises(Misconfiguration, match=r"statement-server-b.bin.*restore it"):
-        one.run()
+    (one.folder / "statement-server-b.bin").write_bytes(b"\xff\xff")
+    refusals.refused(r"statement-server-b.bin.*restore it", one.run)

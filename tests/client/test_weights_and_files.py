@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.rig import tasks
 from tests.rig.commands import precad
 from tests.rig.commands import refused as said_to
 from tests.rig.model_corpus import TRAINED, Own
+from tests.rig.refusals import refused
 from tests.rig.tasks import task_of, task_with
 from torch import nn
 from torch.nn import functional, init
@@ -22,13 +24,12 @@ from torch.nn import functional, init
 from precad.aggregator.training.model_store import ModelStore
 from precad.cli.local_deployment import task_to_toml
 from precad.client import TrainedModel, load_initial, load_vector, model_section
-from precad.client.gradients.evaluation import Applied
+from precad.client.gradients import evaluation, rehearsal
 from precad.client.gradients.own_weights import check_buffers, check_weights
-from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build, logistic, mlp
 from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
-from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.errors import TaskMismatch
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection
@@ -48,40 +49,35 @@ def test_what_is_saved_is_what_is_loaded_and_goes_into_modules(tmp_path: Path) -
     assert set(again.weights) == {"1.weight", "1.bias"}
     with pytest.raises(TaskMismatch):
         TrainedModel.load(tmp_path / "m.safetensors", task_with({"name": "other"}))
-    with pytest.raises(Misconfiguration, match="can't be written"):
-        MODEL.save(tmp_path / "nowhere" / "m.safetensors")
-    with pytest.raises(Misconfiguration, match="before a model was seen"):
-        Participation().save(tmp_path / "m.safetensors")
+    refused("can't be written", MODEL.save, tmp_path / "nowhere" / "m.safetensors")
+    refused("before a model was seen", Participation().save, tmp_path / "m.safetensors")
     # In a module buffers stay, and parameters of another name or shape are refused.
     module = logistic(FEATURES, CLASSES)
     module.register_buffer("scale", torch.full((FEATURES,), 7.0))
     loaded = MODEL.load_into(module)
     assert dict(loaded.named_buffers())["scale"].tolist() == [7.0] * FEATURES
     for other in (nn.Linear(FEATURES, CLASSES), logistic(FEATURES + 1, CLASSES)):
-        with pytest.raises(Misconfiguration, match="parameter 0"):
-            MODEL.load_into(other)
+        refused("parameter 0", MODEL.load_into, other)
 
 
-APPLIED = Applied(build(TASK.model), TASK.model.parameters)
+APPLIED = evaluation.Applied(build(TASK.model), TASK.model.parameters)
 
 
 def test_a_model_is_the_same_on_records_in_chunks_and_alone() -> None:
     x = np.random.default_rng(1).normal(size=(150, FEATURES)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    gaps: list[None] = []
-    module = MODEL.load_into(build(TASK.model))
+    gap, module = Mock(), MODEL.load_into(build(TASK.model))
     with torch.no_grad():
         outputs = module(torch.from_numpy(x))
         expected = float(functional.cross_entropy(outputs, torch.from_numpy(y)))
-    found = APPLIED.evaluate(THETA, as_records((x, y)), lambda: gaps.append(None))
+    found = APPLIED.evaluate(THETA, as_records((x, y)), gap)
     assert found.loss == pytest.approx(expected, rel=1e-5)
     assert found.accuracy == float((outputs.argmax(dim=1).numpy() == y).mean())
-    assert len(gaps) == 6, "it can be held before each chunk"
-    with pytest.raises(Misconfiguration, match=r"records 0 to 1.*can't take them"):
-        APPLIED.outputs(THETA, torch.zeros(2, FEATURES + 1))
+    assert gap.call_count == 6, "it can be held before each chunk"
+    wide = torch.zeros(2, FEATURES + 1)
+    refused(r"records 0 to 1.*can't take them", APPLIED.outputs, THETA, wide)
     records = as_records((np.zeros((2, FEATURES)), np.array([0, CLASSES])))
-    with pytest.raises(Misconfiguration, match="targets from record 0"):
-        APPLIED.evaluate(THETA, records)
+    refused("targets from record 0", APPLIED.evaluate, THETA, records)
 
 
 def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:
@@ -103,18 +99,14 @@ def test_a_built_in_model_is_rebuilt_and_what_is_none_is_refused() -> None:
         (deep, "mlp", "don't belong to mlp"),
         (other, "mlp", r"3.weight\[3, 5\]"),
     ):
-        with pytest.raises(Misconfiguration, match=said):
-            build(section(module, name))
-
-
-def test_a_vector_becomes_the_models_parameters_in_order() -> None:
+        refused(said, build, section(module, name))
+    # A vector becomes the model's parameters, in order.
     module = mlp(3, 2, 2)
     theta = np.arange(14, dtype=np.float64)
     load_vector(module, theta)
     flat = torch.cat([p.detach().ravel() for p in module.parameters()])
     assert flat.tolist() == theta.tolist()
-    with pytest.raises(Misconfiguration, match=r"must be \[14\]"):
-        load_vector(module, theta[:-1])
+    refused(r"must be \[14\]", load_vector, module, theta[:-1])
     # A network that starts uniform has unequal hidden units.
     start = initial_vector(section(module, "mlp", "uniform"))
     assert start[:3].tolist() != start[3:6].tolist()
@@ -156,7 +148,6 @@ def fresh() -> nn.Sequential:
 
 
 def trained(steps: int = 60) -> nn.Sequential:
-    """As somebody trains it on public data."""
     torch.manual_seed(1)
     module = fresh()
     optimizer = torch.optim.SGD(module.parameters(), 0.5)
@@ -173,11 +164,10 @@ def task_from(module: nn.Module, path: Path) -> Task:
 
 
 def hand_over(module: nn.Module, task: Task) -> None:
-    rehearse(module, functional.cross_entropy, as_records((X, Y)), task, most=20)
+    rehearsal.rehearse(module, functional.cross_entropy, as_records((X, Y)), task, most=20)
 
 
 def look(module: nn.Module) -> None:
-    """Whether somebody chose its weights."""
     check_weights(module, task_of(module, "uniform").model)
 
 
@@ -187,12 +177,9 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     task = task_of(module, "uniform")
     both = r"--from FILE.*load_initial\(net, task\)"
     for check in (hand_over, lambda net, of: simulate(of, (X, Y), model=net, clients=2)):
-        with pytest.raises(Misconfiguration, match=both):
-            check(module, task)
+        refused(both, check, module, task)
     hand_over(load_initial(module, task), task)
-
-
-def test_weights_that_no_layer_draws_are_chosen() -> None:
+    # Such are weights that no layer draws.
     changes: list[tuple[Any, str]] = [
         (lambda net: net[0].weight.data.mul_(3.0), ""),
         (lambda net: net[0].weight.data.mul_(0.3), ""),
@@ -206,8 +193,7 @@ def test_weights_that_no_layer_draws_are_chosen() -> None:
     for change, said in changes:
         module = fresh()
         change(module)
-        with pytest.raises(Misconfiguration, match=f"{said}.*has weights of its own"):
-            look(module)
+        refused(f"{said}.*has weights of its own", look, module)
 
 
 def test_weights_as_layers_draw_them_and_the_task_s_own_start_are_nobody_s_choice() -> None:
@@ -247,8 +233,7 @@ def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
         assert (start == own).all()
     hand_over(module, task)
     hand_over(fresh(), task)
-    with pytest.raises(Misconfiguration, match="starts from the file's weights"):
-        hand_over(trained(200), task)
+    refused("starts from the file's weights", hand_over, trained(200), task)
     # The digest is of the weights and not of their place.
     double = task_from(copy.deepcopy(module).double(), tmp_path / "two.safetensors")
     others = (task_from(trained(61), tmp_path / "three.safetensors"), task_of(module, "uniform"))
@@ -257,8 +242,6 @@ def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
 
 
 def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
-    """The trained module's tensors, some of them changed or left out."""
-
     def write(path: Path) -> None:
         state = trained().state_dict() | changes
         save_file({name: tensor for name, tensor in state.items() if tensor is not None}, path)
@@ -288,9 +271,8 @@ def test_another_file_than_the_tasks_is_refused(change: Any, said: str, tmp_path
     path = tmp_path / "w.safetensors"
     task = task_from(trained(), path)
     change(path)
-    for take in (lambda: hand_over(trained(), task), lambda: ModelStore(task, tmp_path / "m")):
-        with pytest.raises(Misconfiguration, match=said):
-            take()
+    refused(said, hand_over, trained(), task)
+    refused(said, ModelStore, task, tmp_path / "m")
     assert not Path(f"{path}.ran").exists()
 
 
@@ -334,7 +316,7 @@ def test_a_task_is_made_from_weights_and_may_be_moved(wards: Path) -> None:
     assert (moved.digest, initial_vector(moved.model)[12]) == (task.digest, 0.5)
 
 
-def test_no_task_is_made_from_another_models_weights(wards: Path) -> None:
+def test_a_task_is_made_from_its_models_weights_and_applied_with_its_buffers(wards: Path) -> None:
     changes: list[tuple[str, torch.Tensor, str]] = [
         ("scale", torch.full((6,), 3.0), "tensor scale.*differs from the model's"),
         ("1.weight", torch.zeros(2, 2), r"tensor 1\.weight.*isn't in the model"),
@@ -345,9 +327,6 @@ def test_no_task_is_made_from_another_models_weights(wards: Path) -> None:
         save_file(STATE | {name: tensor}, wards / "public" / "start.safetensors")
         assert re.search(said, said_to(*FROM))
         assert not (wards / "start.safetensors").exists()
-
-
-def test_a_trained_model_is_applied_with_the_task_s_buffers(wards: Path) -> None:
     assert precad(*NEW).exit_code == 0
     task = Task.load(wards / "t.toml")
     save_model(wards / "m.safetensors", task, 1, initial_vector(task.model))
@@ -364,8 +343,7 @@ def test_file_and_digest_belong_together() -> None:
         {"model.initial_file": "w"},
         {"model.initial_digest": "0" * 64},
     ):
-        with pytest.raises(Misconfiguration, match="--from WEIGHTS writes all three"):
-            task_with(values)
+        refused("--from WEIGHTS writes all three", task_with, values)
 
 
 def scaled(scale: float = 2.0, shift: float = 1.0) -> nn.Module:
@@ -381,18 +359,15 @@ def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
     hand_over(scaled(), task)
     hand_over(scaled().double(), task)
     for other, name in ((scaled(2.5), "scale"), (scaled(shift=1.5), "shift")):
-        with pytest.raises(Misconfiguration, match=f"buffer {name}.*other numbers than the task's"):
-            hand_over(other, task)
+        refused(f"buffer {name}.*other numbers than the task's", hand_over, other, task)
         assert task_of(other).digest != task.digest
     plain = nn.Sequential(nn.Linear(6, 2))
-    with pytest.raises(Misconfiguration, match=r"buffer scale.*is missing: give the module"):
-        check_buffers(plain, task.model)
+    refused(r"buffer scale.*is missing: give the module", check_buffers, plain, task.model)
     values = task.model_dump(mode="json")
     values["model"]["buffers"] = []
     without = Task.parse(values)
     assert without.digest != task.digest
-    with pytest.raises(Misconfiguration, match=r"buffer scale.*isn't in the task.*model_section"):
-        hand_over(scaled(), without)
+    refused(r"buffer scale.*isn't in the task.*model_section", hand_over, scaled(), without)
     # A task without buffers or a file has the digest that it always had.
     text = task_of(plain).canonical.decode()
     assert not any(word in text for word in ("buffers", "initial_file", "initial_digest"))

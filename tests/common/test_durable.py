@@ -13,22 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.rig.submissions import ONE, pair_of
-from tests.rig.tasks import task_with
+from tests.rig import refusals, submissions, tasks
 
 from precad.aggregator.rpc.process import open_session
 from precad.aggregator.settings import ServerBSettings
 from precad.cli.local_deployment import task_to_toml
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
-from precad.common import files
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common import files, model
+from precad.common.errors import StorageFailure
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import COIN_FILE, read_coin_key, replace_coin_key
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.model import save_model
 
-TASK = task_with({})
+TASK = tasks.task_with({})
 
 
 @dataclass
@@ -84,6 +82,13 @@ def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> 
             assert stat.S_IMODE(path.stat().st_mode) == mode
     finally:
         os.umask(before)
+    # So is each line that is appended.
+    path = tmp_path / "log"
+    for number in range(3):
+        files.append_line(path, f"line {number}")
+        assert disk.has(path, new=number == 0)
+    assert path.read_text(encoding="utf-8") == "line 0\nline 1\nline 2\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +108,6 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert (path.read_bytes(), names(tmp_path)) == (b"old", {".other.abc.part", "file"})
 
 
-def test_each_appended_line_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    for number in range(3):
-        files.append_line(path, f"line {number}")
-        assert disk.has(path, new=number == 0)
-    assert path.read_text(encoding="utf-8") == "line 0\nline 1\nline 2\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
     disk: Disk, tmp_path: Path
 ) -> None:
@@ -120,14 +116,12 @@ def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
     for version in (4, 7):
         account.charge(version)
         assert disk.has(path, new=version == 4)
-
-
-def test_update_and_pair_are_on_the_disk_before_any_is_sent(disk: Disk, tmp_path: Path) -> None:
+    # So are the update and its pair.
     path = tmp_path / "pending.bin"
-    Pending(TASK, ONE, path).keep(2, np.arange(8), pair_of(TASK), 0)
+    Pending(TASK, submissions.ONE, path).keep(2, np.arange(8), submissions.pair_of(TASK), 0)
     assert (disk.has(path), stat.S_IMODE(path.stat().st_mode)) == (True, 0o600)
     # Nor does a model count as kept before.
-    save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
+    model.save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
     assert disk.has(tmp_path / "model.safetensors")
 
 
@@ -136,7 +130,6 @@ WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A server's identity and journal."""
     for name in ("keys", "journal"):
         (tmp_path / name).mkdir()
     return tmp_path / "keys", tmp_path / "journal"
@@ -175,11 +168,9 @@ def test_a_key_from_where_it_was_kept_at_first_goes_on(folders: tuple[Path, Path
 def test_what_is_no_key_is_refused_with_its_field_and_file(folders: tuple[Path, Path]) -> None:
     identity, journal = folders
     (identity / COIN_FILE).write_bytes(b"short")
-    with pytest.raises(Misconfiguration, match=rf"identity = .*{COIN_FILE}"):
-        read_coin_key(identity, journal, WARDS)
+    refusals.refused(rf"identity = .*{COIN_FILE}", read_coin_key, identity, journal, WARDS)
     replace_coin_key(journal, WARDS, Secret(b"short"))
-    with pytest.raises(Misconfiguration, match=f"journal = .*coin-{WARDS}.key"):
-        read_coin_key(identity, journal, WARDS)
+    refusals.refused(f"journal = .*coin-{WARDS}.key", read_coin_key, identity, journal, WARDS)
     # One that can't be kept says where, and what to do.
     with pytest.raises(StorageFailure, match="settings' journal, then start this server again"):
         replace_coin_key(journal / "full", WARDS, Secret.random())

@@ -5,16 +5,16 @@ And which of a port's connections end (real sockets, a clock of the test's own);
 
 import asyncio
 import errno
-import logging
 import resource
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import grpc.aio
@@ -30,18 +30,18 @@ from precad.aggregator.rpc import peer_transport
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity import mutual_tls
-from precad.common.identity.mutual_tls import WIRE_VERSION, check_version, open_channel
+from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
 from precad.common.identity.party_certificate import Principal
-from precad.common.wire import connections, guarded_port
+from precad.common.wire import connections, guarded_port, serving
 from precad.common.wire.connections import PER_CALLER, SILENT, SILENT_S, Connections
 from precad.common.wire.guarded_port import REFUSED, UNFINISHED, CallRate, GuardedPort
-from precad.common.wire.serving import MAX_REQUEST_BYTES, add_health
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 DEALER, OPERATOR = Principal.service(Role.DEALER), Principal.service(Role.OPERATOR)
 CHECK, NOBODYS = "/grpc.health.v1.Health/Check", "/precad.v1.Nothing/Here"
 WAIT_S = 60.0
 Code = grpc.StatusCode
+Patch = pytest.MonkeyPatch
 
 
 class Port:
@@ -49,22 +49,22 @@ class Port:
 
     def __init__(self, loop: LoopThread, stack: ExitStack) -> None:
         self._loop, self._stack = loop, stack
-        self._address = ""
+        self.address = ""
         self.silence = threading.Event()
         stack.callback(self.silence.set)
 
     def start(self, rate: CallRate | None = None) -> None:
         async def started() -> GuardedPort:
             port = GuardedPort("the dealer", identity(DEALER), rate=rate or CallRate())
-            add_health(port.server, identity(DEALER), lambda: True)
-            self._address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
+            serving.add_health(port.server, identity(DEALER), lambda: True)
+            self.address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
             return port
 
         running = self._loop.run(started())
         self._stack.callback(lambda: self._loop.run(running.stop(0)))
 
     def channel(self, who: Principal = ONE) -> Any:
-        found = open_channel(self._address, identity(who), Role.DEALER)
+        found = open_channel(self.address, identity(who), Role.DEALER)
         # What is refused then isn't the connection.
         grpc.channel_ready_future(found).result(WAIT_S)
         return self._stack.enter_context(found)
@@ -74,7 +74,6 @@ class Port:
         return partial(self.channel(who).stream_unary(method), timeout=WAIT_S)
 
     def nothing(self) -> Iterator[bytes]:
-        """No message, for as long as the silence lasts."""
         self.silence.wait(WAIT_S)
         yield from ()
 
@@ -99,7 +98,7 @@ def code_of(call: Callable[..., object], *arguments: Any) -> Code:
 
 
 @pytest.mark.parametrize("method", [CHECK, NOBODYS])
-def test_calls_count_once_begun(port: Port, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_count_once_begun(port: Port, method: str, monkeypatch: Patch) -> None:
     port.start()
     # One never ends by itself here: who has too many is refused all the same.
     monkeypatch.setattr(guarded_port, "REQUEST_S", WAIT_S if method == CHECK else 0.1)
@@ -128,7 +127,7 @@ def test_what_is_no_message_fills_no_log(port: Port, caplog: pytest.LogCaptureFi
         assert refused.value.code() is Code.INVALID_ARGUMENT
     # Longer than messages may be: the call is over before anybody looks at it.
     for _ in range(3):
-        too_long = iter([bytes(MAX_REQUEST_BYTES + 1)])
+        too_long = iter([bytes(serving.MAX_REQUEST_BYTES + 1)])
         assert code_of(call, too_long) is Code.RESOURCE_EXHAUSTED
     # The caller says that there is none.
     assert code_of(call, iter(())) is Code.INVALID_ARGUMENT
@@ -136,7 +135,7 @@ def test_what_is_no_message_fills_no_log(port: Port, caplog: pytest.LogCaptureFi
     assert not [each for each in ("Traceback", "a call failed") if each in caplog.text]
 
 
-def test_a_silent_call_ends(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_call_ends(port: Port, monkeypatch: Patch) -> None:
     monkeypatch.setattr(guarded_port, "REQUEST_S", 0.1)
     port.start()
     assert code_of(port.streamed(), port.nothing()) is Code.DEADLINE_EXCEEDED
@@ -145,7 +144,7 @@ def test_a_silent_call_ends(port: Port, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("caller", [ONE, OPERATOR])
 @pytest.mark.parametrize("method", [CHECK, NOBODYS])
 def test_refused_calls_count_as_served_ones_do_and_end_the_connection(
-    port: Port, caller: Principal, method: str, monkeypatch: pytest.MonkeyPatch
+    port: Port, caller: Principal, method: str, monkeypatch: Patch
 ) -> None:
     port.start(CallRate(burst=5, per_s=1e-6))
     monkeypatch.setattr(guarded_port, "REFUSED_S", 0.01)
@@ -176,97 +175,60 @@ def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> N
     assert taken(ONE) == 10
 
 
-OURS = mutual_tls.USER_AGENT
-NEWER = ("grpc.secondary_user_agent", f"precad-wire/{WIRE_VERSION + 1}")
-UNARY = "/precad.v1.Aggregation/Describe"
-
-
-async def _link(requests: AsyncIterator[bytes], _context: Any) -> Any:
-    """Server B's end."""
-    transport = peer_transport.ServedTransport(asyncio.get_running_loop(), WAIT_S)
-    async for message in transport.serve(requests):
-        yield message
-
-
-async def _first_versions_link(_requests: AsyncIterator[bytes], _context: Any) -> Any:
-    """As servers before version 2: no greeting, and its position at once."""
-    yield b"{}"
-    await asyncio.Event().wait()
-
-
-@contextmanager
-def server(called: list[str], *, greets: bool = True) -> Iterator[str]:
-    async def answer(request: bytes, _context: Any) -> bytes:
-        called.append("answered")
-        return request
-
-    def make() -> grpc.aio.Server:
-        refusing = [guarded_port.RefusingOtherVersions("server B")] if greets else []
-        started = grpc.aio.server(interceptors=refusing)
-        unary: Any = grpc.unary_unary_rpc_method_handler(answer)
-        link: Any = grpc.stream_stream_rpc_method_handler(_first_versions_link)
-        handlers = {UNARY: unary, CHECK: unary} if greets else {peer_transport.METHOD: link}
-        for name, handler in handlers.items():
-            service, method = name[1:].split("/")
-            generic = grpc.method_handlers_generic_handler(service, {method: handler})
-            started.add_generic_rpc_handlers((generic,))
-        if greets:
-            peer_transport.add_link_to_server(_link, started)
-        return started
-
-    with LoopThread() as loop:
-        yield loop.serve(make, None)
+NEWER = WIRE_VERSION + 1
 
 
 @pytest.mark.parametrize(
-    ("option", "said", "behind"),
-    [((), 1, "the caller"), ((NEWER,), WIRE_VERSION + 1, "server B")],
+    ("agent", "said", "behind"),
+    [("precad", 1, "the caller"), (f"precad-wire/{NEWER}", NEWER, "the dealer")],
     ids=["before version 2", "newer"],
 )
-def test_a_caller_of_another_version_is_refused(option: Any, said: int, behind: str) -> None:
-    """And nothing looks at its request."""
-    called: list[str] = []
-    with server(called) as address, grpc.insecure_channel(address, option) as channel:
-        unary: Any = channel.unary_unary(UNARY)
-        stream: Any = channel.stream_stream(peer_transport.METHOD)
-        health: Any = channel.unary_unary(CHECK)
-        for call in (unary.with_call, lambda _, timeout: next(stream(iter(()), timeout=timeout))):
-            with pytest.raises(grpc.RpcError) as refused:
-                call(b"x", timeout=WAIT_S)
-            assert refused.value.code() is Code.FAILED_PRECONDITION
-            assert refused.value.details() == (
-                f"the caller speaks wire version {said}, server B {WIRE_VERSION}: "
-                f"upgrade precad at {behind}"
-            )
-        # Whoever watches over processes asks in gRPC's own protocol, from other software.
-        assert (health(b"x", timeout=WAIT_S), called) == (b"x", ["answered"])
-
-
-@pytest.mark.parametrize(
-    ("greets", "option", "said"),
-    [
-        (False, (OURS,), "{} speaks wire version 1, this side {}: upgrade precad at {}"),
-        (True, (), "wire version 1, server B {1}: upgrade"),
-    ],
-    ids=["an older server B", "an older server A"],
-)
-def test_a_link_to_an_older_server_says_why(option: Any, said: str, *, greets: bool) -> None:
+def test_a_caller_of_another_version_is_refused(
+    port: Port, agent: str, said: int, behind: str, monkeypatch: Patch
+) -> None:
+    """And nothing waits for its message."""
+    monkeypatch.setattr(mutual_tls, "USER_AGENT", (mutual_tls.USER_AGENT[0], agent))
+    port.start()
+    link: Any = port.channel().stream_stream(peer_transport.METHOD)
+    for call in (port.streamed(NOBODYS), lambda message: next(link(message, timeout=WAIT_S))):
+        with pytest.raises(grpc.RpcError) as refused:
+            call(port.nothing())
+        versions = f"the caller speaks wire version {said}, the dealer {WIRE_VERSION}"
+        found = refused.value.code(), refused.value.details()
+        assert found == (Code.FAILED_PRECONDITION, f"{versions}: upgrade precad at {behind}")
+    # Whoever watches over processes asks in gRPC's own protocol, from other software.
+    assert port.serves()
+    # A link is a call too.
     with (
-        server([], greets=greets) as address,
-        grpc.insecure_channel(address, option) as channel,
-        pytest.raises(PeerViolation) as refused,
+        open_channel(port.address, identity(ONE), Role.DEALER) as channel,
+        pytest.raises(PeerViolation, match=versions),
     ):
-        peer_transport.DialledTransport(channel, address, WAIT_S)
-    b = f"server B at {address}"
-    assert said.format(b, WIRE_VERSION, b) in str(refused.value)
+        peer_transport.DialledTransport(channel, "here", WAIT_S)
 
 
-def test_what_a_stream_greets_with_is_a_number_or_nothing() -> None:
+def test_a_link_to_an_older_server_says_why() -> None:
+    """As before version 2: no greeting, and its position at once."""
+    link: Any = grpc.stream_stream_rpc_method_handler(lambda *_: iter([b"{}"]))
+    service, method = peer_transport.METHOD[1:].split("/")
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: link}),)
+    )
+    number = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    b = "server B at here"
+    said = f"{b} speaks wire version 1, this side {WIRE_VERSION}: upgrade precad at {b}"
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{number}") as channel,
+        pytest.raises(PeerViolation, match=said),
+    ):
+        peer_transport.DialledTransport(channel, "here", WAIT_S)
+    server.stop(None).wait()
+    # What a stream greets with is a number or nothing, and who has a newer one isn't behind.
     greetings = (None, (), [("precad-wire", "7")], [("precad-wire", "x")])
     assert [mutual_tls.greeted_version(each) for each in greetings] == [0, 0, 7, 0]
-    # Who greets with a newer one isn't behind.
-    with pytest.raises(PeerViolation, match=f"{WIRE_VERSION + 1}, this side .* on this side$"):
-        check_version("the dealer", WIRE_VERSION + 1)
+    with pytest.raises(PeerViolation, match=f"{NEWER}, this side .* on this side$"):
+        mutual_tls.check_version("the dealer", NEWER)
 
 
 def test_a_port_that_stopped_looks_at_its_connections_no_more() -> None:
@@ -284,8 +246,6 @@ MOST = 16
 
 
 class Listener:
-    """A listening port with connections to it, both ends in this process."""
-
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -328,8 +288,6 @@ def listener() -> Iterator[Listener]:
 
 
 def ended(*some: socket.socket) -> list[bool]:
-    """Of each whether the port has closed it."""
-
     def closed(connection: socket.socket) -> bool:
         try:
             return connection.recv(1) == b""
@@ -366,7 +324,7 @@ def test_a_connection_without_a_call_ends_after_a_while(listener: Listener) -> N
 
 @pytest.mark.parametrize(("reserved", "places"), [(4, 12), (connections.RESERVED, MOST // 2)])
 def test_many_clients_leave_the_servers_places_and_the_first_stay(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch, reserved: int, places: int
+    listener: Listener, monkeypatch: Patch, reserved: int, places: int
 ) -> None:
     """Where there are few, half are the clients': their own server keeps none of them out."""
     monkeypatch.setattr(connections, "RESERVED", reserved)
@@ -390,24 +348,19 @@ def test_a_call_before_its_connection_is_seen_counts_and_own_stay(listener: List
         assert ended(called, own) == [False, False]
 
 
-@pytest.mark.parametrize(
-    ("text", "peer"),
-    [
+def test_grpcs_words_for_a_peer_are_the_sockets() -> None:
+    for text, peer in (
         ("ipv4:127.0.0.1:7301", ("127.0.0.1", 7301)),
         ("ipv6:%5B::1%5D:7301", ("::1", 7301)),
         ("ipv6:[2001:db8::7]:1", ("2001:db8::7", 1)),
         # A port for both kinds of address shows the older kind like this.
         ("ipv6:%5B::ffff:10.0.0.1%5D:80", ("10.0.0.1", 80)),
         ("ipv6:%5Bfe80::1%25eth0%5D:80", ("fe80::1", 80)),
-    ],
-)
-def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]) -> None:
-    assert connections._peer(text) == peer
+    ):
+        assert connections._peer(text) == peer
 
 
-def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_watch_outlasts_a_moment_without_files(listener: Listener, monkeypatch: Patch) -> None:
     (silent,) = listener.connect(None)
     silent.settimeout(WAIT_S)
     listener.clock.sleep(2 * SILENT_S)
@@ -429,22 +382,18 @@ def test_the_watch_outlasts_a_moment_without_a_file_to_list_them_with(
     assert failing == []
 
 
-@pytest.mark.parametrize(
-    ("hard", "taken"),
-    [
+def test_a_server_takes_what_leaves_half_of_its_files(monkeypatch: Patch, caplog: Any) -> None:
+    """And says where that is too few."""
+    for hard, taken in (
         *[(1 << 20, 1024 + 2 * 100), (resource.RLIM_INFINITY, 1224), (1000, 500)],
         # 256 files of its own and two for each client's uploads come first, or for each
         # connection's where there are fewer.
         *[(800, 344), (400, 48), (60, 16)],
-    ],
-)
-def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too_few(
-    hard: int, taken: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    changed: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _which: (512, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda _which, limit: changed.append(limit))
-    with caplog.at_level(logging.WARNING):
-        assert (connections.connections_for(100), changed) == (taken, [(hard, hard)])
-    said = f"may open {taken} are for connections, and it may need 1224"
-    assert (said in caplog.text) == (taken < 1224)
+    ):
+        monkeypatch.setattr(resource, "getrlimit", Mock(return_value=(512, hard)))
+        monkeypatch.setattr(resource, "setrlimit", changed := Mock())
+        caplog.clear()
+        assert connections.connections_for(100) == taken
+        changed.assert_called_once_with(resource.RLIMIT_NOFILE, (hard, hard))
+        said = f"may open {taken} are for connections, and it may need 1224"
+        assert (said in caplog.text) == (taken < 1224)

@@ -20,11 +20,10 @@ from tests.fuzz.stage import join, split, stage
 from tests.fuzz.targets import TARGETS
 from tests.rig.keys import identity
 
-from precad.common import errors
+from precad.common import errors, process
 from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.party_certificate import Principal
-from precad.common.process import Lines
 from precad.common.wire.calls import OperatorConnection, error_of
 from precad.protos import precad_pb2 as pb
 
@@ -275,6 +274,6 @@ def test_nor_do_they_in_any_error_log_or_status() -> None:
     line = io.StringIO()
     log = logging.getLogger("precad.forged")
     log.addHandler(handler := logging.StreamHandler(line))
-    handler.setFormatter(Lines("%(message)s"))
+    handler.setFormatter(process.Lines("%(message)s"))
     log.error("server A says %s", FORGED)
     assert line.getvalue().removesuffix("\n").isprintable()

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from tests.rig.refusals import refused
 from tests.rig.tasks import task_with
 
+from precad.common import errors, ring
 from precad.common import model as models
-from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import apply_update, from_bytes, load_model, save_model, to_bytes
-from precad.common.ring import encode
 from precad.common.task import Task
 
 PARAMETERS = [("w.weight", [4, 25]), ("w.bias", [4]), ("norm.weight", [4])]
@@ -49,19 +49,17 @@ def test_bytes_come_back_as_the_vector(dtype: Any, data: strategies.DataObject, 
     back = from_bytes(to_bytes(theta), size)
     assert (back.dtype, back.tobytes()) == (theta.dtype, theta.tobytes())
     back[0] = float("nan")
-    with pytest.raises(Misconfiguration, match="NaN"):
-        from_bytes(to_bytes(back), size)
+    refused("NaN", from_bytes, to_bytes(back), size)
 
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 12, 15, 17, 24])
 def test_bytes_of_another_length_are_refused(length: int) -> None:
-    with pytest.raises(Misconfiguration, match=f"{length} bytes.*has 8, or 16 where"):
-        from_bytes(bytes(length), 2)
+    refused(f"{length} bytes.*has 8, or 16 where", from_bytes, bytes(length), 2)
 
 
 @BOTH
 def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: models.ModelVector) -> None:
-    total = encode(np.linspace(-30, 30, TASK.dimension), 20)
+    total = ring.encode(np.linspace(-30, 30, TASK.dimension), 20)
     moved = apply_update(theta, total, TASK, 287.4)
     step = 6.0 / 287.4
     assert moved.dtype == np.float32
@@ -81,8 +79,7 @@ def test_a_step_past_float32_is_refused(denominator: float) -> None:
     """And one by an unusable denominator."""
     start, said = (3e38, "overflows") if denominator == 1e-30 else (0.0, "denominator|finite")
     theta, total = np.full(TASK.dimension, start, np.float32), np.full(TASK.dimension, 2**60)
-    with pytest.raises(Misconfiguration, match=said):
-        apply_update(theta, total, TASK, denominator)
+    refused(said, apply_update, theta, total, TASK, denominator)
 
 
 @BOTH
@@ -99,40 +96,23 @@ def test_a_saved_model_is_read_back(tmp_path: Path, theta: models.ModelVector) -
     assert (np.concatenate([cut[name].ravel() for name, _ in PARAMETERS]) == theta).all()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_a_file_that_is_not_whole_and_the_tasks_own_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    save_model(path, TASK, 7, THETA)
+    with pytest.raises(errors.TaskMismatch):
+        load_model(path, task_of(initial_seed=1))
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    good = {name: tensor.copy() for name, tensor in load_file(path).items()}
+    whole = path.read_bytes()
+    for changed, message in (
         ({"version": "8"}, "has digest"),
         ({"version": "-7"}, "whole number"),
         ({"model": "00"}, "has digest"),
         ({"format": "other"}, "isn't a precad-model-1 file"),
-    ],
-)
-def test_a_file_must_fit_itself(tmp_path: Path, changed: dict[str, str], message: str) -> None:
-    path = tmp_path / "m"
-    save_model(path, TASK, 7, THETA)
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() | changed
-    save_file({k: v.copy() for k, v in load_file(path).items()}, path, metadata)
-    with pytest.raises(Misconfiguration, match=message):
-        load_model(path, TASK)
-
-
-def test_a_file_that_is_another_tasks_cut_or_absent_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m"
-    save_model(path, TASK, 1, THETA)
-    with pytest.raises(TaskMismatch):
-        load_model(path, task_of(initial_seed=1))
-    path.write_bytes(path.read_bytes()[:-9])
-    for file in (path, tmp_path / "absent"):
-        with pytest.raises(Misconfiguration, match="can't be read"):
-            load_model(file, TASK)
-
-
-def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m"
-    metadata = {"format": "precad-model-1", "task": str(TASK.digest), "version": "1", "model": ""}
-    good = {name: t.copy() for name, t in models.tensors(THETA, TASK.model.parameters).items()}
+    ):
+        save_file(good, path, metadata | changed)
+        refused(message, load_model, path, TASK)
     for bad, message in (
         (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),
         (good | {"w.bias": np.zeros(4)}, "w.bias.*float64.*float32"),
@@ -142,8 +122,10 @@ def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
         ({"w.weight": good["w.weight"]}, "norm.weight.*missing"),
     ):
         save_file(bad, path, metadata)
-        with pytest.raises(Misconfiguration, match=message):
-            load_model(path, TASK)
+        refused(message, load_model, path, TASK)
+    path.write_bytes(whole[:-9])
+    for gone in (path, tmp_path / "absent"):
+        refused("can't be read", load_model, gone, TASK)
 
 
 def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from precad.common import prime_field
-from precad.common.identifiers import Secret
-from precad.common.kernel import built_library
+from precad.common import identifiers, kernel, prime_field
 from precad.common.prime_field import Arithmetic, FieldKeystream, Group, root_of_unity
 from precad.common.proof_shape import P
 
-ALL = prime_field.arithmetics(built_library())
+ALL = prime_field.arithmetics(kernel.built_library())
 EDGES = [0, 1, 2**32 - 1, 2**32, 2**32 + 1, (P - 1) // 2, (P + 1) // 2, P - 2**32, P - 1]
 WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, P - 1))
 
@@ -105,7 +103,7 @@ def test_roots_of_unity_have_their_order() -> None:
 
 
 def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
-    assert list(ALL) == (["c", "numpy"] if built_library() else ["numpy"])
+    assert list(ALL) == (["c", "numpy"] if kernel.built_library() else ["numpy"])
     for field in list(ALL.values())[:-1]:
         one, three = words([1]), drawn(3)
         for call, says in (
@@ -158,7 +156,7 @@ def test_what_is_no_element_is_found(group: Group, modulus: int) -> None:
 
 # --- random words below p; against a reference: tests/vectors/test_proof.py ----------------------
 
-KEY = Secret(bytes(range(32)))
+KEY = identifiers.Secret(bytes(range(32)))
 REJECTED = 3_716_396_515
 """The first word of this stream's W_0 that isn't below p: found by reading that far."""
 

@@ -12,9 +12,8 @@ from tests.rig import warm
 
 from precad.aggregator.validate import crypten_comparisons
 from precad.cli import local_deployment as deployment
+from precad.common.identity import deployment_keys, mutual_tls
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.mutual_tls import add_port
 from precad.common.kernel import NUMPY, VARIABLE, kernel_in_use
 
 LOADED = crypten_comparisons
@@ -57,9 +56,8 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everybody's, which no test changes."""
     folder = tmp_path_factory.mktemp("keys")
-    create_local_keys(folder, ["ward-00", "ward-1", "ward-2", "ward-3"])
+    deployment_keys.create_local_keys(folder, ["ward-00", "ward-1", "ward-2", "ward-3"])
     return folder
 
 
@@ -73,7 +71,7 @@ def serve() -> Iterator[Serve]:
 
     def start(party: Identity, *handlers: grpc.GenericRpcHandler, **options: Any) -> str:
         servers.append(grpc.server(ThreadPoolExecutor(2), [*handlers], **options))
-        port = add_port(servers[-1], "127.0.0.1:0", party)
+        port = mutual_tls.add_port(servers[-1], "127.0.0.1:0", party)
         servers[-1].start()
         return f"127.0.0.1:{port}"
 

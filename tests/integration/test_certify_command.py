@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 from research.printed.printed_certificates import theorem_8
 from research.robustness.models import make
-from tests.rig import commands
-from tests.rig.certified import RUN_INPUTS, certify_prediction
-from tests.rig.tasks import model_at, task_with
+from tests.rig import certified, commands, tasks
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.losses import Shift, log_binomial, log_ratio
+from precad.certify import guarantee, prediction
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import Direction, Floats
-from precad.certify.prediction import Certified
-from precad.cli.certify_answer import _safe
-from precad.cli.task_planning import written
+from precad.cli import certify_answer, task_planning
 from precad.client.gradients.torch_models import model_section
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
@@ -45,7 +41,7 @@ def votes(tmp_path: Path) -> Path:
 
 def finished(folder: Path, **changed: object) -> Path:
     folder.mkdir()
-    summary = {"accuracy": 0.9, "certificate_inputs": RUN_INPUTS | changed}
+    summary = {"accuracy": 0.9, "certificate_inputs": certified.RUN_INPUTS | changed}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return folder
 
@@ -219,7 +215,9 @@ def test_smoothing_with_and_without_selection(tmp_path: Path) -> None:
     assert document(*noisy)["points"][0]["radius"] < sure["radius"]
 
 
-def test_bad_input_names_the_field(votes: Path, runs: list[Path], tmp_path: Path) -> None:
+def test_bad_input_names_the_field(
+    votes: Path, runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def saved(name: str, values: Any) -> tuple[object, ...]:
         np.save(tmp_path / name, values, allow_pickle=True)
         return ("prediction", tmp_path / name, *SMALL)
@@ -251,6 +249,11 @@ def test_bad_input_names_the_field(votes: Path, runs: list[Path], tmp_path: Path
     ]
     for said, arguments in bad:
         assert said in refused(*arguments)
+    # A bad picture is refused first: no work is done.
+    (tmp_path / "folder.png").mkdir()
+    monkeypatch.setattr("precad.cli.certify_inputs.Trained", None)
+    for name in ("no-such-folder/a.png", "a.txt", "folder.png"):
+        assert "--plot" in refused("loss", *CLIENTS, "--plot", tmp_path / name)
 
 
 def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which() -> None:
@@ -286,13 +289,6 @@ def test_every_attempt_and_every_repeat_counts_against_a_certificate(tmp_path: P
     noises = [found["mechanism"]["noise_multiplier"] for found in (first, again)]
     assert noises[0] == pytest.approx(2 * noises[1])
     assert again["bounds"][1]["upper"] > first["bounds"][1]["upper"]
-
-
-def test_a_bad_picture_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "folder.png").mkdir()
-    monkeypatch.setattr("precad.cli.certify_inputs.Trained", None)  # no work is done
-    for name in ("no-such-folder/a.png", "a.txt", "folder.png"):
-        assert "--plot" in refused("loss", *CLIENTS, "--plot", tmp_path / name)
 
 
 def test_proofs_and_covered_uploads_count_in_what_finished_runs_cost(tmp_path: Path) -> None:
@@ -340,19 +336,18 @@ def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
         *((0.89701, True, "0.8971"), (0.10299, False, "0.1029"), (0.07, True, "0.0700")),
         *((1e-9, False, "0.0000"), (1e-9, True, "0.0001"), (1e30, True, f"{10**30}.0000")),
     ):
-        assert _safe(bound, 4, up=up) == shown
+        assert certify_answer._safe(bound, 4, up=up) == shown
     loud = ["--sampling-rate", "1", "--noise-multiplier", "0.1", "--rounds", "30"]
     assert "say nothing" in said("loss", "--loss", "0.2", *loud)
 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> list[str]:
-    """Options that name a task, a model that tells two halves apart, and records."""
     model = model_section(make("logistic", 4, 2), "logistic")
-    task = task_with({"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}})
-    (tmp_path / "task.toml").write_text(written(task, "a test"))
+    task = tasks.task_with({"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}})
+    (tmp_path / "task.toml").write_text(task_planning.written(task, "a test"))
     theta = np.array([5.0, 5, 0, 0, -5, -5, 0, 0, 0, 0])
-    model_at(task, theta).save(tmp_path / "m.safetensors")
+    tasks.model_at(task, theta).save(tmp_path / "m.safetensors")
     x = np.array([[1, 1, 0, 0], [-1, -1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]], np.float32)
     np.savez(tmp_path / "held-out.npz", x=x, y=np.array([0, 1, 1, 0]))
     return [
@@ -386,7 +381,7 @@ TRAININGS = 80_000
 CLOSE = 0.012
 
 
-def trainings(m: SampledGaussian, group: int, malicious: int, generator: Any) -> Floats:
+def trainings(m: SampledGaussian, group: int, malicious: int, generator: Any) -> guarantee.Floats:
     """Of each one log-likelihood ratio of ``group`` malicious records to none, over all rounds.
 
     Where so many malicious records really take part.
@@ -423,8 +418,8 @@ def test_the_best_attack_stays_inside_and_comes_close(m: SampledGaussian) -> Non
     with_group = trainings(m, GROUP, GROUP, generator)
     for direction, clean, poisoned in (
         # Under additions a poisoned training has the higher ratio, under deletions the lower.
-        (Direction.ADDITIONS, without, with_group),
-        (Direction.DELETIONS, -with_group, -without),
+        (guarantee.Direction.ADDITIONS, without, with_group),
+        (guarantee.Direction.DELETIONS, -with_group, -without),
     ):
         exact, renyi = (g(m).curves(GROUP, direction) for g in (ExactGroups, RenyiGroups))
         for p_a in (0.6, 0.9, 0.99):
@@ -455,8 +450,8 @@ def test_the_same_attack_breaks_theorem_8() -> None:
     score_a = float((poisoned <= threshold).mean())
     assert score_a < 0.5, "and label B wins"
     exact = ExactGroups(m)
-    curves = exact.curves(r, Direction.ADDITIONS)
+    curves = exact.curves(r, guarantee.Direction.ADDITIONS)
     assert score_a >= float(curves.lower(p_a)) - 0.02
-    honest = certify_prediction(p_a, 1 - p_a, 0, exact)
-    assert isinstance(honest, Certified)
+    honest = certified.certify_prediction(p_a, 1 - p_a, 0, exact)
+    assert isinstance(honest, prediction.Certified)
     assert honest.radius < r

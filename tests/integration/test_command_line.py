@@ -22,13 +22,10 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
-from tests.rig import commands
+from tests.rig import commands, stops, waiting, warm
 from tests.rig.commands import precad, python
 from tests.rig.loop import LoopThread
-from tests.rig.stops import runs
 from tests.rig.tasks import logistic, task_with
-from tests.rig.waiting import until
-from tests.rig.warm import forked
 from tests.rig.warm import said as told
 
 from precad.aggregator.enrol.admission import ByToken
@@ -37,13 +34,12 @@ from precad.cli import forked as forking
 from precad.cli.local_deployment import environment_of_parts, task_to_toml, to_toml
 from precad.cli.main import COMMANDS, app
 from precad.client.owner_settings import JoinSettings
-from precad.common.errors import AccessDenied, Misconfiguration
-from precad.common.identifiers import ClientId
+from precad.common import errors, identifiers
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.wire.serving import add_health
 
-ADDRESS = "127.0.0.1:7301"
+ADDRESS = "127.0.0.1:1"
 NO_CONTEXT: Any = None
 
 
@@ -64,7 +60,6 @@ def every(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a task and two tables; the current one."""
     task = task_with({"enrolment.clients": 2, "enrolment.min_clients": 2})
     (tmp_path / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
     for name in ("Ward_1.csv", "ward-2.csv"):
@@ -91,15 +86,13 @@ def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, 
     assert [name for name in named if name not in result.stdout] == []
 
 
-def test_help_shows_a_settings_file_that_is_one() -> None:
+def test_help_shows_a_settings_file_that_is_one_and_an_option_that_cannot_be_is_named() -> None:
     for command, needed in (("serve", {"server_b", "dealer", "state"}), ("join", {"client"})):
         text = precad(command, "--help").stdout
         lines = [line.strip() for line in text.splitlines() if " = " in line]
         shown = tomllib.loads("\n".join(lines))
         assert needed | {"task", "identity"} <= set(shown)
-
-
-def test_no_command_shows_the_help_and_an_option_that_cannot_be_is_named() -> None:
+    # No command shows the help.
     for group in ("", "serve", "keys"):
         result = precad(*group.split())
         assert (result.exit_code, "Usage:" in result.output) == (2, True)
@@ -134,11 +127,11 @@ def test_a_wrong_value_is_named_and_nothing_made(line: str, said: str, place: Pa
     assert sorted(place.rglob("*")) == before
 
 
-BOTH: dict[str, object] = {"task": "task.toml", "identity": "keys"}
-SERVER = {"listen": ADDRESS, "dealer": "127.0.0.1:7303", "state": "state"}
+BOTH: dict[str, Any] = {"task": "task.toml", "identity": "keys"}
+SERVER = {"listen": ADDRESS, "dealer": ADDRESS, "state": "state"}
 OWNER = {"client": "ward-3", "server_a": ADDRESS, "server_b": ADDRESS, "data": "x.npz"}
-PARTS: dict[str, dict[str, object]] = {
-    "serve a": BOTH | SERVER | {"server_b": "127.0.0.1:7302"},
+PARTS = {
+    "serve a": BOTH | SERVER | {"server_b": ADDRESS},
     "serve b": BOTH | SERVER,
     "serve dealer": BOTH | {"listen": ADDRESS},
     "join": BOTH | OWNER | {"state": "state"},
@@ -191,10 +184,8 @@ DATABASES = (
 
 
 ONE, *_ = DATABASES
-USUAL: dict[str, Any] = {"task": "task.toml", "state": "state"}
-OWN = USUAL | {"client": "ward-3", "server_a": f"{HOST}:1", "server_b": f"{HOST}:1"}
-OWN |= {"identity": "keys/ward-3", "data": "nothing.csv"}
-B = USUAL | {"identity": "keys/server-b", "listen": f"{HOST}:0", "dealer": f"{HOST}:1"}
+OWN = PARTS["join"] | {"identity": "keys/ward-3"}
+B = PARTS["serve b"] | {"identity": "keys/server-b", "listen": f"{HOST}:0"}
 OWNERS: list[dict[str, Any]] = [
     OWN | {"token": PLANTED},
     OWN | {"token": [PLANTED]},
@@ -309,7 +300,7 @@ def test_a_mistake_makes_nothing(place: Path) -> None:
     assert "exists already" in commands.refused(*SETUP, *DATA)
 
 
-WARD_1, WARD_2 = ClientId("ward-1"), ClientId("ward-2")
+WARD_1, WARD_2 = identifiers.ClientId("ward-1"), identifiers.ClientId("ward-2")
 enrol = partial(precad, "enrol")
 
 
@@ -321,9 +312,8 @@ def token(state: Path, *more: str) -> list[str]:
 
 
 def redeemed(state: Path, made: str) -> None:
-    """It is the first client's, and nobody else's."""
     ByToken(state).redeem(made, WARD_1)
-    with pytest.raises(AccessDenied):
+    with pytest.raises(errors.AccessDenied):
         ByToken(state).redeem(made, WARD_2)
 
 
@@ -345,7 +335,7 @@ def test_a_token_made_for_a_client_is_that_clients_at_both_servers(tmp_path: Pat
     token(b, "--client", "ward-1", "--digest", digest)
     for server in (a, b):
         assert [*ByToken(server).owners().values()] == ["ward-1"]
-        with pytest.raises(AccessDenied):
+        with pytest.raises(errors.AccessDenied):
             ByToken(server).redeem(made, WARD_2)
         redeemed(server, made)
     # Each named client gets one of its own, and of many no two are alike.
@@ -397,9 +387,9 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(tmp_path:
         address = loop.serve(make, identity)
         # On a busy machine a first connection may break off: whoever asks for health asks again.
         for host in ("127.0.0.1", "0.0.0.0"):
-            until(partial(says, host, (0, "dealer: serving\n")), "an answer")
+            waiting.until(partial(says, host, (0, "dealer: serving\n")), "an answer")
         serves[0] = False
-        until(partial(says, "127.0.0.1", (1, "dealer: not serving\n")), "an answer")
+        waiting.until(partial(says, "127.0.0.1", (1, "dealer: not serving\n")), "an answer")
     code, said = health("127.0.0.1:9", 1.0)
     assert (code, "dealer at 127.0.0.1:9 can't be" in said) == (1, True)
     config.write_text('identity = "keys"\n')
@@ -408,7 +398,7 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(tmp_path:
 
 def start(log: Path, *arguments: str, **environment: str) -> Any:
     with log.open("ab") as file:
-        return forked(
+        return warm.forked(
             [sys.executable, "-m", *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -416,7 +406,8 @@ def start(log: Path, *arguments: str, **environment: str) -> Any:
         )
 
 
-def test_output_and_status_are_a_processes_own_also_when_killed(tmp_path: Path) -> None:
+def test_output_and_status_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process's, also when it is killed."""
     process = start(tmp_path / "log", "precad", "no-such-command")
     assert isinstance(process, forking.Forked)
     assert process.wait(60) == 2
@@ -432,6 +423,11 @@ def test_output_and_status_are_a_processes_own_also_when_killed(tmp_path: Path) 
     other = start(tmp_path / "log", "precad", "--version", PYTHONWARNINGS="ignore")
     assert isinstance(other, subprocess.Popen)
     assert other.wait() == 0
+    # A system that can't split processes says so.
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(forking, "_of_server", {})
+    with pytest.raises(errors.Misconfiguration, match="one by one"):
+        forking.begin(os.environ)
 
 
 LEADER = """
@@ -457,14 +453,7 @@ def test_whoever_starts_parts_leaves_none_behind(tmp_path: Path, whom: str, numb
     """As `timeout 100 precad demo` ends a group."""
     done = python("-c", LEADER, tmp_path / "log", whom, start_new_session=True)
     assert done.returncode == -number, done.stderr
-    until(lambda: not runs(int(done.stdout)), "the end of the part")
-
-
-def test_a_system_that_cannot_split_processes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(forking, "_of_server", {})
-    with pytest.raises(Misconfiguration, match="one by one"):
-        forking.begin(os.environ)
+    waiting.until(lambda: not stops.runs(int(done.stdout)), "the end of the part")
 
 
 def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(tmp_path: Path) -> None:
@@ -498,7 +487,7 @@ def test_a_signal_ends_all_owners(tmp_path: Path) -> None:
     configs = [word for name in ("one", "two") for word in ("--config", str(run / f"{name}.toml"))]
     process = start(tmp_path / "log", "precad", "join", "--logs", str(run), *configs)
     logs = [run / f"{name}.log" for name in ("one", "two")]
-    until(
+    waiting.until(
         lambda: all(log.exists() and "connect" in log.read_text() for log in logs),
         lambda: "\n".join(log.read_text() for log in logs if log.exists()),
     )

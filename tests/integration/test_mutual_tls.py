@@ -17,25 +17,22 @@ from typing import Any
 import grpc
 import pytest
 from tests.integration.conftest import Serve
-from tests.rig.commands import printed
+from tests.rig import commands, refusals, warm
 from tests.rig.keys import forged, unchecked
-from tests.rig.warm import SOURCES
 
 from precad import TLS13_ALONE
-from precad.common import clock
-from precad.common.errors import AccessDenied, Denial, Misconfiguration
+from precad.common import clock, errors
 from precad.common.identifiers import Role
-from precad.common.identity.authority import Authority, to_pem
+from precad.common.identity import authority, party_certificate
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.mutual_tls import add_port, dialling, open_channel, require
-from precad.common.identity.party_certificate import Principal
 from precad.common.wire.serving import SERVER_OPTIONS
 
 METHOD = "/test/Call"
 Code = grpc.StatusCode
 DEADLINE_S = 60.0
-WARD_3 = Principal.client("ward-3")
+WARD_3 = party_certificate.Principal.client("ward-3")
 
 
 def only_for(identity: Identity, *roles: Role) -> tuple[Identity, grpc.GenericRpcHandler]:
@@ -44,8 +41,8 @@ def only_for(identity: Identity, *roles: Role) -> tuple[Identity, grpc.GenericRp
     def answer(_request: bytes, context: Any) -> Any:
         try:
             return str(require(context, identity, *roles)).encode()
-        except AccessDenied as denied:
-            known = denied.reason is Denial.NOT_ALLOWED
+        except errors.AccessDenied as denied:
+            known = denied.reason is errors.Denial.NOT_ALLOWED
             code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
             return context.abort(code, str(denied))
 
@@ -59,7 +56,6 @@ def handler(answer: Callable[[bytes, Any], Any]) -> grpc.GenericRpcHandler:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """Keys that the test changes."""
     create_local_keys(tmp_path, ["ward-3", "ward-2"])
     return tmp_path
 
@@ -76,7 +72,6 @@ def call(channel: grpc.Channel, request: bytes = b"") -> bytes:
 
 
 def ask(channel: grpc.Channel) -> str | grpc.StatusCode:
-    """The name that the server answers, or the status that the call ends with."""
     with channel:
         try:
             return call(channel).decode()
@@ -103,7 +98,7 @@ def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None
     ward = Identity.load(keys / "ward-3")
     server_a = Identity.load(keys / "server-a")
     root = Deployment.open(keys)._authority
-    another = forged(server_a, Authority.create(), "server-b.precad")
+    another = forged(server_a, authority.Authority.create(), "server-b.precad")
     expired = forged(server_a, root, "server-b.precad", starts_days=-3, ends_days=-1)
     for there, outcome in (
         (server_a, Code.UNAVAILABLE),
@@ -118,8 +113,7 @@ def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None
 
 def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> None:
     ward = Identity.load(keys / "ward-3")
-    with pytest.raises(Misconfiguration, match="role"):
-        add_port(grpc.server(ThreadPoolExecutor(1)), "127.0.0.1:0", ward)
+    refusals.refused("role", add_port, grpc.server(ThreadPoolExecutor(1)), "127.0.0.1:0", ward)
     server = grpc.server(ThreadPoolExecutor(1), [only_for(ward, Role.CLIENT)[1]])
     credentials = grpc.ssl_server_credentials([(ward.key.reveal(), ward.cert)])
     port = server.add_secure_port("127.0.0.1:0", credentials)
@@ -137,7 +131,7 @@ def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> No
 def test_revocation_ends_an_open_connection_and_a_renewal_none(own: Path, serve: Serve) -> None:
     address = serve(*only_for(Identity.load(own / "server-a"), Role.CLIENT))
     ward_3, ward_2 = (Identity.load(own / name) for name in ("ward-3", "ward-2"))
-    Deployment.open(own).renew(Principal.client("ward-2"))
+    Deployment.open(own).renew(party_certificate.Principal.client("ward-2"))
     renewed = Identity.load(own / "ward-2")
     assert renewed.key != ward_2.key
     one, other, later = (
@@ -159,8 +153,8 @@ def test_damage_to_the_list_revives_no_certificate(own: Path, serve: Serve) -> N
     ward = unchecked(own / "ward-3", server_a)
     for damage in (
         *(listed.read_bytes(), None, b"nonsense"),
-        to_pem(Authority.create().revocation_list([], number=9)),
-        to_pem(root.revocation_list([], number=1, now=yesterday)),
+        authority.to_pem(authority.Authority.create().revocation_list([], number=9)),
+        authority.to_pem(root.revocation_list([], number=1, now=yesterday)),
     ):
         listed.unlink(missing_ok=True)
         if damage is not None:
@@ -178,24 +172,22 @@ def test_a_certificate_that_ended_is_refused(keys: Path, monkeypatch: pytest.Mon
     for days, denial in ((366, "expired"), (-1, "not-yet-valid")):
         at = datetime.now(UTC) + timedelta(days=days)
         monkeypatch.setattr(clock, "wall", lambda at=at: at)
-        with pytest.raises(AccessDenied, match=denial):
+        with pytest.raises(errors.AccessDenied, match=denial):
             require(context, identity, Role.CLIENT)
 
 
 def test_what_is_no_address_of_a_server_is_neither_dialled_nor_bound(keys: Path) -> None:
     ward, identity = Identity.load(keys / "ward-3"), Identity.load(keys / "server-a")
     for address in ("dns:///localhost:7301", "unix:/tmp/socket", "[::1]:99999"):
-        with pytest.raises(Misconfiguration, match=r"host:port|a port is"):
-            open_channel(address, ward, Role.SERVER_A)
+        refusals.refused(r"host:port|a port is", open_channel, address, ward, Role.SERVER_A)
     for role in (Role.CLIENT, Role.OPERATOR):
-        with pytest.raises(Misconfiguration, match="only server-a, server-b and the dealer serve"):
-            open_channel("127.0.0.1:7301", ward, role)
+        only = "only server-a, server-b and the dealer serve"
+        refusals.refused(only, open_channel, "127.0.0.1:7301", ward, role)
     # gRPC binds another port.
     options = (("grpc.so_reuseport", 0),)
     one, other = (grpc.server(ThreadPoolExecutor(1), options=options) for _ in range(2))
     for address in (f"127.0.0.1:{add_port(one, '127.0.0.1:0', identity)}", "[::1]:99999"):
-        with pytest.raises(Misconfiguration, match=r"can't be bound|a port is"):
-            add_port(other, address, identity)
+        refusals.refused(r"can't be bound|a port is", add_port, other, address, identity)
 
 
 VARIABLE, SUITE = TLS13_ALONE
@@ -215,7 +207,6 @@ def test_a_tls13_client_is_served_and_a_tls12_client_is_not(keys: Path, serve: S
     port = int(serve(Identity.load(keys / "server-b")).rpartition(":")[2])
 
     def speak(version: ssl.TLSVersion) -> tuple[str | None, int]:
-        """The version, and the kind of the first frame that the server sends."""
         context = context_of(keys / "server-a", ssl.PROTOCOL_TLS_CLIENT, version)
         with (
             socket.create_connection(("127.0.0.1", port), DEADLINE_S) as raw,
@@ -272,9 +263,7 @@ except Misconfiguration as error:
 """
 
 
-def test_grpc_imported_too_early_is_an_error_never_tls12(
-    keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grpc_imported_too_early_is_no_tls12(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     for imports, suite, said in (
         ("precad, grpc", None, "opened"),
@@ -285,7 +274,7 @@ def test_grpc_imported_too_early_is_an_error_never_tls12(
     ):
         environment = {VARIABLE: suite} if suite else None
         program = OPENS.format(imports, str(keys / "ward-3"))
-        assert printed("-c", program, env=environment).startswith(said), (imports, suite)
+        assert commands.printed("-c", program, env=environment).startswith(said), (imports, suite)
 
 
 # Some versions of gRPC inflate a message before they look at its size.
@@ -322,7 +311,7 @@ asyncio.run(main())
 def server(keys: Path) -> Iterator[str]:
     """A server's process; it answers how much memory it has used at most, in KiB."""
     arguments = [sys.executable, "-c", SERVER, str(keys / "server-a")]
-    environment = os.environ | {"PYTHONPATH": SOURCES}
+    environment = os.environ | {"PYTHONPATH": warm.SOURCES}
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
@@ -342,9 +331,9 @@ def test_a_compressed_bomb_is_refused_and_not_inflated(server: str, keys: Path) 
             address, credentials, options, compression=grpc.Compression.Gzip
         ) as hostile:
             for _ in range(3):
-                with pytest.raises(grpc.RpcError) as refused:
+                with pytest.raises(grpc.RpcError) as ended:
                     call(hostile, bytes(BOMB))
-                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert ended.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert int(call(honest)) - used < ROOM_KB
 
 
@@ -354,7 +343,7 @@ def test_a_client_takes_no_compressed_answer(keys: Path, serve: Serve) -> None:
     address = serve(Identity.load(keys / "server-a"), handler(lambda *_: bytes(1 << 20)), **answers)
     with (
         open_channel(address, Identity.load(keys / "ward-1"), Role.SERVER_A) as channel,
-        pytest.raises(grpc.RpcError) as refused,
+        pytest.raises(grpc.RpcError) as ended,
     ):
         call(channel)
-    assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
+    assert ended.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)

@@ -15,10 +15,9 @@ from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 from tests.rig.noise_fit import Bins, Tally
 from tests.rig.rounds import no_noise, play_round, roster_of
 
-from precad.aggregator import release
+from precad.aggregator import release, validate
 from precad.aggregator.noise import DiscreteGaussian
 from precad.aggregator.rounds.states import Finished
-from precad.aggregator.validate import check_with_dealer
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.model import apply_update, model_digest, to_bytes
@@ -143,7 +142,7 @@ def test_each_servers_noise_is_added_once_also_to_nothing(make_task: Maker) -> N
 def test_a_round_of_several_batches_is_the_same_round(
     make_task: Maker, monkeypatch: pytest.MonkeyPatch, clients: int, check: str
 ) -> None:
-    for module in (release, check_with_dealer):
+    for module in (release, validate.check_with_dealer):
         monkeypatch.setattr(module, "MAX_BATCH_CLIENTS", clients)
     task = make_task(D, {"validation": check})
     updates = named([*extremes(task), unit(D, 2**32), *extremes(task)[:2]])
@@ -175,7 +174,6 @@ LEAST_P = 1e-6
 
 
 def fit(residual: NDArray[np.int64], deviation: float) -> float:
-    """The least p of all tests: of bins, signs, neighbours, moments and tails."""
     bins, tally = Bins.of(deviation), Tally(deviation)
     tally.add(residual, bins)
     return min(tally.p_values(bins).values())

@@ -13,9 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from tests.rig import commands
-from tests.rig.rounds import play_round
-from tests.rig.tasks import RECIPE, data_owner
+from tests.rig import commands, rounds, tasks
 
 import precad
 from precad.cli.local_deployment import to_toml
@@ -98,9 +96,8 @@ def test_refusals_say_what_would_do(task: Path) -> None:
 
 @pytest.fixture
 def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three clinics' tables, one that is held out, and a task for them."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "columns.toml").write_text(RECIPE)
+    (tmp_path / "columns.toml").write_text(tasks.RECIPE)
     rng = np.random.default_rng(1)
     for name in ("north", "south", "west", "test"):
         age = rng.normal(60, 20, 80)
@@ -226,7 +223,7 @@ def test_the_models_are_the_protocols_bit_for_bit(monkeypatch: pytest.MonkeyPatc
         on_round=lambda played, theta: simulated.append((played, theta)),
     )  # fmt: skip
 
-    real = {name: data_owner(name, task, own) for name, own in owners.items()}
+    real = {name: tasks.data_owner(name, task, own) for name, own in owners.items()}
     names = {name: ClientId(name) for name in owners}
     rate = task.privacy.record_rate
     roster = Roster({c: Enrolment(c, len(owners[name][1]), rate) for name, c in names.items()})
@@ -254,7 +251,7 @@ def test_the_models_are_the_protocols_bit_for_bit(monkeypatch: pytest.MonkeyPatc
         updates |= dict(zip(BAD, attack(bad, view), strict=True))
         sent = {names[name]: update for name, update in updates.items()}
         given = {"roster": roster, "attempt": version, "noise": partial(noise, version)}
-        a, b = play_round(task, sent, theta=theta, **given)
+        a, b = rounds.play_round(task, sent, theta=theta, **given)
         assert to_bytes(after) == to_bytes(a.theta) == to_bytes(b.theta), version
         assert a.model == model_digest(task.digest, version + 1, task.model.parameters, after)
         reasons = Counter(a.rejections.values())

@@ -62,7 +62,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a recipe, models and a table; the current one."""
     (tmp_path / "columns.toml").write_text(RECIPE)
     (tmp_path / "nets_of_ours.py").write_text(OWN)
     (tmp_path / "ward.csv").write_text("age,ward,died\n" + "70,A,yes\n,C,no\n" * 20)
@@ -99,21 +98,6 @@ def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Pa
     before = made.read_bytes()
     assert "exists already" in refused("task", "new", made, *NET, *WISHES)
     assert made.read_bytes() == before
-
-
-def test_what_cannot_train_is_named(hospital: Path) -> None:
-    own = hospital / "own.toml"
-    for name, more, words in (
-        ("Item", [], "an if on data), in nets_of_ours.py line 10, `return self.line(x)"),
-        ("Item", ["--features", "5"], "takes no record of shape [5]"),
-        ("compiled", [], "torch.compile can't be trained record by record; give the module itself"),
-        ("lazy", [], "its shapes aren't known yet"),
-    ):
-        model = ("--model", f"nets_of_ours:{name}", *more)
-        assert words in refused("task", "new", own, *WISHES, *model)
-        assert not own.exists()
-    odd = new(own, "--model", "nets_of_ours:odd", *WISHES)
-    assert (odd.exit_code, "the model wasn't tried" in odd.stderr) == (0, True)
 
 
 def test_what_is_written_is_the_task_whatever_its_columns_are_named(made: Path) -> None:
@@ -184,6 +168,7 @@ def test_what_is_said_to_be_added_to_delta_is_no_less(tmp_path: Path, rounds: in
 
 
 def test_a_wrong_wish_names_the_remedy(hospital: Path) -> None:
+    own = [*WISHES, "--model"]
     (hospital / "bad.toml").write_text(RECIPE.replace("centre", "center"))
     for arguments, remedy in (
         (WISHES, "give either --architecture"),
@@ -202,9 +187,16 @@ def test_a_wrong_wish_names_the_remedy(hospital: Path) -> None:
         ([*FROM_RECIPE, "--model", "nets_of_ours:three"], "its target needs [1, 2]"),
         ([*FROM_RECIPE, *NET[:4]], "leave --features out"),
         (["--recipe", "bad.toml", *WISHES, *NET[:2]], "unknown key in bad.toml"),
+        # What can't train.
+        ([*own, "nets_of_ours:Item"], "an if on data), in nets_of_ours.py line 10, `return self.l"),
+        ([*own, "nets_of_ours:Item", "--features", "5"], "takes no record of shape [5]"),
+        ([*own, "nets_of_ours:compiled"], "torch.compile can't be trained record by record; give"),
+        ([*own, "nets_of_ours:lazy"], "its shapes aren't known yet"),
     ):
         assert remedy in refused("task", "new", hospital / "task.toml", *arguments)
         assert not (hospital / "task.toml").exists()
+    odd = new(hospital / "task.toml", *own, "nets_of_ours:odd")
+    assert (odd.exit_code, "the model wasn't tried" in odd.stderr) == (0, True)
 
 
 def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -> None:
@@ -318,7 +310,6 @@ Change = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For plain arrays, for a recipe, for images and for a real-valued target."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "real.toml").write_text(REAL)
@@ -338,7 +329,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def at(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for records, beside the tasks' that is the current one."""
     monkeypatch.chdir(tasks)
     return tmp_path
 
@@ -388,7 +378,6 @@ HALVES = arrays(x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32)
     ],
 )
 def test_records_that_can_be_used_are_taken(kind: str, write: Change, said: str, at: Path) -> None:
-    """By task, ending of the file and options."""
     found = check(kind, write, at)
     assert (found.exit_code, said in found.stdout) == (0, True), found.output
 

@@ -12,10 +12,9 @@ from unittest.mock import Mock
 import grpc
 import pytest
 from tests.integration.conftest import Serve
+from tests.rig import connections, tasks
 from tests.rig.clock import LeapingClock
-from tests.rig.connections import ConnectProxy
 from tests.rig.keys import earlier_identity, forged, identity
-from tests.rig.tasks import task_with
 from tests.rig.waiting import DEADLINE_S, until
 
 import precad
@@ -24,8 +23,7 @@ from precad.client.connection import Servers
 from precad.client.participation import Observer
 from precad.common.errors import Misidentified, PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import mutual_tls
-from precad.common.identity.authority import Authority
+from precad.common.identity import authority, mutual_tls
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.process_settings import by_proxy
@@ -38,14 +36,12 @@ A_NAME = Principal.service(A).dns_name
 
 @pytest.fixture
 def listening() -> Iterator[str]:
-    """A port that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """A port on which nothing listens."""
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{unheard.getsockname()[1]}"
@@ -77,7 +73,7 @@ def test_another_party_is_named_at_once(serve: Serve, there: Role, expected: Rol
     words = rf"another party's certificate \({there.value}.precad\); mend the address"
     reason(address, words, mistake=True, expect=expected)
     # So is another authority's.
-    address = serve(forged(identity(Principal.service(A)), Authority.create(), A_NAME))
+    address = serve(forged(identity(Principal.service(A)), authority.Authority.create(), A_NAME))
     reason(address, r"of another authority than those in .*ca\.pem", mistake=True)
 
 
@@ -85,7 +81,6 @@ NOWHERE = "nobody.invalid:7301"
 
 
 def answers(address: str) -> bool:
-    """Whether a call over a channel of ours comes to the server."""
     with open_channel(address, OWNER, A) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/precad/Nothing")
         with pytest.raises(grpc.RpcError) as ended:
@@ -106,24 +101,19 @@ def test_every_channel_of_every_part_is_opened_in_one_place() -> None:
 
 @pytest.fixture
 def proxies(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that names a proxy which says nothing."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, f"http://user:planted@{listening}")
 
 
 @pytest.mark.usefixtures("proxies")
-def test_the_environments_proxy_is_not_asked_and_is_named(serve: Serve) -> None:
+def test_the_settings_proxy_is_asked_and_the_environments_is_not(serve: Serve) -> None:
     address = serve(identity(Principal.service(A)))
     assert answers(address)
     assert why_unreachable(address, OWNER, A) is None
     said = reason(NOWHERE, "no such host.*the proxy that grpc_proxy names isn't used")
     assert "planted" not in said
-
-
-@pytest.mark.usefixtures("proxies")
-def test_the_settings_proxy_leads_gRPC_and_whoever_looks(serve: Serve) -> None:  # noqa: N802
-    port = int(serve(identity(Principal.service(A))).rpartition(":")[2])
-    with ConnectProxy(port) as proxy:
+    # The settings' proxy leads gRPC, and whoever looks.
+    with connections.ConnectProxy(int(address.rpartition(":")[2])) as proxy:
         # Nobody but the proxy knows that host.
         address = by_proxy(NOWHERE, f"http://user:planted@{proxy.address}")
         assert why_unreachable(address, OWNER, A) is None
@@ -147,7 +137,7 @@ ANSWERS = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_proxy_is_quoted(answer: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutual_tls, "TIMEOUT_S", 0.2 if answer is None else DEADLINE_S)
-    with ConnectProxy(1, answer) as proxy:
+    with connections.ConnectProxy(1, answer) as proxy:
         address = by_proxy(NOWHERE, f"http://{proxy.address}")
         said = str(why_unreachable(address, OWNER, A))
     assert said.startswith(f"the proxy at {proxy.address} ")
@@ -186,7 +176,7 @@ def test_who_waits_says_why_and_how_long_still(caplog: pytest.LogCaptureFixture)
 def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(closed: str) -> None:
     """What a progress display shows while a server isn't there."""
     observer = Mock(spec=Observer)
-    clock, who = LeapingClock(), (task_with({}), ClientId("ward-1"), closed, closed, OWNER)
+    clock, who = LeapingClock(), (tasks.task_with({}), ClientId("ward-1"), closed, closed, OWNER)
     with (
         Servers(*who, patience_s=1.0, clock=clock, observer=observer) as servers,
         pytest.raises(PeerUnavailable),

@@ -224,7 +224,7 @@ class Owner:
     """An owner's process over a folder; each `run` is a new start of it."""
 
     script: Script
-    folder: Path | None
+    folder: Path
     limit: float | None = None
     computed: list[RoundView] = field(default_factory=list)
     observer: Observer | None = None
@@ -232,15 +232,14 @@ class Owner:
     raise_limit: bool = False
 
     def open_account(self) -> OwnAccount:
-        path = None if self.folder is None else self.folder / "participations.log"
         task, client, again = self.script.task, self.script.client, self.raise_limit
         rate = task.privacy.record_rate
+        path = self.folder / "participations.log"
         return OwnAccount(task, rate, self.limit, path, client, raise_limit=again)
 
     def run(self) -> Participation:
         script, folder, account = self.script, self.folder, self.open_account()
-        kept = None if folder is None else folder / "pending.bin"
-        pending = Pending(script.task, script.client, kept)
+        pending = Pending(script.task, script.client, folder / "pending.bin")
         statements = ServerStatements(script.task, script.client, folder)
         script.steps(account, "charge")
         script.steps(pending, "keep", "drop")
