@@ -6,7 +6,6 @@ signed before a certificate was renewed, else forgotten charges would stay forgo
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Any
 from unittest.mock import DEFAULT, Mock
 
 import pytest
-from tests.conftest import TaskMaker
 from tests.rig.aggregators import head_of, link_over
 from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Cuts, Servers
@@ -466,13 +464,6 @@ def test_numbers_that_one_server_says_to_be_used_are_no_evidence_later(
     settle(servers)
     assert servers.charged() == before
     assert servers.sessions[other(role)].store.attempts.next_number() == 1
-
-
-@pytest.fixture
-def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
-    made = Servers(make_task(8), tmp_path)
-    yield made
-    made.close()
 
 
 def earlier_pen(role: Role) -> CertificateSigner:

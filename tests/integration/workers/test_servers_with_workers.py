@@ -6,19 +6,23 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import grpc
 import numpy as np
 import pytest
 from tests.conftest import small_task
+from tests.integration.validation.conftest import aggregate_both, summed_up
 from tests.rig import corpus, crew, leftovers, stops
 from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
 from tests.rig.keys import signer
@@ -34,17 +38,17 @@ from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.workers import worker_pairs as by_pairs
 from precad.aggregator.workers import worker_placement as placement
+from precad.aggregator.workers import worker_process
 from precad.cli.local_deployment import LocalDeployment, task_to_toml
-from precad.common import prime_field, ring
+from precad.common import ring
 from precad.common.clock import RetryPolicy
-from precad.common.errors import Misconfiguration, PeerUnavailable, Rejection
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
+from precad.common.identity.mutual_tls import GREETING, WIRE_VERSION, open_channel
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
-from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
@@ -110,8 +114,10 @@ class Site:
         every = {role: {c: spooled(half) for c, half in halves[role].items()} for role in SERVERS}
 
         def at(role: Role, link: PeerLink) -> Summed:
-            server, held = self._server(role, link, attempt, self.dealers[role]), every[role]
-            state = opened(attempt, held, COUNTED)
+            link.begin_attempt(attempt)
+            self.spent[role], held = MemorySpentTriples(), every[role]
+            way = link, self.dealers[role], self.keys[role], self.spent[role]
+            server, state = aggregating(self.task, role, *way), opened(attempt, held, COUNTED)
             first = frozenset(state.cohort[: len(state.cohort) // 2] if early else ())
             own = self.own_workers[role]
             with by_pairs.WorkerPairs(
@@ -125,31 +131,13 @@ class Site:
 
         return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
 
-    def in_process(self, halves: Halves) -> tuple[Summed, Summed]:
-        """The same without a worker, and with a dealer in this process."""
-        dealer = DealerRole(self.task.digest, self.task.dimension, self.keys)
-
-        def at(role: Role, link: PeerLink) -> Summed:
-            dealing = LocalDealing(dealer, role) if self.task.has_dealer else NoDealer()
-            server = self._server(role, link, 0, dealing)
-            return aggregate(server, Matched(opened(0, halves[role], COUNTED), halves[role], {}))
-
-        return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
-
-    def _server(self, role: Role, link: PeerLink, attempt: int, dealing: Any) -> Any:
-        link.begin_attempt(attempt)
-        self.spent[role] = MemorySpentTriples()
-        return aggregating(self.task, role, link, dealing, self.keys[role], self.spent[role])
-
     def check_sum(self, outcome: tuple[Summed, Summed]) -> None:
         """It is that of all who are counted, but for those whose norm is above the bound."""
         a, b = outcome
         bad = {ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED for number in TOO_LONG}
         assert a.counted.rejections == b.counted.rejections == bad
         good = [x for n, x in enumerate(self.vectors) if n not in (*TOO_LONG, UNCOUNTED)]
-        group, total = prime_field.group_of(self.task), a.share_sum.copy()
-        group.add(total, b.share_sum)
-        assert group.decode(total).tolist() == np.sum(good, axis=0).tolist()
+        assert summed_up(self.task, outcome) == np.sum(good, axis=0).tolist()
 
     def all_up(self) -> None:
         pools = [own.pool for own in self.own_workers.values()]
@@ -209,7 +197,8 @@ def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) ->
     # The three get bodies over the network, the one opens its server's files.
     sites = {n: hire(n, validation=validation, same_disk=n == 1) for n in (1, 3)}
     halves = sites[1].halves()
-    outcomes = [sites[1].in_process(halves)]
+    # Without a worker, and with a dealer in this process.
+    outcomes = [aggregate_both(sites[1].task, halves, 0, COUNTED)]
     for workers, site in sites.items():
         outcomes.append(site.play(halves))
         assert site.spent[A] == {(0, batch) for batch in range(workers)}
@@ -309,6 +298,65 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
     for text in seen:
         assert b"workers.worker" in text
         assert not [each for each in secrets if each in text or each.hex().encode() in text]
+
+
+PROGRAM = """
+import sys, time
+from precad.aggregator.workers.worker_process import own_folder
+
+with own_folder() as folder:
+    (folder / "0").write_bytes(b"noise")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    piped: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        subprocess.Popen([sys.executable, "-c", PROGRAM], **piped) as killed,
+        worker_process.own_folder() as used,
+    ):
+        assert killed.stdout is not None
+        left = Path(killed.stdout.readline().strip())
+        assert left.parent == tmp_path
+        worker_process.remove_left_over()
+        assert left.exists()
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert left.exists()
+        worker_process.remove_left_over()
+        assert not left.exists()
+        assert used.exists()
+    assert not used.exists()
+
+
+@pytest.mark.parametrize(
+    "rejection",
+    [
+        pb.WorkRejection(client="ward-1", reason="never heard of"),
+        pb.WorkRejection(client="Ward/1", reason="norm-exceeded"),
+    ],
+    ids=["unknown reason", "no name"],
+)
+def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiting(
+    rejection: pb.WorkRejection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It says so much, and then nothing for as long as it likes.
+    call = MagicMock()
+    call.__iter__.side_effect = lambda: iter([pb.WorkReport(rejection=rejection)])
+    call.initial_metadata.return_value = GREETING
+    stub = SimpleNamespace(Validate=lambda _orders: call)
+    monkeypatch.setattr(by_pairs, "open_channel", lambda *_given: call)
+    monkeypatch.setattr(by_pairs, "WorkingStub", lambda _channel: stub)
+    given: Any = small_task(), A, None, pb.WorkBegin()
+    made = by_pairs.WorkerLink("127.0.0.1:1", *given, same_disk=True)
+    with closing(made), pytest.raises(PeerViolation, match="reports"):
+        made.wait(60.0)
 
 
 # --- both servers as processes: a training goes on whatever becomes of their workers -------------
