@@ -16,16 +16,8 @@ from tests.rig.aggregators import roster
 from tests.rig.parties import at_both
 from tests.rig.tasks import task_with
 
-from precad.aggregator.enrol.admission import (
-    Admission,
-    ByToken,
-    Listed,
-    Window,
-    admission_of,
-    new_token,
-    token_digest,
-    window_of,
-)
+from precad.aggregator.enrol import admission
+from precad.aggregator.enrol.admission import Admission, ByToken, Listed, new_token, token_digest
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.settings import ServerBSettings
@@ -53,8 +45,8 @@ def issue(book: ByToken, *client: ClientId) -> str:
     return token
 
 
-def register(admission: Admission, task: Any = TASK) -> Register:
-    return Register(task, open_store("sqlite://", task, Role.SERVER_B), admission)
+def register(door: Admission, task: Any = TASK) -> Register:
+    return Register(task, open_store("sqlite://", task, Role.SERVER_B), door)
 
 
 def test_a_token_is_32_fresh_bytes_and_kept_as_its_digest(book: ByToken, tmp_path: Path) -> None:
@@ -152,8 +144,8 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(book: B
 def test_a_refused_claim_is_free(book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
     changes = {"enrolment.clients": 1, "enrolment.min_clients": 1, "privacy.epsilon_limit": 4.0}
-    admission = {"token": book, "list": LISTED}.get(kind, Admission())
-    enrolling, precompute = register(admission, task_with(changes)), Mock()
+    door = {"token": book, "list": LISTED}.get(kind, Admission())
+    enrolling, precompute = register(door, task_with(changes)), Mock()
     monkeypatch.setattr(PrivacyCap, "precompute", precompute)
     if kind in ("frozen", "full"):
         enrolling.enrol(CLAIM)
@@ -213,7 +205,7 @@ def test_settings_choose_who_may_enrol(tmp_path: Path) -> None:
             'task = "task.toml"\nlisten = "127.0.0.1:1"\ndealer = "127.0.0.1:2"\n'
             f'state = "state"\nidentity = "keys"\n{more}'
         )
-        return admission_of(ServerBSettings.load(path), TASK)
+        return admission.admission_of(ServerBSettings.load(path), TASK)
 
     listed = 'enrolment = "roster"\nroster = "roster.toml"'
     kinds = [type(chosen(more)) for more in ("", 'enrolment = "token"', listed)]
@@ -309,11 +301,13 @@ EVENING = datetime(2027, 1, 31, 18, 0)  # noqa: DTZ001 -- as TOML reads it
 
 
 def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_says() -> None:
-    assert window_of(DEPLOYED) == Window(DEPLOYED.deadlines.enrol, DEPLOYED.enrolment.clients)
+    assert admission.window_of(DEPLOYED) == admission.Window(
+        DEPLOYED.deadlines.enrol, DEPLOYED.enrolment.clients
+    )
     until = EVENING.replace(tzinfo=timezone(timedelta(hours=1)))
     for later, left_h in ((0, 5), (4, 1), (96, 0)):
         now = NOW + timedelta(hours=later)
-        assert window_of(DEPLOYED, until, now=now).seconds == left_h * 3600
+        assert admission.window_of(DEPLOYED, until, now=now).seconds == left_h * 3600
     cases: list[tuple[dict[str, Any], str]] = [
         ({"until": EVENING}, "say its time zone"),
         ({"until": NOW + timedelta(days=367)}, "within a year"),
@@ -321,7 +315,7 @@ def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_sa
     ]
     for given, says in cases:
         with pytest.raises(Misconfiguration, match=says):
-            window_of(DEPLOYED, **given, now=NOW)
+            admission.window_of(DEPLOYED, **given, now=NOW)
 
 
 def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:

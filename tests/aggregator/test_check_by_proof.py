@@ -19,7 +19,7 @@ from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate import longest_opening
-from precad.aggregator.validate.check_by_proof import words_bytes
+from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -32,14 +32,12 @@ from precad.common.task import Task
 from precad.norm_check.norm_proof import share_with_proof
 
 TASK = task_with({"validation": "proof"}, 200)
-assert TASK.proof is not None
-SHAPE: ProofShape = TASK.proof
+SHAPE = shape_of(TASK)
 NAMES = [ClientId(f"ward-{i}") for i in range(6)]
 BAD = NAMES[3]
 HOLDERS = roster_of(NAMES).seed_holders(TASK.digest)
 Held = dict[Role, list[ProofSubmission]]
-SIZE = words_bytes(SHAPE)
-"""Of one server's words on one submission."""
+SIZE = words_bytes(SHAPE)  # Of one server's words on one submission
 
 
 def update_of(client: ClientId, shape: ProofShape = SHAPE) -> RingVector:
@@ -60,7 +58,6 @@ def opened(verdicts: Mapping[Role, Verdicts]) -> list[int]:
 
 def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> Held:
     """What each server holds, through its own door: seeds, and bodies in its spool."""
-    assert task.proof is not None
     holders = roster_of(NAMES).seed_holders(task.digest)
     inboxes = {role: Inbox(role, task, verifier(), folder / role.value) for role in SERVERS}
     for inbox in inboxes.values():
@@ -68,8 +65,8 @@ def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> He
     for client in names:
         stated: Any = [inboxes[role].proof_opening(3, client) for role in SERVERS]
         opened = ForProof(tuple(o for o, _ in stated), stated[0][1])
-        x, of = update_of(client, task.proof), context(task.digest, client)
-        pair = share_with_proof(x, task.proof, of, opened, signer(client))
+        shape, of = shape_of(task), context(task.digest, client)
+        pair = share_with_proof(update_of(client, shape), shape, of, opened, signer(client))
         for role, part in zip(SERVERS, pair, strict=True):
             upload(inboxes[role], part, (1, 63, 64, 65))
     return {role: list(inboxes[role].close().values()) for role in SERVERS}  # type: ignore[arg-type]
@@ -87,8 +84,16 @@ client_of = attrgetter("context.client")
     "batches", [(slice(None),), (slice(2), slice(2, 2), slice(2, None))], ids=["one", "two"]
 )
 def test_the_sum_is_that_of_valid_and_counted_clients(held: Held, batches: Sequence[slice]) -> None:
-    counted = NAMES[1:]
-    found = play(servers(TASK), held, counted, batches)
+    """And every turn of every attempt draws a coin of its own."""
+    counted, coins = NAMES[1:], list[bytes]()
+    for _ in range(2):
+        both = servers(TASK)
+        sent = noted(*both.values())
+        found = play(both, held, counted, batches)
+        coins += [data for step, data in sent if step.startswith("proof-coin")]
+    # Of each turn A's commitment and both openings.
+    turns = sum(bool(NAMES[batch]) for batch in batches)
+    assert len(coins) == len(set(coins)) == 2 * turns * 3
     right = sum_of(*(client for client in counted if client != BAD))
     assert (opened(found), longest_opening(TASK)) == (right, MAX_BATCH_CLIENTS * SIZE)
     for role in SERVERS:
@@ -149,8 +154,7 @@ def test_a_body_that_can_not_be_read_costs_its_client_alone(held: Held, tmp_path
     spoil(large, lost)
     found = play(servers(task), large, NAMES)
     assert [found[role].rejections for role in SERVERS] == [{lost: Rejection.TRUNCATED}] * 2
-    assert task.proof is not None
-    assert opened(found) == update_of(kept, task.proof).tolist()
+    assert opened(found) == update_of(kept, shape_of(task)).tolist()
 
 
 def test_a_body_that_cannot_be_taken_out_of_the_sum_ends_the_attempt(held: Held) -> None:
@@ -192,8 +196,6 @@ LIES: dict[str, tuple[str, int, Lie, Role, str]] = {
         ("second client's wire", SIZE + 1, P, A),
     )
 }
-
-
 """In which message of which step, counted from 0, who lies, and what is said of it."""
 
 
@@ -229,17 +231,6 @@ def test_servers_with_other_batches_draw_no_coin_and_say_no_word(held: Held) -> 
             play(both, {A: unlike, B: held[B]}, NAMES)
         # A, who opened first, has B's bytes; B, who found out, says nothing.
         assert [step for step, _ in sent].count("proof/0") <= 1
-
-
-def test_coins_of_two_turns_and_of_two_attempts_differ(held: Held) -> None:
-    coins: list[bytes] = []
-    for _ in range(2):
-        both = servers(TASK)
-        sent = noted(*both.values())
-        play(both, held, NAMES, (slice(2), slice(2, None)))
-        coins += [data for step, data in sent if step.startswith("proof-coin")]
-    # Of each turn A's commitment and both openings.
-    assert len(coins) == len(set(coins)) == 2 * 2 * 3
 
 
 @pytest.mark.parametrize("liar", SERVERS)

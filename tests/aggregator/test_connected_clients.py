@@ -1,6 +1,4 @@
-"""Who is connected: a stream ends with its caller, a finished model stays for its owners; one
-caller takes its part and no more, and nobody waits for who dawdles or is slow.
-"""
+"""Who is connected takes its part and no more, and nobody waits for who dawdles or is gone."""
 
 import asyncio
 import contextlib
@@ -103,10 +101,8 @@ def test_a_model_stays_until_the_last_owner_has_had_its_time() -> None:
     assert leaves_at(2.0, clients.last_heard(both), 30.0) == 230.0
 
 
-def test_a_finished_server_that_starts_again_waits_for_nobody_who_has_its_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such an owner calls nobody any more (``DataOwner.run``)."""
+def test_who_has_the_final_model_is_waited_for_no_more(tmp_path: Path, monkeypatch: Any) -> None:
+    """Nor by a server that starts again: it calls nobody any more (``DataOwner.run``)."""
     task, late, path = task_with({}), LATE * 30, tmp_path / "model.safetensors"
     monkeypatch.setattr(process, "LOOK_S", 0.0)
 

@@ -1,40 +1,44 @@
-"""One server's submissions: the first good header of each client counts, the rest has reasons.
+"""One server's submissions: of each client the first good header counts, the rest has reasons.
 
-And bodies on the disk: as they came, or a clear error; and noise to whoever lacks the key.
+Bodies on the disk are noise; what both servers hold alike goes on at once, and no more.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults.conftest import small_task as simulated_task
+from tests.faults.invariants import check
+from tests.faults.world import World
+from tests.rig import submissions
+from tests.rig.aggregators import link_over
 from tests.rig.clock import LonelyClock
 from tests.rig.keys import signer, verifier
-from tests.rig.submissions import (
-    MODEL,
-    ONE,
-    body_of,
-    expanded,
-    flipped,
-    pair_of,
-    signed_anew,
-    upload,
-    with_body,
-)
+from tests.rig.submissions import MODEL, ONE, body_of, expanded, flipped, pair_of, upload
 from tests.rig.tasks import task_with
+from tests.rig.waiting import until
 
+from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Backlog, Inbox
 from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.peer_link import memory_pair
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.clock import CLOCK
-from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
+from precad.common.errors import BodyUnreadable, PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role, Secret
+from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import PIECE_BYTES, Submission
+from precad.common.wire.messages import encode
 
-D = 8
+A, B, D = Role.SERVER_A, Role.SERVER_B, 8
 TASK = task_with({}, D)
 TWO, STRANGER = ClientId("ward-2"), ClientId("stranger")
 
@@ -45,7 +49,7 @@ class Side:
 
     role: Role
     folder: Path
-    inbox: Inbox
+    inbox: Any
     clock: LonelyClock
 
     @property
@@ -69,17 +73,13 @@ class Side:
         return len(list((self.folder / "spool").iterdir()))
 
     def progress(self) -> int:
-        assert self.inbox._round is not None
         return len(self.inbox._round.held)
 
-    def held(self, client: ClientId = ONE) -> Submission:
-        held = self.inbox.close()[client]
-        assert isinstance(held, Submission)
-        return held
+    def held(self, client: ClientId = ONE) -> Any:
+        return self.inbox.close()[client]
 
 
-OF_B = pytest.mark.parametrize("here", [Role.SERVER_B], ids=["b"], indirect=True)
-"""The server that gets bodies."""
+OF_B = pytest.mark.parametrize("here", [Role.SERVER_B], ids=["b"], indirect=True)  # It gets bodies
 
 
 @pytest.fixture(params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
@@ -122,7 +122,7 @@ def test_the_first_header_is_the_clients_only_one(here: Side) -> None:
     refused.append(here.refuses(second))
     upload(here.inbox, first)
     # ECDSA signs the same bytes in many ways; the servers compare the signature too.
-    anew = replace(first, header=signed_anew(first.header, signer(ONE)))
+    anew = replace(first, header=submissions.signed_anew(first.header, signer(ONE)))
     assert anew.header.signature != first.header.signature
     refused += [here.refuses(each) for each in (second, anew)]
     assert (set(refused), here.spooled()) == ({Rejection.DUPLICATE}, here.bodies)
@@ -135,7 +135,7 @@ def test_the_first_header_is_the_clients_only_one(here: Side) -> None:
 @pytest.mark.parametrize("at", [0, 31, 32, -1])
 def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(here: Side, at: int) -> None:
     s = here.submission()
-    unsigned = with_body(s, flipped(body_of(s), at))
+    unsigned = submissions.with_body(s, flipped(body_of(s), at))
     assert (here.refuses(unsigned), here.spooled()) == (Rejection.MALFORMED, 0)
     assert here.inbox.close()[ONE] is Rejection.ABSENT
 
@@ -154,7 +154,7 @@ def test_an_upload_that_breaks_off_may_come_again(here: Side, sent: int, how: st
     assert reason_of(taking.add, b"") is Rejection.TRUNCATED
     assert (taking.complete, here.spooled(), here.progress()) == (False, 0, 0)
     upload(here.inbox, s)
-    here.held()
+    assert isinstance(here.held(), Submission)
 
 
 def test_an_upload_that_ends_after_the_round_is_too_late(here: Side) -> None:
@@ -208,14 +208,10 @@ def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(her
     assert here.inbox.backlog == Backlog()
 
 
-def nobody(_client: ClientId) -> bool:
-    return False
-
-
-def wait_over(side: Side, seconds: float, gone: Callable[[ClientId], bool] = nobody) -> None:
+def wait_over(side: Side, seconds: float, *gone: ClientId) -> None:
     """As servers do, by looking whether collection is over; or until so much time has passed."""
     deadline = side.clock.now() + seconds
-    while not side.inbox.over([ONE, TWO], gone) and side.clock.now() < deadline:
+    while not side.inbox.over([ONE, TWO], gone.__contains__) and side.clock.now() < deadline:
         side.inbox.wait_arrival(min(0.02, deadline - side.clock.now()))
         side.inbox.arrivals()
 
@@ -233,14 +229,14 @@ def test_waiting_ends_when_all_are_held(here: Side) -> None:
 
 def test_nobody_waits_for_who_has_gone_or_sent_something_wrong(here: Side) -> None:
     here.send()
-    wait_over(here, 5, gone=lambda client: client == TWO)
+    wait_over(here, 5, TWO)
     wrong = replace(bare(here.submission(TWO)), seed=Secret(bytes(32)))
     assert reason_of(here.inbox.start, wrong) is Rejection.MALFORMED
     here.inbox.wait([ONE, TWO], here.clock.now() + 5)
     assert here.clock.slept == []
     # It may still mend its upload before the round closes.
     here.send(TWO)
-    here.held(TWO)
+    assert isinstance(here.held(TWO), Submission)
 
 
 def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) -> list[float]:
@@ -291,7 +287,7 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: 
             before = here.clock.now()
             here.inbox.wait([ONE, TWO], before + 60)
             assert here.clock.now() == before
-        assert here.inbox.over([ONE, TWO], nobody) == (number < 11)
+        assert here.inbox.over([ONE, TWO], {}.get) == (number < 11)
         here.inbox.close()
 
 
@@ -380,3 +376,162 @@ def test_a_changed_file_is_no_other_body(tmp_path: Path, meddling: str, key: str
         assert not [each for each in (secret.hex(), repr(secret)[2:-1]) if each in shown]
     # Nobody else's is touched.
     assert b"".join(other.pieces()) == WORDS
+
+
+NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
+OPENED = Opened(3, 2, NAMES, MODEL, frozenset(NAMES))
+WAIT_S = 240.0
+PAIRS = {name: {half.role: half for half in pair_of(TASK, name)} for name in NAMES}
+
+
+class Collecting:
+    def __init__(self, folder: Path) -> None:
+        ends = zip((A, B), memory_pair(), strict=True)
+        self.links = {role: link_over(end, TASK, WAIT_S) for role, end in ends}
+        self.inboxes = {role: Inbox(role, TASK, verifier(), folder / role.value) for role in (A, B)}
+        for role in (A, B):
+            self.inboxes[role].open(OPENED)
+            self.links[role].begin_attempt(3)
+        self.taken: dict[Role, list[ClientId]] = {A: [], B: []}
+        self.batches: list[int] = []  # How many A took together
+        self.over, self.gather = threading.Event(), False
+
+    def upload(self, client: ClientId, *roles: Role) -> None:
+        for role in roles or (B, A):
+            upload(self.inboxes[role], PAIRS[client][role])
+
+    def take(self, role: Role, submissions: Sequence[AnySubmission]) -> None:
+        assert all(s.role is role for s in submissions)
+        assert role is A or all(s.body is not None for s in submissions)
+        self.taken[role] += [s.context.client for s in submissions]
+        if role is A and submissions:
+            self.batches.append(len(submissions))
+
+    def wait_for_taken(self, *clients: ClientId) -> None:
+        until(
+            lambda: all(set(self.taken[role]) == set(clients) for role in (A, B)),
+            lambda: f"{clients}, of whom were taken {self.taken}",
+        )
+
+    def play(self, role: Role) -> Matched:
+        inbox, link, take = self.inboxes[role], self.links[role], partial(self.take, role)
+        if role is A:
+            taken = matching.ask(OPENED, inbox, link, take, self.over.is_set, gather=self.gather)
+        else:
+            taken = matching.offer(OPENED, inbox, link, take, WAIT_S)
+        collected = inbox.close()
+        if role is A:
+            matching.say_over(link)
+        theirs = link.exchange("held", matching.describe(collected, taken).to_bytes())
+        listed = matching.HeldList.from_bytes(theirs)
+        assert not taken & set(listed.of(matching.rest_of(OPENED, taken)))
+        return matching.match(OPENED, role, collected, listed, taken)
+
+    @contextmanager
+    def running(self) -> Iterator[dict[Role, "Future[Matched]"]]:
+        with ThreadPoolExecutor(2) as threads:
+            futures = {role: threads.submit(self.play, role) for role in (A, B)}
+            try:
+                yield futures
+            finally:
+                self.over.set()
+
+
+@pytest.fixture
+def collecting(tmp_path: Path) -> Collecting:
+    return Collecting(tmp_path)
+
+
+def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collecting) -> None:
+    first, late, differs, half, absent = NAMES
+    with collecting.running() as servers:
+        collecting.upload(first)
+        collecting.wait_for_taken(first)
+        # B alone holds it for a while: it is matched once A does, without being offered anew.
+        collecting.upload(late, B)
+        collecting.upload(differs, A)
+        upload(collecting.inboxes[B], pair_of(TASK, differs)[1])
+        collecting.upload(half, A)
+        assert collecting.taken == {A: [first], B: [first]}
+        collecting.upload(late, A)
+        collecting.wait_for_taken(first, late)
+    unmatched = dict.fromkeys((differs, half), Rejection.UNMATCHED)
+    for role in (A, B):
+        matched, both = servers[role].result(), [first, late]
+        assert (collecting.taken[role], list(matched.submissions)) == (both, both)
+        assert matched.early == set(both)
+        assert matched.rejections == unmatched | {absent: Rejection.ABSENT}
+
+
+def test_a_batch_waits_for_half(collecting: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    collecting.gather = True
+    with collecting.running(), monkeypatch.context() as patch:
+        # A turn waits for somebody, however long.
+        patch.setattr(matching, "LOOK_S", WAIT_S)
+        for client in NAMES[:2]:
+            collecting.upload(client)
+        until(
+            lambda: collecting.links[A].bytes_received >= 2 * 32,
+            lambda: f"offers, of which {collecting.links[A].bytes_received} bytes came",
+        )
+        assert collecting.batches == []
+        # Half of five, and then of the two that are missing still.
+        for number in (3, 4):
+            collecting.upload(NAMES[number - 1])
+            collecting.wait_for_taken(*NAMES[:number])
+        patch.undo()
+        # One that nobody joins any more is taken however small it is.
+        collecting.upload(NAMES[4])
+        collecting.wait_for_taken(*NAMES)
+    assert collecting.batches == [3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("offers", "why"),
+    [
+        ([(6,)], "isn't among 5"),
+        ([(2, 0)], "Offer from the other server: clients.1"),
+        ([(2,), (2,)], "ward-1, who isn't to be offered"),
+    ],
+    ids=["stranger", "twice at once", "twice"],
+)
+def test_a_refuses_bad_offers(collecting: Collecting, offers: Any, why: str) -> None:
+    for steps in offers:
+        offer = {"clients": steps, "signed": [bytes(32)] * len(steps)}
+        collecting.links[B].send("offer", encode("Offer", offer))
+    with pytest.raises(PeerViolation, match=why):
+        collecting.play(A)
+    assert collecting.taken[A] == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_b_refuses_names_not_offered_or_given_already(collecting: Collecting, times: int) -> None:
+    asked = matching.Places(NAMES).steps([NAMES[0] if times > 1 else NAMES[1]])
+    collecting.upload(NAMES[0], B)
+    for _ in range(times):
+        collecting.links[A].send("ask", matching.Ask().to_bytes())
+        collecting.links[A].send("alike", matching.Alike(clients=asked).to_bytes())
+    with pytest.raises(PeerViolation, match="weren't offered"):
+        collecting.play(B)
+    assert len(collecting.taken[B]) == times - 1
+
+
+def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(tmp_path: Path) -> None:
+    """In whole trainings of the simulated servers, by what they send."""
+    task = simulated_task(3, changes={"privacy.client_rate": 1.0})
+    world = World(task, tmp_path, seed=3)
+    world.run()
+    check(world)
+    # What server B sends, attempt by attempt; the last "cohort" is its word on the training's end.
+    sent = [step.split()[-1] for step in world.seen.trace if step.startswith("server-b: send ")]
+    starts = [at for at, step in enumerate(sent) if step == "cohort"]
+    early_bodies = 0
+    for start, end in pairwise(starts):
+        attempt = sent[start:end]
+        closed = attempt.index("held")
+        early_bodies += sum(step.startswith("body") for step in attempt[:closed])
+        decided = [at for at, step in enumerate(attempt) if step.startswith(("opened", "decide"))]
+        assert decided
+        assert min(decided) > closed
+    assert len(starts) == task.training.rounds + 1
+    assert early_bodies > 0

@@ -1,8 +1,4 @@
-"""Two servers meet on a new link: what they compare, learn and remedy.
-
-Also of attempts that both have forgotten and that an owner or the dealer still knows; and what was
-signed before a certificate was renewed, else forgotten charges would stay forgotten.
-"""
+"""Two servers meet on a new link: what they compare, learn and remedy, and whom they charge."""
 
 import shutil
 import sqlite3
@@ -19,19 +15,13 @@ from tests.rig.keys import earlier_identity, identity, revoke, signatures, verif
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Cuts, Servers
 from tests.rig.norm_check import other
 
+from precad.aggregator import server_messages
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators, doubt
 from precad.aggregator.rpc.notices import statement_of
 from precad.aggregator.rpc.operation_service import OperationService
-from precad.aggregator.server_messages import (
-    Fact,
-    HeadBody,
-    ModelBody,
-    Position,
-    ServerSignatures,
-    SignedMessage,
-)
+from precad.aggregator.server_messages import Fact, HeadBody, ModelBody
 from precad.aggregator.store import Store, compare_ledgers
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.reconcile import charge_unknown, hear_of, meet, remember
@@ -41,7 +31,7 @@ from precad.common.errors import PeerUnavailable, PeerViolation, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
-from precad.common.wire.messages import check_opening, sign_body
+from precad.common.wire.messages import sign_body
 from precad.protos import precad_pb2 as pb
 
 MODEL_FILE = "model.safetensors"
@@ -74,7 +64,7 @@ def greeted(servers: Servers, **said: Any) -> None:
     position: dict[str, Any] = {"role": "server-b", "model": str(a.model_store.current.digest)}
     position |= dict.fromkeys(("version", "next_attempt", "opened", "ledger_length"), 0)
     position |= dict.fromkeys(("ledger_head", "nonce"), "00" * 32)
-    theirs.send("position", Position(**position | said).to_bytes())
+    theirs.send("position", server_messages.Position(**position | said).to_bytes())
     meet(a, ours)
 
 
@@ -364,12 +354,18 @@ def settled(servers: Servers, attempts: list[list[int]]) -> None:
 
 
 def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None:
+    """But for one of another server, or of another owner."""
     forgotten(servers, 2)
+    a = servers.sessions[A]
+    for shown, client in ((opening(servers, B, 5), ANN), (opening(servers, A, 5), BEN)):
+        with pytest.raises(PeerViolation):
+            hear_of(a, client, shown)
+    assert a.store.attempts.next_number() == 0
     for role in SERVERS:
         hear_of(servers.sessions[role], ANN, opening(servers, role, 1))
     # Nobody knows any more whether the two were of one version.
     settled(servers, [[0, 1]] * 2)
-    assert servers.sessions[A].store.ledger.re_releases()[CLEO] == {1: 1}
+    assert a.store.ledger.re_releases()[CLEO] == {1: 1}
 
 
 @pytest.mark.parametrize("at_a", range(8))
@@ -401,14 +397,6 @@ def test_who_dies_before_its_entry_takes_it_over(servers: Servers, role: Role, f
     assert settle(servers) == [None, None]
     assert (attempts_of(servers, 0), attempts_of(servers, 1)) == ([[0]] * 2, [[1]] * 2)
     servers.agree()
-
-
-def test_an_opening_of_another_server_or_owner_names_no_attempt(servers: Servers) -> None:
-    for shown, client in ((opening(servers, B, 5), ANN), (opening(servers, A, 5), BEN)):
-        with pytest.raises(PeerViolation):
-            hear_of(servers.sessions[A], client, shown)
-    assert servers.sessions[A].store.attempts.next_number() == 0
-    assert check_opening(verifier(), A, opening(servers, A, 5)).attempt == 5
 
 
 @OF_EITHER
@@ -452,15 +440,13 @@ def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Se
 
 
 @OF_EITHER
-def test_numbers_that_one_server_says_to_be_used_are_no_evidence_later(
-    servers: Servers, role: Role, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_that_one_server_calls_used_are_no_evidence(servers: Servers, role: Role) -> None:
     """At one link it has used a thousand attempts, at the next it has forgotten them."""
     servers.attempt(0)
     before = servers.charged()
-    monkeypatch.setattr(servers.sessions[role].store.attempts, "unused_here", lambda: 1000)
-    assert settle(servers) == [None, None]
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers.sessions[role].store.attempts, "unused_here", lambda: 1000)
+        assert settle(servers) == [None, None]
     settle(servers)
     assert servers.charged() == before
     assert servers.sessions[other(role)].store.attempts.next_number() == 1
@@ -473,11 +459,15 @@ def earlier_pen(role: Role) -> CertificateSigner:
 def as_signed_earlier(servers: Servers, loser: Role) -> None:
     """What the other server keeps of ``loser`` was signed before its certificate was renewed."""
     holder = B if loser is A else A
-    old = ServerSignatures(servers.task.digest, loser, earlier_pen(loser), verifier())
+    old = server_messages.ServerSignatures(
+        servers.task.digest, loser, earlier_pen(loser), verifier()
+    )
     now = signatures(servers.task.digest, holder)
 
     def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
-        return old.sign(kind, now.check(loser, kind, SignedMessage.from_json(kept), body)).to_json()
+        return old.sign(
+            kind, now.check(loser, kind, server_messages.SignedMessage.from_json(kept), body)
+        ).to_json()
 
     servers.sessions[holder].store.close()
     with closing(sqlite3.connect(servers.folder / holder.value / "state.db")) as database, database:
@@ -494,17 +484,6 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     servers.open(holder)
 
 
-def test_a_signature_of_now_needs_a_certificate_of_now(servers: Servers) -> None:
-    old = ServerSignatures(servers.task.digest, B, earlier_pen(B), verifier())
-    body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
-    signed = old.sign(SignedKind.MODEL, body)
-    with pytest.raises(PeerUnavailable, match="expired"):
-        signatures(servers.task.digest, A).check(B, SignedKind.MODEL, signed, ModelBody)
-    for reader, how in ((A, {"kept": True}), (B, {})):
-        eye = signatures(servers.task.digest, reader)
-        assert eye.check(B, SignedKind.MODEL, signed, ModelBody, **how) == body
-
-
 def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, pb.Signed]:
     model = servers.sessions[A].model_store.current.digest.value
     more: Any = {"model_digest": model, "charged": [2]}
@@ -512,12 +491,22 @@ def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, p
     return statement, for_ann(servers, pb.OpeningBody, 6, pen=pen)
 
 
-def test_an_owners_old_statement_and_opening_count(servers: Servers) -> None:
+def test_what_was_signed_before_a_renewal_counts_where_it_is_kept(servers: Servers) -> None:
+    old = server_messages.ServerSignatures(servers.task.digest, B, earlier_pen(B), verifier())
+    body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
+    signed = old.sign(SignedKind.MODEL, body)
+    # A signature of now needs a certificate of now.
+    with pytest.raises(PeerUnavailable, match="expired"):
+        signatures(servers.task.digest, A).check(B, SignedKind.MODEL, signed, ModelBody)
+    for reader, how in ((A, {"kept": True}), (B, {})):
+        eye = signatures(servers.task.digest, reader)
+        assert eye.check(B, SignedKind.MODEL, signed, ModelBody, **how) == body
+    # As an owner's old statement and opening do.
     session = servers.sessions[A]
     statement, opening = shown_by_ann(servers, earlier_pen(A))
-    body = remember(session, ANN, statement.SerializeToString())
-    assert body is not None
-    assert session.store.attempts.next_number() == body.attempt + 1 == 6
+    said = remember(session, ANN, statement.SerializeToString())
+    assert said is not None
+    assert session.store.attempts.next_number() == said.attempt + 1 == 6
     hear_of(session, ANN, opening.SerializeToString())
     assert session.store.attempts.next_number() == 7
     assert session.store.ledger.participations() == {ANN: 2}

@@ -1,13 +1,12 @@
-"""The sampler of the noise: its table exactly, its decisions at their edge, its draws by tests that
-each of its mutants fails; and noise that is drawn while uploads come in.
-"""
+"""The noise's sampler: its table and decisions exactly, its draws by tests that mutants fail."""
 
 import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator import noise
@@ -36,14 +34,10 @@ def seeded(name: bytes = b"noise") -> Callable[[], Keystream]:
     return lambda: Keystream(Secret(bytes(32)), "test", name)
 
 
-class Scripted(Keystream):
-    def __init__(self, words: list[int]) -> None:
-        self._left = list(words)
-
-    def words(self, count: int) -> NDArray[np.int64]:
-        given, self._left = self._left[:count], self._left[count:]
-        assert len(given) == count, "more words were read than were written"
-        return np.array(given, dtype=np.uint64).view(np.int64)
+def scripted(*words: int) -> Any:
+    left = list(words)
+    pop = partial(left.pop, 0)
+    return SimpleNamespace(words=lambda n: np.array([pop() for _ in range(n)], "u8").view("i8"))
 
 
 def unfit(sampler: Any, deviation: float) -> dict[str, float]:
@@ -57,22 +51,6 @@ def unfit(sampler: Any, deviation: float) -> dict[str, float]:
 def digits() -> Iterator[None]:
     with mpmath.workdps(80):
         yield
-
-
-@pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_the_table_has_all_the_mass_and_reaches_as_far_as_is_stated(deviation: float) -> None:
-    blocks, s = Blocks.of(deviation), mpmath.mpf(deviation)
-    for q, mass in enumerate(blocks.masses):
-        largest = blocks.scale * mpmath.exp(-((q << blocks.width_bits) ** 2) / (2 * s * s))
-        assert largest <= mass
-        # Not much larger either: proposals would be refused in vain.
-        assert mass - largest <= (1 if q else 1000)
-        assert float(largest / mass) == pytest.approx(float(blocks.tightness[q]), rel=1e-15)
-    end = COLUMNS << blocks.width_bits
-    assert end >= noise.REACH * deviation
-    assert 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * s * s)) <= noise.TAIL
-    # 10^6 coordinates in 10^6 rounds: far below any δ.
-    assert 10**12 * noise.TAIL < 2.0**-143
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.499, -3.0, 2.0**58, math.inf, math.nan])
@@ -110,7 +88,7 @@ def decided(
     edge = int(blocks.scale * weight / blocks.masses[block] * TOTAL**words)
     chance = divmod(edge, TOTAL) if words == 2 else (edge,)
     assert blocks.thresholds[block] > 0
-    read = Scripted([block, inside, *chance[:-1], chance[-1] + beyond])
+    read = scripted(block, inside, *chance[:-1], chance[-1] + beyond)
     accepted: list[int] = sampler._accepted(read, 1).tolist()
     assert accepted in ([], [y])
     return accepted
@@ -148,7 +126,7 @@ def test_an_error_that_no_statistic_sees_is_caught_at_the_edge(old: str, new: st
 def test_zero_with_a_minus_is_refused() -> None:
     sampler = DiscreteGaussian(1024.0)
     for word, accepted in ((0, [0]), (1 << 63, []), (1 << 63 | 1, [-1])):
-        assert sampler._accepted(Scripted([0, word, 0]), 1).tolist() == accepted
+        assert sampler._accepted(scripted(0, word, 0), 1).tolist() == accepted
 
 
 SOURCE = Path(noise.__file__).read_text(encoding="utf-8")
@@ -252,8 +230,8 @@ deviations = st.floats(noise.LEAST, noise.LIMIT, exclude_max=True) | st.floats(
 @example(0.5)
 @example(1.9 * 2.0**57)
 @settings(max_examples=25)
-def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
-    blocks, picked = Blocks.of(deviation), [0] * COLUMNS
+def test_every_table_has_its_masses_and_reaches_as_far_as_is_stated(deviation: float) -> None:
+    blocks, picked, s = Blocks.of(deviation), [0] * COLUMNS, mpmath.mpf(deviation)
     for column, other in enumerate(blocks.others.tolist()):
         threshold = int(blocks.thresholds[column])
         assert 0 <= threshold <= 1 << COLUMN_BITS
@@ -261,11 +239,19 @@ def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
         picked[other] += (1 << COLUMN_BITS) - threshold
     assert (tuple(picked), sum(picked)) == (blocks.masses, COLUMNS << COLUMN_BITS)
     assert (blocks.tightness <= 1).all()
+    for q, mass in enumerate(blocks.masses):
+        largest = blocks.scale * mpmath.exp(-((q << blocks.width_bits) ** 2) / (2 * s * s))
+        assert largest <= mass
+        # Not much larger either: proposals would be refused in vain.
+        assert mass - largest <= (1 if q else 1000)
+        assert float(largest / mass) == pytest.approx(float(blocks.tightness[q]), rel=1e-15)
     # Blocks are as wide as they may be, reach far enough, and their integers fit a word.
     end = COLUMNS << blocks.width_bits
     assert 1 << blocks.width_bits <= max(1, deviation / 8)
     assert noise.REACH * deviation <= end <= 2 * noise.REACH * max(8, deviation)
     assert 2 * end <= 2**63
+    # 10^6 coordinates in 10^6 rounds: far below any δ.
+    assert 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * s * s)) <= noise.TAIL < 2.0**-143 / 10**12
 
 
 @given(deviations.filter(lambda s: s > 3), st.binary(min_size=32, max_size=32))

@@ -1,7 +1,4 @@
-"""The servers' link: whole messages in order, its frames, and CrypTen's communicator.
-
-It takes several connections from A to B, and stays one ordered link.
-"""
+"""The servers' link: messages whole and in order, whatever carries them; and CrypTen's words."""
 
 import asyncio
 import math
@@ -232,8 +229,6 @@ def served(behaviour: peer_transport.Behaviour) -> Iterator[str]:
 
 
 class Echo:
-    """Server B's end: says again what it hears."""
-
     def __init__(self) -> None:
         self.heard: list[Frame] = []
         self.ended = False
@@ -247,17 +242,13 @@ class Echo:
 
 @contextmanager
 def dialled(address: str, others: list[str]) -> Iterator[peer_transport.DialledTransport]:
+    # Else gRPC takes one connection for all channels to an address.
+    options = (USER_AGENT, ("grpc.use_local_subchannel_pool", 1))
     with ExitStack() as stack:
-        first, *further = (
-            # Else gRPC takes one connection for all channels to an address.
-            stack.enter_context(
-                grpc.insecure_channel(each, (USER_AGENT, ("grpc.use_local_subchannel_pool", 1)))
-            )
-            for each in (address, *others)
-        )
-        yield stack.enter_context(
-            closing(peer_transport.DialledTransport(first, address, WAIT_S, others=further))
-        )
+        channels = (grpc.insecure_channel(each, options) for each in (address, *others))
+        first, *further = map(stack.enter_context, channels)
+        link = peer_transport.DialledTransport(first, address, WAIT_S, others=further)
+        yield stack.enter_context(closing(link))
 
 
 def frames(number: int) -> list[Frame]:

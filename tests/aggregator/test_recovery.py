@@ -1,8 +1,4 @@
-"""After a break: what two servers conclude, what their ledgers hold alike, and what one takes back.
-
-Where a server can stand around attempt 7, which starts from model 4; and what comes of every two
-such places.
-"""
+"""After a break, of every two places: what the servers conclude, and what one takes back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +30,7 @@ def at(version: int, prepared: PreparedView | None = None, *, model: int | None 
     return Position(version=version, model=seen, prepared=prepared, **ledger)
 
 
+# Where a server can stand around attempt 7, which starts from model 4.
 PLACES = {
     "nothing": at(4),
     "prepared": at(4, view(7)),
@@ -139,8 +136,7 @@ def test_both_servers_conclude_alike(own: Position, theirs: Position) -> None:
 TASK = Digest.of(b"task")
 START = history_start(TASK)
 NAMES = st.sets(st.sampled_from(("ann", "ben", "cleo")))
-Ledger = list[list[Fact]]
-"""A version's facts each."""
+Ledger = list[list[Fact]]  # A version's facts each
 
 
 def fact(version: int, attempt: int, *clients: str, voided: bool = False) -> Fact:

@@ -1,6 +1,5 @@
 """What a server says to owners: its statements, which they show again, its notices, its models."""
 
-import sys
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -20,17 +19,9 @@ from tests.rig.tasks import task_with
 
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc import notices
+from precad.aggregator.training import session as training
 from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, StoredModel
 from precad.aggregator.training.reconcile import remember
-from precad.aggregator.training.session import (
-    Event,
-    LastSigned,
-    RoundDone,
-    RoundOpened,
-    SignedKind,
-    TrainingDone,
-    TrainingPaused,
-)
 from precad.common.errors import NotOnOffer, PeerViolation, Rejection, StorageFailure
 from precad.common.identifiers import Digest
 from precad.common.identity.party_certificate import Principal
@@ -48,16 +39,16 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return seen
 
 
-def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
+def meanwhile(owner: Any, name: str, act: Callable[[], object]) -> None:
     """The next call of it finds that this was done just before."""
     call = getattr(owner, name)
 
     def late(*given: Any) -> Any:
-        patch.undo()
+        setattr(owner, name, call)
         act()
         return call(*given)
 
-    patch.setattr(owner, name, late)
+    setattr(owner, name, late)
 
 
 def test_its_last_word_isnt_looked_up(servers: Servers, checked: Mock) -> None:
@@ -69,8 +60,8 @@ def test_its_last_word_isnt_looked_up(servers: Servers, checked: Mock) -> None:
     notices.statement_of(session, ANN, first)
     checked.assert_called_once_with(session, ANN, first.SerializeToString())
     # Of each owner and each kind it knows the last one.
-    signed = LastSigned()
-    kinds: tuple[SignedKind, ...] = ("opening", "statement")
+    signed = training.LastSigned()
+    kinds: tuple[training.SignedKind, ...] = ("opening", "statement")
     signed.note(ANN, "opening", b"1")
     for said in (b"0", b"2"):
         signed.note(ANN, "statement", said)
@@ -94,9 +85,7 @@ def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -
     assert checked.call_count == len(shown)
 
 
-def test_a_statement_signed_while_a_version_ends_counts_none_that_it_does_not_name(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statement_signed_while_a_version_ends_counts_none_of_it(servers: Servers) -> None:
     """Shown after a restart it would count again, and the owner would share nothing more."""
 
     def over(attempt: int) -> None:
@@ -105,16 +94,14 @@ def test_a_statement_signed_while_a_version_ends_counts_none_that_it_does_not_na
 
     session = servers.sessions[A]
     over(0)
-    meanwhile(monkeypatch, session.model_store, "get", partial(over, 1))
+    meanwhile(session.model_store, "get", partial(over, 1))
     shown = notices.statement_of(session, ANN, None)
     assert servers.versions() == (2, 2)
     notices.statement_of(servers.restarted(A), ANN, shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
-def test_a_charge_learned_from_the_other_while_an_owner_shows_it_counts_once(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_charge_learned_while_an_owner_shows_it_counts_once(servers: Servers) -> None:
     servers.attempt(0)
     backup = servers.copy(A)
     servers.attempt(1)
@@ -123,14 +110,13 @@ def test_a_charge_learned_from_the_other_while_an_owner_shows_it_counts_once(
     servers.put_back(A, backup, journal=True)
     session = servers.sessions[A]
     assert servers.charged() == [{ANN: 1, BEN: 1}, {ANN: 2, BEN: 2}]
-    meanwhile(monkeypatch, session.store.statements._transaction, "write", servers.mend)
+    meanwhile(session.store.statements._transaction, "write", servers.mend)
     notices.statement_of(session, ANN, shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
-def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_charge(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_signed_for_an_attempt_lacks_its_own_charge(servers: Servers) -> None:
+    """And is of its version."""
     session = servers.sessions[A]
     opened = Opened(0, 0, (ANN,), session.model_store.current.digest, frozenset())
     inbox = SimpleNamespace(opened=opened, proof_opening=lambda *_: None)
@@ -142,7 +128,7 @@ def test_what_is_signed_for_an_attempt_is_of_its_version_and_without_its_own_cha
         servers.attempt(0)
         inbox.opened = None
 
-    meanwhile(monkeypatch, session.store.ledger, "charges_in", over)
+    meanwhile(session.store.ledger, "charges_in", over)
     with pytest.raises(NotOnOffer):
         notices.opening_of(session, ANN, 0)
     assert servers.charged()[0] == {ANN: 1, BEN: 1}
@@ -163,15 +149,15 @@ def words(attempt: int) -> list[pb.Signed]:
     return [sign_body(CertificateSigner(SIGNER_A), A, body) for body in (opening, statement)]
 
 
-def events(attempt: int) -> list[Event]:
+def events(attempt: int) -> list[training.Event]:
     drawn = Opened(attempt, attempt, (ANN, BEN), MODEL, frozenset({ANN}))
     longest = max(Rejection, key=lambda reason: len(reason.value))
     return [
-        RoundOpened(drawn, 60.0),
-        RoundDone(drawn, frozenset({ANN}), {}, MODEL, 1),
-        RoundDone(drawn, frozenset(), {ANN: longest}, MODEL, 1),
-        TrainingDone(attempt, MODEL),
-        TrainingPaused(),
+        training.RoundOpened(drawn, 60.0),
+        training.RoundDone(drawn, frozenset({ANN}), {}, MODEL, 1),
+        training.RoundDone(drawn, frozenset(), {ANN: longest}, MODEL, 1),
+        training.TrainingDone(attempt, MODEL),
+        training.TrainingPaused(),
     ]
 
 
@@ -188,16 +174,14 @@ def test_every_notice_has_the_same_size_for_everybody(attempt: int, room: int) -
     assert drawn == [True, False]
 
 
-def test_a_servers_word_has_room_whatever_it_says_and_one_too_long_is_left_for_who_asks() -> None:
+def test_a_servers_word_has_room_and_one_too_long_is_left_for_who_asks() -> None:
     room = notices.word_room(SIGNER_A.cert)
     for word in (*words(0), *words(2**62)):
-        assert notices.notice_of(TrainingPaused(), ANN, word, room).word == word
-        short = notices.notice_of(TrainingPaused(), ANN, word, word.ByteSize() - 1)
+        assert notices.notice_of(training.TrainingPaused(), ANN, word, room).word == word
+        short = notices.notice_of(training.TrainingPaused(), ANN, word, word.ByteSize() - 1)
         assert not short.HasField("word")
-
-
-def test_an_event_that_this_version_does_not_know_is_a_violation() -> None:
-    """Both sides speak one wire version: who skipped it would wait for what never comes."""
+    # One without an event that this version knows is a violation: both sides speak one wire
+    # version, and who skipped it would wait for what never comes.
     notice = pb.Notice.FromString(pb.Notice(padding=b"x").SerializeToString() + b"\xfa\x06\x01x")
     with pytest.raises(PeerViolation, match="a notice without an event"):
         read_notice(notice)
@@ -250,7 +234,6 @@ def test_the_newest_one_is_read_from_disk_and_no_other_file_taken_for_it(tmp_pat
         again.theta()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux says what is open")
 def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) -> None:
     def descriptors() -> int:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
