@@ -1,29 +1,32 @@
-"""Killed, out of room, damaged, copied: a release is there whole or not at all, never silently."""
+"""Killed, out of room, damaged, copied, put back: of a release all is there, or an error is."""
 
 import itertools
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
+from tests.conftest import small_task
+from tests.rig import stores
 from tests.rig.commands import precad, printed
 from tests.rig.memory import in_memory
-from tests.rig.stores import MODEL, VALID_SET, A, B, C, Opener, charge, prepared, tamper
+from tests.rig.stores import MODEL, VALID_SET, A, B, C, Opener, bound, prepared, sent, tamper
 
-from precad.aggregator.store import Store, audit_ledger, open_store, summary
+from precad.aggregator.store import Store, audit_ledger, open_store, schema, summary
 from precad.aggregator.store.audit import back_up
 from precad.aggregator.store.schema import AttemptState
-from precad.common.errors import Misconfiguration, Rejection, StorageFailure
+from precad.common import errors
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
 Found = dict[str, list[dict[str, Any]]]
-DURABLE = ("journal_mode", "synchronous")
 WRITTEN = {"prepare": "prepared", "learn": "learned", "void": "voided"}
 
 
@@ -83,10 +86,10 @@ def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(kil
 
 
 def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, url: str, opener: Opener) -> None:
-    store = opener(url)
+    store, how = opener(url), ("journal_mode", "synchronous")
     with store.transaction.engine.connect() as connection:
         # A commit survives a power cut: the second is FULL.
-        pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in DURABLE]
+        pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in how]
     assert pragmas == ["wal", 2]
     store.attempts.begin(0, 0, 3, MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
@@ -94,7 +97,7 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, url: str, opener: Op
     # As on a full disk, for this process's files.
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 8192, before[1]))
     try:
-        with pytest.raises(StorageFailure, match="make room"):
+        with pytest.raises(errors.StorageFailure, match="make room"):
             store.attempts.prepare(0, [A, B], VALID_SET, {}, share)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -129,9 +132,9 @@ def test_a_damaged_file_is_an_error(closed: Path, url: str, opener: Opener, wher
     rest = b"" if where == "cut off" else b"\xa5" * len(data[start:end]) + data[end:]
     closed.write_bytes(data[:start] + rest)
     # At the start, and not when a round comes to that page.
-    with pytest.raises(StorageFailure, match=r"damaged.*precad backup"):
+    with pytest.raises(errors.StorageFailure, match=r"damaged.*precad backup"):
         opener(url)
-    with pytest.raises(StorageFailure, match="damaged"):
+    with pytest.raises(errors.StorageFailure, match="damaged"):
         audit_ledger(url)
 
 
@@ -140,7 +143,7 @@ def test_one_changed_bit_of_a_share_is_noticed(closed: Path, url: str, opener: O
     data = bytearray(closed.read_bytes())
     data[data.rindex(bytes(range(100, 200)))] ^= 1
     closed.write_bytes(data)
-    with pytest.raises(StorageFailure, match="attempt 0"):
+    with pytest.raises(errors.StorageFailure, match="attempt 0"):
         opener(url).attempts.pending()
     assert [finding.where for finding in audit_ledger(url).findings] == ["attempt 0"]
 
@@ -154,7 +157,7 @@ def test_the_copy_is_what_the_server_had_and_no_more(tmp_path: Path, opener: Ope
     prepared(opener(f"sqlite:///{state / 'state.db'}"))
     # Of a server elsewhere, whose password isn't said.
     for other in (tmp_path, Path("postgresql://precad:planted@db/precad")):
-        with pytest.raises(Misconfiguration, match="pg_dump") as refused:
+        with pytest.raises(errors.Misconfiguration, match="pg_dump") as refused:
             back_up(other, copy)
         assert ("planted" in str(refused.value), copy.exists()) == (False, False)
     done = precad("backup", state, copy)
@@ -173,9 +176,150 @@ def test_the_copy_is_what_the_server_had_and_no_more(tmp_path: Path, opener: Ope
     # A copy is never written over.
     again = tmp_path / "empty"
     again.mkdir()
-    with pytest.raises(Misconfiguration, match="name a new folder"):
+    with pytest.raises(errors.Misconfiguration, match="name a new folder"):
         back_up(state, again)
     assert list(again.iterdir()) == []
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database and the file beside it, which stays when the database is put back."""
+
+    url: str
+    outside: Path
+    opener: Opener
+    stores: list[Store] = field(default_factory=list)
+
+    def open(self, *, old: bool = False) -> Store:
+        """Anew: as it is, or from before anything happened, when a start makes its tables."""
+        for store in self.stores:
+            store.close()
+        if old:
+            tables = [each.name for each in reversed(schema.metadata.sorted_tables)]
+            tamper(self.url, *(f"DROP TABLE {each}" for each in (*tables, "alembic_version")))
+        self.stores.append(self.opener(self.url, outside=self.outside))
+        return self.stores[-1]
+
+
+@pytest.fixture
+def place(durable_url: str, tmp_path: Path, opener: Opener) -> Place:
+    outside = tmp_path / "outside" / "journal.jsonl"
+    outside.parent.mkdir()
+    return Place(durable_url, outside, opener)
+
+
+def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place: Place) -> None:
+    store = place.open()
+    stores.released(store, 2)
+    # Never countersigned: not in the file.
+    prepared(store, 3, 1)
+    store.attempts.void(1, 3)
+    store.attempts.begin(5, 1, 3, stores.NEXT)
+    store.versions.count_opened(1, 5)
+    again = place.open(old=True)
+    assert again.attempts.states() == {2: AttemptState.LEARNED}
+    assert again.ledger.participations() == {A: 1, B: 1}
+    # Its number was used, though the database doesn't know.
+    found = again.versions.opened(0), again.versions.opened(1), again.attempts.next_number()
+    assert found == (0, 1, 6)
+    with pytest.raises(errors.PeerViolation, match="isn't above 5"):
+        again.attempts.begin(5, 1, 3, stores.NEXT)
+    length = again.ledger.head().length
+    assert place.open().ledger.head().length == length
+
+
+def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) -> None:
+    """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
+    store = place.open()
+    sent(store, 2)
+    again = place.open(old=True)
+    assert again.attempts.states() == {2: AttemptState.LEARNED}
+    again.attempts.void(0, 2)
+    # At the next start, and where the same old copy is put back once more.
+    for old, states in ((False, {2: AttemptState.VOIDED}), (True, {})):
+        again = place.open(old=old)
+        assert (again.attempts.states(), again.ledger.participations()) == (states, {})
+        # No attempt's number is used again.
+        assert again.attempts.next_number() == 3
+
+
+def test_what_the_file_holds_is_never_voided(place: Place) -> None:
+    """Killed after the file's line and before the database's: the word may have left."""
+    store = place.open()
+    prepared(store)
+
+    def fail(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("UPDATE attempt"):
+            raise OSError("no")
+
+    event.listen(store.transaction.engine, "before_cursor_execute", fail)
+    with pytest.raises(OSError, match="no"):
+        bound(store)
+    event.remove(store.transaction.engine, "before_cursor_execute", fail)
+    assert store.attempts.states() == {0: AttemptState.PREPARED}
+    again = place.open()
+    assert again.attempts.states() == {0: AttemptState.COUNTERSIGNED}
+    with pytest.raises(errors.AlreadyReleased, match="never voided"):
+        again.attempts.void(0, 0)
+
+
+def test_no_word_leaves_that_the_file_could_not_take(place: Place) -> None:
+    shutil.rmtree(place.outside.parent)
+    store = place.open()
+    prepared(store)
+    for attempt in (lambda: bound(store), lambda: store.versions.count_opened(0, 0)):
+        with pytest.raises(errors.StorageFailure, match="can't be written"):
+            attempt()
+    assert (store.attempts.states(), store.versions.opened(0)) == ({0: AttemptState.PREPARED}, 0)
+    place.outside.parent.mkdir()
+    bound(store)
+    assert store.attempts.states() == {0: AttemptState.SENT}
+
+
+@pytest.mark.parametrize("cut", [1, 10])
+def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> None:
+    """It was never answered for: its word left only after the whole line was on the disk."""
+    store, outside = place.open(), place.outside
+    stores.released(store)
+    whole = outside.read_bytes()
+    sent(store, 1, 1)
+    outside.write_bytes(outside.read_bytes()[:-cut])
+    again = place.open(old=True)
+    assert (again.attempts.states(), outside.read_bytes()) == ({0: AttemptState.LEARNED}, whole)
+    # What is written next is a line of its own.
+    sent(again, 1, 1)
+    assert len(place.open(old=True).attempts.states()) == 2
+
+
+OWN = (
+    b"1}",
+    b'-1,"attempt":0}',
+    b'1,"attempt":99999999999999999999}',
+    b'1,"attempt":2,"clients":["No Client"]}',
+    b'1,"attempt":2,"clients":3}',
+)
+BAD = (b"x", b"[]", b"{}", b'{"task": "f00"', b"\xff", b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [*BAD, *(b'{"task":"TASK","version":' + each for each in OWN)],
+    ids=lambda line: line[:60].decode(errors="replace"),
+)
+def test_a_file_that_no_server_wrote_is_refused(place: Place, task: Task, line: bytes) -> None:
+    place.outside.write_bytes(line.replace(b"TASK", str(task.digest).encode()) + b"\n")
+    with pytest.raises(errors.Misconfiguration, match="newest file back"):
+        place.open()
+
+
+def test_another_tasks_lines_do_not_count(place: Place, tmp_path: Path) -> None:
+    other = small_task(8, {"privacy.noise_multiplier": 2.5})
+    store = place.opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=place.outside)
+    sent(store, 3)
+    # Nor do those of another form, which a precad to come may write.
+    with place.outside.open("ab") as file:
+        file.write(b'{"task":"f00","kind":"of another form"}\n')
+    assert place.open().attempts.next_number() == 0
 
 
 # --- as a program: test_durability.py TASK prepare=URL learn=URL … -------------------------------
@@ -216,9 +360,9 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
             versions.confirm(point + 1)
             attempts.drop_shares(versions.confirmed())
         case "prepare":
-            attempts.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
+            attempts.prepare(point, [A, B], VALID_SET, {C: errors.Rejection.ABSENT}, share)
         case "learn":
-            attempts.learn([charge(point, point, A, B)])
+            attempts.learn([stores.charge(point, point, A, B)])
         case _:
             attempts.void(point, point)
 

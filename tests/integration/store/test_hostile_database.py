@@ -78,9 +78,6 @@ def test_no_error_shows_what_was_bound_to_a_statement(each_store: Store) -> None
     assert not [each for each in ("a noisy share, or", secret.hex()) if each in shown]
 
 
-# --- one process a database: the second is refused ----------------------------------------------
-
-
 HOLD = """
 import sys
 from precad.common.identifiers import Role
@@ -119,9 +116,7 @@ def test_one_process_at_a_time_has_a_database(durable_url: str, task: Task, open
     opener(durable_url)
 
 
-def test_no_process_opens_a_database_twice(
-    durable_url: str, tmp_path: Path, opener: Opener
-) -> None:
+def test_no_process_opens_one_twice(durable_url: str, tmp_path: Path, opener: Opener) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     first = opener(durable_url)
     # Nor by another path to the same file.
@@ -132,9 +127,6 @@ def test_no_process_opens_a_database_twice(
     first.close()
     first.close()
     opener(durable_url)
-
-
-# --- PostgreSQL alone ----------------------------------------------------------------------------
 
 
 def test_a_broken_connection_locks_anew(postgres: str, postgres_url: str, opener: Opener) -> None:
@@ -217,19 +209,18 @@ def test_tables_that_another_user_made_are_not_used(
     opener(server).close()
 
 
-HERE = ("/d?host=/run/postgresql", "/d", "localhost/d", "127.0.0.1:5433/d", "[::1]/d")
-FAR = {"database.example/d", "10.0.0.7/d", "/d?host=10.0.0.7"}
-FAR |= {"/d?host=/run/postgresql&host=10.0.0.7"}
-
-
 def test_another_machine_shows_a_certificate() -> None:
-    found = {
+    far = {"database.example/d", "10.0.0.7/d", "/d?host=10.0.0.7"}
+    far |= {"/d?host=/run/postgresql&host=10.0.0.7"}
+    here = {"/d?host=/run/postgresql", "/d", "localhost/d", "127.0.0.1:5433/d", "[::1]/d"}
+    # The last is what the operator says.
+    modes = {
         where: connection_options(make_url(f"postgresql://u@{where}")).get("sslmode")
-        # The last is what the operator says.
-        for where in (*HERE, *FAR, "database_a/d?sslmode=disable")
+        for where in (*here, *far, "database_a/d?sslmode=disable")
     }
-    verified = {where for where, mode in found.items() if mode == "verify-full"}
-    assert (verified, {found[where] for where in found.keys() - verified}) == (FAR, {None})
+    assert {where: mode for where, mode in modes.items() if mode} == dict.fromkeys(
+        far, "verify-full"
+    )
 
 
 def test_an_impostor_is_shown_no_password(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,6 @@ def test_a_change_shows(played: str, statement: str, found: str) -> None:
 
 
 def test_a_noisy_share_may_be_gone_once_both_hold_the_model(url: str, opener: Opener) -> None:
-    """And no sooner."""
     store = opener(url)
     for number in range(3):
         released(store, number, number)

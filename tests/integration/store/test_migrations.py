@@ -52,9 +52,7 @@ def migrated(connection: Connection) -> MigrationContext:
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_the_migrated_schema_is_the_one_that_is_used(
-    durable_url: str, store: Store, *, older: bool
-) -> None:
+def test_a_migrated_schema_is_the_used_one(durable_url: str, store: Store, *, older: bool) -> None:
     if older:
         # As that version left it, which no later version changes.
         script = Path(__file__).with_name("schema_0005.sql").read_text()
@@ -76,10 +74,8 @@ def test_the_migrated_schema_is_the_one_that_is_used(
         migrated(connection)
 
 
-def test_an_older_database_is_brought_up_to_date_with_its_data_or_stays(
-    durable_url: str, tmp_path: Path, opener: Opener
-) -> None:
-    """And is refused by an older precad then."""
+def test_an_older_database_keeps_its_data(durable_url: str, tmp_path: Path, opener: Opener) -> None:
+    """Brought up to date, or as it was; and an older precad refuses it then."""
     store = opener(durable_url)
     prepared(store)
     store.close()

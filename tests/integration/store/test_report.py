@@ -74,7 +74,6 @@ class Finished:
             yield store
 
     def facts(self, *given: Path, exit_code: int = 0) -> Report:
-        """The document of these sources, as JSON."""
         out = self.folder / "report.json"
         done = invoke(*(given or (self.folder,)), "--format", "json", "--out", out)
         assert done.exit_code == exit_code, done.output
@@ -167,7 +166,6 @@ def test_the_json_obeys_its_schema_and_names_no_owners_participations(run: Finis
 
 
 def test_sound_ledgers_that_differ_are_exit_1_too(run: Finished) -> None:
-    """As a changed one is, and the document says so."""
     with run.store(Role.SERVER_B) as store:
         prepared(store, ROUNDS, ROUNDS)
     found = run.facts(exit_code=1)
@@ -225,14 +223,8 @@ def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
     assert {each.client: each.participations for each in clients}[A] == more
 
 
-SMOOTHING: dict[str, Any] = {
-    "sigma": 0.25,
-    "copies": 10_000,
-    "confidence": 0.999,
-    "points": 359,
-    "abstained": 12,
-}
-SMOOTHING |= {"average_certified_radius": 0.4321}
+SMOOTHING: dict[str, Any] = {"sigma": 0.25, "copies": 10_000, "confidence": 0.999, "points": 359}
+SMOOTHING |= {"abstained": 12, "average_certified_radius": 0.4321}
 SMOOTHING |= {"certified_accuracy": {"0.0": 0.9, "0.25": 0.74999}}
 
 

@@ -53,7 +53,6 @@ def test_a_database_that_cannot_be_used_is_refused(url: str, says: str, opener: 
     assert "secret" not in str(refused.value)
 
 
-PENDING = ("prepared", "countersigned", "sent")
 TOLD = ("learn", "learn of a void")
 STEPS = ("prepare", "countersign", "send", "finish", "settle", "write off", "void", *TOLD)
 NO, ENDS = "refused", ("done", "learned", "written-off")
@@ -93,7 +92,6 @@ WAYS = {
 
 
 def take(store: Store, step: str, number: int) -> object:
-    """One step of an attempt, of a version of its own."""
     other, attempts = keys.signatures(store.task.digest, Role.SERVER_B), store.attempts
     body = VoidBody(task="00" * 32, version=number, attempt=number)
     steps: dict[str, Callable[[], object]] = {
@@ -113,7 +111,6 @@ def take(store: Store, step: str, number: int) -> object:
 
 
 def taken(store: Store, number: int, *steps: str) -> str:
-    """The state after these steps."""
     for step in steps:
         take(store, step, number)
     found = store.attempts.states().get(number)
@@ -150,15 +147,13 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
         store.attempts.finish(number, NEXT)
 
 
-@pytest.mark.parametrize("earlier", [*PENDING, "done"])
+@pytest.mark.parametrize("earlier", ["prepared", "countersigned", "sent", "done"])
 def test_a_model_gets_one_release_in_all_its_attempts(each_store: Store, earlier: str) -> None:
     """A fresh noise on the same sum would average the noise away."""
     store = each_store
     assert taken(store, 0, *WAYS[earlier]) == earlier
     store.attempts.begin(1, 0, 3, MODEL)
-    with pytest.raises(
-        errors.AlreadyReleased, match="version 0 has its release already, of attempt 0"
-    ):
+    with pytest.raises(errors.AlreadyReleased, match=r"version 0 has its .* of attempt 0"):
         store.attempts.prepare(1, [A], VALID_SET, {}, SHARE[::-1])
     assert store.ledger.participations() == {A: 1, B: 1}
     # The database itself refuses too.
@@ -219,11 +214,9 @@ def test_the_database_refuses_what_belongs_to_nothing(each_store: Store, orphan:
 @pytest.mark.parametrize(
     ("valid", "rejections"),
     [
-        (
-            [A, B, A],
-            {C: errors.Rejection.ABSENT},
-        ),  # fails at the charge, after share and ledger entry
-        ([A, B], {C: errors.Rejection.ABSENT, A: None}),  # fails at the last statement
+        # At the charge, after share and ledger entry; and at the last statement.
+        ([A, B, A], {C: errors.Rejection.ABSENT}),
+        ([A, B], {C: errors.Rejection.ABSENT, A: None}),
     ],
     ids=["charge", "rejection"],
 )
@@ -301,18 +294,6 @@ def test_the_disk_does_not_grow_by_a_share_a_round(tmp_path: Path, opener: Opene
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20 * len(share)
 
 
-def test_randomness_is_spent_once_and_for_all(durable_url: str, opener: Opener) -> None:
-    store, spent = opener(durable_url), ((0, 0), (0, 1), (1, 0))
-    for each in spent:
-        store.attempts.spend(*each)
-    for _ in range(2):
-        for each in spent:
-            with pytest.raises(errors.PeerViolation, match="spent before"):
-                store.attempts.spend(*each)
-        store.close()
-        store = opener(durable_url)
-
-
 def test_a_client_claims_once_and_the_roster_is_of_claims_kept_here(each_store: Store) -> None:
     """To the last bit of their rates; and frozen."""
     enrolment, smaller = each_store.enrolment, Roster({A: ROSTER[A], B: ROSTER[B]})
@@ -320,9 +301,7 @@ def test_a_client_claims_once_and_the_roster_is_of_claims_kept_here(each_store: 
         other = Enrolment(first.client, 200, first.record_rate)
         assert [enrolment.claim(each) for each in (first, first, other)] == [first] * 3
     for stranger in (Enrolment(ClientId("ward-d"), 100, 0.1), Enrolment(B, 100, 0.1000001)):
-        with pytest.raises(
-            errors.PeerViolation, match=f"client {stranger.client} didn't enrol here"
-        ):
+        with pytest.raises(errors.PeerViolation, match=f"{stranger.client} didn't enrol here"):
             enrolment.freeze(Roster({A: ROSTER[A], stranger.client: stranger}))
     assert enrolment.roster() is None
     for _ in range(2):

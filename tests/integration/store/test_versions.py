@@ -1,7 +1,4 @@
-"""What is kept of each version, told to owners and compared with the other server's ledger.
-
-And that every database keeps it alike, also for a process that comes later.
-"""
+"""What is kept of each version, told to owners and compared; and by every database alike."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +14,7 @@ from tests.rig.stores import MODEL, NEXT, ROSTER, SHARE, A, B, C, Opener, charge
 from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.task import Task
@@ -42,7 +40,7 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store) -> None:
     assert asked() == asked() == [1, 1, 1, 1, 7, 1]
 
 
-def test_counts_of_two_threads_never_fall(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_two_threads_never_fall(store: Store) -> None:
     """Owners' openings and the dealer's word come on two threads, each after a look of its own."""
 
     def between(part: Any, name: str, other: Callable[[], None]) -> None:
@@ -50,11 +48,11 @@ def test_counts_of_two_threads_never_fall(store: Store, monkeypatch: pytest.Monk
 
         def looked(*given: int) -> int:
             found: int = look(*given)
-            monkeypatch.undo()
+            setattr(part, name, look)
             other()
             return found
 
-        monkeypatch.setattr(part, name, looked)
+        setattr(part, name, looked)
 
     between(store.attempts, "next_number", lambda: store.attempts.hear(20))
     store.attempts.hear(12)
@@ -144,9 +142,6 @@ def test_the_first_commitment_to_a_coin_stays_until_discarded(store: Store, task
     assert versions.commitment(2) == second
 
 
-# --- every database ----------------------------------------------------------------------------
-
-
 def live(store: Store, task: Task) -> Store:
     attempts, versions, (first, second) = store.attempts, store.versions, coins(task)
     stores.play(store)
@@ -166,7 +161,8 @@ def live(store: Store, task: Task) -> Store:
         versions.keep_opening(version, commitment, own=False)
     versions.discard_coin(1)
     versions.keep_model_seal(1, first)
-    attempts.spend(3, 0)
+    for batch in ((3, 0), (3, 1), (4, 0)):
+        attempts.spend(*batch)
     stores.sent(store, 12, 2, SHARE[::-1])
     return store
 
@@ -206,8 +202,14 @@ def test_every_database_answers_alike(durable_url: str, opener: Opener, task: Ta
     found = answers(store)
     assert expected["enrolment"] == (ROSTER.digest(), ROSTER.digest())
     assert (found[0], None in found[1]["heads"]) == (expected, False)
-    store.close()
-    assert answers(opener(durable_url)) == found
+    # And randomness is spent once and for all.
+    for _ in range(2):
+        for spent in ((3, 0), (3, 1), (4, 0)):
+            with pytest.raises(PeerViolation, match="spent before"):
+                store.attempts.spend(*spent)
+        store.close()
+        store = opener(durable_url)
+        assert answers(store) == found
 
 
 def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener: Opener) -> None:
