@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.rig import memory, rounds, submissions
+from tests.rig.parties import Breaking
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.aggregator import protocol as page
 from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.peer_link import Frame, memory_pair
+from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role, Secret
@@ -25,42 +25,6 @@ from precad.common.share.submission import Submission, Verifier
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, Deliver
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
-
-
-@dataclass(frozen=True)
-class _Tap:
-    """A transport that keeps what passes."""
-
-    end: Any
-    view: View
-
-    def put(self, frame: Frame) -> None:
-        self.view.sent.append(frame)
-        self.end.put(frame)
-
-    def get(self, timeout_s: float) -> Frame:
-        self.view.received.append(self.end.get(timeout_s))
-        return self.view.received[-1]
-
-
-@dataclass(frozen=True)
-class _Overheard:
-    """A server's way to hear answers, overheard by both; the same conversation is still equal."""
-
-    deliver: Deliver
-    role: Role = field(compare=False)
-    server: View = field(compare=False)
-    dealer: DealerView = field(compare=False)
-
-    def __call__(self, context: bytes, answer: Answer) -> None:
-        match answer:
-            case Secret():
-                self.server.row_keys[context] = answer.reveal()
-                self.dealer.row_keys[context] = answer.reveal()
-            case int():
-                self.server.shares_of_r[context] = answer
-                self.dealer.shares_of_r.setdefault(context, {})[self.role] = answer
-        self.deliver(context, answer)
 
 
 class _Logs(logging.Handler):
@@ -99,11 +63,8 @@ def _logged() -> Iterator[_Logs]:
             each.setLevel(level)
 
 
-Watch = Callable[..., Watched]
-
-
 @pytest.fixture(scope="session")
-def watch() -> Watch:
+def watch() -> Callable[..., Watched]:
     """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
 
     def play(task: Task, updates: Any, noise: Any = None) -> Watched:
@@ -113,15 +74,14 @@ def watch() -> Watch:
     return play
 
 
-def _play(
-    folder: Path, patch: pytest.MonkeyPatch, logs: _Logs, task: Task, **given: Any
-) -> Watched:
-    views = {role: View(role) for role in SERVERS}
-    of_dealer = DealerView()
+def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Watched:
+    of_dealer, a, b = DealerView(), View(Role.SERVER_A), View(Role.SERVER_B)
+    a.received, b.received = b.sent, a.sent
+    views = {Role.SERVER_A: a, Role.SERVER_B: b}
 
-    def pair() -> tuple[Any, Any]:
-        a, b = memory_pair()
-        return _Tap(a, views[Role.SERVER_A]), _Tap(b, views[Role.SERVER_B])
+    def pair() -> list[Any]:
+        ends = zip(memory_pair(), SERVERS, strict=True)
+        return [Breaking(end, seen=views[role].sent) for end, role in ends]
 
     class WatchedInbox(Inbox):
         """Spools to disk, and keeps what is on the disk while the round is on."""
@@ -158,14 +118,20 @@ def _play(
 
         def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Any:
             of_dealer.asked.append((role, request))
-            overheard = _Overheard(deliver, role, views[role], of_dealer)
+
+            def overheard(context: bytes, answer: Answer) -> None:
+                match answer:
+                    case Secret():
+                        views[role].row_keys[context] = answer.reveal()
+                        of_dealer.row_keys[context] = answer.reveal()
+                    case int():
+                        views[role].shares_of_r[context] = answer
+                        of_dealer.shares_of_r.setdefault(context, {})[role] = answer
+                deliver(context, answer)
+
             with logs.works():
                 rest = super().ask(role, request, overheard)
             return rest and logs.works()(rest)
-
-        def forget(self, deliver: Deliver) -> None:
-            # Equal to what asked, whichever server it was.
-            super().forget(_Overheard(deliver, Role.SERVER_A, views[Role.SERVER_A], of_dealer))
 
     def store(role: Role) -> Store:
         (folder / role.value).mkdir(parents=True, exist_ok=True)
@@ -179,7 +145,7 @@ def _play(
         views[role].outcome = outcome
         views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}
     of_dealer.log = logs.dealers
-    return Watched(views[Role.SERVER_A], views[Role.SERVER_B], of_dealer, "\n".join(logs.lines))
+    return Watched(a, b, of_dealer, "\n".join(logs.lines))
 
 
 def read(folder: Path) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -30,7 +29,7 @@ from tests.rig.views import SERVERS, DealerView, Haystack, View, Watched
 
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.aggregator.server_messages import Fact
-from precad.aggregator.store import TrainingSummary, read_training
+from precad.aggregator.store import read_training
 from precad.aggregator.store.ledger import history_after, history_start
 from precad.common import ring
 from precad.common.identifiers import ClientId, Role, Secret
@@ -112,8 +111,6 @@ def alone(watch: Any) -> Rounds:
 def test_no_guess_can_be_tested(together: Rounds, role: Role, truth: int) -> None:
     assert fitting(together[truth], role) == [False, False]
 
-
-# --- the controls --------------------------------------------------------------------------------
 
 Careless = Callable[[Watched, Role], bytes]
 
@@ -215,21 +212,16 @@ def named(watch: Any, truth: int) -> list[bool]:
 @pytest.mark.parametrize("truth", [0, 1])
 def test_the_dealer_can_test_no_name(watch: Any, truth: int) -> None:
     assert named(watch, truth) == [False, False]
+    # The control: where clients count and don't draw, the same dealer finds it behind a nonce.
+    for order in ("little", "big"):
+        counted = map(
+            int.to_bytes, itertools.count(), itertools.repeat(32), itertools.repeat(order)
+        )
+        drawn = SimpleNamespace(token_bytes=lambda _size, counted=counted: next(counted))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(submission, "secrets", drawn)
+            assert named(watch, truth) == [truth == 0, truth == 1]
 
-
-@pytest.mark.parametrize("order", ["little", "big"])
-@pytest.mark.parametrize("truth", [0, 1])
-def test_the_same_dealer_finds_a_name_behind_a_counted_nonce(
-    watch: Any, monkeypatch: pytest.MonkeyPatch, order: Any, truth: int
-) -> None:
-    """The control: clients count where they should draw."""
-    counter = count()
-    drawn = SimpleNamespace(token_bytes=lambda size: next(counter).to_bytes(size, order))
-    monkeypatch.setattr(submission, "secrets", drawn)
-    assert named(watch, truth) == [truth == 0, truth == 1]
-
-
-# --- by statistics -------------------------------------------------------------------------------
 
 CLIENTS = 60
 ROUNDS = 20
@@ -361,16 +353,6 @@ def recognised(candidates: set[bytes], view: bytes) -> set[bytes]:
     return {each for each in candidates if each in view or each.hex().encode() in view}
 
 
-def kept_by(world: World, owner: ClientId) -> bytes:
-    """All files of an owner, and both ledgers' heads as operators note them."""
-    files = [path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())]
-    return b"\0".join([*files, *(each.head.value for each in ledgers(world))])
-
-
-def ledgers(world: World) -> list[TrainingSummary]:
-    return [read_training(f"sqlite:///{world.folder / r.value / 'state.db'}") for r in SERVERS]
-
-
 def salts_in(view: bytes) -> list[bytes]:
     """Whatever an owner could take for a salt: nothing, and what it was told."""
     return [b"", bytes(32), TRAINING.digest.value, view[:32], hashlib.sha256(view).digest()]
@@ -385,12 +367,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return made
 
 
-def asked(world: World) -> list[Any]:
-    """All that both servers ask the dealer in the training, batches and squares."""
-    dealer: Any = world.dealer
-    return [c.args[1] for each in (dealer.corrections, dealer.ask) for c in each.call_args_list]
-
-
 def digest_of_three(world: World) -> tuple[tuple[ClientId, ...], bytes]:
     """A cohort, and what a careless scheme would show of it."""
     truth = tuple(sorted(world.clients[1:4]))
@@ -399,12 +375,15 @@ def digest_of_three(world: World) -> tuple[tuple[ClientId, ...], bytes]:
 
 
 def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World) -> None:
-    a, b = ledgers(world)
+    folders = [world.folder / role.value for role in SERVERS]
+    a, b = (read_training(f"sqlite:///{folder}/state.db") for folder in folders)
     # Salted: equal heads, or a head that comes again, would tell that the same were charged.
     assert (a.entries, b.entries, a.head == b.head) == (VERSIONS, VERSIONS, False)
     (truth, careless), found = digest_of_three(world), []
     for owner in world.clients:
-        view = kept_by(world, owner)
+        # All files of an owner, and both ledgers' heads as operators note them.
+        files = [path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())]
+        view = b"\0".join([*files, a.head.value, b.head.value])
         assert [each for each in world.clients if each.name.encode() in view] in ([], [owner])
         for cohort in cohorts(world):
             assert not recognised(made_of(cohort, salts_in(view)), view), cohort
@@ -413,48 +392,39 @@ def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World) -
     assert found == [truth] * OWNERS
 
 
-def told(requests: list[Any]) -> bytes:
-    messages = (
-        square_request_to_wire(each, b"epoch")
-        if isinstance(each, SquareRequest)
-        else request_to_wire(each, role.value, b"epoch")
-        for each, role in itertools.product(requests, SERVERS)
-    )
-    return b"\0".join(message.SerializeToString() for message in messages)
-
-
-def pieces_of(data: bytes) -> set[bytes]:
-    return {data[i : i + 32] for i in range(len(data) - 31)}
-
-
 def test_the_dealer_is_told_numbers_and_masks_and_never_who(world: World) -> None:
-    requests = asked(world)
+    """By what both servers ask it in the training, batches and squares."""
+    dealer: Any = world.dealer
+    asked = [*dealer.corrections.call_args_list, *dealer.ask.call_args_list]
+    requests = [call.args[1] for call in asked]
+    squares = [each for each in requests if isinstance(each, SquareRequest)]
     assert {type(each) for each in requests} == {DealRequest, SquareRequest}
     for kind, names in {
         DealRequest: "task attempt batch clients comparisons nonces",
         SquareRequest: "task attempt context commitment_a commitment_b seed salt",
     }.items():
         assert {each.name for each in dataclasses.fields(kind)} == set(names.split())
-    data = told(requests)
-    squares = [each for each in requests if isinstance(each, SquareRequest)]
+    messages = [square_request_to_wire(each, b"epoch") for each in squares] + [
+        request_to_wire(each, role.value, b"epoch")
+        for each, role in itertools.product(requests, SERVERS)
+        if isinstance(each, DealRequest)
+    ]
+    data = b"\0".join(message.SerializeToString() for message in messages)
+    seen = {data[i : i + 32] for i in range(len(data) - 31)}
     # The search looks through whole requests.
     for each in squares:
-        assert {each.context, each.seed.reveal(), each.salt.reveal()} <= pieces_of(data)
+        assert {each.context, each.seed.reveal(), each.salt.reveal()} <= seen
     assert not [each for each in world.clients if each.name.encode() in data]
     # Nor does anything of a client's come again: attempts can't be linked by it.
     assert set(Counter(each.context for each in squares).values()) == {len(SERVERS)}
     for name in ("seed", "salt"):
         values = [getattr(each, name).reveal() for each in squares]
         assert len(set(values)) == len(values)
-
-
-def test_the_dealer_recognises_no_cohort(world: World) -> None:
-    requests = asked(world)
-    data, (truth, careless) = told(requests), digest_of_three(world)
-    contexts = [each.context for each in requests if isinstance(each, SquareRequest)]
-    seen, found = pieces_of(data), []
+    # And it recognises no cohort.
+    (truth, careless), found = digest_of_three(world), []
+    salts = [*salts_in(data), *(each.context for each in squares)][:9]
     for cohort in cohorts(world):
-        candidates = made_of(cohort, [*salts_in(data), *contexts][:9])
+        candidates = made_of(cohort, salts)
         assert not candidates & seen, cohort
         # The control: one digest of a cohort more.
         found += [cohort] if careless in candidates else []
