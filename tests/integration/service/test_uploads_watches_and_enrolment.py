@@ -1,7 +1,4 @@
-"""Real servers: what is signed counts, the slow and greedy keep nothing; watches; enrolment.
-
-Both are behind gRPC with mutual TLS, and there is no training: tests open the rounds.
-"""
+"""Real servers whose rounds tests open: what is signed counts, the slow and greedy keep nothing."""
 
 import re
 import threading
@@ -55,8 +52,6 @@ Stalled = Callable[..., Pieces]
 
 
 class Deployed:
-    """Servers A and B on one event loop."""
-
     def __init__(self, folder: Path, keys: Path, task: Task, limits: Limits | None) -> None:
         self.folder, self.task = folder, task
         self.owners = {
@@ -147,7 +142,6 @@ def deploy(keys: Path, tmp_path: Path) -> Iterator[Deploy]:
 
 @pytest.fixture
 def deployed(deploy: Deploy) -> Deployed:
-    """Servers in a round, attempt 0."""
     made = deploy()
     made.open_round()
     return made
@@ -170,10 +164,8 @@ def test_only_the_connections_key_signs(deployed: Deployed, keys: Path, tmp_path
     assert deployed.outcome()[ONE] is errors.Rejection.BAD_SIGNATURE
 
 
-def test_no_place_on_the_disk_costs_an_upload_and_the_sdk_sends_it_again(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No descriptor left is the same: the spool's file can't be opened."""
+def test_a_full_disk_costs_one_upload(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the SDK sends it again. No descriptor left is the same: the spool can't open a file."""
     spool = deployed.folder / B.value / "spool"
     away = spool.rename(spool.with_name("elsewhere"))
     inbox = deployed.sessions[B].inbox
@@ -233,9 +225,6 @@ def test_no_text_of_a_failure_reaches_a_client(
             assert not [secret for secret in ("ward-2", "/var") if secret in said]
 
 
-# --- slow and greedy callers ----------------------------------------------------------------------
-
-
 @pytest.fixture
 def stalled() -> Iterator[Stalled]:
     """An upload that sends these pieces and then keeps its stream open, or drips."""
@@ -266,9 +255,7 @@ def taken(deployed: Deployed, role: Role, slots: str) -> Iterator[TransferSlots]
 @pytest.mark.parametrize(
     ("role", "kind"), [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")]
 )
-def test_a_slow_loris_is_cut_off_and_keeps_nothing(
-    deploy: Deploy, stalled: Stalled, role: Role, kind: str
-) -> None:
+def test_a_slow_loris_is_cut_off(deploy: Deploy, stalled: Stalled, role: Role, kind: str) -> None:
     drips = kind == "drip"
     collect_s, idle_s = (0.6, DEADLINE_S) if drips else (DEADLINE_S, 0.3)
     deployed = deploy({"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
@@ -291,11 +278,9 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
             assert deployed.outcome()[ONE] == "counted"
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "unasked"])
-def test_a_body_is_read_when_its_turn_comes(
-    deployed: Deployed,
-    asked: bool,  # noqa: FBT001 -- a column
-) -> None:
+@pytest.mark.parametrize("how", ["asked for", "unasked"])
+def test_a_body_is_read_when_its_turn_comes(deployed: Deployed, how: str) -> None:
+    asked = how == "asked for"
     with deployed.connect(ONE) as servers, deployed.stub(B) as stub, ThreadPoolExecutor(1) as pool:
         pair = deployed.pair(servers)
         with taken(deployed, B, "_upload_slots") as slots:
@@ -359,12 +344,7 @@ def test_who_is_refused_sends_no_body(deployed: Deployed, monkeypatch: pytest.Mo
 
 
 def giving(
-    deployed: Deployed,
-    role: Role,
-    version: int,
-    until_set: threading.Event | None = None,
-    client: ClientId = ONE,
-    model: bytes | None = None,
+    deployed: Deployed, role: Role, version: int, let: Any = None, client: Any = ONE, **more: bytes
 ) -> Iterator[pb.GivenPiece]:
     """A model that an owner gives back: the statement, then nothing more until it is let."""
     digest, theta = deployed.task.digest, np.zeros(deployed.task.dimension)
@@ -373,9 +353,9 @@ def giving(
     body = pb.StatementBody(**owner, version=version, model_digest=found.value)
     signed = messages.sign_body(deployed.sessions[role].signer, role, body)
     yield pb.GivenPiece(**owner, statement=signed)
-    if until_set is not None:
-        until_set.wait(DEADLINE_S)
-    yield pb.GivenPiece(data=to_bytes(theta) if model is None else model)
+    if let is not None:
+        let.wait(DEADLINE_S)
+    yield pb.GivenPiece(data=more.get("model", to_bytes(theta)))
 
 
 @pytest.mark.parametrize("role", [A, B])
@@ -412,9 +392,6 @@ def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed
         good = giving(deployed, A, 1, client=TWO)
         another.GiveBack(good, timeout=DEADLINE_S)
     assert deployed.sessions[A].progress.given_back is not None
-
-
-# --- watches and enrolment -----------------------------------------------------------------------
 
 
 def signed_with(notices: Iterator[messages.Notice]) -> bytes:
@@ -464,9 +441,7 @@ def test_a_revoked_client_loses_its_watch_and_nobody_waits(deploy: Deploy, tmp_p
         assert not gone(TWO)
 
 
-def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
-    deployed: Deployed, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_second_process_is_told(deployed: Deployed, caplog: pytest.LogCaptureFixture) -> None:
     """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
     deployed.announce()
     clock = LeapingClock()
@@ -522,9 +497,7 @@ def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(deployed: De
             two.enrol(100, 0.2)
 
 
-def test_one_client_has_one_account_computed_at_a_time(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_account_a_client_at_once(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes seconds, and an honest owner's claim waits for those before it."""
     cap, go_on = deployed.sessions[A].register.cap, threading.Event()
     monkeypatch.setattr(cap, "precompute", lambda _rate: go_on.wait(DEADLINE_S))

@@ -38,7 +38,6 @@ def aggregation(
 
 
 def aggregate_both(task: Task, *given: Any) -> tuple[Summed, Summed]:
-    """What both servers end with."""
     return play_both(aggregation(task, *given), task=task.digest)
 
 

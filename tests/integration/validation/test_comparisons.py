@@ -1,7 +1,4 @@
-"""CrypTen's comparisons and their conjunction, over our communicator and provider.
-
-And what is decided by them, also between parties that don't agree, or use randomness twice.
-"""
+"""CrypTen's comparisons and their conjunction, over our communicator, and what they decide."""
 
 import json
 import math
@@ -23,8 +20,9 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate import crypten_comparisons as comparing
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.aggregator.validate.validation import deal_request
-from precad.common import errors, ring, task
+from precad.common import errors, task
 from precad.common.identifiers import Role
+from precad.common.ring import RingVector, encode
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import DealRequest, DealtRandomness, program
 
@@ -42,10 +40,7 @@ def randomness(dealer: DealerRole, role: Role, request: DealRequest) -> DealtRan
 
 
 def compare(
-    values: ring.RingVector,
-    share: ring.RingVector,
-    negative: Bits,
-    provider: type[Any] = comparing.DealtProvider,
+    values: RingVector, share: RingVector, negative: Bits, provider: Any = comparing.DealtProvider
 ) -> Play:
     """Both servers' parts, A's share of the values given."""
     n, width = values.shape
@@ -160,9 +155,6 @@ def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
             getattr(comparing.DealtProvider(()), method)((1,), (1,), "mul")
 
 
-# --- deciding ------------------------------------------------------------------------------------
-
-
 KEYS = {role: DealerRole.of(TASK).key_for(role) for role in SERVERS}
 
 
@@ -227,7 +219,6 @@ def test_one_projection_outside_the_range_is_enough(row: int, z: int) -> None:
 
 # --- the hole that validation closes: stock CrypTen accepts vectors that are far too long --------
 
-
 VECTORS = {
     "norm 29": [29.0] + [0.0] * 999,
     "norm 31": [31.0] + [0.0] * 999,
@@ -260,6 +251,6 @@ def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects() -> None:
     said = printed("-W", "ignore", "-c", CHECK, json.dumps(VECTORS))
     accepted = {"norm 29": True, "norm 31": False, "one 65536": True, "all 65536": True}
     assert json.loads(said.splitlines()[-1]) == accepted
-    encoded = [ring.encode(np.array(vector), 16) for vector in VECTORS.values()]
+    encoded = [encode(np.array(vector), 16) for vector in VECTORS.values()]
     for validate in (validate_both, validate_with_proofs):
         assert validate(task_of(1000), encoded) == (None, *[errors.Rejection.NORM_EXCEEDED] * 3)

@@ -1,7 +1,4 @@
-"""The corpus under two CrypTen parties, and under the check of proofs.
-
-docs/soundness.md, "What must be rejected, and what accepted".
-"""
+"""What must be rejected, and what accepted (docs/soundness.md): by comparisons and by proofs."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +11,6 @@ from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
 from precad.common.errors import Rejection
 from precad.common.ring import RingVector, clip_update, squared_norm
-from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")
 
@@ -92,8 +88,9 @@ def test_every_dimension_is_validated_to_its_last_coordinate(
     assert verdicts == (None, TOO_LONG, None, TOO_LONG, None)
 
 
-def updates_of_every_kind(task: Task, rng: Rng, times: int) -> list[RingVector]:
-    """Random ones, honest ones, powers of two, and norms to the unit around the bound."""
+def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
+    """On random ones, honest ones, powers of two, and norms to the unit around the bound."""
+    task = task_of(DIMENSION, 30.1)
     vectors = list(rng.integers(-(2**63), 2**63, (40 * times, DIMENSION), dtype=np.int64))
     for _ in range(80 * times):
         total = np.trunc(1e7 * rng.standard_normal(DIMENSION)).astype(np.int64)
@@ -109,12 +106,6 @@ def updates_of_every_kind(task: Task, rng: Rng, times: int) -> list[RingVector]:
         length = np.linalg.norm(direction)
         direction *= rng.choice([0.9999999, 1.0, 1.0000001]) * task.bound
         vectors.append(np.rint(direction / length).astype(np.int64))
-    return vectors
-
-
-def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
-    task = task_of(DIMENSION, 30.1)
-    vectors = updates_of_every_kind(task, rng, times)
     expected = [None if squared_norm(x) <= task.bound**2 else TOO_LONG for x in vectors]
     found: list[Rejection | None] = []
     for start in range(0, len(vectors), 100):

@@ -55,8 +55,7 @@ from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
 
 A, B = SERVERS
 Code = grpc.StatusCode
-TOO_LONG = (3, 7)
-"""Whose norm is above the bound."""
+TOO_LONG = (3, 7)  # Whose norm is above the bound
 UNCOUNTED = 5
 CLIENTS = 11
 COUNTED = [ClientId(f"ward-{number:04d}") for number in range(CLIENTS) if number != UNCOUNTED]
@@ -71,8 +70,7 @@ class Site:
     dealers: dict[Role, RemoteDealer | NoDealer] = field(default_factory=dict)
     keys: dict[Role, Secret] = field(default_factory=dict)
     own_workers: dict[Role, by_pairs.OwnWorkers] = field(default_factory=dict)
-    spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)
-    """Of the last play."""
+    spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)  # Of the last play
 
     @property
     def vectors(self) -> list[ring.RingVector]:
@@ -92,7 +90,7 @@ class Site:
         *,
         early: bool = True,
         linked: bool = True,
-        disturb: Callable[[Role, by_pairs.WorkerPairs], None] = lambda _role, _pairs: None,
+        disturb: Any = None,
     ) -> tuple[Summed, Summed]:
         """What both servers end with; half of it is taken ``early``, then comes a disturbance.
 
@@ -126,7 +124,8 @@ class Site:
                 # Both ask alike; one whose first connection broke off is linked up anew.
                 until(lambda: not linked or len(validator._linked()) == len(own.pool), "the pairs")
                 validator.take([held[client] for client in sorted(first)])
-                disturb(role, validator)
+                if disturb is not None:
+                    disturb(role, validator)
                 return aggregate(server, Matched(state, held, {}, first), validator)
 
         return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
@@ -157,11 +156,7 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
         loop = stack.enter_context(LoopThread())
 
         def make(
-            workers: int,
-            place: placement.WorkerHost | None = None,
-            validation: str = "crypten",
-            *,
-            same_disk: bool = True,
+            workers: int, place: Any = None, validation: str = "crypten", *, same_disk: bool = True
         ) -> Site:
             changes = {"enrolment.clients": 12, "deadlines.peer": 120.0, "validation": validation}
             task, place = small_task(64, changes), place or Here(loop, same_disk=same_disk)
@@ -179,10 +174,9 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
                     channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
                     site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
-                own = {"role": role.value, "identity": keys / role.value, "dealer": dealer}
-                start = placement.WorkerStart(
-                    task=folder / "task.toml", listen="127.0.0.1:0", **own
-                )
+                own: Any = {"role": role.value, "identity": keys / role.value, "dealer": dealer}
+                own |= {"task": folder / "task.toml", "listen": "127.0.0.1:0"}
+                start = placement.WorkerStart(**own)
                 pool = placement.WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
                 stack.callback(pool.close)
                 site.own_workers[role] = by_pairs.OwnWorkers(pool, identity, other_host="127.0.0.1")
@@ -311,9 +305,7 @@ with own_folder() as folder:
 """
 
 
-def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_worker_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     piped: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -335,17 +327,10 @@ def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(
     assert not used.exists()
 
 
-@pytest.mark.parametrize(
-    "rejection",
-    [
-        pb.WorkRejection(client="ward-1", reason="never heard of"),
-        pb.WorkRejection(client="Ward/1", reason="norm-exceeded"),
-    ],
-    ids=["unknown reason", "no name"],
-)
-def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiting(
-    rejection: pb.WorkRejection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("said", [("ward-1", "never heard of"), ("Ward/1", "norm-exceeded")])
+def test_nonsense_of_a_worker_ends_the_attempt(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves nobody waiting."""
+    rejection = pb.WorkRejection(client=said[0], reason=said[1])
     # It says so much, and then nothing for as long as it likes.
     call = MagicMock()
     call.__iter__.side_effect = lambda: iter([pb.WorkReport(rejection=rejection)])
@@ -361,13 +346,8 @@ def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiti
 
 # --- both servers as processes: a training goes on whatever becomes of their workers -------------
 
-
 WORKERS = 2
-FLOOD = SILENT + 36
-"""Connections to each port."""
-WAIT_S = 60.0
-
-
+FLOOD = SILENT + 36  # Connections to each port
 Training = tuple[LocalDeployment, crew.Crowd]
 
 
@@ -430,7 +410,7 @@ def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(training: 
     assert [len(each) for each in ports.values()] == [2, 2, *[1] * 2 * WORKERS]
     with ExitStack() as stack:
         every = [("127.0.0.1", port) for port in itertools.chain(*ports.values())]
-        held = [[socket.create_connection(each, WAIT_S) for _ in range(FLOOD)] for each in every]
+        held = [[socket.create_connection(each, 60.0) for _ in range(FLOOD)] for each in every]
         for connections in held:
             for each in connections:
                 stack.enter_context(each)
