@@ -292,9 +292,7 @@ def test_values_are_what_they_say() -> None:
     ):
         found, _ = read_records(table(list(values)), section)
         assert found[:, 0] == pytest.approx(x)
-
-
-def test_a_level_is_compared_by_what_it_says() -> None:
+    # A level is compared by what it says.
     for cell, level in (
         *((cell, "true") for cell in (True, "TRUE ")),
         *((cell, "2") for cell in (2, 2.0, "2.0")),

@@ -145,18 +145,14 @@ def test_a_simulation_names_what_cannot_be_copied(name: str) -> None:
     refused(re.escape(row_on_the_page(name)), simulate, *given, clients=2, rounds=1)
 
 
-@pytest.mark.parametrize("name", corpus.LOSSES)
-def test_a_loss_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
-    loss, columns, y = corpus.LOSSES[name]
+@pytest.mark.parametrize("name", [*corpus.LOSSES, *corpus.REFUSED_LOSSES])
+def test_a_loss_s_gradients_are_autograd_s_one_by_one_or_it_is_named(name: str) -> None:
+    trains = name in corpus.LOSSES
+    loss, columns, y = (corpus.LOSSES if trains else corpus.REFUSED_LOSSES)[name]
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, columns))
-    assert outcome(model, loss, corpus.X, y) == row_on_the_page(name) == "trains"
-
-
-@pytest.mark.parametrize("name", corpus.REFUSED_LOSSES)
-def test_a_loss_that_cannot_be_one_of_records_is_named(name: str) -> None:
-    loss, columns, y = corpus.REFUSED_LOSSES[name]
-    said = outcome(nn.Linear(6, columns), loss, corpus.X, y)
-    assert (said, "mend this record" in said) == (row_on_the_page(f"{name} (loss)"), False)
+    said, row = outcome(model, loss, corpus.X, y), name if trains else f"{name} (loss)"
+    assert (said, "mend this record" in said) == (row_on_the_page(row), False)
+    assert (said == "trains") is trains
 
 
 def test_no_record_is_blamed_for_a_start_at_which_no_loss_is_finite() -> None:

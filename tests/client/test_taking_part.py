@@ -457,12 +457,12 @@ def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> 
         one.run()
 
 
-@pytest.mark.parametrize("named", [pb.OpeningBody, pb.StatementBody])
-def test_b_never_signs_for_a(owner: MakeOwner, named: type, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("kind", [pb.OpeningBody, pb.StatementBody])
+def test_b_never_signs_for_a(owner: MakeOwner, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     one = owner(*versions(1))
 
     def by_b(signer: Any, role: Role, body: Any) -> pb.Signed:
-        return sign_body(signer, B if isinstance(body, named) else role, body)
+        return sign_body(signer, B if isinstance(body, kind) else role, body)
 
     monkeypatch.setattr("tests.rig.scripted_servers.sign_body", by_b)
     with pytest.raises(PeerViolation, match="server-a"):

@@ -382,8 +382,9 @@ def test_the_watch_outlasts_a_moment_without_files(listener: Listener, monkeypat
     assert failing == []
 
 
-def test_a_server_takes_what_leaves_half_of_its_files(monkeypatch: Patch, caplog: Any) -> None:
-    """And says where that is too few."""
+def test_a_server_takes_what_leaves_half_of_its_files_and_says_where_that_is_too_few(
+    monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
     for hard, taken in (
         *[(1 << 20, 1024 + 2 * 100), (resource.RLIM_INFINITY, 1224), (1000, 500)],
         # 256 files of its own and two for each client's uploads come first, or for each

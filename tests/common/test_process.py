@@ -66,13 +66,13 @@ def test_json_lines_say_what_is_done(written: io.StringIO, monkeypatch: pytest.M
     monkeypatch.setenv(VARIABLE, "xml")
     with pytest.raises(errors.Misconfiguration, match="use people or json"):
         begin(written)
-
-
-def test_people_get_lines(written: io.StringIO) -> None:
-    begin(written, logging.WARNING, "%(levelname)s worker: %(message)s")
-    logging.getLogger("precad").info("not this")
-    logging.getLogger("precad").warning("lost")
-    assert written.getvalue() == "WARNING worker: lost\n"
+    # People get lines.
+    monkeypatch.delenv(VARIABLE)
+    lines = io.StringIO()
+    begin(lines, logging.WARNING, "%(levelname)s worker: %(message)s")
+    log.info("not this")
+    log.warning("lost")
+    assert lines.getvalue() == "WARNING worker: lost\n"
 
 
 def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(

@@ -68,7 +68,7 @@ def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None
     assert len({path.read_bytes() for path in found}) == len(found)
 
 
-def test_no_key_is_replaced_without_force(made: Path) -> None:
+def test_no_key_is_replaced_without_force_or_printed(made: Path, tmp_path: Path) -> None:
     before = contents(made)
     for command in (("init", made), ("issue", made, *WARD), ("request", made / "ward-3", *WARD)):
         assert "--force" in refused(*command)
@@ -76,9 +76,7 @@ def test_no_key_is_replaced_without_force(made: Path) -> None:
     keys("init", made, "--client", "ward-3", "--force")
     assert contents(made)["ward-3/key.pem"] != before["ward-3/key.pem"]
     assert Identity.load(made / "ward-3").principal == party_certificate.Principal.client("ward-3")
-
-
-def test_no_command_prints_a_key(made: Path, tmp_path: Path) -> None:
+    # No command prints one.
     words = ("issue", "renew", "revoke")
     lines: list[tuple[object, ...]] = [(word, made, "client", "ward-4") for word in words]
     lines.append(("request", tmp_path / "ward-5", "client", "ward-5"))
