@@ -99,6 +99,16 @@ def test_two_submissions_of_one_update_have_nothing_in_common() -> None:
     assert not any((own[name] == others[name]).any() for name in rig.SEGMENTS)
 
 
+def test_no_part_shows_its_secrets() -> None:
+    seed, body = rig.shared(SHAPE)
+    shown = repr(seed) + repr(body) + repr(body.body) + repr(query_of(seed))
+    words = [str(int(each)) for each in rig.segments(SHAPE, body)["update"][:8]]
+    secrets: Any = (seed.seed, seed.salt, prefix_of(body))
+    for secret in secrets:
+        words += [secret.reveal().hex(), repr(secret.reveal())[2:-1]]
+    assert not [each for each in words if each in shown]
+
+
 Change = Callable[[proof_submission.ProofHeader], proof_submission.ProofHeader]
 OTHER = Digest(b"o" * 32)
 

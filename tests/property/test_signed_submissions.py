@@ -169,6 +169,17 @@ def test_a_header_survives_the_wire_within_bounds(value: bytes, certificates: li
         assert reason_of(header_from_wire, message, A) is reason
 
 
+def test_neither_repr_nor_the_wire_shows_a_key() -> None:
+    signature = signer(ONE).sign(b"x")
+    shown = f"{signature} {signer(ONE)}".encode() + b"".join(signature.certificates)
+    pem = identity(Principal.client(ONE.name)).key.reveal()
+    private = serialization.load_pem_private_key(pem, None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    number = private.private_numbers().private_value.to_bytes(32, "big")
+    assert number not in shown
+    assert number.hex().encode() not in shown
+
+
 # --- collected and matched ---------------------------------------------------------------------
 
 
