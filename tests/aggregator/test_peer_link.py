@@ -260,14 +260,30 @@ def frames(number: int) -> list[Frame]:
     ]
 
 
-@pytest.mark.parametrize("streams", range(1, peer_transport.STREAMS + 1))
-def test_frames_come_in_the_order_in_which_they_were_sent(streams: int) -> None:
+class FirstBreaksOff(Proxy):
+    """As a port may do that is busy, or a handshake that takes too long."""
+
+    def _connect(self, near: socket.socket) -> None:
+        if len(self._sockets) == 2:  # The listener's, and this one
+            near.close()
+        else:
+            super()._connect(near)
+
+
+DIRECT = [("direct",) * others for others in range(peer_transport.STREAMS)]
+
+
+@pytest.mark.parametrize("others", [*DIRECT, ("first breaks off", "direct", "first breaks off")])
+def test_frames_come_in_the_order_in_which_they_were_sent(others: tuple[str, ...]) -> None:
+    """And a stream whose first connection breaks off is connected again."""
     echo, sent = Echo(), frames(41)
-    with served(echo.link) as address, dialled(address, [address] * (streams - 1)) as link:
-        for frame in sent:
-            link.put(frame)
-            # Both ways at once would end where neither reads.
-            assert link.get(WAIT_S) == frame
+    with served(echo.link) as address, FirstBreaksOff(address) as behind:
+        ways = [address if each == "direct" else behind.address for each in others]
+        with dialled(address, ways) as link:
+            for frame in sent:
+                link.put(frame)
+                # Both ways at once would end where neither reads.
+                assert link.get(WAIT_S) == frame
     assert [each.sequence for each in echo.heard] == list(range(41))
 
 
@@ -280,29 +296,6 @@ def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> 
                 link.put(frame)
         until(lambda: echo.ended, "the link's end at B")
     assert [each.sequence for each in echo.heard] == list(range(number))
-
-
-class FirstBreaksOff(Proxy):
-    """As a port may do that is busy, or a handshake that takes too long."""
-
-    def _connect(self, near: socket.socket) -> None:
-        if len(self._sockets) == 2:  # The listener's, and this one
-            near.close()
-        else:
-            super()._connect(near)
-
-
-def test_a_stream_whose_first_connection_breaks_off_is_connected_again() -> None:
-    echo, sent = Echo(), frames(8)
-    with (
-        served(echo.link) as address,
-        FirstBreaksOff(address) as behind,
-        dialled(address, [behind.address, address, behind.address]) as link,
-    ):
-        for frame in sent:
-            link.put(frame)
-            assert link.get(WAIT_S) == frame
-    assert len(echo.heard) == len(sent)
 
 
 @pytest.mark.parametrize("call", ["put", "require_alive"])

@@ -158,10 +158,8 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
             aggregate(fresh.a, matched, validator)
         return server_messages.SetCheck.from_bytes(fresh.b.receive("valid-set")).digest
 
-    one, other = (
-        shard(np.full(TASK.dimension, value, np.int64), context, signer(WARD))[0]
-        for value in (1, 2)
-    )
+    vectors = (np.full(TASK.dimension, value, np.int64) for value in (1, 2))
+    one, other = (shard(x, context, signer(WARD))[0] for x in vectors)
     assert digest(one) == digest(one) not in (digest(other), digest(one, 8))
 
 

@@ -64,13 +64,9 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
         there = found["state"] == state
         whole += there
         # Two charges, one rejection and one entry for every whole one before and at this point.
-        expected = {
-            "share": there and prepared,
-            "charged": 0 if state == "voided" else 2 * whole,
-            "rejected": whole if prepared else 0,
-            "entries": whole,
-            "findings": [],
-        }
+        expected: dict[str, Any] = {"share": there and prepared, "entries": whole, "findings": []}
+        expected["charged"] = 0 if state == "voided" else 2 * whole
+        expected["rejected"] = whole if prepared else 0
         assert found | expected == found
     # Killed after the commit it is there; killed before, it isn't; and one got through.
     assert ([found["state"] for found in points][-2:], whole) == ([state] * 2, 2)
@@ -292,11 +288,8 @@ def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> Non
 
 
 OWN = (
-    b"1}",
-    b'-1,"attempt":0}',
-    b'1,"attempt":99999999999999999999}',
-    b'1,"attempt":2,"clients":["No Client"]}',
-    b'1,"attempt":2,"clients":3}',
+    *(b"1}", b'-1,"attempt":0}', b'1,"attempt":99999999999999999999}'),
+    *(b'1,"attempt":2,"clients":["No Client"]}', b'1,"attempt":2,"clients":3}'),
 )
 BAD = (b"x", b"[]", b"{}", b'{"task": "f00"', b"\xff", b"[" * 100_000)
 

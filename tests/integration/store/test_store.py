@@ -76,18 +76,10 @@ sent its share on that word. What was voided here is never prepared here: the ot
 No charge is unlearned, none is taken twice.
 """
 SENT = ("begin", "prepare", "countersign", "send")
-WAYS = {
-    "unknown": (),
-    "open": ("begin",),
-    "abandoned": ("begin", "abandon"),
-    "voided": ("void",),
-    "learned": ("learn",),
-    "prepared": ("begin", "prepare"),
-    "countersigned": ("begin", "prepare", "countersign"),
-    "sent": SENT,
-    "done": ("begin", "prepare", "finish"),
-    "written-off": (*SENT, "write off"),
-}
+WAYS: dict[str, tuple[str, ...]] = {"unknown": (), "open": ("begin",), "voided": ("void",)}
+WAYS |= {"abandoned": ("begin", "abandon"), "learned": ("learn",), "prepared": SENT[:2]}
+WAYS |= {"countersigned": SENT[:3], "sent": SENT, "written-off": (*SENT, "write off")}
+WAYS |= {"done": ("begin", "prepare", "finish")}
 """How an attempt comes there."""
 
 

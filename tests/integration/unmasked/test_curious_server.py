@@ -179,12 +179,8 @@ def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds) -> Non
     """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
     watched = together[1]
     header, (salt, b) = watched.b.header(VICTIM), watched.b.body(VICTIM)
-    in_header = {
-        "h": header.body_digest.value,
-        "nonce": header.context.nonce,
-        "name": VICTIM.encoded(),
-        "signature": header.signature.value,
-    }
+    in_header = {"h": header.body_digest.value, "nonce": header.context.nonce}
+    in_header |= {"name": VICTIM.encoded(), "signature": header.signature.value}
     hidden = in_header | {
         **{f"word {i} of b": to_bytes(b[i : i + 1]) for i in range(b.size)},
         "salt_h": salt,

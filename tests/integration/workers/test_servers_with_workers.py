@@ -140,10 +140,7 @@ class Site:
 
     def all_up(self) -> None:
         pools = [own.pool for own in self.own_workers.values()]
-        until(
-            lambda: all(p.worker(n) is not None for p in pools for n in range(len(p))),
-            "workers that listen",
-        )
+        until(lambda: all(p.worker(n) for p in pools for n in range(len(p))), "workers that listen")
 
 
 Hire = Callable[..., Site]
