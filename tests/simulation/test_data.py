@@ -44,6 +44,9 @@ def write_idx(place: Path, *, packed: bool = False) -> None:
     [("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw"), ("mnist", "")],
 )
 def test_grey_images_are_read_from_idx_files(tmp_path: Path, name: str, folder: str) -> None:
+    published = {"mnist": "LeCun", "fashion-mnist": "Zalando Research"}[name]
+    with pytest.raises(Misconfiguration, match=f"lacks train-images-idx3-ubyte.*{published}"):
+        load(name, tmp_path)
     write_idx(tmp_path / folder, packed=not folder)
     data = load(name, tmp_path)
     assert (data.train_x.shape, data.features) == ((6, 1, 28, 28), 784)
