@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -68,13 +69,8 @@ def test_all_forms_give_the_same_records() -> None:
         assert (inputs.tolist(), targets.tolist()) == (X[[4, 1]].tolist(), Y[[4, 1]].tolist())
 
 
-def unreadable(index: int) -> torch.Tensor:
-    if index == 3:
-        raise OSError("truncated file")
-    return torch.ones(2)
-
-
 def test_data_that_cannot_be_used_are_refused_at_once() -> None:
+    unreadable = Mock(side_effect=[*torch.ones(3, 2), OSError("truncated file")])
     for data, message in (
         ((X, Y[:-1]), "6 inputs, 5 targets"),
         ((X, np.array(["a"] * 6)), "targets"),

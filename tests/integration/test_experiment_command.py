@@ -178,6 +178,7 @@ SEED = 5
         (Build.SOUND, ROUNDS, (False, False)),
         # The other server alone finds that one has no noise.
         (Build.OTHER_SILENT, ROUNDS, (False, True)),
+        (Build.OTHER_SILENT, 1, (False, True)),
         # Whoever sees the models finds records that aren't clipped.
         (Build.UNCLIPPED, ROUNDS, (True, True)),
         # The server that looks again finds noise that is drawn anew.

@@ -99,14 +99,12 @@ def test_every_channel_of_every_part_is_opened_in_one_place() -> None:
     assert found == [Path("common/identity/mutual_tls.py")]
 
 
-@pytest.fixture
-def proxies(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_proxy_is_asked_and_no_other(
+    serve: Serve, listening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The environment names one that says nothing.
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, f"http://user:planted@{listening}")
-
-
-@pytest.mark.usefixtures("proxies")
-def test_the_settings_proxy_is_asked_and_the_environments_is_not(serve: Serve) -> None:
     address = serve(identity(Principal.service(A)))
     assert answers(address)
     assert why_unreachable(address, OWNER, A) is None
