@@ -4,8 +4,11 @@ import contextlib
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
+
+from tests.rig.waiting import beside
 
 
 class Proxy:
@@ -101,38 +104,28 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # HTTP/2's firs
 PAUSE_S = 0.05  # Before the next try, where the server isn't there
 
 
-class IdleFlood:
-    """Lost connections are made again, until so many were held."""
+@contextlib.contextmanager
+def idle_flood(address: str, folder: Path, most: int) -> Iterator[list[ssl.SSLSocket]]:
+    """Lost connections are made again, until so many were held: these."""
+    host, port = address.rsplit(":", 1)
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.check_hostname = False
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    held: list[ssl.SSLSocket] = []
 
-    def __init__(self, address: str, folder: Path, most: int) -> None:
-        host, port = address.rsplit(":", 1)
-        self._address, self._most, self.made = (host, int(port)), most, 0
-        self._context = ssl.create_default_context(cafile=folder / "ca.pem")
-        self._context.check_hostname = False
-        self._context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-        self._context.set_alpn_protocols(["h2"])
-        self._held: list[ssl.SSLSocket] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        for each in self._held:
-            each.close()
-
-    def _run(self) -> None:
-        while not self._stop.is_set() and len(self._held) < self._most:
+    def make(over: threading.Event) -> None:
+        while not over.is_set() and len(held) < most:
             try:
-                raw = socket.create_connection(self._address, timeout=5)
-                self._held.append(self._context.wrap_socket(raw))
+                raw = socket.create_connection((host, int(port)), timeout=5)
+                held.append(context.wrap_socket(raw))
+                held[-1].sendall(PREFACE)
             except OSError:
-                self._stop.wait(PAUSE_S)
-                continue
-            with contextlib.suppress(OSError):
-                self._held[-1].sendall(PREFACE)
-                self.made += 1
+                over.wait(PAUSE_S)
+
+    try:
+        with beside(make):
+            yield held
+    finally:
+        for each in held:
+            each.close()

@@ -3,13 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.rig.light_client import LightClient, joined
+from tests.rig.waiting import beside
 from tests.rig.waiting import until as wait_until
 from tests.rig.warm import forked
 
@@ -32,26 +33,21 @@ class Crowd:
 
     def __init__(self, clients: Sequence[LightClient]) -> None:
         self._clients = clients
-        self._over = False
         self.hold_at = -1  # Version at which the last client waits for ``held_back``
         self.held_back = threading.Event()
         self.submitted: list[tuple[int, int]] = []  # Version and attempt of what both servers took
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with ThreadPoolExecutor(len(self._clients)) as threads:
-            futures = [threads.submit(self._follow, client) for client in self._clients]
+        with beside(*(partial(self._follow, client) for client in self._clients)):
             try:
                 yield
             finally:
-                self._over = True
                 self.held_back.set()
-                for future in futures:
-                    future.result()
 
-    def _follow(self, client: LightClient) -> None:
+    def _follow(self, client: LightClient, over: threading.Event) -> None:
         last = -1
-        while not self._over:
+        while not over.is_set():
             with contextlib.suppress(PeerUnavailable):
                 event = client.opened(after=last, timeout_s=1.0)
                 if client is self._clients[-1] and event.version == self.hold_at:

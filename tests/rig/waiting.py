@@ -5,8 +5,11 @@ comes, one generous deadline ends it, and the error says what was awaited and ho
 """
 
 import selectors
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 DEADLINE_S = 240.0  # Nothing here takes a tenth of it on a quiet machine
@@ -31,6 +34,20 @@ def until(
             raise AssertionError(f"never came: {what() if callable(what) else what}")
         time.sleep(poll_s)
     return found
+
+
+@contextmanager
+def beside(*runs: Callable[[threading.Event], object]) -> Iterator[None]:
+    """In threads of their own until the block ends, when the event is set; their errors count."""
+    over = threading.Event()
+    with ThreadPoolExecutor(len(runs)) as threads:
+        running = [threads.submit(run, over) for run in runs]
+        try:
+            yield
+        finally:
+            over.set()
+        for each in running:
+            each.result()
 
 
 def readable_within(timeout_s: float | None, *descriptors: int) -> Collection[int]:

@@ -22,13 +22,14 @@ from collections import Counter
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 import grpc
 from tests.faults.invariants import TELLING
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order, check, kill_all
 from tests.faults.test_chaos import piece
-from tests.rig.connections import IdleFlood
+from tests.rig.connections import idle_flood
+from tests.rig.waiting import beside
 from tests.soak.test_faults_of_processes import GROUPS, state, until, url
 
 from precad.aggregator.store import audit_ledger, compare_ledgers
@@ -47,14 +48,12 @@ CLAIMS = ((10**18, 0.2), (2**31, 0.2), (0, 0.2), (20, 1e-15), (20, 0.11), (20, 2
 
 
 class Besieger:
-    """One certificate's bad calls at both servers, in a thread of its own."""
+    """One certificate's bad calls at both servers."""
 
     def __init__(self, deployment: FaultyDeployment, client: ClientId, random: Random) -> None:
         self._addresses, self._random = deployment.addresses, random
         self._own: Any = {"task_digest": deployment.task.digest.value, "client": client.name}
         self._identity = Identity.load(deployment.folder / "keys" / client.name)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.read: list[str] = []  # Texts of errors
         self.codes: Counter[str] = Counter()
         self.taken: list[str] = []  # Bad calls that were taken
@@ -67,15 +66,7 @@ class Besieger:
             other = pb.EnrolRequest(**self._own, records=21, record_rate=0.2)
             self._call(Role.SERVER_B, "Enrol", other, START_S)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def call_badly(self, over: threading.Event) -> None:
         body = pb.StatementBody(version=2**40, attempt=2**40).SerializeToString()
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
         others: Any = self._own | {"client": "ward-0"}
@@ -86,7 +77,7 @@ class Besieger:
             ("Statement", pb.StatementRequest(**others)),
             ("Statement", pb.StatementRequest(**self._own, shown=forged)),
         ]
-        while not self._stop.wait(0.1):
+        while not over.wait(0.1):
             role = self._random.choice((Role.SERVER_A, Role.SERVER_B))
             name, request = self._random.choice(bad)
             if self._call(role, name, request):
@@ -123,10 +114,10 @@ def besieged(
         keys = folder / "keys" / stranger.name
         with ExitStack() as stack:
             floods = [
-                stack.enter_context(IdleFlood(deployment.addresses[role], keys, CONNECTIONS))
+                stack.enter_context(idle_flood(deployment.addresses[role], keys, CONNECTIONS))
                 for role in SERVER_ROLES
             ]
-            stack.enter_context(besieger)
+            stack.enter_context(beside(besieger.call_badly))
             for client in deployment.clients:
                 deployment.start(client.name)
             for each in orders:
@@ -136,7 +127,7 @@ def besieged(
             for path in deployment.orders.glob("*.orders"):
                 path.unlink(missing_ok=True)
             until(deployment, lambda: finished(deployment))
-            deployment.wait_for(lambda: min(each.made for each in floods) >= CONNECTIONS)
+            deployment.wait_for(lambda: min(map(len, floods)) >= CONNECTIONS)
             for role in SERVER_ROLES:
                 open_files = Path(f"/proc/{deployment.processes[role].pid}/fd").iterdir
                 deployment.wait_for(lambda: len(list(open_files())) < MOST_DESCRIPTORS)  # noqa: B023

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds.hardware import hardware
+from tests.rig.waiting import beside
 from tests.soak.run import ROOT, children_s, commit, git, write
 
 OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
@@ -52,25 +53,15 @@ def loops(number: int, nice: int = 0) -> Iterator[None]:
 
 @contextmanager
 def load(kind: str, seed: int) -> Iterator[None]:
-    if kind != "random":
-        with loops(2 if kind == "busy" else 0):
-            yield
-        return
-    over = threading.Event()
 
-    def change() -> None:
+    def change(over: threading.Event) -> None:
         chosen = random.Random(seed)
         while not over.is_set():
             with loops(chosen.randint(0, MOST_LOOPS), chosen.choice((0, 0, 5, 10))):
                 over.wait(chosen.uniform(2.0, 40.0))
 
-    changing = threading.Thread(target=change)
-    changing.start()
-    try:
+    with beside(change) if kind == "random" else loops(2 if kind == "busy" else 0):
         yield
-    finally:
-        over.set()
-        changing.join()
 
 
 def environment() -> dict[str, str]:

@@ -9,8 +9,8 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from benchmarks.crowd.resident import resident_mib
 from tests.rig.crew import CHANGES, CLIENTS, deployed, until, version
 from tests.rig.light_client import LightClient
+from tests.rig.waiting import beside
 
 from precad.cli.local_deployment import LocalDeployment
 from precad.client.connection import Servers
@@ -49,19 +50,11 @@ class Flood:
         self._address = address
         self._identity = identity
         self._task = task
-        self._over = threading.Event()
         self.calls: Counter[str] = Counter()  # By how they ended
 
-    @contextmanager
-    def of(self, way: Callable[["Flood", Any, str], None]) -> Iterator[None]:
+    def of(self, way: Callable[["Flood", Any, str], None]) -> AbstractContextManager[None]:
         """Each method in turn, in this way."""
-        with ThreadPoolExecutor(THREADS) as threads:
-            for number in range(THREADS):
-                threads.submit(self._run, way, number)
-            try:
-                yield
-            finally:
-                self._over.set()
+        return beside(*(partial(self._run, way, number) for number in range(THREADS)))
 
     def request(self, method: str) -> bytes:
         """A good one of this client, where the method has such a thing.
@@ -81,9 +74,9 @@ class Flood:
         made = good.get(method.rpartition("/")[2])
         return b"" if made is None else bytes(made.SerializeToString())
 
-    def _run(self, way: Callable[["Flood", Any, str], None], first: int) -> None:
+    def _run(self, way: Callable[..., None], first: int, over: threading.Event) -> None:
         for method in itertools.islice(itertools.cycle(METHODS), first, None):
-            if self._over.is_set():
+            if over.is_set():
                 return
             with open_channel(self._address, self._identity, A) as channel:
                 try:
@@ -110,7 +103,7 @@ def half_open(flood: Flood, channel: Any, method: str) -> None:
 
     calls = [channel.stream_stream(method)(begun(), timeout=10) for _ in range(32)]
     with contextlib.suppress(grpc.RpcError):
-        next(calls[0])
+        next(calls[0], None)
     silence.set()
     for each in calls:
         each.cancel()
@@ -120,7 +113,7 @@ def unread(flood: Flood, channel: Any, method: str) -> None:
     """Asked for whatever streams; nobody takes it."""
     calls = [channel.unary_stream(method)(flood.request(method), timeout=10) for _ in range(32)]
     with contextlib.suppress(grpc.RpcError):
-        next(calls[0])
+        next(calls[0], None)
     for each in calls:
         each.cancel()
 

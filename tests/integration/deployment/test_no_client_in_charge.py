@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.integration.deployment.conftest import Deploy, set_in
-from tests.rig.connections import IdleFlood
+from tests.rig.connections import idle_flood
 from tests.rig.light_client import joined, play_round
 from tests.rig.waiting import until
 
@@ -28,8 +28,8 @@ def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(depl
     keys = deployment.folder / "keys" / BAD.name
     with joined(deployment, *GOOD) as clients:
         last = play_round(*clients)
-        with IdleFlood(deployment.addresses["server-a"], keys, IDLE) as flood:
-            until(lambda: flood.made >= IDLE, "so many connections")
+        with idle_flood(deployment.addresses["server-a"], keys, IDLE) as held:
+            until(lambda: len(held) >= IDLE, "so many connections")
             for _ in range(3):
                 last = play_round(*clients, after=last)
             until(lambda: len(list(descriptors.iterdir())) < IDLE / 4, "they are closed")

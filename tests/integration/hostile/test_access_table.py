@@ -65,10 +65,14 @@ NO_CONNECTION = (
     *("self-signed", "another root's", "expired", "not yet valid"),
 )
 FAULTY = (*NO_CONNECTION, "revoked", "two names of ours")
-NAMED = (
-    *("client ward-1", "client ward-2, as ward-1"),
-    *("operator", "dealer", "server A", "server B", "server B, as server A"),
-)
+NAMED = {
+    "client ward-1": "ward-1",
+    "client ward-2, as ward-1": "ward-2",
+    **{name: name for name in ("operator", "dealer")},
+    "server A": "server-a",
+    **dict.fromkeys(("server B", "server B, as server A"), "server-b"),
+}
+"""And whose keys each has."""
 THEMSELVES = {
     Role.SERVER_A: ("server A",),
     Role.SERVER_B: ("server B", "server B, as server A"),
@@ -100,10 +104,7 @@ def callers(keys: Path, service: str) -> dict[str, Caller]:
     before = {each.serial_number for each in deployment.issued()}
     folder = deployment.issue(party, out=keys / f"revoked-{service}")
     deployment.revoke({each.serial_number for each in deployment.issued()} - before)
-    owns = {"client ward-1": "ward-1", "client ward-2, as ward-1": "ward-2"}
-    owns |= {"operator": "operator", "dealer": "dealer"}
-    owns |= {"server A": "server-a", "server B, as server A": "server-b"}
-    return {who: Caller(Identity.load(keys / name)) for who, name in owns.items()} | {
+    return {who: Caller(Identity.load(keys / name)) for who, name in NAMED.items()} | {
         "server B": Caller(Identity.load(keys / "server-b"), server="server-b"),
         "no TLS": Caller(None, tls=False),
         "no certificate": Caller(None),
@@ -131,8 +132,9 @@ def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Cha
 @dataclass(frozen=True, slots=True)
 class Bench:
     site: Any
-    running: Mapping[Role, Any]
     submissions: Mapping[Role, Any]
+    epoch: bytes
+    """Of the dealer's start, as server A learns it."""
 
     def call(self, rpc: str, channel: grpc.Channel, caller: Caller, place: Role) -> Any:
         """One well-formed call; returns the answer, or raises grpc.RpcError."""
@@ -154,43 +156,29 @@ class Bench:
             with suppress(grpc.RpcError):
                 signed = stub.Statement(pb.StatementRequest(**named), timeout=DEADLINE_S)
             data = to_bytes(initial_vector(task.model))
-            return iter((pb.GivenPiece(**named, statement=signed, data=data),))
+            yield pb.GivenPiece(**named, statement=signed, data=data)
 
+        wanted = deal_request(task, 0, 0, 1, bytes(64))
         requests: dict[str, Any] = {
             "Describe": pb.DescribeRequest(),
             "Enrol": pb.EnrolRequest(**named, records=50, record_rate=0.2),
             "Watch": pb.WatchRequest(**named),
-            "ModelDigest": pb.ModelRequest(task_digest=digest),
-            "FetchModel": pb.ModelRequest(task_digest=digest),
+            **dict.fromkeys(("ModelDigest", "FetchModel"), pb.ModelRequest(task_digest=digest)),
             "Submit": upload_pieces(upload),
             "Opening": pb.OpeningRequest(**named, attempt=0),
             "Statement": pb.StatementRequest(**named),
-            "Status": pb.StatusRequest(),
-            "Reports": pb.StatusRequest(),
+            "GiveBack": given_back(),
+            **dict.fromkeys(("Status", "Reports"), pb.StatusRequest()),
             "Allow": pb.AllowRequest(task_digest=digest, word="attempts", version=0),
-            "Link": iter(()),
+            **dict.fromkeys(("Link", "Square"), iter(())),
             "Join": pb.JoinRequest(**own),
-            "Square": iter(()),
+            "Deal": request_to_wire(wanted, caller.server, self.epoch),
             "Leave": pb.LeaveRequest(**own),
         }
-        if method == "GiveBack":
-            requests[method] = given_back()
-        elif method == "Deal":
-            wanted = deal_request(task, 0, 0, 1, bytes(64))
-            requests[method] = request_to_wire(wanted, caller.server, self.epoch)
         answer = getattr(stub, method)(requests[method], timeout=DEADLINE_S)
         if isinstance(answer, pb.Receipt):
             assert answer == pb.Receipt(), answer
         return list(answer) if isinstance(answer, Iterator) else answer
-
-    @property
-    def epoch(self) -> bytes:
-        """Of the dealer's start, as server A learns it."""
-        address = self.running[Role.DEALER].address
-        identity = self.site.identity("server-a")
-        with channel_of(Caller(identity), address, Role.DEALER, identity.ca) as channel:
-            request = pb.JoinRequest(task_digest=self.site.task.digest.value, role="server-a")
-            return precad_pb2_grpc.DealingStub(channel).Join(request, timeout=DEADLINE_S).epoch
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +193,12 @@ def outcomes(make_site: Any) -> Outcomes:
         session.inbox.open(Opened(0, 0, (ward,), model, frozenset()))
         # Streams end after the training's end: a call of the table needn't be cut off.
         session.event_log.publish(TrainingDone(0, model))
-    bench = Bench(site, running, dict(zip(PLACES, submissions, strict=False)))
-    found, ca = Outcomes(), site.identity("ward-1").ca
+    address, server_a = running[Role.DEALER].address, site.identity("server-a")
+    with mutual_tls.open_channel(address, server_a, Role.DEALER) as channel:
+        request = pb.JoinRequest(task_digest=site.task.digest.value, role="server-a")
+        joined = precad_pb2_grpc.DealingStub(channel).Join(request, timeout=DEADLINE_S)
+    bench = Bench(site, dict(zip(PLACES, submissions, strict=False)), joined.epoch)
+    found, ca = Outcomes(), server_a.ca
     for service in RIGHT_PARTY:
         known = callers(site.folder / "keys", service)
         for place, (who, caller) in itertools.product(PLACES, known.items()):
@@ -237,7 +229,7 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
         "Health": ("operator", *THEMSELVES[place]),
     }
     named_by_nobody = {
-        **dict.fromkeys(("Describe", "ModelDigest", "FetchModel"), NAMED[1:3]),
+        **dict.fromkeys(("Describe", "ModelDigest", "FetchModel"), tuple(NAMED)[1:3]),
         # Whose half is squared, the certificate alone says.
         "Square": ("server B, as server A",),
     }

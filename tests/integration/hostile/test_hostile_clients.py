@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from benchmarks.crowd.resident import resident_mib
 from tests.conftest import small_task
 from tests.rig.submissions import body_of
-from tests.rig.waiting import until
+from tests.rig.waiting import beside, until
 
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc import limits, peer_transport
@@ -159,7 +160,7 @@ def body_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Make:
 
 
 MALFORMED, UNSIGNED = Rejection.MALFORMED, Rejection.BAD_SIGNATURE
-REFUSED: dict[str, tuple[Make, Rejection]] = {
+UPLOADS: dict[str, tuple[Make, Rejection | str]] = {
     "header twice": (lambda b: [b.pieces()[0]] * 2, MALFORMED),
     "too long": (body_as(lambda s: [*s, s[0]]), MALFORMED),
     "reordered": (body_as(lambda s: s[::-1]), MALFORMED),
@@ -185,8 +186,7 @@ REFUSED: dict[str, tuple[Make, Rejection]] = {
         UNSIGNED,
     ),
     "forged model digest": (lambda b: b.pieces(model=Digest(b"\7" * 32)), Rejection.WRONG_MODEL),
-}
-UNREAD: dict[str, tuple[Make, str]] = {
+    # Not known to be this round's and this client's: nothing came of that client's.
     "nothing": (lambda _: [], "truncated"),
     "no header": (lambda _: [pb.SubmissionPiece(body=b"x")], "malformed"),
     "a piece that is neither": (lambda _: [pb.SubmissionPiece()], "malformed"),
@@ -197,8 +197,7 @@ UNREAD: dict[str, tuple[Make, str]] = {
     "another's name": (header_with(client="ward-1"), "PERMISSION_DENIED"),
     "no name": (header_with(client="x" * 100_000), "INVALID_ARGUMENT"),
 }
-"""It isn't known to be this round's and this client's: nothing came of that client's."""
-UPLOADS: dict[str, tuple[Make, Any]] = {**REFUSED, **UNREAD}
+"""And what is answered: a reason that is counted, or words alone."""
 
 
 @pytest.mark.parametrize("kind", UPLOADS)
@@ -206,7 +205,7 @@ def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind:
     make, why = UPLOADS[kind]
     assert bench.submit(make(bench)) == getattr(why, "value", why)
     bench.honest_submits()
-    assert bench.closed() == (True, why if kind in REFUSED else Rejection.ABSENT)
+    assert bench.closed() == (True, why if isinstance(why, Rejection) else Rejection.ABSENT)
 
 
 def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
@@ -347,24 +346,19 @@ def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench)
 
 
 def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> None:
-    stop = threading.Event()
     answers: list[str] = []
 
-    def storm(makers: Sequence[Make]) -> None:
-        for make in itertools.cycle(makers):
-            if stop.is_set():
+    def storm(first: int, over: threading.Event) -> None:
+        for make, _ in itertools.islice(itertools.cycle(UPLOADS.values()), first, None):
+            if over.is_set():
                 return
             answers.append(bench.submit(make(bench)))
 
-    makers = [make for make, _ in UPLOADS.values()]
-    with flood(bench.server.address, silent=60, half_open=60), ThreadPoolExecutor(2) as threads:
-        storms = [threads.submit(storm, makers[start:]) for start in (0, 7)]
+    storms = (partial(storm, first) for first in (0, 7))
+    with flood(bench.server.address, silent=60, half_open=60), beside(*storms):
         until(lambda: len(answers) > 10, "a storm")
         bench.honest_submits()
         until(lambda: len(answers) > 60, "a longer storm")
-        stop.set()
-        for each in storms:
-            each.result()
     assert "" not in answers
     honest, hostile = bench.closed()
     assert (honest, isinstance(hostile, Rejection)) == (True, True)
