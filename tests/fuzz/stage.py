@@ -15,6 +15,7 @@ from unittest.mock import AsyncMock
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
+from tests.integration.hostile.conftest import NOWHERE, session_of
 from tests.rig.clock import LeapingClock
 from tests.rig.memory import in_memory
 from tests.rig.tasks import task_with
@@ -23,8 +24,6 @@ from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
-from precad.aggregator.rpc.process import open_session
-from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.training.session import Session, TrainingDone
 from precad.cli.local_deployment import task_to_toml
 from precad.client.connection import Servers
@@ -49,7 +48,6 @@ D = 8
 ROUND = 3
 VERSION = 2
 CLIENT = ClientId("ward-1")
-NOWHERE = "127.0.0.1:1"
 OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
 SEED_HOLDER = Role.SERVER_A
 
@@ -130,14 +128,8 @@ class Stage:
         self._dealer = RemoteDealer(self._channel, NOWHERE, self.task, Role.SERVER_B)
 
     async def _session(self, role: Role) -> Session:
-        state, identity = self.folder / role.value, self.folder / "keys" / role.value
-        values: Any = {"task": self.folder / "task.toml", "identity": identity, "state": state}
-        values |= {"listen": NOWHERE, "dealer": NOWHERE if self.task.has_dealer else None}
-        of_a = role is Role.SERVER_A
-        settings = (
-            ServerASettings(**values, server_b=NOWHERE) if of_a else ServerBSettings(**values)
-        )
-        session = open_session(role, settings)
+        dealer = NOWHERE if self.task.has_dealer else None
+        session = session_of(role, self.folder, self.folder / "keys", dealer)
         session.event_log.publish(TrainingDone(0, session.model_store.current.digest))
         await asyncio.sleep(0)
         return session

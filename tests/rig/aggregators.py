@@ -73,17 +73,8 @@ def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> H
 
 def session_of(role: Role, task: Task, store: Store, folder: Path, **given: Any) -> Session:
     """A server's, of which a test says something; its model lies in ``folder``."""
-    names = [
-        "identity",
-        "inbox",
-        "connected_clients",
-        "event_log",
-        "signer",
-        "verifier",
-        "coin_key",
-        "register",
-    ]
-    parts: dict[str, Any] = dict.fromkeys(names, Untouched())
+    names = ("identity", "inbox", "connected_clients", "event_log", "signer", "verifier")
+    parts: dict[str, Any] = dict.fromkeys((*names, "coin_key", "register"), Untouched())
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)
 

@@ -23,7 +23,7 @@ _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?$')
 _WRITTEN = re.compile(
     r'^```toml title="(\w+) writes ([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL
 )
-_COMMENT = re.compile(r"\s+# .*$")
+_COMMENT, _BEFORE = re.compile(r"\s+# .*$"), re.compile(r"\s*$|#")
 
 
 class Command(NamedTuple):
@@ -83,7 +83,8 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             fence, mark = None, ""
         elif fence is not None:
             fence.lines.append((number, line))
-        elif line.startswith("    ") and (block is not None or _apart(lines[number - 2])):
+        # An indented line begins a block where no paragraph goes on.
+        elif line.startswith("    ") and (block or _BEFORE.match(lines[number - 2])):
             block = block or _Block("", "", mark, [])
             block.lines.append((number, line))
         elif line.strip():
@@ -94,11 +95,6 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             block, mark = None, marked[2] if marked and marked[1] == "needs" else ""
     if block is not None:
         yield block
-
-
-def _apart(before: str) -> bool:
-    """Whether an indented line behind this one begins a block, and no paragraph goes on."""
-    return not before.strip() or before.startswith("#")
 
 
 def _joined(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:

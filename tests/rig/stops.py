@@ -45,7 +45,6 @@ class Scene:
     opened: ExitStack
     validation: str = "crypten"
     deployment: LocalDeployment = field(init=False)
-    _dialled: dict[str, socket.socket] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         changes = {
@@ -93,16 +92,6 @@ class Scene:
         what = ("join",) if name in OWNERS else ("serve", name.removeprefix("server-"))
         return *what, "--config", f"{self.folder}/{name}.toml"
 
-    def silent(self) -> str:
-        listener = self.opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        listener.settimeout(DEADLINE_S)
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        self._dialled[address] = listener
-        return address
-
-    def dialled(self, address: str) -> None:
-        self.opened.enter_context(self._dialled[address].accept()[0])
-
     def gone(self) -> tuple[str, Callable[[Any], None]]:
         """The address of a host that is gone, and how to wait until a process dials it."""
         listener = self.opened.enter_context(socket.socket())
@@ -138,9 +127,8 @@ class Scene:
 
 
 Waiting = tuple[str, Any]  # What waits for what, and its process
+# Of each scene, the machine's load, and the seconds until each command and all of its had ended.
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
-"""Of each scene, the load of the machine and the seconds until each command had ended with all that
-it had started."""
 
 
 def nobody_there(scene: Scene) -> Iterator[Waiting]:
@@ -216,12 +204,14 @@ def _with_silence(scene: Scene, what: str, name: str, *command: str, **values: s
 
     It stands in the settings of the part ``name``, or without one in the command itself.
     """
-    address = scene.silent()
+    listener = scene.opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+    listener.settimeout(DEADLINE_S)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
     changed = {key: text.replace("ADDRESS", address) for key, text in values.items()}
     settings = ("--config", scene.settings(name, **changed)) if name else ()
     told = (each.replace("ADDRESS", address) for each in command)
     process = scene.start(what, *told, *settings)
-    scene.dialled(address)
+    scene.opened.enter_context(listener.accept()[0])
     return what, process
 
 

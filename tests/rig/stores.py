@@ -20,8 +20,7 @@ from precad.common.roster import Enrolment, Roster
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
 WARDS = A, B, C = tuple(ClientId(f"ward-{letter}") for letter in "abc")
-RATES = (0.2, 0.1, 1 / 30)
-"""The third is one that no decimal writes exactly."""
+RATES = (0.2, 0.1, 1 / 30)  # The third is one that no decimal writes exactly
 ROSTER = Roster({w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)})
 SHARE = bytes(range(64))
 Opener = Callable[..., Store]

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-SITE = Path(os.environ.get("PRECAD_SITE", "nowhere")).resolve()
-"""Where they lie."""
+SITE = Path(os.environ.get("PRECAD_SITE", "nowhere")).resolve()  # Where they lie
 
 collect_ignore_glob = [] if (SITE / "index.html").is_file() else ["test_*.py"]

@@ -30,8 +30,7 @@ from benchmarks.rounds.hardware import hardware
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"
-SECONDS = Path(__file__).with_name("seconds.json")
-"""How long each test took when it was last weighed."""
+SECONDS = Path(__file__).with_name("seconds.json")  # How long each test took when last weighed
 PARTS = 20
 DEFAULT_S = 30.0  # For a test that was never weighed
 NOTHING_COLLECTED = 5  # pytest's exit status; a part may be empty

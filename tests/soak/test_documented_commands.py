@@ -62,8 +62,7 @@ def play(
     return said
 
 
-COMMENTED = ("README.md", "docs/identity.md", "docs/quick-start.md")
-"""Their comments explain, and aren't what is printed."""
+COMMENTED = ("README.md", "docs/identity.md", "docs/quick-start.md")  # To explain, not to compare
 
 
 def test_by_hand_a_training_ends_with_a_model_that_predicts(

@@ -65,8 +65,7 @@ def measure(settings, around):
 
 
 EXPERIMENTS.register("held")(replace(whole, measure=measure))
-"""
-"""The same, where cells are held up until a node is lost."""
+"""  # The same, where cells are held up until a node is lost
 DRIVER = """
 import sys
 from functools import partial
@@ -79,8 +78,7 @@ told = lambda _result, done, _all: print(f"cell {done}", flush=True)
 how = {"workers": 2, "backend": backend, "plugins": (Path(plugin),), "on_cell": told}
 run("held", Scale.SMALL, Path(output), **how)
 """
-ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
-"""Where each backend looks for its cluster."""
+ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}  # Of each backend's cluster
 
 
 @pytest.mark.timeout(900)

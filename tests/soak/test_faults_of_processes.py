@@ -63,8 +63,7 @@ PROOF_STEPS = lines("""
     after ByProof.take; around PeerLink.send/proof-coin; after PeerLink.receive/proof-coin;
     around PeerLink.send/proof; after PeerLink.receive/proof; after Versions.count_opened;
     before PeerLink.send/valid-set
-""")
-"""All other steps are the same code, under either check."""
+""")  # All other steps are the same code, under either check
 PROVES = {f"{party} proves": [f"{party} {step}" for step in PROOF_STEPS] for party in SERVER_ROLES}
 CONNECTION_STEPS = lines("""
     before Attempts.abandon_open; around PeerLink.send/position; after PeerLink.receive/position;

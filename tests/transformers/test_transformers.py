@@ -29,8 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 WORDS = 11
 GENERATOR = np.random.default_rng(31)
 TOKENS = GENERATOR.integers(1, WORDS, (N, 7))
-TOKENS[:3, 4:] = 0
-"""Half of the records are shorter than the others: 0 fills them up."""
+TOKENS[:3, 4:] = 0  # Half of the records are shorter than the others: 0 fills them up
 PICTURES = GENERATOR.normal(size=(N, 3, 8, 8)).astype(np.float32)
 
 
@@ -59,30 +58,13 @@ class Logits(nn.Module):
         return found
 
 
-SIZES = {
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 12,
-    "num_labels": CLASSES,
-}
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 12}
 TEXT = {"vocab_size": WORDS, "max_position_embeddings": 12, "pad_token_id": 0}
 CALM = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-DISTILLED: dict[str, Any] = {
-    "dim": 8,
-    "n_layers": 2,
-    "n_heads": 2,
-    "hidden_dim": 12,
-    "num_labels": CLASSES,
-}
+DISTILLED: dict[str, Any] = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
 DISTILLED |= dict.fromkeys(("dropout", "attention_dropout", "seq_classif_dropout"), 0.0)
-GPT2: dict[str, Any] = {
-    "n_embd": 8,
-    "n_layer": 2,
-    "n_head": 2,
-    "n_positions": 9,
-    "num_labels": CLASSES,
-}
+GPT2: dict[str, Any] = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 9}
 GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 GPT2 |= {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 EAGER = {"attn_implementation": "eager"}
@@ -94,7 +76,8 @@ BERT = SIZES | TEXT | CALM
 def made(kind: str, config: dict[str, Any], *mask: Any) -> nn.Module:
     of = "Image" if kind == "ViT" else "Sequence"
     model = getattr(transformers, f"{kind}For{of}Classification")
-    return Logits(model(getattr(transformers, f"{kind}Config")(**config)), *mask)
+    settings = getattr(transformers, f"{kind}Config")(**config, num_labels=CLASSES)
+    return Logits(model(settings), *mask)
 
 
 TRAINED: dict[str, Any] = {

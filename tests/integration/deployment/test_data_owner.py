@@ -34,8 +34,7 @@ from precad.common.model import load_model, model_digest, weights_digest
 from precad.common.wire.calls import ServerStatus
 
 ROUNDS, ALLOWED = 4, 2
-LIMIT = 1.1
-"""On ε, with room for so many rounds as ALLOWED, and no more."""
+LIMIT = 1.1  # On ε, with room for so many rounds as ALLOWED, and no more
 
 
 # --- precad join ---------------------------------------------------------------------------------

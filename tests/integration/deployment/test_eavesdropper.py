@@ -14,8 +14,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES
 
 FEATURES, RECORDS, ROUNDS, CLIENTS = 2000, 12, 5, 3
-CALL_BYTES = 4500
-"""Of one call for a statement, which shows the last one and the last opening; padded."""
+CALL_BYTES = 4500  # Of a call for a statement, which shows the last one and the last opening
 CHANGES = {
     **tasks.logistic(FEATURES),
     "privacy.client_rate": 0.5,

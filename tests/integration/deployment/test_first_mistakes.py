@@ -43,8 +43,7 @@ LONG = {
     "privacy.record_rate": 0.1,
     "training.rounds": 400,
     "deadlines": {"enrol": 3600.0, "work": 2.0, "outage": 3600.0},
-}
-"""Of a small task that goes on for longer than all this takes."""
+}  # Of a small task that goes on for longer than all this takes
 RNG = np.random.default_rng(1)
 X = RNG.random((RECORDS, FEATURES)).astype(np.float32)
 Y = RNG.integers(CLASSES, size=RECORDS)

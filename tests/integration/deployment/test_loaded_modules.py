@@ -23,14 +23,12 @@ def write():
             json.dump(names, file)
 
 atexit.register(write)
-"""
-"""A ``sitecustomize`` for the processes under test."""
+"""  # A ``sitecustomize`` for the processes under test
 
 NOBODY = (
     *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "sklearn"),
     *("torchvision", "precad.certify", "research"),
-)
-"""Tens of megabytes each, for plots, tables, reference values and public data."""
+)  # Tens of megabytes each, for plots, tables, reference values and public data
 DATABASE = ("alembic", "crypten", "sqlalchemy", "precad.aggregator")
 TORCH = ("safetensors.torch", "scipy", "sympy", "torch", "tqdm", "precad.accounting")
 """torch loads tqdm where it finds it."""
@@ -42,8 +40,7 @@ NEVER = {
     "ward-00": (*NOBODY, *DATABASE),
     "ward-01": (*NOBODY, *DATABASE, *TORCH),
 }
-DEALER_LINES = 6_270
-"""Of which 450 are its port's guard, and 170 of metrics."""
+DEALER_LINES = 6_270  # Of which 450 are its port's guard, and 170 of metrics
 Loaded = dict[str, dict[str, str | None]]
 """Module names and files of each process of a whole training, by the process's name."""
 

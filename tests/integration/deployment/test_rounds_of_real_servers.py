@@ -37,8 +37,7 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 Act = Callable[[LightClient, RoundOpen], object]
 
 CLIENTS = 24
-COLLECT_S = 600.0
-"""Rounds end when all have submitted: none waits for it."""
+COLLECT_S = 600.0  # Rounds end when all have submitted: none waits for it
 COUNTED, NORM_EXCEEDED = "counted", errors.Rejection.NORM_EXCEEDED.value
 
 

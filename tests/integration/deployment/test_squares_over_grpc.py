@@ -27,10 +27,8 @@ from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation
 
 A, B = SERVERS
-MOST = 60
-"""Clients of the task, hence squares of an attempt."""
-SHORT_S = 1.0
-"""For an answer that doesn't come."""
+MOST = 60  # Clients of the task, hence squares of an attempt
+SHORT_S = 1.0  # For an answer that doesn't come
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,6 @@ def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path
 
 # --- a server or a dealer that isn't there, or runs another task ----------------------------------
 
-SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
-
 
 def why(deployment: LocalDeployment, *parties: str) -> list[str]:
     """Both servers end; the one line with which each of these said why it stopped."""
@@ -170,50 +168,40 @@ def why(deployment: LocalDeployment, *parties: str) -> list[str]:
     return found
 
 
-def stops_and_names_the_dealer(deployment: LocalDeployment) -> None:
-    """Whoever stops first names it; the other may find that one gone."""
-    missing, errors = f"dealer at {deployment.addresses['dealer']}", why(deployment, *SERVERS)
-    named = [error for error in errors if missing in error]
-    assert named, errors
-    assert all("check that it runs" in error for error in named)
-
-
 def test_a_server_alone_stops_and_names_the_other(deploy: Deploy) -> None:
-    deployment, nobody = deploy(SHORT), free_addresses(1)[0]
+    short = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
+    deployment, nobody = deploy(short), free_addresses(1)[0]
     set_in(deployment, "server-a", server_b=nobody)
     for name in SERVERS:
         deployment.start_server(name)
     of_a, of_b = why(deployment, *SERVERS)
     refuses = f"server B at {nobody} refuses connections: nothing listens on that port"
     own = "check that it runs and that its server_b address is this server's"
-    said = (refuses, "check that it runs, and its address")
-    assert [each for each in said if each not in of_a] == []
-    said = ("server A didn't connect within 1 s", own)
-    assert [each for each in said if each not in of_b] == []
+    for words in (refuses, "check that it runs, and its address"):
+        assert words in of_a
+    for words in ("server A didn't connect within 1 s", own):
+        assert words in of_b
 
 
-def test_without_a_dealer_both_servers_stop_and_name_it(deploy: Deploy) -> None:
+@pytest.mark.parametrize("dies", [False, True], ids=["never there", "dies"])
+def test_both_servers_stop_and_name_the_missing_dealer(deploy: Deploy, *, dies: bool) -> None:
     # Room for A's start on a busy machine: it isn't what is missing.
-    deployment = deploy({**SHORT, "deadlines.outage": 10.0})
-    deployment.start_server("server-b")
-    until(lambda: "serves task" in deployment.log("server-b"), "server B's port")
-    deployment.start_server("server-a")
+    deployment = deploy({"deadlines.peer": 10.0 if dies else 1.0, "deadlines.outage": 10.0})
+    for name in deployment.servers if dies else reversed(SERVERS):
+        deployment.start_server(name)
     with joined(deployment) as clients:
+        if dies:
+            attempt = play_round(*clients)
+            clients[0].opened(after=attempt)
+            deployment.processes["dealer"].kill()
+            submit_zeros(clients, attempt)
         # Why is for operators alone.
         assert {client.ended() for client in clients} == {TrainingPaused()}
-    stops_and_names_the_dealer(deployment)
-
-
-def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: Deploy) -> None:
-    deployment = deploy({"deadlines.peer": 10.0, "deadlines.outage": 10.0})
-    deployment.start_servers()
-    with joined(deployment) as clients:
-        attempt = play_round(*clients)
-        clients[0].opened(after=attempt)
-        deployment.processes["dealer"].kill()
-        submit_zeros(clients, attempt)
-        assert {client.ended() for client in clients} == {TrainingPaused()}
-    stops_and_names_the_dealer(deployment)
+    # Whoever stops first names it; the other may find that one gone.
+    missing, errors = f"dealer at {deployment.addresses['dealer']}", why(deployment, *SERVERS)
+    named = [error for error in errors if missing in error]
+    assert named, errors
+    assert all("check that it runs" in error for error in named)
 
 
 @pytest.mark.parametrize(
@@ -271,8 +259,7 @@ SAYS = {
         "refuses for now: expired: the certificate of server-a|refuse this server's certificate",
     ),
     "dealer": ("server-b", "refuses for now: expired: the certificate of server-b"),
-}
-"""Whose log says it, and in which words: a pattern."""
+}  # Whose log says it, and in which words: a pattern
 
 
 @pytest.mark.parametrize("name", SAYS)

@@ -25,15 +25,10 @@ from precad.dealer.dealing_service import DealingService
 NOWHERE = "127.0.0.1:1"
 
 
-def session_of(role: Role, folder: Path, keys: Path) -> Session:
+def session_of(role: Role, folder: Path, keys: Path, dealer: str | None = NOWHERE) -> Session:
     """As its process opens it; nobody dials the addresses of its settings here."""
-    settings = ServerSettings(
-        task=folder / "task.toml",
-        identity=keys / role.value,
-        listen=NOWHERE,
-        dealer=NOWHERE,
-        state=folder / role.value,
-    )
+    where: dict[str, Any] = {"listen": NOWHERE, "dealer": dealer, "state": folder / role.value}
+    settings = ServerSettings(task=folder / "task.toml", identity=keys / role.value, **where)
     return process.open_session(role, settings)
 
 

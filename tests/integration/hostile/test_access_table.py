@@ -58,8 +58,7 @@ RIGHT_PARTY = {
     "Peer": Principal.service(Role.SERVER_A),
     "Dealing": Principal.service(Role.SERVER_A),
     "Health": Principal.service(Role.OPERATOR),
-}
-"""Whose name the bad certificates carry, so that nothing but their fault keeps them out."""
+}  # Whose name the bad certificates carry, so that nothing but their fault keeps them out
 NO_CONNECTION = (
     *("no TLS", "no certificate"),
     *("self-signed", "another root's", "expired", "not yet valid"),
@@ -71,26 +70,23 @@ NAMED = {
     **{name: name for name in ("operator", "dealer")},
     "server A": "server-a",
     **dict.fromkeys(("server B", "server B, as server A"), "server-b"),
-}
-"""And whose keys each has."""
+}  # And whose keys each has
 THEMSELVES = {
     Role.SERVER_A: ("server A",),
     Role.SERVER_B: ("server B", "server B, as server A"),
     Role.DEALER: ("dealer",),
-}
-"""A part looks at itself: its container's health check has its own folder."""
+}  # A part looks at itself: its container's health check has its own folder
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    identity: Identity | None
-    """None: no certificate."""
+    identity: Identity | None  # None: no certificate
     server: str = "server-a"
     tls: bool = True
 
 
+# By place, caller and RPC: the code, and what is said.
 Outcomes = dict[tuple[Role, str, str], tuple[grpc.StatusCode, str]]
-"""By place, caller and RPC: the code, and what is said."""
 
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
@@ -133,8 +129,7 @@ def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Cha
 class Bench:
     site: Any
     submissions: Mapping[Role, Any]
-    epoch: bytes
-    """Of the dealer's start, as server A learns it."""
+    epoch: bytes  # Of the dealer's start, as server A learns it
 
     def call(self, rpc: str, channel: grpc.Channel, caller: Caller, place: Role) -> Any:
         """One well-formed call; returns the answer, or raises grpc.RpcError."""

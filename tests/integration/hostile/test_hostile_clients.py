@@ -33,10 +33,8 @@ from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
-D = 8192
-"""B's body has 64 KiB."""
-CALL_S = 240.0
-"""Deadline of a call, which on a quiet machine takes milliseconds."""
+D = 8192  # B's body has 64 KiB
+CALL_S = 240.0  # Deadline of a call, which on a quiet machine takes milliseconds
 WARDS = ("ward-1", "ward-2", "ward-3")
 HONEST, HOSTILE = ClientId("ward-1"), ClientId("ward-2")
 ROUND = 3
@@ -196,8 +194,7 @@ UPLOADS: dict[str, tuple[Make, Rejection | str]] = {
     "another task": (header_with(task_digest=b"\1" * 32), "wrong-task"),
     "another's name": (header_with(client="ward-1"), "PERMISSION_DENIED"),
     "no name": (header_with(client="x" * 100_000), "INVALID_ARGUMENT"),
-}
-"""And what is answered: a reason that is counted, or words alone."""
+}  # And what is answered: a reason that is counted, or words alone
 
 
 @pytest.mark.parametrize("kind", UPLOADS)

@@ -91,8 +91,7 @@ SERVED: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "a model without end": (lambda: iter(lambda: bytes(1 << 16), None), "longer than 64 bytes"),
     "another model": (lambda: iter([np.ones(D, np.float32).tobytes()]), "with digest"),
     "the model as float64": (lambda: iter([bytes(8 * D)]), "with digest"),
-}
-"""What a server serves in the model's place, and what is said of it."""
+}  # What a server serves in the model's place, and what is said of it
 
 
 def at(who: str, **values: Any) -> Callable[[Pair], None]:

@@ -37,11 +37,9 @@ from precad.common.task import Task
 FEATURES, RECORDS, ROUNDS = 3, 60, 3
 HELD_OUT = 3000
 WORK_S = 2.0
-TOOK_S = (0.25, 1.5)
-"""What computing an update takes of simulated time, with and without a poisonous record."""
+TOOK_S = (0.25, 1.5)  # Simulated, for an update with and without a poisonous record
 D = 2 * FEATURES + 2
-POISON = 3e38
-"""Finite, and so is its loss at the task's first model; at any other its gradient is NaN."""
+POISON = 3e38  # Its loss is finite at the task's first model; at any other its gradient is NaN
 
 
 def task_of(**changes: Any) -> Task:
@@ -124,8 +122,7 @@ RECIPE = {
         {"name": "a", "fill": 0.5},
         {"name": "unit", "kind": "categorical", "levels": ["icu"], "fill_level": "icu"},
     ],
-}
-"""Of a table whose rows have the arrays' number of inputs."""
+}  # Of a table whose rows have the arrays' number of inputs
 
 
 def tables(folder: Path) -> list[str]:
