@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 from tests.rig.organisations import Organisation
 from tests.rig.tasks import logistic, task_with
@@ -74,14 +75,16 @@ def set_up(organisations: dict[str, Organisation]) -> None:
                 organisation.write(f"{party.name}/{TASK}", agreed.task.read_text("utf-8"))
             if party.role is Role.CLIENT:
                 for folder in (organisation.folder, organisation.folder / party.name):
-                    write_records(folder / "records.csv", party.name)
+                    write_records(folder / "records.csv", party.name, RECORDS, "01", (0, 1), (0, 1))
     for name, command in START:
         organisations[name].type(command)
 
 
-def write_records(path: Path, seed: str) -> None:
-    rng, lines = random.Random(seed), ["age,pressure,readmitted"]
-    for _ in range(RECORDS):
-        age, pressure = rng.gauss(0, 1), rng.gauss(0, 1)
-        lines.append(f"{age:.3f},{pressure:.3f},{int(age + pressure > 0)}")
+def write_records(path: Path, seed: object, count: int, labels: Any, *scales: Any) -> None:
+    """With means and deviations of age and pressure."""
+    rng, lines = random.Random(str(seed)), ["age,pressure,readmitted"]
+    for _ in range(count):
+        drawn = [rng.gauss(0, 1) for _ in scales]
+        cells = [f"{m + s * z:.3f}" for (m, s), z in zip(scales, drawn, strict=True)]
+        lines.append(",".join([*cells, labels[sum(drawn) > 0]]))
     path.write_text("\n".join([*lines, ""]), encoding="utf-8")
