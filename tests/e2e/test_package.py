@@ -164,9 +164,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in package.wheel)
 
 
-def test_the_source_distribution_holds_tests_and_documents_and_nobody_s_key_or_state(
-    package: Package,
-) -> None:
+def test_the_source_distribution_holds_tests_documents_and_nobody_s_state(package: Package) -> None:
     sources = {f"src/precad/common/kernel/{each}.c" for each in ("projections", "field")}
     assert package.sdist >= {"setup.py"} | sources | DOCUMENTS
     assert {name.removeprefix("src/") for name in package.sdist} >= modules_of_the_source()
@@ -219,9 +217,7 @@ def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(trained: D
         assert words in trained.stderr
 
 
-def test_the_folder_of_a_run_is_what_certify_report_and_ledger_take(
-    trained: Demo, tmp_path: Path
-) -> None:
+def test_certify_report_and_ledger_take_the_folder_of_a_run(trained: Demo, tmp_path: Path) -> None:
     runs = document("certify", "loss", "--runs", trained.folder)["runs"]
     assert runs["count"] == 1
     assert runs["task_digest"] == trained.summary["certificate_inputs"]["task_digest"]

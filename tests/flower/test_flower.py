@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader
 from precad.cli.local_deployment import LocalDeployment
 from precad.client import TrainedModel, model_section
 from precad.client.flower import client_app, records_of
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
+from precad.common import errors, identifiers
 
 NAMES = ("ward-1", "ward-2", "ward-3")
 ROUNDS = 3
@@ -72,7 +71,7 @@ def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(tmp_path
     task = small_task(changes=changes)
     # Not what the model takes: the records that count are the app's own.
     nothing = (np.zeros((1, 5), np.float32), np.zeros(1, np.int64))
-    data = {ClientId(name): nothing for name in NAMES}
+    data = {identifiers.ClientId(name): nothing for name in NAMES}
     app = client_app(net, records=own_records)
     with LocalDeployment(tmp_path, task, data) as deployment:
         deployment.start_servers()
@@ -92,9 +91,7 @@ def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(tmp_path
     assert len({str(model.digest) for model in models}) == 1
 
 
-def test_what_fails_is_told_to_the_owner_and_not_to_flower(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_owners_log_says_what_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bad = [{"img": torch.zeros(1, 4), "label": torch.tensor([987_654])}]
     settings = tmp_path / "ward-1.toml"
     settings.write_text("client = 'ward-1'\n", encoding="utf-8")
@@ -109,9 +106,7 @@ def test_what_fails_is_told_to_the_owner_and_not_to_flower(
     assert "ward-1.toml" in caplog.text
 
 
-def test_the_settings_are_the_nodes_and_never_the_runs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_are_never_the_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flower = context(None, precad=str(tmp_path / "the-researchers.toml"))
     with pytest.raises(RuntimeError, match="own log"):
         client_app(net)(take_part(), flower)
@@ -128,7 +123,7 @@ def test_loaders_of_pairs_and_of_dictionaries_give_all_records() -> None:
 
 @pytest.mark.parametrize(("batches", "field"), [([], "batches"), ([{"x": 1}], "batch 0")])
 def test_batches_without_records_or_with_other_keys_are_refused(batches: Any, field: str) -> None:
-    with pytest.raises(Misconfiguration, match=field):
+    with pytest.raises(errors.Misconfiguration, match=field):
         records_of(batches, "img", "label")
 
 

@@ -19,19 +19,16 @@ from tests.fuzz.stage import (
     streamed,
     target,
 )
-from tests.rig.norm_check import halves
-from tests.rig.submissions import body_of
+from tests.rig import norm_check, submissions
 
 from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
 from precad.client.own_account import Account, OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.identifiers import Role, Secret
-from precad.common.identity.mutual_tls import WIRE_VERSION
-from precad.common.identity.signatures import CertificateSigner
+from precad.common.identity import mutual_tls, signatures
 from precad.common.ring import KEY_BYTES
-from precad.common.wire import messages
-from precad.common.wire.calls import error_of
+from precad.common.wire import calls, messages
 from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.norm_check.dealing import DealerConversation, SquareRequest
@@ -64,7 +61,7 @@ def _submit(role: Role, validation: str, data: bytes) -> bool:
 
 def _submissions(role: Role, validation: str) -> list[bytes]:
     own = pair(validation)[0 if role is A else 1]
-    body = body_of(own)
+    body = submissions.body_of(own)
     whole = [
         pb.SubmissionPiece(header=header_to_wire(own)),
         pb.SubmissionPiece(body=body[:70]),
@@ -131,7 +128,7 @@ for _name, (_where, _party, *_requests) in _CALLS.items():
 
 def _square_requests() -> list[bytes]:
     here = stage()
-    half = halves(here.task.digest, "x", here.task.dimension, ROUND).of[A]
+    half = norm_check.halves(here.task.digest, "x", here.task.dimension, ROUND).of[A]
     request = dealer_client.square_request_to_wire(half, bytes(16)).SerializeToString()
     return [join(request), join(request, request)]
 
@@ -192,7 +189,7 @@ target("deal-request", _deals)(lambda data: request_from_wire(parsed(pb.DealRequ
 
 def _words() -> list[bytes]:
     words = deal_request(stage().task, ROUND, 0, 1, bytes(64)).correction_words * 8
-    reply = pb.JoinReply(key=bytes(32), epoch=bytes(16), wire_version=WIRE_VERSION)
+    reply = pb.JoinReply(key=bytes(32), epoch=bytes(16), wire_version=mutual_tls.WIRE_VERSION)
     pieces = [pb.DealPiece(words=bytes(words)), pb.DealPiece(words=bytes(8))]
     return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]
 
@@ -243,7 +240,7 @@ def _conversations(validation: str) -> list[bytes]:
         pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model), serves_first="server-b"),
     ]
     replies = [
-        pb.DescribeReply(role="server-a", task_digest=task, wire_version=WIRE_VERSION),
+        pb.DescribeReply(role="server-a", task_digest=task, wire_version=mutual_tls.WIRE_VERSION),
         pb.EnrolReply(enrolled=1),
         pb.ModelDigestReply(model_digest=model),
         pb.ModelPiece(data=bytes(4 * D)),
@@ -263,7 +260,7 @@ for _check, _name in (("crypten", "client"), ("proof", "client-with-proof")):
 
 def _statements() -> list[bytes]:
     body = pb.StatementBody(task_digest=stage().task.digest.value, client=CLIENT.name)
-    pen = CertificateSigner(stage().identity)
+    pen = signatures.CertificateSigner(stage().identity)
     return [messages.sign_body(pen, A, body).SerializeToString()]
 
 
@@ -309,4 +306,4 @@ def _pending(data: bytes) -> None:
 def _error_text(data: bytes) -> None:
     """Whatever a hostile server ends a call with becomes an error of ours."""
     codes = [code.name for code in grpc.StatusCode]
-    raise error_of("server A", "a.example:1", Refusing(codes[len(data) % len(codes)], data))
+    raise calls.error_of("server A", "a.example:1", Refusing(codes[len(data) % len(codes)], data))

@@ -17,24 +17,20 @@ from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.admission import new_token, token_digest
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.summary import read_task
+from precad.certify import guarantee, inefficacy, intervals
 from precad.certify.finished_runs import FinishedRun
-from precad.certify.guarantee import Floats
-from precad.certify.inefficacy import expected_loss
-from precad.certify.intervals import ScoreBound, vote_counts
 from precad.cli.certify import certify
 from precad.cli.certify_inputs import Trained, expectation, read_array, true_labels, vote_intervals
 from precad.cli.command_options import Loss, Prediction, UnitName
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
-from precad.common.identifiers import Secret
+from precad.common import identifiers, model
 from precad.common.identity import party_certificate as party
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.deployment_keys import summarise
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
-from precad.common.model import from_bytes as model_from_bytes
-from precad.common.model import load_model, save_model
 from precad.common.roster import Roster
 from precad.common.share.submission import Signature
 from precad.common.task import Task
@@ -53,7 +49,7 @@ def _held(data: bytes) -> None:
     body = bytes(range(8 * D))
     file = Spool(stage().folder).begin(CLIENT)
     file.add(memoryview(body))
-    kept = file.finish(Secret(bytes(32)))
+    kept = file.finish(identifiers.Secret(bytes(32)))
     pairs = zip_longest(kept.path.read_bytes(), data, fillvalue=0)
     kept.path.write_bytes(bytes(one ^ other for one, other in pairs))
     try:
@@ -161,13 +157,13 @@ def _token(data: bytes) -> None:
 
 def _models() -> list[bytes]:
     path = stage().folder / "seed.safetensors"
-    save_model(path, stage().task, 1, np.arange(D, dtype=np.float64))
+    model.save_model(path, stage().task, 1, np.arange(D, dtype=np.float64))
     w = np.ones(D)
     return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"version": "1"})]
 
 
-target("model-vector", lambda: [bytes(8 * D)])(lambda data: model_from_bytes(data, D))
-_file("model-file", lambda path: load_model(path, stage().task), ".safetensors", _models)
+target("model-vector", lambda: [bytes(8 * D)])(lambda data: model.from_bytes(data, D))
+_file("model-file", lambda path: model.load_model(path, stage().task), ".safetensors", _models)
 
 
 def _npy(array: Any) -> bytes:
@@ -216,7 +212,7 @@ def _certify(suffix: str, data: bytes) -> None:
             vote_intervals(_asked(Prediction, *given, "--format", forms), None)
         case 3:
             true_labels(path, 3, None)
-            vote_counts(read_array("votes", path, None, counted=True))
+            intervals.vote_counts(read_array("votes", path, None, counted=True))
         case _:
             expectation(_asked(Loss, *given), None)
 
@@ -247,6 +243,6 @@ def _run_arrays(data: bytes) -> None:
     (folder / "summary.json").write_bytes(_summaries()[0])
     for name in ("predictions.npy", "losses.npy"):
         (folder / name).write_bytes(data)
-    losses: Floats | None = FinishedRun.read(folder).losses
+    losses: guarantee.Floats | None = FinishedRun.read(folder).losses
     if losses is not None and losses.min() >= 0 and losses.max() <= 1:
-        expected_loss(losses, 1.0, 0.9, ScoreBound.HOEFFDING)
+        inefficacy.expected_loss(losses, 1.0, 0.9, intervals.ScoreBound.HOEFFDING)

@@ -16,9 +16,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 from tests.integration.hostile.conftest import NOWHERE, session_of
-from tests.rig.clock import LeapingClock
-from tests.rig.memory import in_memory
-from tests.rig.tasks import task_with
+from tests.rig import clock, memory, tasks
 
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
@@ -26,10 +24,9 @@ from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.training.session import Session, TrainingDone
 from precad.cli.local_deployment import task_to_toml
-from precad.client.connection import Servers
+from precad.client import connection, pending_update
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
-from precad.client.pending_update import Pending
 from precad.common.errors import MAX_TEXT, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
@@ -106,10 +103,10 @@ def parsed(kind: Any, data: bytes) -> Any:
 
 class Stage:
     def __init__(self, validation: str = "crypten") -> None:
-        self._temporary = in_memory()
+        self._temporary = memory.in_memory()
         self.folder = Path(self._temporary.name)
         deadlines = {"enrol": 0.01, "collect": 600.0, "work": 0.0}
-        self.task = task_with({"validation": validation, "deadlines": deadlines}, D)
+        self.task = tasks.task_with({"validation": validation, "deadlines": deadlines}, D)
         self.loop = asyncio.new_event_loop()
         (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
         create_local_keys(self.folder / "keys", [CLIENT.name])
@@ -123,7 +120,7 @@ class Stage:
         self.aggregation = {role: AggregationService(s) for role, s in self.sessions.items()}
         self.operation = OperationService(self.sessions[Role.SERVER_A])
         where = CLIENT, NOWHERE, NOWHERE, self.client_identity
-        self._servers = Servers(self.task, *where, patience_s=0.01)
+        self._servers = connection.Servers(self.task, *where, patience_s=0.01)
         self._channel = grpc.insecure_channel(NOWHERE)
         self._dealer = RemoteDealer(self._channel, NOWHERE, self.task, Role.SERVER_B)
 
@@ -190,13 +187,13 @@ class Stage:
             stubs[role] = _Answers(own | signed)
         self._servers.check_task()
         self._servers.enrol(50, 0.2)
-        pending = Pending(self.task, CLIENT)
+        pending = pending_update.Pending(self.task, CLIENT)
         account = OwnAccount(self.task, 0.2, None, None)
         zeros = np.zeros(D, dtype=np.int64)
         take_part(self._servers, account, pending, lambda _: zeros, clock=_NoPatience())
 
 
-class _NoPatience(LeapingClock):
+class _NoPatience(clock.LeapingClock):
     """The pause lasts: whoever would wait for its end has seen enough."""
 
     def sleep(self, seconds: float) -> None:

@@ -15,12 +15,10 @@ from precad.aggregator.server_messages import HeadBody
 from precad.aggregator.store import Store
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.common.errors import PeerViolation
+from precad.common import errors, ring
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.ring import RingVector
 from precad.common.roster import Enrolment, Roster
-from precad.common.share.proof_submission import AnySubmission, ForProof
-from precad.common.share.submission import Signer, SubmissionContext
+from precad.common.share import proof_submission, submission
 from precad.common.task import Task
 from precad.norm_check.norm_proof import share
 
@@ -37,7 +35,7 @@ class MemorySpentTriples(set[tuple[int, int]]):
 
     def spend(self, attempt: int, batch: int) -> None:
         if (attempt, batch) in self:
-            raise PeerViolation(f"attempt {attempt}, batch {batch} was used before")
+            raise errors.PeerViolation(f"attempt {attempt}, batch {batch} was used before")
         self.add((attempt, batch))
 
 
@@ -82,21 +80,21 @@ def session_of(role: Role, task: Task, store: Store, folder: Path, **given: Any)
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 OPENINGS = Digest.of(b"o_A"), Digest.of(b"o_B")
 MODEL = Digest.of(b"model")
-Halves = dict[Role, dict[ClientId, AnySubmission]]
+Halves = dict[Role, dict[ClientId, proof_submission.AnySubmission]]
 
 
 def submissions_of(
     task: Task,
-    vectors: Iterable[RingVector],
+    vectors: Iterable[ring.RingVector],
     attempt: int = 0,
-    pen: Callable[[ClientId], Signer] = lambda _: UNCHECKED,
+    pen: Callable[[ClientId], submission.Signer] = lambda _: UNCHECKED,
 ) -> Halves:
     """Each server's halves of what these vectors' clients send, by client, in order."""
     halves: Halves = {role: {} for role in SERVERS}
     for number, x in enumerate(vectors):
         client = ClientId(f"ward-{number:04d}")
-        context = SubmissionContext(task.digest, 0, attempt, client, MODEL)
-        stated = ForProof(OPENINGS, SERVERS[number % 2])
+        context = submission.SubmissionContext(task.digest, 0, attempt, client, MODEL)
+        stated = proof_submission.ForProof(OPENINGS, SERVERS[number % 2])
         pair = share(task, x, context, pen(client), stated)
         for role, half in zip(SERVERS, pair, strict=True):
             halves[role][client] = half

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.rig import waiting, warm
 from tests.rig.light_client import LightClient, joined
-from tests.rig.waiting import beside
 from tests.rig.waiting import until as wait_until
-from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import PeerUnavailable
@@ -39,7 +38,7 @@ class Crowd:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with beside(*(partial(self._follow, client) for client in self._clients)):
+        with waiting.beside(*(partial(self._follow, client) for client in self._clients)):
             try:
                 yield
             finally:
@@ -61,7 +60,7 @@ class Crowd:
 
 @contextmanager
 def deployed(
-    folder: Path, task: Task, settings: str, popen: Any = forked
+    folder: Path, task: Task, settings: str, popen: Any = warm.forked
 ) -> Iterator[tuple[LocalDeployment, Crowd]]:
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     data = {ClientId(f"ward-{number:02d}"): nothing for number in range(CLIENTS)}

@@ -13,10 +13,8 @@ from tests.rig.waiting import until
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.credentials import Identity
+from precad.common.identity import credentials, party_certificate, signatures
 from precad.common.identity.mutual_tls import WIRE_VERSION, add_port
-from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.messages import BODY_WANTED, sign_body
@@ -117,11 +115,11 @@ class FakeServer(AggregationServicer):
     def _signed(self, kind: Any, client: str, version: int, attempt: int) -> pb.Signed:
         of = {"task_digest": self.task.digest.value, "model_digest": self.model(version)}
         body = kind(client=client, version=version, attempt=attempt, **of)
-        return sign_body(CertificateSigner(self.identity), self.role, body)
+        return sign_body(signatures.CertificateSigner(self.identity), self.role, body)
 
     @property
-    def identity(self) -> Identity:
-        return identity(Principal.service(self.role))
+    def identity(self) -> credentials.Identity:
+        return identity(party_certificate.Principal.service(self.role))
 
     def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
         # Nobody else uploads: the body may come at once.

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from precad.client.connection import Servers
+from precad.common import errors, identifiers
 from precad.common.clock import CLOCK
-from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.common.wire.messages import RoundOpen, TrainingOver
@@ -20,7 +19,7 @@ def main() -> None:
     settings = tomllib.loads(path.read_text(encoding="utf-8"))
     task = Task.load(path.parent / settings["task"])
     identity = Identity.load(path.parent / settings["identity"])
-    client = ClientId(settings["client"])
+    client = identifiers.ClientId(settings["client"])
     with Servers(task, client, settings["server_a"], settings["server_b"], identity) as servers:
         servers.check_task()
         servers.enrol(1, task.privacy.record_rate)
@@ -35,7 +34,7 @@ def main() -> None:
                         stated = servers.stated_for_proof(answered)
                         of = notice.version, answered, notice.model
                         servers.submit(servers.prepare(*of, zeros, stated))
-            except PeerUnavailable:
+            except errors.PeerUnavailable:
                 CLOCK.sleep(0.2)
 
 

@@ -9,8 +9,7 @@ from typing import Any, Self, TypeVar
 
 import grpc.aio
 
-from precad.aggregator.workers.worker_placement import WorkerStart
-from precad.aggregator.workers.worker_process import listening
+from precad.aggregator.workers import worker_placement, worker_process
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
 from precad.common.task import Task
@@ -80,16 +79,16 @@ class Here:
         self._loop = loop
         self.same_disk = same_disk
 
-    def start(self, worker: WorkerStart) -> "WorkerHere":
+    def start(self, worker: worker_placement.WorkerStart) -> "WorkerHere":
         return WorkerHere(self._loop, worker)
 
 
 class WorkerHere:
     """A worker that dies as a process does when it is stopped: calls to it break off."""
 
-    def __init__(self, loop: LoopThread, worker: WorkerStart) -> None:
+    def __init__(self, loop: LoopThread, worker: worker_placement.WorkerStart) -> None:
         self._loop = loop
-        self._port, number = loop.run(listening(worker))
+        self._port, number = loop.run(worker_process.listening(worker))
         self.address = f":{number}"
         self._over = threading.Event()
 

@@ -11,17 +11,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+from tests.rig import keys, parties, rounds
 from tests.rig.aggregators import aggregator, session_of
-from tests.rig.keys import signatures
-from tests.rig.parties import Breaking
-from tests.rig.rounds import roster_of
 
-from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.release import countersign, prepare, reconstruct
+from precad.aggregator import peer_link, release
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.states import Counted, Noised, Opened
-from precad.aggregator.store import open_store
-from precad.aggregator.store.schema import AttemptState
+from precad.aggregator.store import open_store, schema
 from precad.aggregator.training.reconcile import meet
 from precad.aggregator.training.recovery import Recovery, Remedy, keep, recover
 from precad.aggregator.training.session import Session, Steps
@@ -32,7 +28,7 @@ from precad.common.task import Task
 A, B = Role.SERVER_A, Role.SERVER_B
 SERVERS = (A, B)
 ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
-ROSTER = roster_of((ANN, BEN, CLEO))
+ROSTER = rounds.roster_of((ANN, BEN, CLEO))
 Cuts = tuple[int | None, int | None]
 VALID_SET = Digest(b"\3" * 32)
 
@@ -51,7 +47,7 @@ class Servers:
         own = self.folder / role.value
         journal = self.folder / f"{role.value}.journal"
         store = open_store(f"sqlite:///{own / 'state.db'}", self.task, role, journal)
-        pens = signatures(self.task.digest, role)
+        pens = keys.signatures(self.task.digest, role)
         own_part = {"signer": pens.signer, "verifier": pens.verifier, "coin_key": self.keys[role]}
         others = {"register": Mock(frozen=True), "event_log": Mock()}
         self.sessions[role] = session_of(role, self.task, store, own, **own_part, **others)
@@ -84,7 +80,7 @@ class Servers:
     def on_a_link(self, play: Callable[[Session, Aggregator], Any], cuts: Cuts) -> list[Any]:
         def at(role: Role, end: Any, cut: int | None) -> Any:
             session = self.sessions[role]
-            transport = Breaking(end, cut, self.frames)
+            transport = parties.Breaking(end, cut, self.frames)
             parts = {"roster": ROSTER, "coin_key": self.keys[role], "store": session.store}
             own = aggregator(self.task, role, transport, **parts)
             try:
@@ -95,7 +91,7 @@ class Servers:
                 transport.hang_up()
 
         with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(at, SERVERS, memory_pair(), cuts))
+            return list(threads.map(at, SERVERS, peer_link.memory_pair(), cuts))
 
     def meet(self) -> list[Any]:
         return self.on_a_link(lambda session, own: meet(session, own.link), (None, None))
@@ -131,15 +127,15 @@ class Servers:
             of = number, current.version, (ANN, BEN, CLEO), current.digest
             counted = Counted(Opened(*of, frozenset(valid)), valid, VALID_SET, {})
             share = np.full(self.task.dimension, 3 if own.role is A else 4, dtype=np.int64)
-            ready = prepare(session.store, Noised(counted, share))
+            ready = release.prepare(session.store, Noised(counted, share))
             if len(prepared) > 1:
-                sent = countersign(own, ready)
-                made = reconstruct(own, sent, session.model_store.theta())
+                sent = release.countersign(own, ready)
+                made = release.reconstruct(own, sent, session.model_store.theta())
                 keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
 
         return self.on_a_link(play, cuts)
 
-    def states(self, number: int) -> tuple[AttemptState | None, ...]:
+    def states(self, number: int) -> tuple[schema.AttemptState | None, ...]:
         return tuple(self.sessions[role].store.attempts.states().get(number) for role in SERVERS)
 
     def versions(self) -> tuple[int, ...]:

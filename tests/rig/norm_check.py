@@ -14,8 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.validate.check_by_proof import ByProof
-from precad.aggregator.validate.validation import Verdicts
+from precad.aggregator.validate import check_by_proof, validation
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.prime_field import FieldVector, arithmetic
 from precad.common.proof_shape import P, ProofShape
@@ -24,8 +23,7 @@ from precad.common.share import proof_submission as proofs
 from precad.common.share.proof_submission import ProofHeader, ProofSubmission
 from precad.common.share.submission import HeldBody, Signature, Signer, SubmissionContext
 from precad.common.task import Task
-from precad.norm_check import norm_proof
-from precad.norm_check.dealing import SquareRequest
+from precad.norm_check import dealing, norm_proof
 from precad.norm_check.norm_proof import ProofWords, Query
 
 SERVERS = A, B = proofs.SERVERS
@@ -112,7 +110,7 @@ def signed_again(pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHEC
 def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
     """A server's words of one submission, which it doesn't count."""
     check: Any = SimpleNamespace(_shape=shape, _counted=())
-    return cast("ProofWords", ByProof._answer(check, part, query))
+    return cast("ProofWords", check_by_proof.ByProof._answer(check, part, query))
 
 
 class Link(PeerLink):
@@ -147,9 +145,9 @@ def play(
     held: dict[Role, list[ProofSubmission]],
     counted: Sequence[ClientId],
     batches: Sequence[slice] = (slice(None),),
-) -> dict[Role, Verdicts]:
-    def side(role: Role) -> Verdicts:
-        check = ByProof(both[role], 3, counted)
+) -> dict[Role, validation.Verdicts]:
+    def side(role: Role) -> validation.Verdicts:
+        check = check_by_proof.ByProof(both[role], 3, counted)
         try:
             check.ready()
             for batch in batches:
@@ -172,7 +170,7 @@ def play(
 class Halves:
     """Both servers' requests for one context, and the mask that they stand for."""
 
-    of: Mapping[Role, SquareRequest]
+    of: Mapping[Role, dealing.SquareRequest]
     mask: RingVector
 
     @property
@@ -191,6 +189,6 @@ def halves(task: Digest, name: str, dimension: int, attempt: int = 0, **same: Se
     salts = {role: same.get("salt") or Secret.random() for role in SERVERS}
     c_a, c_b = (commit(role, ctx, salts[role], seeds[role]) for role in SERVERS)
     public = task, attempt, ctx.value, c_a.value, c_b.value
-    requests = {role: SquareRequest(*public, seeds[role], salts[role]) for role in SERVERS}
+    requests = {role: dealing.SquareRequest(*public, seeds[role], salts[role]) for role in SERVERS}
     parts = [mask_stream(seeds[role], role, ctx, c_a, c_b).words(dimension) for role in SERVERS]
     return Halves(requests, np.add(*parts))

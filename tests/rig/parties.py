@@ -66,9 +66,7 @@ def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE
     return running[0].result(), running[1].result()
 
 
-def opened(
-    attempt: int, held: Collection[ClientId], counted: Collection[ClientId] | None = None
-) -> Opened:
+def opened(attempt: int, held: Collection[ClientId], counted: Any = None) -> Opened:
     clients = tuple(held)
     return Opened(attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted))
 

@@ -8,25 +8,23 @@ from typing import Any
 import numpy as np
 from tests.rig.keys import signatures, signer, verifier
 
-from precad.aggregator.protocol import run_round
+from precad.aggregator import protocol, store
 from precad.aggregator.rounds.states import Finished
-from precad.aggregator.store import open_store
-from precad.common.identifiers import ClientId, Role
-from precad.common.ring import RingVector
+from precad.common import identifiers, ring
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 
 
-def no_noise(_role: Role) -> Any:
+def no_noise(_role: identifiers.Role) -> Any:
     return SimpleNamespace(draw=lambda dimension: np.zeros(dimension, dtype=np.int64))
 
 
-def roster_of(names: Iterable[ClientId], rate: float = 0.1) -> Roster:
+def roster_of(names: Iterable[identifiers.ClientId], rate: float = 0.1) -> Roster:
     return Roster({name: Enrolment(name, 100, rate) for name in names})
 
 
 def play_round(
-    task: Task, updates: Mapping[ClientId, RingVector], **given: Any
+    task: Task, updates: Mapping[identifiers.ClientId, ring.RingVector], **given: Any
 ) -> tuple[Finished, Finished]:
     """What A and B end with; ``given`` are ``run_round``'s other arguments.
 
@@ -35,9 +33,9 @@ def play_round(
     usual: dict[str, Any] = {
         "roster": roster_of(updates),
         "theta": np.zeros(task.dimension),
-        "store": partial(open_store, "sqlite://", task),
+        "store": partial(store.open_store, "sqlite://", task),
         "signers": {name: signer(name) for name in updates},
         "verifier": verifier(),
         "signatures": partial(signatures, task.digest),
     }
-    return run_round(task, updates=updates, **usual | given)
+    return protocol.run_round(task, updates=updates, **usual | given)

@@ -20,12 +20,11 @@ from precad.client.participant import RoundView, take_part
 from precad.client.participation import Observer, Participation
 from precad.client.pending_update import Pair, Pending
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import NotOnOffer
+from precad.common import errors, ring
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, ServerVerifier
 from precad.common.model import model_digest
-from precad.common.ring import RingVector
 from precad.common.share.submission import SubmissionContext
 from precad.common.task import Task
 from precad.common.wire import messages as wire
@@ -68,7 +67,7 @@ class Sent(NamedTuple):
     version: int
     attempt: int
     pair: Pair
-    x: RingVector
+    x: ring.RingVector
     at: float  # Seconds since the attempt's notice
 
 
@@ -160,7 +159,7 @@ class Script:
     def opening(self, role: Role, attempt: int) -> bytes:
         self._step(f"opening {role.value} {attempt}")
         if self._opened is None or self._opened.attempt != attempt:
-            raise NotOnOffer(f"attempt {attempt} isn't open")
+            raise errors.NotOnOffer(f"attempt {attempt} isn't open")
         return self._opening(role, attempt)
 
     def _opening(self, role: Role, attempt: int) -> bytes:
@@ -200,9 +199,7 @@ class Script:
             CertificateSigner(identity(Principal.service(role))), role, body
         ).SerializeToString()
 
-    def prepare(
-        self, version: int, attempt: int, model: Digest, x: RingVector, proof: Any = None
-    ) -> Pair:
+    def prepare(self, version: int, attempt: int, model: Digest, x: Any, proof: Any = None) -> Pair:
         self.on_step("prepare")
         context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
         return share(self.task, x, context, signer(self.client), proof)
@@ -253,7 +250,7 @@ class Owner:
             with suppress(Killed):
                 return self.run()
 
-    def update(self, view: RoundView) -> RingVector:
+    def update(self, view: RoundView) -> ring.RingVector:
         """Another update each time, as a fresh sample of records is."""
         self.computed.append(replace(view, theta=view.theta.copy()))
         script = self.script

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.leftovers import descendants, processes
+from tests.rig import leftovers, warm
 from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import DEADLINE_S, until
-from tests.rig.warm import SOURCES
 
 from precad.cli.local_deployment import LocalDeployment, environment_of_parts, to_toml
 from precad.common.errors import PrecadError
@@ -74,7 +73,7 @@ class Scene:
     def _run(self, name: str, *program: str) -> Any:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             command, env = [sys.executable, *program], environment_of_parts()
-            env |= {"PYTHONPATH": SOURCES}
+            env |= {"PYTHONPATH": warm.SOURCES}
             process = self.popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
         self.deployment.processes[name] = process
         return process
@@ -332,7 +331,7 @@ def demos(scene: Scene) -> Iterator[Waiting]:
         demo = scene.start(name, "demo", "--output", f"{scene.folder}/{name}", "--rounds", "500")
         scene.said(name, words)
         if state.startswith("the dealer"):
-            for pid in descendants(demo.pid):
+            for pid in leftovers.descendants(demo.pid):
                 if Path(f"/proc/{pid}/fd/1").readlink().name == "dealer.log":
                     os.kill(pid, signal.SIGSTOP)
         yield f"demo: {state}", demo
@@ -363,11 +362,11 @@ SCENES: dict[str, tuple[Callable[[Scene], Iterator[Waiting]], str]] = {
 
 
 def runs(pid: int) -> bool:
-    return pid in processes()
+    return pid in leftovers.processes()
 
 
 def stopped(process: Any) -> float:
-    started = descendants(process.pid)
+    started = leftovers.descendants(process.pid)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     process.wait(DEADLINE_S)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, text
-from tests.rig.aggregators import head_of
-from tests.rig.keys import signatures
+from tests.rig import aggregators, keys
 
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store
@@ -83,8 +82,8 @@ def prepared(store: Store, number: int = 0, version: int = 0, share: Any = SHARE
 
 def bound(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
     """Both have countersigned, and the share has left."""
-    head = head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
-    other = signatures(store.task.digest, Role.SERVER_B)
+    head = aggregators.head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
+    other = keys.signatures(store.task.digest, Role.SERVER_B)
     store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
     if sent:
         store.attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, head))

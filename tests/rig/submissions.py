@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from tests.rig.keys import signer
@@ -22,9 +23,7 @@ ONE = ClientId("ward-1")
 MODEL = Digest(b"\2" * 32)
 
 
-def pair_of(
-    task: Task, client: ClientId = ONE, attempt: int = 3, *, x: RingVector | None = None
-) -> Pair:
+def pair_of(task: Task, client: ClientId = ONE, attempt: int = 3, *, x: Any = None) -> Pair:
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
     x = np.arange(task.dimension, dtype=np.int64) if x is None else x
     of = SubmissionContext(task.digest, 2, attempt, client, MODEL)

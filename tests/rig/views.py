@@ -15,9 +15,8 @@ from precad.aggregator.peer_link import Frame
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.aggregator.validate.check_with_dealer import Absorber
-from precad.common import ring
+from precad.common import kernel, ring
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.kernel import Rows
 from precad.common.ring import SALT_BYTES, commit, dot, from_bytes, mask_stream, signed, to_bytes
 from precad.common.share.submission import SignedHeader, Submission, SubmissionContext, body_hasher
 from precad.common.task import TAU, Task
@@ -239,7 +238,7 @@ def compared(role: Role, task: Task, words: Words) -> Words:
 
 def projected(task: Task, row_key: bytes, vector: Words) -> Words:
     """``vector`` on a submission's rows, ``[k] int64``."""
-    rows = Rows(Secret(row_key), task.dimension, task.projections)
+    rows = kernel.Rows(Secret(row_key), task.dimension, task.projections)
     rows.absorb(vector)
     return rows.z()
 

@@ -34,8 +34,7 @@ from tests.soak.test_faults_of_processes import GROUPS, state, until, url
 
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity import credentials, mutual_tls
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -53,7 +52,7 @@ class Besieger:
     def __init__(self, deployment: FaultyDeployment, client: ClientId, random: Random) -> None:
         self._addresses, self._random = deployment.addresses, random
         self._own: Any = {"task_digest": deployment.task.digest.value, "client": client.name}
-        self._identity = Identity.load(deployment.folder / "keys" / client.name)
+        self._identity = credentials.Identity.load(deployment.folder / "keys" / client.name)
         self.read: list[str] = []  # Texts of errors
         self.codes: Counter[str] = Counter()
         self.taken: list[str] = []  # Bad calls that were taken
@@ -84,7 +83,7 @@ class Besieger:
                 self.taken.append(f"{role.value}: {name} {request}")
 
     def _call(self, role: Role, name: str, request: Any, wait_s: float | None = None) -> bool:
-        with open_channel(self._addresses[role.value], self._identity, role) as channel:
+        with mutual_tls.open_channel(self._addresses[role.value], self._identity, role) as channel:
             call = getattr(AggregationStub(channel), name)
             try:
                 call(request, wait_for_ready=wait_s is not None, timeout=wait_s or 2.0)

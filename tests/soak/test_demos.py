@@ -13,10 +13,9 @@ from tests.rig.demo import check_every_run, demo
 from tests.rig.stops import runs
 from tests.rig.waiting import until
 
+from precad.cli import demo_run, demo_training
 from precad.cli.command_options import DemoRequest
-from precad.cli.demo_run import Display
 from precad.cli.demo_run import run as run_demo
-from precad.cli.demo_training import RoundRow, make_scenario
 from precad.common.model import load_model
 
 
@@ -114,14 +113,14 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     """On a busy machine one took over a minute to end, and the first version failed then."""
     rounds, folder, said = 4, tmp_path / "run", StringIO()
     request = DemoRequest(clients=5, rounds=rounds, attack="wraparound", attackers=2)
-    scenario = make_scenario(request)
+    scenario = demo_training.make_scenario(request)
     # With 8 s an owner's first submission came too late beside a process of higher priority.
     deadlines = scenario.task.deadlines.model_copy(update={"collect": 60.0})
     task = scenario.task.model_copy(update={"deadlines": deadlines})
     halted: list[int] = []
 
-    class Halting(Display):
-        def round(self, row: RoundRow) -> None:
+    class Halting(demo_run.Display):
+        def round(self, row: demo_training.RoundRow) -> None:
             super().round(row)
             if not halted and row.number >= rounds - 2:
                 halted.append(owners_of(folder)[0])

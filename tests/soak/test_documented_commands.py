@@ -94,9 +94,7 @@ def test_keys_are_made_and_revoked(at: Organisation, tmp_path: Path) -> None:
     assert printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked") == 1
 
 
-def test_a_task_is_simulated_with_own_owners_and_attackers(
-    at: Organisation, tmp_path: Path
-) -> None:
+def test_a_task_is_simulated_with_owners_and_attackers(at: Organisation, tmp_path: Path) -> None:
     values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"]["clients"] = 20
@@ -139,9 +137,7 @@ def test_a_model_of_ones_own_starts_from_a_file(at: Organisation, tmp_path: Path
     assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
 
 
-def test_a_task_with_an_objective_is_made_and_a_model_certified(
-    at: Organisation, tmp_path: Path
-) -> None:
+def test_a_task_is_made_with_an_objective_and_certified(at: Organisation, tmp_path: Path) -> None:
     def before(command: Command) -> None:
         if command.text.startswith("precad certify"):
             # A training's model and held-out records; how good it is doesn't matter here.

@@ -83,9 +83,7 @@ ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}  # Of each ba
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ADDRESS)
-def test_a_cluster_that_loses_a_node_gives_what_a_process_gives(
-    tmp_path: Path, backend: str
-) -> None:
+def test_a_cluster_without_a_node_gives_what_a_process_gives(tmp_path: Path, backend: str) -> None:
     plugin = tmp_path / "held.py"
     plugin.write_text(HELD)
     environment = {

@@ -21,8 +21,7 @@ from tests.rig.connections import Proxy
 from tests.soak.conftest import Deploy
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
-from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import Role
+from precad.common import errors, identifiers
 
 ROUNDS = 3
 
@@ -150,8 +149,8 @@ def require_sound(deployment: FaultyDeployment) -> None:
 
 def error_of(deployment: FaultyDeployment, role: str) -> str:
     try:
-        return deployment.operator(Role(role)).status(timeout_s=2.0).error
-    except PeerUnavailable:
+        return deployment.operator(identifiers.Role(role)).status(timeout_s=2.0).error
+    except errors.PeerUnavailable:
         # It is being started.
         return ""
 
@@ -306,9 +305,7 @@ def until(deployment: FaultyDeployment, over: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "roles", [("server-a",), ("server-b",), SERVER_ROLES], ids=["a", "b", "both"]
 )
-def test_a_database_that_is_put_back_learns_what_it_forgot(
-    deploy: Deploy, roles: tuple[str, ...]
-) -> None:
+def test_a_database_put_back_learns_what_it_forgot(deploy: Deploy, roles: tuple[str, ...]) -> None:
     deployment = running(deploy)
     for role in roles:
         back_up(deployment, role)
@@ -355,9 +352,9 @@ def test_an_attempt_that_both_forgot_waits_for_the_operators(deploy: Deploy) -> 
         asks = partial(error_of, deployment, role)
         deployment.wait_for(lambda: "a release of it may have left" in asks())  # noqa: B023
     assert deployment.done() < done, "a version was released again that nobody allowed"
-    version = deployment.operator(Role.SERVER_A).status().version
+    version = deployment.operator(identifiers.Role.SERVER_A).status().version
     for role in SERVER_ROLES:
-        deployment.operator(Role(role)).allow("attempts", version)
+        deployment.operator(identifiers.Role(role)).allow("attempts", version)
     deployment.strike(())
     kill_all(deployment)
     for role in SERVER_ROLES:

@@ -24,10 +24,8 @@ from tests.rig.waiting import beside
 from precad.cli.local_deployment import LocalDeployment
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
+from precad.common.identity import deployment_keys, mutual_tls, party_certificate
 from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import Deployment
-from precad.common.identity.mutual_tls import open_channel
-from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
@@ -78,7 +76,7 @@ class Flood:
         for method in itertools.islice(itertools.cycle(METHODS), first, None):
             if over.is_set():
                 return
-            with open_channel(self._address, self._identity, A) as channel:
+            with mutual_tls.open_channel(self._address, self._identity, A) as channel:
                 try:
                     way(self, channel, method)
                     self.calls["OK"] += 1
@@ -127,9 +125,9 @@ def besieged(
     task = make_task(4096, CHANGES | changes)
     folder = tmp_path_factory.mktemp("floods")
     with deployed(folder / "run", task, "") as (deployment, crowd), crowd.at_work():
-        authority = Deployment.open(folder / "run" / "keys")
+        authority = deployment_keys.Deployment.open(folder / "run" / "keys")
         for who in (ENROLLED, STRANGER):
-            authority.issue(Principal.client(who.name), out=folder / who.name)
+            authority.issue(party_certificate.Principal.client(who.name), out=folder / who.name)
         addresses = [deployment.addresses[role.value] for role in (A, Role.SERVER_B)]
         keys = Identity.load(folder / ENROLLED.name)
         client = LightClient(Servers(task, ENROLLED, addresses[0], addresses[1], keys))

@@ -45,9 +45,7 @@ def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.SILENCE, Fault.DEALER, Fault.DELAY, Fault.JUMP])
-def test_every_fault_at_every_servers_step(
-    play: Play, calm: World, fault: Fault, seed: int
-) -> None:
+def test_every_fault_at_each_servers_step(play: Play, calm: World, fault: Fault, seed: int) -> None:
     for party in (A, B):
         steps = [step for step in steps_of(calm, party) if step.startswith(("send", "store."))]
         # What comes with a new link alone isn't in every version.

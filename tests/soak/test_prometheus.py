@@ -105,9 +105,7 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
         prometheus.wait()
 
 
-def test_all_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(
-    watched: Watched,
-) -> None:
+def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(watched: Watched) -> None:
     deployment = watched.deployment
     watched.wait("all three parts are scraped", lambda: watched.up() == len(PARTS))
     watched.wait("a round is done", lambda: deployment.done() >= 1)

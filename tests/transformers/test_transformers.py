@@ -12,9 +12,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
-from tests.rig.commands import said
+from tests.rig import commands, tasks
 from tests.rig.model_corpus import CLASSES, N, Y, outcome, row_on_the_page
-from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn import functional
 
@@ -108,7 +107,7 @@ def test_a_transformer_s_gradients_are_autograd_s_one_by_one_or_it_is_refused_wi
     model = made(*(TRAINED | REFUSED)[name])
     x = PICTURES if name.startswith("ViT") else TOKENS
     start = weights_of(model, tmp_path / "start.safetensors")
-    task = task_with({"model": model_section(model, "words", "file", initial_file=start)})
+    task = tasks.task_with({"model": model_section(model, "words", "file", initial_file=start)})
     found = outcome(model, functional.cross_entropy, x, Y, task)
     assert (found, found == "trains") == (row_on_the_page(name), name in TRAINED)
     if name in TRAINED:
@@ -124,14 +123,12 @@ def words() -> nn.Module:
     return made("Bert", BERT, padded)
 
 
-def test_a_bert_goes_from_task_new_through_a_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bert_trains_from_task_new_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     start = weights_of(words(), tmp_path / "start.safetensors")
     model = ("--model", f"{__name__}:words", "--features", 7, "--classes", CLASSES)
     sizes = ("--from", start.name, "--records", "8x50", "--epsilon", 8)
-    said("task", "new", "task.toml", *model, *sizes)
+    commands.said("task", "new", "task.toml", *model, *sizes)
     task = Task.load(tmp_path / "task.toml")
     x = np.random.default_rng(4).integers(1, WORDS, (400, 7))
     x[:, 5:] = 0

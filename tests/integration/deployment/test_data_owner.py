@@ -25,10 +25,9 @@ from torch.utils.data import TensorDataset
 
 from precad.accounting.exact import record_epsilon
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
-from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
+from precad.client import DataOwner, Participation, RoundInfo, TrainedModel, server_statements
 from precad.client.gradients.torch_models import logistic
 from precad.client.records.read_records import write_client_data
-from precad.client.server_statements import read_models
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import load_model, model_digest, weights_digest
 from precad.common.wire.calls import ServerStatus
@@ -138,7 +137,7 @@ def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(traine
     at_server = load_model(trained.state("server-a") / "model.safetensors", task)
     assert (stays.version, stays.digest) == (ROUNDS, at_server.digest)
     assert stays.theta.tobytes() == at_server.theta.tobytes()
-    served = read_models(trained.state(STAYS) / "models.log")
+    served = server_statements.read_models(trained.state(STAYS) / "models.log")
     assert (leaves.version, leaves.digest) == (ALLOWED, served[task.digest, ALLOWED])
     theta = START.astype(np.float32)
     assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, theta)

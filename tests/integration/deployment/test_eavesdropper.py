@@ -10,8 +10,7 @@ from tests.integration.deployment.conftest import Deploy
 from tests.rig import connections, tasks, waiting
 
 from precad.cli.local_deployment import LINGER_S
-from precad.common.identifiers import ClientId, Role
-from precad.common.ring import WORD_BYTES
+from precad.common import identifiers, ring
 
 FEATURES, RECORDS, ROUNDS, CLIENTS = 2000, 12, 5, 3
 CALL_BYTES = 4500  # Of a call for a statement, which shows the last one and the last opening
@@ -37,7 +36,7 @@ def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bo
     data = {}
     for n in range(CLIENTS):
         x = random.normal(size=(RECORDS, FEATURES)).astype(np.float32)
-        data[ClientId(f"ward-{n}")] = x, random.integers(0, 2, RECORDS)
+        data[identifiers.ClientId(f"ward-{n}")] = x, random.integers(0, 2, RECORDS)
     dialled: dict[str, list[Wire]] = defaultdict(list)
     with ExitStack() as stack:
 
@@ -53,7 +52,7 @@ def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bo
         deployment = deploy(changes, CLIENTS, data, way=way, linger_s=LINGER_S)
         deployment.start_servers()
         deployment.start_clients()
-        reports = deployment.operator(Role.SERVER_A).reports()
+        reports = deployment.operator(identifiers.Role.SERVER_A).reports()
         totals = [[to_b.sent for _, to_b in dialled.values()] for _ in reports]
         deployment.wait(dialled, waiting.DEADLINE_S)
     charged: dict[int, set[str]] = defaultdict(set)
@@ -65,7 +64,7 @@ def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bo
     assert {True, False} == {drawn for version in truth for drawn in version}
     # Bytes that each owner sent to server B, by version.
     traffic = np.diff(np.array(totals), axis=0, prepend=0)
-    named = traffic > WORD_BYTES * deployment.task.dimension / 2
+    named = traffic > ring.WORD_BYTES * deployment.task.dimension / 2
     if not cover:
         assert named.tolist() == truth
         return

@@ -27,8 +27,7 @@ from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to
 from precad.client import allowed_code, check_before_enrolling, owner_settings
 from precad.common.files import append_line, make_folder
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.deployment_keys import create_local_keys
+from precad.common.identity import credentials, deployment_keys
 from precad.common.task import Task
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "first-mistakes.md"
@@ -100,7 +99,7 @@ def _unreadable_key(folder: Path, good: Settings) -> Settings:
 
 
 def _foreign_root(folder: Path, good: Settings) -> Settings:
-    create_local_keys(folder / "others", [good["client"]])
+    deployment_keys.create_local_keys(folder / "others", [good["client"]])
     return {"identity": str(folder / "others" / good["client"])}
 
 
@@ -149,7 +148,7 @@ class Clinic:
         expected = ((self.open, "ward-1", "another process"), (self.training, "ward-2", "is over"))
         for deployment, name, words in expected:
             deployment.check_alive()
-            keys = Identity.load(deployment.folder / "keys" / name)
+            keys = credentials.Identity.load(deployment.folder / "keys" / name)
             addresses = {role: deployment.addresses[role.value] for role in SERVERS}
             found = check_before_enrolling.look_at_servers(None, ClientId(name), keys, addresses)()
             if not any(words in each.text for each in found):

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.integration.deployment.conftest import Deploy, set_in
-from tests.rig.light_client import joined, play_round
+from tests.rig import light_client, warm
 from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S
-from tests.rig.warm import forked
 
 LISTER = """
 import atexit, json, os, sys
@@ -70,10 +69,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
         for name in ("server-b", "server-a"):
             proofs.start_server(name)
     # Server B's list is that of a training without CrypTen, which takes less time to load.
-    made._popen = forked
+    made._popen = warm.forked
     made.start_server("server-b")
-    with joined(proofs) as clients:
-        play_round(*clients)
+    with light_client.joined(proofs) as clients:
+        light_client.play_round(*clients)
     for deployment in (made, proofs):
         names = [name for name in deployment.processes if name != "dealer"]
         assert not any(deployment.wait(names, DEADLINE_S).values()), deployment.log("server-a")

@@ -13,8 +13,7 @@ from tests.rig.waiting import until
 
 from precad.cli.local_deployment import LocalDeployment, free_addresses
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.deployment_keys import Deployment
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity import deployment_keys, party_certificate
 
 BAD, *GOOD = (ClientId(f"ward-{number:02d}") for number in range(3))
 CHANGES = {"enrolment.clients": 2, "enrolment.min_clients": 2}
@@ -81,7 +80,7 @@ def test_a_revoked_leader_loses_its_open_link(deploy: Deploy) -> None:
     deployment.start_servers()
     with joined(deployment) as clients:
         play_round(*clients)
-        keys = Deployment.open(deployment.folder / "keys")
-        keys.revoke(keys.current_serials(Principal.service(Role.SERVER_A)))
+        keys = deployment_keys.Deployment.open(deployment.folder / "keys")
+        keys.revoke(keys.current_serials(party_certificate.Principal.service(Role.SERVER_A)))
         said = "the certificate of server-a.precad was revoked"
         until(lambda: said in deployment.log("server-a"), lambda: deployment.log("server-a"))

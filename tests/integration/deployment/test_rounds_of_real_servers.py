@@ -2,11 +2,10 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 from tests.integration.deployment.conftest import SERVERS, deployments
-from tests.rig import clock, submissions, tasks, terminal, waiting
+from tests.rig import clock, tasks, terminal, waiting
 from tests.rig.commands import precad
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 from tests.rig.light_client import LightClient, joined
@@ -24,15 +23,12 @@ from tests.rig.rounds import no_noise, play_round
 from precad.cli import operate
 from precad.cli.local_deployment import LocalDeployment
 from precad.common import errors, kernel, proof_shape, ring
-from precad.common.identifiers import Digest, Role, Secret
-from precad.common.identity import mutual_tls
-from precad.common.identity.credentials import Identity
+from precad.common.identifiers import Digest, Role
+from precad.common.identity import credentials, mutual_tls
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
-from precad.common.wire.messages import RoundOpen, upload_pieces
-from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationStub
+from precad.common.wire.messages import RoundOpen
 
 Act = Callable[[LightClient, RoundOpen], object]
 
@@ -203,71 +199,6 @@ def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Ge
     assert len({residual.tobytes() for residual in residuals}) == rounds
 
 
-# --- uploads; wrong bytes and bindings: integration/hostile, halves of them: faults ---------------
-
-
-def test_what_comes_twice_or_in_pieces_or_unlike_ends_with_its_reason(running: Running) -> None:
-    deployment, beta, receipts = running.deployment, running.task.bound, {}
-    # What is no ring vector of the task never leaves the client.
-    shapes = (np.zeros(shape, np.int64) for shape in [(255,), (257,), (1, 256)])
-    for x in (np.full(256, np.nan), *shapes):
-        with pytest.raises(errors.RejectedSubmission, match=r"this task's is int64\[256\]"):
-            running.clients[0].servers.prepare(0, 0, running.task.digest, x)
-
-    def pair(client: LightClient, event: RoundOpen, value: int = 1) -> Any:
-        return client.prepare(event, unit(running.task.dimension, value, at=3))
-
-    def send(name: str, client: LightClient, halves: tuple[Any, Any]) -> None:
-        receipts[name] = client.servers.submit(halves)
-
-    # Each of these is what one client does in the round.
-
-    def two_vectors(client: LightClient, event: RoundOpen) -> None:
-        """One vector's submission to A, another's to B."""
-        send("unmatched", client, (pair(client, event)[0], pair(client, event, 2)[1]))
-
-    def other_header(client: LightClient, event: RoundOpen) -> None:
-        """Seeds that open nothing: no header of this client was good, until it mends it."""
-        a, b = (replace(item, seed=Secret.random()) for item in pair(client, event))
-        send("header", client, (a, b))
-        send("mended", client, pair(client, event))
-
-    def second_thoughts(client: LightClient, event: RoundOpen) -> None:
-        send("first", client, pair(client, event))
-        send("second", client, pair(client, event, beta + 1))
-
-    def bad_first(client: LightClient, event: RoundOpen) -> None:
-        """A forged submission, then an honest one: too late."""
-        send("forged", client, pair(client, event, 2**32))
-        send("honest", client, pair(client, event))
-
-    def ended_early(client: LightClient, event: RoundOpen) -> None:
-        """B's upload ends before the body does; then all of it comes."""
-        a, b = pair(client, event)
-        identity = Identity.load(deployment.folder / "keys" / client.servers.client.name)
-        header, *_ = upload_pieces(b)
-        first = pb.SubmissionPiece(body=submissions.body_of(b)[:100])
-        with open_channel(deployment.addresses["server-b"], identity, Role.SERVER_B) as channel:
-            reply = AggregationStub(channel).Submit(iter([header, first]))
-        assert (reply.rejection, "100 of" in reply.detail) == ("truncated", True)
-        send("whole", client, (a, b))
-
-    def rejected() -> Counter[str]:
-        return Counter(dict(deployment.operator(Role.SERVER_A).status().rejected))
-
-    acts = dict(enumerate((two_vectors, other_header, second_thoughts, bad_first, ended_early)))
-    before = rejected()
-    _, outcome = running.play(acts, unit(running.task.dimension, beta, at=3))
-    assert outcome[:5] == ["unmatched", COUNTED, COUNTED, NORM_EXCEEDED, COUNTED]
-    assert outcome[5:] == [COUNTED] * (CLIENTS - 5)
-    assert rejected() - before == Counter(("unmatched", NORM_EXCEEDED))
-    assert all("don't open the commitment" in each.detail for each in receipts.pop("header"))
-    late = {"second", "honest"}
-    for name, both in receipts.items():
-        wanted = errors.Rejection.DUPLICATE if name in late else None
-        assert [each.rejection for each in both] == [wanted] * 2, name
-
-
 @pytest.mark.parametrize("place", [Role.SERVER_A, Role.SERVER_B, Role.DEALER])
 def test_every_part_refuses_another_wire_version_of_whoever_may_call(
     running: Running, place: Role, monkeypatch: pytest.MonkeyPatch
@@ -277,7 +208,7 @@ def test_every_part_refuses_another_wire_version_of_whoever_may_call(
     caller, method = "ward-00", "Aggregation/Describe"
     if place is Role.DEALER:
         caller, method = "server-a", "Dealing/Join"
-    identity = Identity.load(running.deployment.folder / "keys" / caller)
+    identity = credentials.Identity.load(running.deployment.folder / "keys" / caller)
     with open_channel(running.deployment.addresses[place.value], identity, place) as channel:
         call: Any = channel.unary_unary(f"/precad.v1.{method}")
         with pytest.raises(grpc.RpcError, match="the caller speaks wire version 1, ") as refused:

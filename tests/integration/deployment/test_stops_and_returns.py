@@ -23,11 +23,9 @@ from tests.rig.wrong_clock import WrongClock
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.cli.start import WRONG_TIME
 from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import open_channel
+from precad.common.identity import credentials, mutual_tls
 from precad.common.task import Task
-from precad.common.wire.calls import ServerStatus
-from precad.common.wire.messages import TrainingPaused
+from precad.common.wire import calls, messages
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
@@ -44,7 +42,7 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: 
 
     # Enrolment closes with its quorum, long before its date.
     deployment.start_client(deployment.clients[0])
-    operator, said = deployment.operator(Role.SERVER_A), list[ServerStatus]()
+    operator, said = deployment.operator(Role.SERVER_A), list[calls.ServerStatus]()
 
     def enrolling() -> bool:
         said.append(operator.status(wait=True, timeout_s=DEADLINE_S))
@@ -54,8 +52,8 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: 
     assert (said[-1].least_owners, said[-1].most_owners) == (1, 2)
     assert said[-1].enrolment_left_s > 299 * 86_400
     # A server can't end the dealer alone, nor by saying it twice.
-    identity = Identity.load(deployment.folder / "keys" / "server-a")
-    with open_channel(deployment.addresses["dealer"], identity, Role.DEALER) as channel:
+    identity = credentials.Identity.load(deployment.folder / "keys" / "server-a")
+    with mutual_tls.open_channel(deployment.addresses["dealer"], identity, Role.DEALER) as channel:
         leave, digest = DealingStub(channel).Leave, deployment.task.digest.value
         for _ in range(2):
             leave(pb.LeaveRequest(task_digest=digest, role="server-a"), wait_for_ready=True)
@@ -196,7 +194,7 @@ def test_both_servers_stop_and_name_the_missing_dealer(deploy: Deploy, *, dies: 
             deployment.processes["dealer"].kill()
             submit_zeros(clients, attempt)
         # Why is for operators alone.
-        assert {client.ended() for client in clients} == {TrainingPaused()}
+        assert {client.ended() for client in clients} == {messages.TrainingPaused()}
     # Whoever stops first names it; the other may find that one gone.
     missing, errors = f"dealer at {deployment.addresses['dealer']}", why(deployment, *SERVERS)
     named = [error for error in errors if missing in error]

@@ -86,9 +86,7 @@ class Bench:
             self._channels[who] = mutual_tls.open_channel(self.server.address, identity, self.role)
         return self._channels[who]
 
-    def submission(
-        self, who: str = "ward-2", number: int = ROUND, model: Digest | None = None
-    ) -> Submission:
+    def submission(self, who: str = "ward-2", number: int = ROUND, model: Any = None) -> Submission:
         pair = shard(
             np.arange(D, dtype=np.int64),
             SubmissionContext(self.site.task.digest, 0, number, ClientId(who), model or self.model),
@@ -203,6 +201,13 @@ def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind:
     assert bench.submit(make(bench)) == getattr(why, "value", why)
     bench.honest_submits()
     assert bench.closed() == (True, why if isinstance(why, Rejection) else Rejection.ABSENT)
+
+
+def test_a_bad_header_may_be_mended_and_a_good_one_is_the_clients_only_one(bench: Bench) -> None:
+    bad = header_with(seed=bytes(32))(bench)
+    found = [bench.submit(pieces) for pieces in (bad, bench.pieces(), bench.pieces())]
+    assert found == ["malformed", "", "duplicate"]
+    assert isinstance(bench.closed()[1], Submission)
 
 
 def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
@@ -373,18 +378,3 @@ def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
         assert after.submit(captured) == "bad-signature"
         assert after.submit(after.pieces("ward-1", number=ROUND + 1), "ward-1") == ""
         assert after.closed() == (True, Rejection.BAD_SIGNATURE)
-
-
-def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any) -> None:
-    here = make_site(small_task(D, {"deadlines.collect": 1.0}), *WARDS)
-    with Bench(here, here.start(Role.SERVER_B)).round() as bench:
-        before, never = resident_mib(os.getpid()), threading.Event()
-
-        def endless() -> Iterator[pb.SubmissionPiece]:
-            yield bench.pieces()[0]
-            while not never.wait(0.001):
-                yield pb.SubmissionPiece(body=b"")
-
-        assert bench.submit(endless()) == "truncated"
-        assert resident_mib(os.getpid()) - before < 32
-        assert bench.closed() == (False, Rejection.TRUNCATED)

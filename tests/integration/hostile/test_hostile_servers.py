@@ -19,7 +19,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView, take_part
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
-from precad.common import model, ring
+from precad.common import errors, model, ring
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
@@ -218,6 +218,14 @@ def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair:
         with pair.servers(first) as servers, pytest.raises(PeerUnavailable, match="server B"):
             servers.fetch_model(0, Digest(pair.b.model()), signed=True)
     assert "ModelDigest" not in dict(pair.a.calls + pair.b.calls)
+
+
+def test_what_is_no_vector_of_the_task_never_leaves_the_client(pair: Pair) -> None:
+    shapes = (np.zeros(shape, np.int64) for shape in [(D - 1,), (D + 1,), (1, D)])
+    with pair.servers() as servers:
+        for x in (np.full(D, np.nan), *shapes):
+            with pytest.raises(errors.RejectedSubmission, match=r"this task's is int64\[8\]"):
+                servers.prepare(0, 0, pair.task.digest, x)
 
 
 def test_a_task_that_changes_in_the_training(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import small_task
-from tests.rig import tasks, warm
+from tests.rig import commands, tasks, warm
 from tests.rig.clock import LeapingClock
-from tests.rig.commands import precad
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
 
@@ -94,7 +93,7 @@ def joined(
         patch.setattr(this_process, "_print_no_stops", lambda: None)
         config = settings(folder, task, servers, record_rate=1.0, **data)
         caplog.clear()
-        ended = precad("join", "--config", config)
+        ended = commands.precad("join", "--config", config)
     state = folder / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return SimpleNamespace(
@@ -208,7 +207,7 @@ def test_bad_records_show_in_nothing_that_the_doctor_asks(tmp_path: Path) -> Non
             config = settings(folder, task, servers, data="ward.csv", columns=columns)
             if text is not None:
                 (folder / "ward.csv").write_text(text, encoding="utf-8")
-            ended = precad("doctor", "--config", config)
+            ended = commands.precad("doctor", "--config", config)
         assert (ended.output != "", (folder / "state").exists()) == (True, False)
         return ended.exit_code, [server.calls for server in servers]
 
