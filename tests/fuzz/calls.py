@@ -6,44 +6,27 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tests.fuzz.stage import (
-    CLIENT,
-    ROUND,
-    D,
-    Refusing,
-    join,
-    pair,
-    parsed,
-    split,
-    stage,
-    streamed,
-    target,
-)
+from tests.fuzz.stage import CLIENT, ROUND, D, Refusing, join, pair, parsed, split, stage, target
 from tests.rig import norm_check, submissions
 
 from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
 from precad.client.own_account import Account, OwnAccount
 from precad.client.pending_update import Pending
-from precad.common.identifiers import Role, Secret
+from precad.common import identifiers, ring
 from precad.common.identity import mutual_tls, signatures
-from precad.common.ring import KEY_BYTES
 from precad.common.wire import calls, messages
 from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.norm_check.dealing import DealerConversation, SquareRequest
 from precad.protos import precad_pb2 as pb
 
-A, B = Role.SERVER_A, Role.SERVER_B
+A, B = identifiers.Role.SERVER_A, identifiers.Role.SERVER_B
 
 
 @target(
     "submission-header",
-    lambda: [
-        header_to_wire(part).SerializeToString()
-        for check in ("crypten", "proof")
-        for part in pair(check)
-    ],
+    lambda: [header_to_wire(part).SerializeToString() for part in (*pair(), *pair("proof"))],
 )
 def _header(data: bytes) -> None:
     message = parsed(pb.SubmissionHeader, data)
@@ -54,12 +37,12 @@ def _header(data: bytes) -> None:
         read.opens  # noqa: B018 -- computing it must not raise
 
 
-def _submit(role: Role, validation: str, data: bytes) -> bool:
+def _submit(role: identifiers.Role, validation: str, data: bytes) -> bool:
     pieces = [parsed(pb.SubmissionPiece, piece) for piece in split(data)]
     return stage(validation).submit(role, pieces)
 
 
-def _submissions(role: Role, validation: str) -> list[bytes]:
+def _submissions(role: identifiers.Role, validation: str) -> list[bytes]:
     own = pair(validation)[0 if role is A else 1]
     body = submissions.body_of(own)
     whole = [
@@ -71,10 +54,8 @@ def _submissions(role: Role, validation: str) -> list[bytes]:
 
 
 for _name, _role, _check in (
-    ("submit-a", A, "crypten"),
-    ("submit-b", B, "crypten"),
-    ("submit-seed", A, "proof"),
-    ("submit-body", B, "proof"),
+    *(("submit-a", A, "crypten"), ("submit-b", B, "crypten")),
+    *(("submit-seed", A, "proof"), ("submit-body", B, "proof")),
 ):
     target(_name, partial(_submissions, _role, _check))(partial(_submit, _role, _check))
 
@@ -136,8 +117,7 @@ def _square_requests() -> list[bytes]:
 @target("squares", _square_requests)
 def _squares(data: bytes) -> None:
     requests = [parsed(pb.SquareRequest, piece) for piece in split(data)]
-    handler = stage().dealer().Square
-    stage().call(lambda _, context: handler(streamed(requests), context), None, "server-a")
+    stage().stream(stage().dealer().Square, requests, "server-a")
 
 
 @target("square-request", lambda: [split(_square_requests()[0])[0]])
@@ -168,11 +148,11 @@ def _square_answers() -> list[bytes]:
 def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
     replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
-    answers, own = DealerConversation(ROUND, lambda _: None, 0.0), Secret(bytes(32))
+    answers, own = DealerConversation(ROUND, lambda _: None, 0.0), identifiers.Secret(bytes(32))
     answers.ask(SquareRequest(stage().task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
     for each in (each for reply in replies for each in reply.answers):
         answers.put(each.context, dealer_client.answer_from_wire(each))
-    assert len(answers.row_key(_CONTEXT)) == KEY_BYTES
+    assert len(answers.row_key(_CONTEXT)) == ring.KEY_BYTES
     answers.share(_CONTEXT)
 
 
@@ -206,13 +186,9 @@ def _deal_words(data: bytes) -> None:
 # What servers say to an owner, and what the owner keeps.
 
 _REPLIES: tuple[tuple[str, Any], ...] = (
-    ("Describe", pb.DescribeReply),
-    ("Enrol", pb.EnrolReply),
-    ("ModelDigest", pb.ModelDigestReply),
-    ("FetchModel", pb.ModelPiece),
-    ("Submit", pb.Receipt),
-    ("Opening", pb.OpeningBody),
-    ("Statement", pb.StatementBody),
+    *(("Describe", pb.DescribeReply), ("Enrol", pb.EnrolReply)),
+    *(("ModelDigest", pb.ModelDigestReply), ("FetchModel", pb.ModelPiece), ("Submit", pb.Receipt)),
+    *(("Opening", pb.OpeningBody), ("Statement", pb.StatementBody)),
 )
 _STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"}
 

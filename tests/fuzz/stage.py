@@ -57,13 +57,9 @@ def context_of(certificate: bytes) -> SimpleNamespace:
     async def abort(code: grpc.StatusCode, details: str = "") -> Never:
         raise Aborted(code, details)
 
-    return SimpleNamespace(
-        auth_context=lambda: {"x509_pem_cert": [certificate]},
-        peer=lambda: "ipv4:127.0.0.1:1",
-        done=lambda: False,
-        send_initial_metadata=AsyncMock(),
-        abort=abort,
-    )
+    made = SimpleNamespace(abort=abort, send_initial_metadata=AsyncMock(), done=lambda: False)
+    made.auth_context, made.peer = lambda: {"x509_pem_cert": [certificate]}, lambda: "ipv4:[::1]:1"
+    return made
 
 
 class Refusing(grpc.RpcError):
@@ -142,6 +138,13 @@ class Stage:
         answer = handler(request, context_of(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
+    def stream(self, handler: Callable[..., Any], messages: list[Any], party: str) -> None:
+        async def streamed() -> AsyncIterator[Any]:
+            for message in messages:
+                yield message
+
+        self.call(handler, streamed(), party)
+
     def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> bool:
         session = self.sessions[role]
         model = session.model_store.current.digest
@@ -151,9 +154,8 @@ class Stage:
         opened = session.inbox._round
         assert opened is not None
         opened.opening = OPENINGS[SERVERS.index(role)]
-        handler = self.aggregation[role].Submit
         try:
-            self.call(lambda _, context: handler(streamed(messages), context), None, CLIENT.name)
+            self.stream(self.aggregation[role].Submit, messages, CLIENT.name)
             held = CLIENT in opened.held
         finally:
             session.inbox.cancel()
@@ -224,11 +226,6 @@ class _Answers:
 
 class _Stream(list[Any]):
     cancel = list[Any].clear
-
-
-async def streamed(messages: list[Any]) -> AsyncIterator[Any]:
-    for message in messages:
-        yield message
 
 
 async def _exhaust(answer: Any) -> None:

@@ -7,7 +7,6 @@ they fail.
 import base64
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -16,11 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import pytest
+from tests.rig.commands import installed
 from tests.rig.leftovers import descendants, environment, processes
 from tests.rig.waiting import readable_within, until
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0
 SHOTS = "PRECAD_SCREENSHOTS"  # A folder that keeps what tests see, for a person to look at
 WIDE, NARROW = (1280, 900), (360, 740)
@@ -36,13 +34,6 @@ OPTIONS = (
 )
 
 
-def browser_program() -> str:
-    for found in filter(None, map(shutil.which, PROGRAMS)):
-        return found
-    missing = "there is no Chromium here: install Debian's package chromium"
-    return pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-
-
 @contextmanager
 def browsing(folder: Path) -> Iterator["Page"]:
     """A browser with one page, until the block ends; its profile and home lie in ``folder``."""
@@ -51,17 +42,13 @@ def browsing(folder: Path) -> Iterator["Page"]:
     ours_in, theirs_out = os.pipe()
     # Its sandbox wants rights of its own, and root has none of them.
     own = [f"--user-data-dir={folder / 'profile'}", *["--no-sandbox"] * (os.geteuid() == 0)]
+    program = installed("chromium", "chromium", "chromium-browser", "google-chrome")
     with (folder / "browser.log").open("wb") as log:
         # It reads its orders from descriptor 3 and answers on 4.
         shell = ("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash")
-        process = subprocess.Popen(
-            [*shell, browser_program(), *OPTIONS, *own],
-            pass_fds=(theirs_in, theirs_out),
-            env={**os.environ, "HOME": str(folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        how: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        how |= {"pass_fds": (theirs_in, theirs_out), "env": {**os.environ, "HOME": str(folder)}}
+        process = subprocess.Popen([*shell, program, *OPTIONS, *own], **how)
     os.close(theirs_in)
     os.close(theirs_out)
     try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -55,6 +56,14 @@ def python(
     return subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, **how
     )
+
+
+def installed(package: str, *programs: str) -> str:
+    """The first that is here; without one the test is skipped, but under CI it fails."""
+    for found in filter(None, map(shutil.which, programs)):
+        return found
+    missing = f"{programs[0]} isn't here: install Debian's package {package}"
+    return pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
 
 
 def printed(*arguments: object, **how: Any) -> str:

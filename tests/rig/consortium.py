@@ -48,16 +48,10 @@ RECORDS = 100
 def task() -> Task:
     """Six parameters; a round takes a second, so that commands get the processor too."""
     deadlines = {"enrol": 120.0, "work": 1.0, "collect": 10.0, "rejoin": 1.0, "peer": 10.0}
-    changes = {
-        "name": "runbooks",
-        "validation": "crypten",
-        "privacy.record_rate": 0.1,
-        **logistic(2),
-        "training": {"learning_rate": 0.1, "rounds": LONG},
-        "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
-        "deadlines": deadlines | {"outage": 240.0},
-    }
-    return task_with(changes)
+    changes = logistic(2) | {"name": "runbooks", "privacy.record_rate": 0.1}
+    changes |= {"training": {"learning_rate": 0.1, "rounds": LONG}}
+    changes |= {"enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0}}
+    return task_with(changes | {"deadlines": deadlines | {"outage": 240.0}})
 
 
 def set_up(organisations: dict[str, Organisation]) -> None:

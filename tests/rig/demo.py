@@ -14,11 +14,7 @@ from precad.common.model import load_model
 from precad.common.task import Task
 
 STEPS = ("making keys", "server A start", "enrol", "round   1/", "the training is over", "done")
-LINKS = (
-    *("clients to server-a", "clients to server-b"),
-    *("server-a to clients", "server-b to clients"),
-    *("server-a to server-b", "server-b to server-a"),
-)
+ENDS = ("clients", "server-a", "server-b")
 
 
 class Demo(NamedTuple):
@@ -28,14 +24,12 @@ class Demo(NamedTuple):
 
 
 def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
-    own = {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     # An installed one runs with nothing of these sources.
-    environment = clean | own | ({} if program else {"PYTHONPATH": SOURCES})
-    started = program or (sys.executable, "-m", "precad")
-    command = [*started, "demo", "--json", "--output", str(folder), *map(str, options)]
-    how: Any = {"capture_output": True, "text": True, "cwd": folder.parent, "env": environment}
-    ended = subprocess.run(command, check=False, **how)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    env |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | ({} if program else {"PYTHONPATH": SOURCES})
+    command = [*(program or (sys.executable, "-m", "precad")), "demo", "--json", "--output", folder]
+    how: Any = {"capture_output": True, "text": True, "cwd": folder.parent, "env": env}
+    ended = subprocess.run([str(each) for each in (*command, *options)], check=False, **how)
     logs = [f"--- {log.name}\n{log.read_text()}" for log in folder.glob("logs/owner*.log")]
     assert ended.returncode == 0, "\n".join([ended.stderr, *sorted(logs)])
     # One JSON document, and nothing else: this fails on a word before or after it.
@@ -52,8 +46,9 @@ def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> 
     # The approximation isn't a guarantee: it lies below.
     assert said["epsilon_clt_server"] < said["epsilon_exact_server"]
     assert 0 <= said["accuracy"] <= 1
-    dealers = ("dealer to server-b",) if said["validation"] == "crypten" else ()
-    assert all(said["bytes"][link] > 0 for link in (*LINKS, *dealers))
+    links = [f"{one} to {other}" for one in ENDS for other in ENDS if one != other]
+    links += ["dealer to server-b"] * (said["validation"] == "crypten")
+    assert all(said["bytes"][link] > 0 for link in links)
     # Every round stands in the summary, and in a table of its own.
     rows = said["history"]
     assert [row["round"] for row in rows] == list(range(1, rounds + 1))

@@ -35,14 +35,10 @@ def identity(principal: Principal) -> Identity:
 @cache
 def _identity(principal: Principal) -> Identity:
     root, key = _root(), new_key()
-    return Identity(
-        _NO_FOLDER,
-        principal,
-        ca=to_pem(root.certificate),
-        cert=to_pem(root.issue(principal, key.public_key())),
-        key=key_to_pem(key),
-        revocations=RevocationList(_NO_FOLDER / "crl.pem", [root.certificate]),
-    )
+    revoked = RevocationList(_NO_FOLDER / "crl.pem", [root.certificate])
+    own: Any = {"ca": to_pem(root.certificate), "key": key_to_pem(key), "revocations": revoked}
+    own["cert"] = to_pem(root.issue(principal, key.public_key()))
+    return Identity(_NO_FOLDER, principal, **own)
 
 
 @cache

@@ -30,6 +30,7 @@ SERVERS = (A, B)
 ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
 ROSTER = rounds.roster_of((ANN, BEN, CLEO))
 Cuts = tuple[int | None, int | None]
+NEVER: Cuts = (None, None)
 VALID_SET = Digest(b"\3" * 32)
 
 
@@ -94,9 +95,9 @@ class Servers:
             return list(threads.map(at, SERVERS, peer_link.memory_pair(), cuts))
 
     def meet(self) -> list[Any]:
-        return self.on_a_link(lambda session, own: meet(session, own.link), (None, None))
+        return self.on_a_link(lambda session, own: meet(session, own.link), NEVER)
 
-    def mend(self, cuts: Cuts = (None, None)) -> list[Any]:
+    def mend(self, cuts: Cuts = NEVER) -> list[Any]:
         """Meet and remedy until nothing is left to do, as a link's start does."""
 
         def play(session: Session, own: Aggregator) -> Remedy:
@@ -109,12 +110,7 @@ class Servers:
         return self.on_a_link(play, cuts)
 
     def attempt(
-        self,
-        number: int,
-        *,
-        prepared: tuple[Role, ...] = SERVERS,
-        valid: tuple[ClientId, ...] = (ANN, BEN),
-        cuts: Cuts = (None, None),
+        self, number: int, *, prepared: Any = SERVERS, valid: Any = (ANN, BEN), cuts: Cuts = NEVER
     ) -> list[Any]:
         """One attempt of the open version; who isn't in ``prepared`` broke off before."""
 

@@ -187,17 +187,12 @@ class Script:
             self.stated[role] = version
 
     def _signed(self, role: Role, kind: Any, version: int, which: int = 0, **says: Any) -> bytes:
-        body = kind(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
-            version=version,
-            model_digest=self.model(version, which)[1].value,
-            **says,
-        )
+        says |= {"task_digest": self.task.digest.value, "client": self.client.name}
+        digest = self.model(version, which)[1].value
+        body = kind(version=version, model_digest=digest, **says)
         self.change(role, body)
-        return sign_body(
-            CertificateSigner(identity(Principal.service(role))), role, body
-        ).SerializeToString()
+        pen = CertificateSigner(identity(Principal.service(role)))
+        return sign_body(pen, role, body).SerializeToString()
 
     def prepare(self, version: int, attempt: int, model: Digest, x: Any, proof: Any = None) -> Pair:
         self.on_step("prepare")

@@ -46,13 +46,10 @@ class Scene:
     deployment: LocalDeployment = field(init=False)
 
     def __post_init__(self) -> None:
-        changes = {
-            **logistic(FEATURES),
-            "training.rounds": 1000,
-            "validation": self.validation,
-            "enrolment": {"clients": 2, "min_clients": 2, "max_expected_records": 100.0},
-            "deadlines": dict.fromkeys(("enrol", "collect", "peer", "outage", "rejoin"), 3600.0),
-        }
+        changes = logistic(FEATURES) | {"training.rounds": 1000, "validation": self.validation}
+        changes |= {"enrolment": {"clients": 2, "min_clients": 2, "max_expected_records": 100.0}}
+        waits = ("enrol", "collect", "peer", "outage", "rejoin")
+        changes |= {"deadlines": dict.fromkeys(waits, 3600.0)}
         x, y = np.zeros((4, FEATURES), dtype=np.float32), np.zeros(4, dtype=np.int64)
         data = {ClientId(name): (x, y) for name in OWNERS}
         self.deployment = LocalDeployment(self.folder, task_with(changes), data, popen=self.popen)

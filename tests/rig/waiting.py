@@ -19,10 +19,7 @@ Found = TypeVar("Found")
 
 
 def until(
-    ready: Callable[[], Found],
-    what: str | Callable[[], str] = "the condition",
-    *,
-    poll_s: float = POLL_S,
+    ready: Callable[[], Found], what: str | Callable[[], str] = "it", *, poll_s: float = POLL_S
 ) -> Found:
     """The first true answer of ``ready``.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.rig.browser import VIEWS, WIDE, Page, browsing, faults
+from tests.rig.waiting import until
 from tests.site.conftest import SITE
 
 PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
@@ -66,14 +67,6 @@ def test_a_page_shows_well_and_asks_nobody_else(
 
 def test_the_search_finds_a_word_without_a_server_of_its_own(site: str, browser: Page) -> None:
     browser.open(f"{site}index.html?q=dealer", WIDE)
-    found = browser.run(
-        """new Promise((done) => {
-          const look = () => {
-            const results = document.querySelectorAll(".md-search-result__item").length;
-            results ? done(results) : setTimeout(look, 50);
-          };
-          look();
-        })"""
-    )
-    assert found > 0
+    results = "document.querySelectorAll('.md-search-result__item').length"
+    until(lambda: browser.run(results), "results")
     assert browser.errors() == []

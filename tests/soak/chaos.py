@@ -94,9 +94,7 @@ class Besieger:
         return True
 
 
-def besieged(
-    seed: int, folder: Path, versions: int = 6, validation: str = "crypten"
-) -> dict[str, Any]:
+def besieged(seed: int, folder: Path, versions: int = 6, validation: str = "crypten") -> Any:
     """One training of real processes; raises AssertionError where a client gets in charge."""
     random = Random(f"doors {seed}")
     deployment = FaultyDeployment(
@@ -178,12 +176,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    found: dict[str, Any] = {
-        "what": "chaos.py",
-        "validation": given.validation,
-        "hardware": hardware,
-        "pieces": [],
-    }
+    found: dict[str, Any] = {"what": "chaos.py", "validation": given.validation}
+    found |= {"hardware": hardware, "pieces": []}
     if given.output.exists():
         found = json.loads(given.output.read_text(encoding="utf-8"))
     while sum(each["versions"] for each in found["pieces"]) < given.versions:

@@ -120,15 +120,11 @@ def run(part: str, words: list[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"failed": [], "skipped": [], "seconds_by_test": {}}
         if outcomes.exists():
             found = json.loads(outcomes.read_text(encoding="utf-8"))
-    return {
-        "part": part,
-        "commit": commit(),
-        "passed": status in {0, NOTHING_COLLECTED} and not found["failed"],
-        "tests": len(found["seconds_by_test"]),
-        "seconds": round(time.monotonic() - began, 1),
-        "cpu_seconds": round(children_s() - spent, 1),
-        "hardware": hardware(),
-    } | found
+    passed = status in {0, NOTHING_COLLECTED} and not found["failed"]
+    made = {"part": part, "commit": commit(), "passed": passed}
+    made |= {"tests": len(found["seconds_by_test"]), "seconds": round(time.monotonic() - began, 1)}
+    made |= {"cpu_seconds": round(children_s() - spent, 1), "hardware": hardware()}
+    return made | found
 
 
 def children_s() -> float:

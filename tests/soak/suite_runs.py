@@ -37,6 +37,7 @@ OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
 KEPT = ROOT / "build" / "suite"
 LOOP = (sys.executable, "-c", "while True: pass")
 MOST_LOOPS = 6
+FROM_HERE = ("HOME", "PATH", "LANG", "TERM", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "CI")
 KINDS = ("quiet", "busy", "random", "shared")
 
 
@@ -64,20 +65,15 @@ def load(kind: str, seed: int) -> Iterator[None]:
         yield
 
 
-def environment() -> dict[str, str]:
-    """Nothing of this process's own but what any shell has."""
-    kept = ("HOME", "PATH", "LANG", "TERM", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "CI")
-    return {name: os.environ[name] for name in kept if name in os.environ}
-
-
 def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     one_core = kind == "random" and random.Random(f"{seed} cores").random() < 0.25
     cores = ["taskset", "-c", "0"] if one_core else []
     spent, began, load_average = children_s(), time.monotonic(), [os.getloadavg()[1]]
     with load(kind, seed):
-        how: Any = {"cwd": folder, "env": environment(), "text": True}
-        command = [*cores, "make", "test"]
-        done = subprocess.run(command, capture_output=True, check=False, **how)
+        how: Any = {"cwd": folder, "capture_output": True, "text": True}
+        # Nothing of this process's own but what any shell has.
+        how["env"] = {name: os.environ[name] for name in FROM_HERE if name in os.environ}
+        done = subprocess.run([*cores, "make", "test"], check=False, **how)
         wall = time.monotonic() - began
     said = done.stdout.splitlines()
     closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]

@@ -5,9 +5,8 @@ How likely that is, is computed before: at these sizes each fault showed in all 
 
 import numpy as np
 import pytest
-from research.audits import presence
+from research.audits import deployed, presence
 from research.audits.builds import RELEASES, Build, less_noise
-from research.audits.deployed import train, train_present
 from tests.rig.warm import forked
 
 from precad.audit.canary_training import SIGNIFICANCE, audit, designed, planned
@@ -26,7 +25,7 @@ def test_half_of_the_noise_shows_in_what_is_proved() -> None:
     # To refute it takes two hundred rounds, which research/audits plays.
     made = designed(*HALF, SEED)
     plans = planned(made, 1, less=less_noise(Build.HALF_NOISE))
-    trained = train(made, build_of=Build.HALF_NOISE, popen=forked)
+    trained = deployed.train(made, build_of=Build.HALF_NOISE, popen=forked)
     found = audit(plans, [(trained, made)])
     for verdict in found:
         plan = verdict.power
@@ -42,13 +41,13 @@ def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
     plans = planned(made, 1, less=less_noise(build))
     power = {statement.name: plan.caught for statement, plan in plans.items()}
     assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
-    verdicts = audit(plans, [(train(made, build_of=build, popen=forked), made)])
+    verdicts = audit(plans, [(deployed.train(made, build_of=build, popen=forked), made)])
     assert {each.statement.name: each.refuted for each in verdicts} == found
 
 
 def test_a_server_that_breaks_the_link_to_look_again_sees_the_same_noise() -> None:
     made = designed(*FAULTS[Build.REDRAWN][:2], SEED)
-    trained = train(made, looks=RELEASES, popen=forked)
+    trained = deployed.train(made, looks=RELEASES, popen=forked)
     assert not any(each.refuted for each in audit(planned(made, 1), [(trained, made)]))
 
 
@@ -56,10 +55,10 @@ def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms
     made = presence.present(*OWNERS, SEED)
     power = made.plan(SIGNIFICANCE, Build.UNCHECKED)
     assert power.caught == 1.0
-    models = train_present(made, build_of=Build.UNCHECKED, popen=forked)
+    models = deployed.train_present(made, build_of=Build.UNCHECKED, popen=forked)
     assert presence.audit(made, power, models, SIGNIFICANCE).refuted
     # Of real owners who is there shows no more than stated; guessing would be right half the time.
-    models = train_present(made, popen=forked)
+    models = deployed.train_present(made, popen=forked)
     found = presence.audit(made, made.plan(SIGNIFICANCE), models, SIGNIFICANCE)
     assert not found.refuted
     assert found.guesses.correct > 0.6 * found.guesses.made

@@ -21,16 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults import deviations
+from tests.faults import deviations, processes
 from tests.faults.deviations import DONE, FAULT, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
-from tests.faults.processes import (
-    SERVER_ROLES,
-    FaultyDeployment,
-    Operators,
-    check_what_left,
-    kill_all,
-)
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Operators, kill_all
 
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.common.identifiers import Role
@@ -199,7 +193,7 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site,
             raise
     assert bits > 0, "no deviation got as far as bits"
     kill_all(site.deployment)
-    check_what_left(site.deployment, site.honest)
+    processes.check_what_left(site.deployment, site.honest)
 
 
 @either

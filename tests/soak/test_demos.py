@@ -24,16 +24,10 @@ def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
     check_every_run(run, rounds=60, clients=10, attackers=0)
     said = run.summary
     assert said["accuracy"] >= 0.90
-    expected = {
-        "dataset": "digits",
-        "model": "logistic",
-        "dim": 650,
-        "accepted": 600,
-        "rejected": {},
-        "epsilon_exact_server": pytest.approx(3.83, abs=0.01),
-        "epsilon_clt_server": pytest.approx(3.51, abs=0.01),
-    }
-    assert {name: said[name] for name in expected} == expected
+    names = ("dataset", "model", "dim", "accepted", "rejected")
+    assert [said[name] for name in names] == ["digits", "logistic", 650, 600, {}]
+    assert said["epsilon_exact_server"] == pytest.approx(3.83, abs=0.01)
+    assert said["epsilon_clt_server"] == pytest.approx(3.51, abs=0.01)
 
 
 @pytest.mark.parametrize(

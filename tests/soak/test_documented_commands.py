@@ -111,9 +111,8 @@ def test_a_task_is_simulated_with_owners_and_attackers(at: Organisation, tmp_pat
     for name, (start, end) in cuts.items():
         table[start:end].to_csv(tmp_path / f"{name}.csv", index=False)
     text = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
-    found = re.search(r"^```python\n(import[^`]*?)\nattacked = ", text, re.MULTILINE)
-    assert found
-    (tmp_path / "mymodule.py").write_text(found[1], encoding="utf-8")
+    [code] = re.findall(r"^```python\n(import[^`]*?)\nattacked = ", text, re.MULTILINE)
+    (tmp_path / "mymodule.py").write_text(code, encoding="utf-8")
     play("docs/simulate.md", at)
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
@@ -125,11 +124,8 @@ def test_experiments_are_listed_and_shown(at: Organisation) -> None:
 
 
 def test_a_model_of_ones_own_starts_from_a_file(at: Organisation, tmp_path: Path) -> None:
-    text = (
-        "from torch import nn\n\ndef Net():\n"
-        "    return nn.Sequential(nn.Conv2d(3, 2, 5, 4), nn.Flatten(), nn.Linear(98, 2))\n"
-    )
-    (tmp_path / "wards.py").write_text(text, encoding="utf-8")
+    net = "nn.Sequential(nn.Conv2d(3, 2, 5, 4), nn.Flatten(), nn.Linear(98, 2))"
+    (tmp_path / "wards.py").write_text(f"from torch import nn\n\nNet = lambda: {net}\n", "utf-8")
     shapes = {"0.weight": (2, 3, 5, 5), "0.bias": (2,), "2.weight": (2, 98), "2.bias": (2,)}
     ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     save_file(ones, tmp_path / "start.safetensors")

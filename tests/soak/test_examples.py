@@ -38,10 +38,7 @@ def test_a_small_cnn_learns_and_batch_norm_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_and_a_loss_of_ones_own_beat_the_median(tmp_path: Path) -> None:
     said = output("own_model_and_loss.py", tmp_path)
-    (ours,), (guess,) = (
-        percents(r"off by ([\d.]+) days", said),
-        percents(r"median: ([\d.]+)", said),
-    )
+    [ours], [guess] = (percents(rf"{words} ([\d.]+)", said) for words in ("off by", "median:"))
     assert ours < 0.8 * guess
 
 

@@ -169,27 +169,21 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
             assert all(f"after a break: {remedy}\n" in log for remedy in remedies)
 
 
+IN_EVERY_ROUND = lines("server-a after ModelStore.put; server-b around ModelStore.put")
+ENROLLING = lines("""
+    server-a before Enrolments.claim, server-b after Enrolments.claim;
+    server-b before Enrolments.freeze, server-a after Enrolments.freeze;
+    server-a before Register.enrol, ward-1 after Servers.enrol; dealer after DealerRole.key_for;
+    server-b after Enrolments.freeze, server-a before Enrolments.freeze
+""")
+ENDING = lines("""
+    server-a before EventLog.publish/TrainingDone; server-b before EventLog.publish/TrainingDone;
+    server-b after EventLog.publish/TrainingDone, server-a before EventLog.publish/TrainingDone
+""")
+
+
 @pytest.mark.parametrize(
-    "orders",
-    [
-        # While clients enrol.
-        "server-a before Enrolments.claim, server-b after Enrolments.claim",
-        "server-b before Enrolments.freeze, server-a after Enrolments.freeze",
-        "server-a before Register.enrol, ward-1 after Servers.enrol",
-        "server-b after Enrolments.freeze, server-a before Enrolments.freeze",
-        "dealer after DealerRole.key_for",
-        # In every round, the last one among them.
-        ", ".join(["server-a after ModelStore.put"] * ROUNDS),
-        ", ".join(["server-b after ModelStore.put"] * ROUNDS),
-        ", ".join(["server-b before ModelStore.put"] * ROUNDS),
-        # At the very end.
-        "server-a before EventLog.publish/TrainingDone",
-        "server-b before EventLog.publish/TrainingDone",
-        (
-            "server-b after EventLog.publish/TrainingDone, "
-            "server-a before EventLog.publish/TrainingDone"
-        ),
-    ],
+    "orders", [*ENROLLING, *(", ".join([step] * ROUNDS) for step in IN_EVERY_ROUND), *ENDING]
 )
 def test_killed_at_the_beginning_or_end_the_training_gets_done(deploy: Deploy, orders: str) -> None:
     deployment = deploy(ROUNDS)
@@ -202,10 +196,7 @@ def test_killed_at_the_beginning_or_end_the_training_gets_done(deploy: Deploy, o
     assert len(finals) == 1
 
 
-# Cut off
-
-
-def cut_and_heal(
+def cut_path(
     deploy: Deploy, parties: Sequence[str], other: str, *orders: Order, **how: Any
 ) -> None:
     """In a training in which these parties reach another one through a path that can be cut: cut at
@@ -247,16 +238,13 @@ POINTS = {
 @pytest.mark.parametrize("validation", POINTS)
 def test_the_link_between_the_servers_is_cut(deploy: Deploy, validation: str) -> None:
     orders = [Order("server-a", "pause-after", point) for point in POINTS[validation]]
-    cut_and_heal(deploy, ["server-a"], "server-b", *orders, validation=validation)
+    cut_path(deploy, ["server-a"], "server-b", *orders, validation=validation)
 
 
 @pytest.mark.parametrize("cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")])
 def test_the_way_to_the_dealer_is_cut(deploy: Deploy, cut_off: Sequence[str]) -> None:
     order = Order(cut_off[0], "pause-before", "RemoteDealer.deal")
-    cut_and_heal(deploy, cut_off, "dealer", order)
-
-
-# Put back
+    cut_path(deploy, cut_off, "dealer", order)
 
 
 def state(deployment: FaultyDeployment, role: str) -> Path:

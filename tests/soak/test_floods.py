@@ -33,11 +33,8 @@ A = Role.SERVER_A
 ENROLLED, STRANGER = ClientId("enrolled"), ClientId("stranger")
 BIG = bytes(500_000)
 TOO_BIG = bytes(600_000)
-METHODS = [
-    f"/precad.v1.{service.full_name.rpartition('.')[2]}/{method.name}"
-    for service in pb.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-]
+SERVICES = pb.DESCRIPTOR.services_by_name
+METHODS = [f"/precad.v1.{s}/{each.name}" for s in SERVICES for each in SERVICES[s].methods]
 THREADS = 4  # Of each client in each way
 ROUNDS = 20
 MORE_MIB = 60.0  # What a server may grow by
@@ -64,8 +61,7 @@ class Flood:
         model = pb.ModelRequest(task_digest=own["task_digest"], version=0)
         good: dict[str, Any] = {
             "Enrol": pb.EnrolRequest(**own, records=10, record_rate=rate),
-            "FetchModel": model,
-            "ModelDigest": model,
+            **dict.fromkeys(("FetchModel", "ModelDigest"), model),
             "Opening": pb.OpeningRequest(**own, attempt=0),
             "Statement": pb.StatementRequest(**own),
         }

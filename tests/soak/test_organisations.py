@@ -12,7 +12,7 @@ import re
 import sqlite3
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -44,13 +44,6 @@ def check_no_key_travels(folder: Path) -> int:
     assert {digest: found for digest, found in places.items() if len(found) > 1} == {}
     assert not any(w.startswith(str(folder / "post")) for found in places.values() for w in found)
     return len(places)
-
-
-def packed(archive: Path) -> Iterator[bytes]:
-    with tarfile.open(archive) as opened:
-        for member in opened.getmembers():
-            if (file := opened.extractfile(member)) is not None:
-                yield file.read()
 
 
 def without_dealer(text: str) -> str:
@@ -98,7 +91,9 @@ def test_three_organisations_train_by_the_page(tmp_path: Path, form: str, *, dea
     kits = sorted((tmp_path / "post").glob("*-kit.tar.gz"))
     assert len(kits) == 5 + dealer
     for kit in kits:
-        assert not any(KEY in data for data in packed(kit)), kit
+        with tarfile.open(kit) as opened:
+            files = filter(None, map(opened.extractfile, opened.getmembers()))
+            assert not any(KEY in file.read() for file in files), kit
         assert hashlib.sha256(kit.read_bytes()).hexdigest() in said
 
 

@@ -5,8 +5,6 @@ are skipped, but under CI they fail.
 """
 
 import json
-import os
-import shutil
 import subprocess
 import urllib.parse
 import urllib.request
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.faults.processes import FaultyDeployment
-from tests.rig.waiting import until
+from tests.rig import commands, waiting
 from tests.soak.conftest import Deploy
 
 from precad.cli.local_deployment import free_addresses
@@ -28,19 +26,9 @@ CASES = ROOT / "tests" / "peers" / "alerts.yml"
 PARTS = ("dealer", "server-a", "server-b")
 
 
-def program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        missing = f"{name} isn't here: install Debian's package prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
-
-
 def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> None:
     for words in (("check", "rules", RULES), ("test", "rules", CASES)):
-        command = [program("promtool"), *map(str, words)]
+        command = [commands.installed("prometheus", "promtool"), *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -72,7 +60,7 @@ class Watched(NamedTuple):
         return found
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:
-        until(ready, lambda: f"{what}\n{self.deployment.explain()}", poll_s=0.2)
+        waiting.until(ready, lambda: f"{what}\n{self.deployment.explain()}", poll_s=0.2)
 
 
 @pytest.fixture
@@ -93,7 +81,8 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
         f"  - {{job_name: precad, static_configs: [{{targets: {json.dumps(scraped)}}}]}}\n",
         "utf-8",
     )
-    command = [program("prometheus"), f"--config.file={tmp_path / 'prometheus.yml'}"]
+    program = commands.installed("prometheus", "prometheus")
+    command = [program, f"--config.file={tmp_path / 'prometheus.yml'}"]
     command += [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={web}"]
     with (tmp_path / "prometheus.log").open("wb") as log:
         prometheus = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -36,8 +36,6 @@ ROUNDS, ALLOWED = 4, 2
 LIMIT = 1.1  # On ε, with room for so many rounds as ALLOWED, and no more
 
 
-# --- precad join ---------------------------------------------------------------------------------
-
 START = np.array([0.25] * 6 + [1.0] * 2)
 STAYS, LEAVES = "ward-stays", "ward-leaves"
 RNG = np.random.default_rng(5)
@@ -68,12 +66,8 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Iterator[Trained]:
     weights = tmp_path_factory.mktemp("public") / "start.safetensors"
     save_file({"1.weight": torch.full((2, 3), 0.25), "1.bias": torch.ones(2)}, weights)
-    changes = {
-        "model.initial": "file",
-        "model.initial_file": str(weights),
-        "model.initial_digest": weights_digest(START),
-        "training.rounds": ROUNDS,
-    }
+    changes: dict[str, Any] = {"model.initial": "file", "model.initial_file": str(weights)}
+    changes |= {"model.initial_digest": weights_digest(START), "training.rounds": ROUNDS}
     data = {ClientId(name): (X, Y) for name in (STAYS, LEAVES)}
     with deploy_once(changes, data=data, linger_s=LINGER_S) as deployment:
         write_client_data(deployment.folder / "records", ClientId("held-out"), X[:20], Y[:20])
@@ -174,8 +168,6 @@ def test_predict_and_evaluate_take_the_owners_settings(trained: Trained, tmp_pat
     found = (told["records"], told["accuracy"], told["loss"])
     assert found == (len(Y), pytest.approx(right), pytest.approx(loss, rel=1e-4))
 
-
-# --- the SDK -------------------------------------------------------------------------------------
 
 FEATURES = 5
 
@@ -284,9 +276,6 @@ def test_readmes_snippet_trains_and_brings_the_model_home(
     printed = capsys.readouterr().out
     assert printed.count("RoundInfo(number=") == 3
     assert str(result.model) in printed
-
-
-# --- several tasks -------------------------------------------------------------------------------
 
 
 NAMES, LEAST = ("ward-1", "ward-2"), {"enrolment.min_clients": 2}

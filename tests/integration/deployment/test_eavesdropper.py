@@ -14,12 +14,7 @@ from precad.common import identifiers, ring
 
 FEATURES, RECORDS, ROUNDS, CLIENTS = 2000, 12, 5, 3
 CALL_BYTES = 4500  # Of a call for a statement, which shows the last one and the last opening
-CHANGES = {
-    **tasks.logistic(FEATURES),
-    "privacy.client_rate": 0.5,
-    "training.rounds": ROUNDS,
-    "deadlines.work": 1.0,
-}
+CHANGES = {"privacy.client_rate": 0.5, "training.rounds": ROUNDS, "deadlines.work": 1.0}
 
 
 class Wire(connections.Proxy):
@@ -48,7 +43,7 @@ def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bo
             stack.callback(dialled[who][-1].close)
             return dialled[who][-1].address
 
-        changes = {**CHANGES, "privacy.cover_uploads": cover}
+        changes = tasks.logistic(FEATURES) | CHANGES | {"privacy.cover_uploads": cover}
         deployment = deploy(changes, CLIENTS, data, way=way, linger_s=LINGER_S)
         deployment.start_servers()
         deployment.start_clients()

@@ -34,13 +34,12 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "first-mistakes.md"
 FEATURES, CLASSES, RECORDS = 64, 10, 60
 WAIT_S = 30.0
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+PRIVACY = {"client_clip": 10.0, "noise_multiplier": 8.0, "record_rate": 0.1}
 LONG = {
     "name": "mistakes",
     **logistic(FEATURES, CLASSES),
-    "privacy.client_clip": 10.0,
-    "privacy.noise_multiplier": 8.0,
-    "privacy.record_rate": 0.1,
     "training.rounds": 400,
+    **{f"privacy.{name}": value for name, value in PRIVACY.items()},
     "deadlines": {"enrol": 3600.0, "work": 2.0, "outage": 3600.0},
 }  # Of a small task that goes on for longer than all this takes
 RNG = np.random.default_rng(1)

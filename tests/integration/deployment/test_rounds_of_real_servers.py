@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,16 +72,10 @@ class Running:
 
 @contextmanager
 def training(folder: Path, validation: str = "crypten") -> Iterator[Running]:
-    changes = {
-        **tasks.logistic(127),
-        "validation": validation,
-        "privacy.client_clip": 32.0,
-        # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
-        "training.learning_rate": CLIENTS * 0.2,
-        "training.rounds": 10_000,
-        "fractional_bits": 16,
-        "deadlines.collect": COLLECT_S,
-    }
+    changes = {"validation": validation, "privacy.client_clip": 32.0, "fractional_bits": 16}
+    # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
+    changes |= {"training.learning_rate": CLIENTS * 0.2, "training.rounds": 10_000}
+    changes |= tasks.logistic(127) | {"deadlines.collect": COLLECT_S}
     with deployments(folder) as make:
         deployment = make(changes, CLIENTS)
         deployment.start_servers()
@@ -99,10 +93,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
     check: str, running: Running, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    with ExitStack() as stack:
-        if check == "proof":
-            running = stack.enter_context(training(tmp_path, check))
-        require_verdicts(running, rng)
+    with training(tmp_path, check) if check == "proof" else nullcontext(running) as played:
+        require_verdicts(played, rng)
 
 
 def require_verdicts(running: Running, rng: np.random.Generator) -> None:
@@ -122,13 +114,9 @@ def require_verdicts(running: Running, rng: np.random.Generator) -> None:
         # All 64: tests/integration/validation.
         *(multiple(d, i, rng) for i in (0, 1, 7, 8, 15, 16, 31, 32, 33, 48, 62, 63)),
     ]
-    accepted = [
-        *(unit(d, value) for value in (0, 1, -1, beta)),
-        unit(d, -beta, at=d - 1),
-        spread,
-        -spread,
-        *(honest(running.task, rng) for _ in range(15)),
-    ]
+    accepted = [unit(d, value) for value in (0, 1, -1, beta)]
+    accepted += [unit(d, -beta, at=d - 1), spread, -spread]
+    accepted += [honest(running.task, rng) for _ in range(15)]
     cases = [(x, NORM_EXCEEDED) for x in rejected] + [(x, COUNTED) for x in accepted]
     order = rng.permutation(len(cases)).tolist()
     wrong = []
@@ -167,14 +155,9 @@ def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Ge
             fetched = servers.fetch_model(event.version + 1, Digest(digest.value))
             assert np.array_equal(fetched, after)
 
-        oracle, other = play_round(
-            task,
-            dict(zip(names, updates, strict=True)),
-            roster=roster,
-            theta=theta,
-            attempt=event.version,
-            noise=no_noise,
-        )
+        of: dict[str, Any] = {"roster": roster, "theta": theta, "attempt": event.version}
+        sent = dict(zip(names, updates, strict=True))
+        oracle, other = play_round(task, sent, **of, noise=no_noise)
         assert (oracle.opened.model, oracle.valid) == (event.model, other.valid)
         expected = {c: reason.value for c, reason in oracle.rejections.items()}
         assert (len(expected), expected.keys() & set(oracle.valid)) == (3, set())

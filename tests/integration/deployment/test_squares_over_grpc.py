@@ -1,7 +1,7 @@
 """Both servers ask a dealer for squares, each over its own stream."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,12 +17,11 @@ from tests.rig.norm_check import SERVERS, Halves, halves
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.rpc.dealer_client import RemoteDealer
-from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common import errors, ring
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.party_certificate import Principal
-from precad.common.ring import signed
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation
 
@@ -46,19 +45,15 @@ class Site:
 
 
 @contextmanager
-def reached(task: Task, address: str, identity_of: Callable[[Role], Identity]) -> Iterator[Site]:
+def reached(task: Task, address: str, of: Mapping[Role, Identity]) -> Iterator[Site]:
     with ExitStack() as stack:
         found = Site(task, {})
         for role in SERVERS:
-            channel = stack.enter_context(open_channel(address, identity_of(role), Role.DEALER))
-            why = partial(why_unreachable, address, identity_of(role), Role.DEALER)
+            channel = stack.enter_context(open_channel(address, of[role], Role.DEALER))
+            why = partial(why_unreachable, address, of[role], Role.DEALER)
             found.dealers[role] = RemoteDealer(channel, address, task, role, why)
             found.dealers[role].join()
         yield found
-
-
-def own(role: Role) -> Identity:
-    return identity(Principal.service(role))
 
 
 @pytest.fixture
@@ -66,7 +61,8 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """With a dealer on a loop of this process; of so many parameters as a test asks for."""
     changes = {"enrolment.clients": MOST, "deadlines.peer": DEADLINE_S}
     task = small_task(getattr(request, "param", 8), changes)
-    with LoopThread() as loop, reached(task, dealer(loop, task, own(Role.DEALER)), own) as made:
+    of = {role: identity(Principal.service(role)) for role in (*SERVERS, Role.DEALER)}
+    with LoopThread() as loop, reached(task, dealer(loop, task, of[Role.DEALER]), of) as made:
         yield made
 
 
@@ -84,7 +80,7 @@ def test_both_ask_for_fifty_squares_at_once(site: Site, caplog: pytest.LogCaptur
         with ThreadPoolExecutor(2) as servers:
             of_a, of_b = servers.map(play, SERVERS)
         for both, (key_a, r_a), (key_b, r_b) in zip(many, of_a, of_b, strict=True):
-            assert (key_a, signed(r_a + r_b)) == (key_b, both.square)
+            assert (key_a, ring.signed(r_a + r_b)) == (key_b, both.square)
         assert len({key.reveal() for key, _ in of_a}) == len(many)
         for each in site.dealers.values():
             # A key, a share, and twice the context that they are for.
@@ -107,7 +103,7 @@ def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
     site.dealers[B]._timeout_s = SHORT_S
     with site.dealers[B].squares(0) as at_b:
         at_b.ask(waiting.of[B])
-        with pytest.raises(PeerUnavailable, match="check that the other server has asked"):
+        with pytest.raises(errors.PeerUnavailable, match="check that the other server has asked"):
             at_b.row_key(waiting.context)
     # Nothing was dealt for it: both may ask again.
     site.dealers[B]._timeout_s = DEADLINE_S
@@ -121,10 +117,10 @@ def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
 def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death: str) -> None:
     deployment = deploy({"enrolment.clients": MOST, "deadlines.peer": 600.0})
     deployment.start_server("dealer")
-    keys, dealer = deployment.folder / "keys", deployment.processes["dealer"]
-    address = deployment.addresses["dealer"]
+    dealer, address = deployment.processes["dealer"], deployment.addresses["dealer"]
+    of = {role: Identity.load(deployment.folder / "keys" / role.value) for role in SERVERS}
     with (
-        reached(deployment.task, address, lambda role: Identity.load(keys / role.value)) as site,
+        reached(deployment.task, address, of) as site,
         site.squares() as at,
         ThreadPoolExecutor(2) as pool,
     ):
@@ -140,7 +136,7 @@ def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death:
         waits = [pool.submit(wait, both.context) for wait in (at[A].row_key, at[A].share)]
         getattr(dealer, death)()
         for wait in waits:
-            with pytest.raises(PeerUnavailable, match="the dealer"):
+            with pytest.raises(errors.PeerUnavailable, match="the dealer"):
                 wait.result()
         # What came before stays.
         assert at[A].row_key(known.context) == key
@@ -153,15 +149,15 @@ def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death:
                 later.ask(both.of[B])
                 later.row_key(both.context)
 
-        with pytest.raises(PeerUnavailable, match="nothing listens on that port"):
+        with pytest.raises(errors.PeerUnavailable, match="nothing listens on that port"):
             row_key()
 
 
 def test_no_more_squares_than_clients_are_dealt_and_none_for_a_dealer_before(site: Site) -> None:
     many = site.halves(*range(MOST + 1))
     for error, says in (
-        (PeerViolation, f"at most {MOST} clients"),
-        (PeerUnavailable, "the dealer has restarted since"),
+        (errors.PeerViolation, f"at most {MOST} clients"),
+        (errors.PeerUnavailable, "the dealer has restarted since"),
     ):
         with site.squares() as at:
             for both in many:

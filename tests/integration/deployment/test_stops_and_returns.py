@@ -151,9 +151,6 @@ def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path
     assert list(stops.play("validating", tmp_path, warm.forked)) == list(recorded)
 
 
-# --- a server or a dealer that isn't there, or runs another task ----------------------------------
-
-
 def why(deployment: LocalDeployment, *parties: str) -> list[str]:
     """Both servers end; the one line with which each of these said why it stopped."""
     assert deployment.wait(SERVERS, DEADLINE_S) == {"server-a": 1, "server-b": 1}
@@ -222,15 +219,7 @@ def test_another_task_stops_both_with_both_digests(deploy: Deploy, party: str, w
     assert deployment.processes["dealer"].poll() is None
 
 
-# --- a clock that jumps two years for a while: parts wait, say so, and go on ---------------------
-
-
-TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)
-
-
-@pytest.fixture
-def clock(tmp_path: Path) -> WrongClock:
-    return WrongClock(tmp_path / "clock")
+TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)  # A jump, and back
 
 
 def play(clients: list[LightClient], after: int) -> int:
@@ -261,7 +250,9 @@ SAYS = {
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, clock: WrongClock, name: str) -> None:
+def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, tmp_path: Path, name: str) -> None:
+    clock = WrongClock(tmp_path / "clock")
+
     def started(arguments: list[str], **options: Any) -> Any:
         has_it = arguments[-3] == name.removeprefix("server-")
         return (clock.popen if has_it else warm.forked)(arguments, **options)
@@ -288,8 +279,9 @@ def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, clock: WrongClock,
     assert "training stopped" not in deployment.log("server-a") + deployment.log("server-b")
 
 
-def test_who_starts_by_a_wrong_clock_may_start_again(deploy: Deploy, clock: WrongClock) -> None:
+def test_who_starts_by_a_wrong_clock_may_start_again(deploy: Deploy, tmp_path: Path) -> None:
     """An empty clock: 1970. Another status than a wrong setting's, which no unit restarts."""
+    clock = WrongClock(tmp_path / "clock")
     clock.set(-timedelta(days=365 * 50))
     deployment = deploy(popen=clock.popen)
     deployment.start_server("dealer")

@@ -38,20 +38,6 @@ from precad.protos import precad_pb2_grpc
 DOCUMENT = Path(__file__).parents[3] / "docs" / "access.md"
 DEADLINE_S = 240.0
 PLACES = (Role.SERVER_A, Role.SERVER_B, Role.DEALER)
-RPCS = (
-    *("Aggregation.Describe", "Aggregation.Enrol", "Aggregation.Watch", "Aggregation.ModelDigest"),
-    *("Aggregation.FetchModel", "Aggregation.Submit", "Aggregation.Opening"),
-    *("Aggregation.Statement", "Aggregation.GiveBack"),
-    *("Operation.Status", "Operation.Reports", "Operation.Allow"),
-    "Peer.Link",
-    *("Dealing.Join", "Dealing.Deal", "Dealing.Square", "Dealing.Leave"),
-    "Health.Check",
-)
-OFFERED = {
-    Role.SERVER_A: (*RPCS[:12], RPCS[-1]),
-    Role.SERVER_B: (*RPCS[:13], RPCS[-1]),
-    Role.DEALER: RPCS[13:],
-}
 RIGHT_PARTY = {
     "Aggregation": Principal.client("ward-1"),
     "Operation": Principal.service(Role.OPERATOR),
@@ -59,6 +45,16 @@ RIGHT_PARTY = {
     "Dealing": Principal.service(Role.SERVER_A),
     "Health": Principal.service(Role.OPERATOR),
 }  # Whose name the bad certificates carry, so that nothing but their fault keeps them out
+OURS = pb.DESCRIPTOR.services_by_name
+RPCS = (
+    *(f"{of}.{each.name}" for of in RIGHT_PARTY if of in OURS for each in OURS[of].methods),
+    "Health.Check",
+)
+OFFERED = {
+    Role.SERVER_A: (*RPCS[:12], RPCS[-1]),
+    Role.SERVER_B: (*RPCS[:13], RPCS[-1]),
+    Role.DEALER: RPCS[13:],
+}
 NO_CONNECTION = (
     *("no TLS", "no certificate"),
     *("self-signed", "another root's", "expired", "not yet valid"),

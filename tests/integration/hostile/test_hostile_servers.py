@@ -28,6 +28,7 @@ from precad.common.task import Task
 from precad.common.wire.messages import serves_first
 from precad.protos import precad_pb2 as pb
 
+Log = pytest.LogCaptureFixture
 D, WARD = 8, ClientId("ward-1")
 
 
@@ -149,7 +150,7 @@ def test_what_both_servers_do_not_stand_for_is_not_trained(pair: Pair, kind: str
 @pytest.mark.parametrize("first", ["a", "b"])
 @pytest.mark.parametrize("kind", SERVED)
 def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
-    pair: Pair, kind: str, first: str, caplog: pytest.LogCaptureFixture
+    pair: Pair, kind: str, first: str, caplog: Log
 ) -> None:
     served, says = SERVED[kind]
     bad = getattr(pair, first)
@@ -175,9 +176,7 @@ def test_one_server_gives_the_model_and_the_other_its_digest(pair: Pair, first: 
 
 
 @pytest.mark.parametrize("amid", [False, True])
-def test_a_server_that_falls_silent_is_passed_over(
-    pair: Pair, *, amid: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_falls_silent_is_passed_over(pair: Pair, *, amid: bool, caplog: Log) -> None:
     pair.of_task(**{"deadlines.peer": 0.2})
     over = Event()
 
@@ -243,7 +242,7 @@ def test_a_round_is_answered_once_and_its_model_served_by_a_server(pair: Pair) -
     assert pair.take_part().submitted == pair.charged == len(pair.a.uploads) == 1
 
 
-def test_a_receipts_words_stay_on_one_line(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receipts_words_stay_on_one_line(pair: Pair, caplog: Log) -> None:
     words = "\x1b[2K\r\u202eno\n2026-11-26 09:00:00 INFO finished; \u03b5 = .001"
     pair.a.receipt = pb.Receipt(rejection="malformed", detail=words)
     pair.take_part()

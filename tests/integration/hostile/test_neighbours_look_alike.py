@@ -33,6 +33,7 @@ from precad.common import process as this_process
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 
+Log = pytest.LogCaptureFixture
 FEATURES, RECORDS, ROUNDS = 3, 60, 3
 HELD_OUT = 3000
 WORK_S = 2.0
@@ -71,15 +72,7 @@ def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -
     return folder / "owner.toml"
 
 
-def joined(
-    folder: Path,
-    caplog: pytest.LogCaptureFixture,
-    task: Task,
-    took_s: float = 0.0,
-    *,
-    selected: bool = True,
-    **data: Any,
-) -> Any:
+def joined(at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, **data: Any) -> Any:
     clock, compute = LeapingClock(), DataOwner.update
 
     def update(self: DataOwner, view: RoundView) -> ring.RingVector:
@@ -91,10 +84,10 @@ def joined(
         patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
         patch.setattr(this_process, "_print_no_stops", lambda: None)
-        config = settings(folder, task, servers, record_rate=1.0, **data)
+        config = settings(at, task, servers, record_rate=1.0, **data)
         caplog.clear()
         ended = commands.precad("join", "--config", config)
-    state = folder / "state"
+    state = at / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return SimpleNamespace(
         status=ended.exit_code,
@@ -134,7 +127,7 @@ def tables(folder: Path) -> list[str]:
     return [str(folder / "clean.csv"), str(folder / "bad.csv")]
 
 
-def pair(kind: str, folder: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
+def pair(kind: str, folder: Path, caplog: Log) -> list[Any]:
     def written(name: str, *arrays: Any) -> str:
         return str(write_client_data(folder, identifiers.ClientId(name), *arrays))
 
@@ -158,9 +151,7 @@ def pair(kind: str, folder: Path, caplog: pytest.LogCaptureFixture) -> list[Any]
 @pytest.mark.parametrize(
     "kind", ["without cover", "drawn under cover", "undrawn", "from a table", "held out"]
 )
-def test_one_record_changes_nothing_that_leaves(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_record_changes_nothing_that_leaves(kind: str, tmp_path: Path, caplog: Log) -> None:
     """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
     one, other = pair(kind, tmp_path, caplog)
     assert one.status == other.status == 0, other.log
@@ -214,11 +205,7 @@ def test_bad_records_show_in_nothing_that_the_doctor_asks(tmp_path: Path) -> Non
     status, calls = looked_at("good", good)
     assert status == 0
     assert [[rpc for rpc, _ in seen] for seen in calls] == [["Describe"], ["Describe"]]
-    for kind, text in {
-        "a cell that is no number": good.replace("2", "two"),
-        "a missing value": good.replace("2", ""),
-        "a label that is no class": good.replace("2,1", "2,7"),
-        "no records": "a,y\n",
-        "no file": None,
-    }.items():
+    bad = {"no number": "two,1", "a missing value": ",1", "no class": "2,7"}
+    texts = {kind: good.replace("2,1", row) for kind, row in bad.items()}
+    for kind, text in (texts | {"no records": "a,y\n", "no file": None}).items():
         assert looked_at(kind, text) == (1, calls), kind
