@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from precad.common.identity import credentials, mutual_tls
 from precad.common.identity.mutual_tls import open_channel
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
+from precad.common.wire.calls import OperatorConnection
 from precad.common.wire.messages import RoundOpen
 
 Act = Callable[[LightClient, RoundOpen], object]
@@ -130,6 +131,10 @@ def require_verdicts(running: Running, rng: np.random.Generator) -> None:
     assert not wrong
 
 
+def stand_at(operators: Iterable[OperatorConnection], version: int) -> bool:
+    return {each.status().version for each in operators} == {version}
+
+
 def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Generator) -> None:
     """The processes do what `run_round` does: the same set, the same sum but for the noise."""
     task, names, rounds = running.task, running.deployment.clients, 3
@@ -146,6 +151,9 @@ def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Ge
         for number, value in zip(rng.permutation(CLIENTS)[:3], forged, strict=True):
             updates[number] = unit(task.dimension, value, at=int(rng.integers(task.dimension)))
         event, outcome = running.play(dict(enumerate(updates)), updates[0])
+        # One may be a moment behind the other, whose event ends a round for the clients.
+        following = partial(stand_at, operators.values(), event.version + 1)
+        waiting.until(following, "the next model")
         theta = operators["server-a"].model(task, event.version)
         after = operators["server-a"].model(task, event.version + 1)
         (digest,) = {each.model_digest(task, event.version + 1) for each in operators.values()}
