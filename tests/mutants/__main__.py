@@ -113,21 +113,11 @@ def _names_one(path: Path, of: Sequence[str]) -> bool:
     return any(imported(each) in origins or found & _shown(each) for each in of)
 
 
+@functools.cache
 def covered(module: str) -> Coverage:
-    """Which tests run which lines, found out once; kept in build/mutants while nothing changes."""
+    """Which tests run which lines, found out once."""
     tests = tests_of(module)
-    source = [f"{each} {(ROOT / each).stat().st_mtime_ns}" for each in (module, *tests)]
-    path = ROOT / "build/mutants" / f"{module.replace('/', '.')}.json"
-    if path.exists():
-        kept: Coverage = json.loads(path.read_text(encoding="utf-8"))
-        if kept["of"] == source:
-            return kept
-    whole: Coverage = {"lines": {}, "seconds": {}, "of": source}
-    if tests:
-        whole |= covering(module, tests)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(whole), encoding="utf-8")
-    return whole
+    return covering(module, tests) if tests else {"lines": {}, "seconds": {}}
 
 
 def judge(mutation: Mutation, coverage: Coverage) -> list[str]:

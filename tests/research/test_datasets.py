@@ -1,6 +1,5 @@
 """The papers' data sets, read from files in their published formats, and features of images."""
 
-import csv
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 import research.features.fixed_features  # noqa: F401 -- the settings
 from numpy.typing import NDArray
 from research.datasets import load
-from research.datasets.tweets import TEST_FILE, TRAIN_FILE
 from research.features import public_digits
 from research.features import scattering as features
 from research.features.oriented_gradients import LENGTH, oriented_gradients
@@ -43,25 +41,6 @@ def test_cifar_is_read_from_the_binary_archive(tmp_path: Path) -> None:
     assert (data.train_y.tolist(), data.test_y.tolist()) == ([0, 1, 1, 2, 2, 3, 3, 4, 4, 5], [9])
     # Red, green and blue planes, each row by row.
     np.testing.assert_array_equal(np.rint(data.test_x[0] * 255).ravel(), GENERATED[5, 0])
-
-
-def write_tweets(path: Path, *rows: tuple[int, str]) -> None:
-    with path.open("w", encoding="latin-1", newline="") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-        for number, (mood, text) in enumerate(rows):
-            writer.writerow([mood, number, "Mon Apr 06", "NO_QUERY", "someone", text])
-
-
-def test_tweets_are_hashed_and_neutral_ones_left_out(tmp_path: Path) -> None:
-    good = (4, "good day")
-    write_tweets(tmp_path / TRAIN_FILE, (0, 'café, "sad" day'), good, good)
-    write_tweets(tmp_path / TEST_FILE, (2, "a table"), good, (0, "day good"))
-    data = load("sentiment140", tmp_path)
-    assert (data.train_y.tolist(), data.test_y.tolist()) == ([0, 1, 1], [1, 0])
-    assert data.train_x.shape == (3, 1024)
-    np.testing.assert_allclose(np.linalg.norm(data.train_x, axis=1), 1, rtol=1e-6)
-    same = [(data.train_x[row] == data.test_x).all(axis=1).tolist() for row in (1, 0)]
-    assert same == [[True, True], [False, False]]
 
 
 def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> None:

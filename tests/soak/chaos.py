@@ -3,10 +3,10 @@
     python -m tests.soak.chaos --versions 300 --output benchmarks/results/chaos.json
     python -m tests.soak.chaos --validation proof --output benchmarks/results/chaos_proof.json
 
-Pieces of 20 simulated versions (`tests/faults/test_chaos.py`). Beside each a training of six
-versions on real processes, with hundreds of idle connections, bad calls of every kind, a record
-without a finite gradient, and deaths at random steps. After each piece the result is
-written: a run that is broken off goes on where it stopped.
+Pieces of 20 simulated versions (`tests/faults/test_random_schedules.py`). Beside each a training of
+six versions on real processes, with hundreds of idle connections, bad calls of every kind, a record
+without a finite gradient, and deaths at random steps. After each piece the result is written: a run
+that is broken off goes on where it stopped.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import Any
 import grpc
 from tests.faults.invariants import TELLING
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order, check, kill_all
-from tests.faults.test_chaos import piece
+from tests.faults.test_random_schedules import piece
 from tests.rig.connections import idle_flood
 from tests.rig.waiting import beside
 from tests.soak.test_faults_of_processes import GROUPS, state, until, url

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
-from tests.faults.test_chaos import piece
 from tests.faults.test_crash_points import AT_THE_BEGINNING, OF_A_LINK, WARD, A, B, lines, steps_of
 from tests.faults.test_jumping_clocks import OFF, PARTIES
 from tests.faults.test_jumping_clocks import test_a_training_ends_with_every_round as ends_so
+from tests.faults.test_random_schedules import piece
 from tests.faults.world import Fault, World
 from tests.soak.chaos import besieged
 
