@@ -304,7 +304,8 @@ def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(c
         try:
             getattr(link, call)(*frames(1)[: call == "put"])
         except PeerUnavailable as error:
-            return "closed a stream of the link" in str(error)
+            # Or B closes the link before: it misses the message whose turn it is.
+            return "closed" in str(error)
         return False
 
     with (
