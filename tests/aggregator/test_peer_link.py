@@ -264,7 +264,7 @@ class FirstBreaksOff(Proxy):
     """As a port may do that is busy, or a handshake that takes too long."""
 
     def _connect(self, near: socket.socket) -> None:
-        if len(self._sockets) == 2:  # The listener's, and this one
+        if near is self._sockets[1]:  # The first behind the listener's, whoever else has come
             near.close()
         else:
             super()._connect(near)
