@@ -130,6 +130,7 @@ def test_a_wrong_consortium_is_refused_and_a_further_tasks_name_that_is_taken(ag
     for task in ("keys", "state", "spool", "Wards", "../x", ""):
         assert further(agreed, "server-a", task).exit_code == 2, task
     assert not list(agreed.glob("*-kit.tar.gz"))
+    assert not list(agreed.glob("*-kit.tar.gz"))
 
 
 def further(agreed: Path, name: str, task: str = "clinics") -> Any:
