@@ -27,13 +27,23 @@ from precad.aggregator.collect.matching import HeldList, Places, describe, match
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.rpc.notices import notice_of
-from precad.aggregator.server_messages import Cohort, EnrolmentEntry, RosterProposal, Verdict
+from precad.aggregator.server_messages import (
+    Cohort,
+    EnrolmentEntry,
+    RosterProposal,
+    Verdict,
+)
 from precad.aggregator.store import open_store
 from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import enrolment
 from precad.aggregator.training.session import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.submission import Signature, Submission, SubmissionContext, shard
+from precad.common.share.submission import (
+    Signature,
+    Submission,
+    SubmissionContext,
+    shard,
+)
 from precad.common.task import Task
 
 RESULT = Path(__file__).parent / "results" / "coordinator.json"
@@ -81,7 +91,9 @@ def task_of(clients: int) -> Task:
 def collected(task: Task, names: Iterable[ClientId], folder: Path) -> dict[Role, Inbox]:
     """Both servers' inboxes, with everybody's halves in them."""
     cohort = tuple(names)
-    inboxes = {role: Inbox(role, task, _NOBODY, folder / role.value) for role in SERVERS}
+    inboxes = {
+        role: Inbox(role, task, _NOBODY, folder / role.value) for role in SERVERS
+    }
     for inbox in inboxes.values():
         inbox.open(Opened(0, 0, tuple(cohort), MODEL, frozenset()))
     x = np.zeros(task.dimension, dtype=np.int64)
@@ -95,7 +107,9 @@ def collected(task: Task, names: Iterable[ClientId], folder: Path) -> dict[Role,
 _NOBODY: Any = None
 
 
-def matched_by(opened: Opened, task: Task, inboxes: dict[Role, Inbox]) -> tuple[Matched, int]:
+def matched_by(
+    opened: Opened, task: Task, inboxes: dict[Role, Inbox]
+) -> tuple[Matched, int]:
     """A's result of the early match, and the bytes that both sent for it."""
     ends = dict(zip(SERVERS, memory_pair(), strict=True))
     links = {
@@ -110,7 +124,9 @@ def matched_by(opened: Opened, task: Task, inboxes: dict[Role, Inbox]) -> tuple[
     def at(role: Role) -> Matched:
         inbox, link = inboxes[role], links[role]
         if role is Role.SERVER_A:
-            gone = matching.ask(opened, inbox, link, note, lambda: taken[0] == len(opened.cohort))
+            gone = matching.ask(
+                opened, inbox, link, note, lambda: taken[0] == len(opened.cohort)
+            )
             held = inbox.close()
             matching.say_over(link)
         else:
@@ -133,15 +149,27 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     inboxes = collected(task, names, folder)
     matched, sent = timed(seconds, "match", lambda: matched_by(opened, task, inboxes))
-    store = open_store(f"sqlite:///{folder / 'state.db'}", task, Role.SERVER_A, folder / "journal")
+    store = open_store(
+        f"sqlite:///{folder / 'state.db'}", task, Role.SERVER_A, folder / "journal"
+    )
     # Enrolled one by one, each durably; that isn't the round's.
-    rows = [{"client": n, "records": 10, "record_rate": 0.2, "in_roster": True} for n in names]
+    rows = [
+        {"client": n, "records": 10, "record_rate": 0.2, "in_roster": True}
+        for n in names
+    ]
     with store.transaction.write() as connection:
         connection.execute(insert(enrolment), rows)
     store.attempts.begin(0, 0, clients, MODEL)
-    prepare = lambda: store.attempts.prepare(0, tuple(matched.submissions), MODEL, {}, bytes(8))  # noqa: E731
+
+    def prepare() -> None:
+        store.attempts.prepare(0, tuple(matched.submissions), MODEL, {}, bytes(8))
+
     timed(seconds, "prepare", prepare)
-    timed(seconds, "history", lambda: history_after(store.ledger.history(0), store.ledger.facts(0)))
+    timed(
+        seconds,
+        "history",
+        lambda: history_after(store.ledger.history(0), store.ledger.facts(0)),
+    )
     timed(seconds, "participations", store.ledger.participations)
     timed(seconds, "charges", lambda: store.ledger.charges_in(0))
     one = lambda: [store.ledger.charges_in(0).get(name, 0) for name in names[:1000]]  # noqa: E731
@@ -151,12 +179,16 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     store.close()
     texts = tuple(name.name for name in names)
     places = Places(names).steps(names)
-    entries = tuple(EnrolmentEntry(client=t, records=10, record_rate=0.2) for t in texts)
+    entries = tuple(
+        EnrolmentEntry(client=t, records=10, record_rate=0.2) for t in texts
+    )
     return {
         "clients": clients,
         "bytes": {
             "roster, once": len(RosterProposal(entries=entries).to_bytes()),
-            "cohort": len(Cohort(attempt=0, clients=places, model=str(MODEL)).to_bytes()),
+            "cohort": len(
+                Cohort(attempt=0, clients=places, model=str(MODEL)).to_bytes()
+            ),
             "answer": len(Verdict(clients=places).to_bytes()),
             "all turns of the match, both directions": sent,
             "a last list of everybody, if nobody matched before": len(
@@ -172,7 +204,9 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure each size in a process of its own, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, help="this size alone, in this process; not kept")
+    parser.add_argument(
+        "--clients", type=int, help="this size alone, in this process; not kept"
+    )
     if (clients := parser.parse_args().clients) is not None:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(measured(clients, Path(folder))))

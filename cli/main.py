@@ -22,9 +22,18 @@ from precad.common.identifiers import Digest
 
 COMMANDS = {
     "demo": ("demo", "A private training on real data, every part its own process."),
-    "simulate": ("simulate_command", "Play a task's whole training in one process: no servers."),
-    "plan": ("task_command", "What σ gives an ε, what ε a σ gives, and how many may be bad."),
-    "task": ("task_command", "Make a task from what is wanted; check it; say what it promises."),
+    "simulate": (
+        "simulate_command",
+        "Play a task's whole training in one process: no servers.",
+    ),
+    "plan": (
+        "task_command",
+        "What σ gives an ε, what ε a σ gives, and how many may be bad.",
+    ),
+    "task": (
+        "task_command",
+        "Make a task from what is wanted; check it; say what it promises.",
+    ),
     "account": ("account", "What a run costs in privacy, against whom."),
     "certify": ("certify", "What bad owners, records or inputs can't change."),
     "keys": ("keys", "Make, renew, revoke and show keys and certificates."),
@@ -32,17 +41,35 @@ COMMANDS = {
     "setup": ("kit", "Keys and settings of every party, all on one machine."),
     "serve": ("operate", "Run server A, server B or the dealer."),
     "doctor": ("owner_commands", "Find a data owner's mistakes before it enrols."),
-    "join": ("owner_commands", "Take part in a training as a data owner, until it ends."),
-    "predict": ("owner_commands", "What a trained model says of records, on this machine."),
-    "evaluate": ("owner_commands", "How well a trained model does on records of your own."),
+    "join": (
+        "owner_commands",
+        "Take part in a training as a data owner, until it ends.",
+    ),
+    "predict": (
+        "owner_commands",
+        "What a trained model says of records, on this machine.",
+    ),
+    "evaluate": (
+        "owner_commands",
+        "How well a trained model does on records of your own.",
+    ),
     "status": ("operate", "Where a server's training stands: for operators."),
     "health": ("operate", "Whether the server or dealer of this machine serves."),
     "allow": ("operate", "Let a training go on that waits for both operators."),
-    "ledger": ("ledger_command", "Privacy ledgers: a server's, and a data owner's own."),
-    "backup": ("ledger_command", "Copy a server's state while it runs, and check the copy."),
+    "ledger": (
+        "ledger_command",
+        "Privacy ledgers: a server's, and a data owner's own.",
+    ),
+    "backup": (
+        "ledger_command",
+        "Copy a server's state while it runs, and check the copy.",
+    ),
     "kit": ("kit", "One archive for a party: task, settings, how to start."),
     "report": ("report", "One document of a training for an auditor."),
-    "audit": ("simulate_command", "Attack trainings as adversaries may, and bound ε from below."),
+    "audit": (
+        "simulate_command",
+        "Attack trainings as adversaries may, and bound ε from below.",
+    ),
 }
 """In the order of a newcomer's interest; each with its module, and what the list says of it."""
 EXTRAS = {
@@ -63,7 +90,9 @@ class ErrorsInOneLine(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            if (shown := without_logins(error.format_message())) == error.format_message():
+            if (
+                shown := without_logins(error.format_message())
+            ) == error.format_message():
                 raise
             raise click.UsageError(shown, error.ctx) from None
         except (PrecadError, ModuleNotFoundError) as error:
@@ -82,11 +111,17 @@ class _OnDemand(ErrorsInOneLine):
         """One command."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"precad.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        command = getattr(
+            import_module(f"precad.cli.{COMMANDS[cmd_name][0]}"), cmd_name
+        )
         assert isinstance(command, click.Command)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
         """List the commands without loading any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
@@ -121,7 +156,9 @@ def command(
     """
 
     def made(body: Callable[..., None]) -> click.Command:
-        requests = {of: each for of, each in get_type_hints(body).items() if is_dataclass(each)}
+        requests = {
+            of: each for of, each in get_type_hints(body).items() if is_dataclass(each)
+        }
 
         @functools.wraps(body)
         def run(**given: Any) -> None:
@@ -149,7 +186,9 @@ def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
             yield parameter, kind
 
 
-def _option(parameter: Parameter, kind: Any, text: str, *more: Any) -> Callable[..., Any]:
+def _option(
+    parameter: Parameter, kind: Any, text: str, *more: Any
+) -> Callable[..., Any]:
     names = tuple(each for each in more if isinstance(each, str))
     parts, given = get_args(kind), parameter.default is not Parameter.empty
     plain = kind
@@ -185,7 +224,9 @@ def digest_of(text: str) -> Digest:
         return Digest(bytes.fromhex(text))
     except (ValueError, Misconfiguration):
         # A token goes with a digest, and may be given in its place.
-        raise Misconfiguration("digest", "…", "give its 64 hexadecimal digits, as shown") from None
+        raise Misconfiguration(
+            "digest", "…", "give its 64 hexadecimal digits, as shown"
+        ) from None
 
 
 def require_folder(option: str, folder: Path, path: Path | None = None) -> None:
@@ -195,7 +236,18 @@ def require_folder(option: str, folder: Path, path: Path | None = None) -> None:
         raise Misconfiguration(option, str(path or folder), remedy)
 
 
-_PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
+_PICTURES = (
+    ".png",
+    ".pdf",
+    ".svg",
+    ".jpg",
+    ".jpeg",
+    ".webp",
+    ".eps",
+    ".ps",
+    ".tif",
+    ".tiff",
+)
 
 
 def require_writable(option: str, path: Path | None) -> None:
@@ -203,10 +255,14 @@ def require_writable(option: str, path: Path | None) -> None:
     if path is None:
         return
     if option == "--plot" and path.suffix.lower() not in _PICTURES:
-        raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
+        raise Misconfiguration(
+            option, str(path), "give a file that ends with .png, .pdf or .svg"
+        )
     require_folder(option, path.parent, path)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Misconfiguration(option, str(path), "can't be written; give another place")
+        raise Misconfiguration(
+            option, str(path), "can't be written; give another place"
+        )
 
 
 def json_of(document: object, *, indent: int | None = None) -> str:
@@ -229,13 +285,20 @@ def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuse a number that is missing, where no task says it."""
     for name in names:
         if given[name] is None:
-            raise Misconfiguration(name, None, f"give {option_of(name)}, or a task with --task")
+            raise Misconfiguration(
+                name, None, f"give {option_of(name)}, or a task with --task"
+            )
 
 
 def refuse_given(
-    of: Mapping[str, Any], names: Iterable[str], why: str = "the task says it", by: str = "--task"
+    of: Mapping[str, Any],
+    names: Iterable[str],
+    why: str = "the task says it",
+    by: str = "--task",
 ) -> None:
     """Refuse a number beside the task, or another option, that says it."""
     for name in names:
         if (value := of[name]) is not None:
-            raise Misconfiguration(name, value, f"{why}: leave {option_of(name)} out, or {by}")
+            raise Misconfiguration(
+                name, value, f"{why}: leave {option_of(name)} out, or {by}"
+            )

@@ -22,7 +22,13 @@ from typing import Any, Self, TextIO
 from rich.console import Group
 
 from precad.client.own_account import exact_epsilon
-from precad.client.participation import Evaluation, Observer, RoundInfo, TrainedModel, VersionOver
+from precad.client.participation import (
+    Evaluation,
+    Observer,
+    RoundInfo,
+    TrainedModel,
+    VersionOver,
+)
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
 from precad.common.terminal import Bar, plain, redraws, upper
@@ -66,7 +72,9 @@ class Reporter(Observer):
         self._quiet = threading.Event()
         self._quiet.set()
         # With the newest model's version at that time; the models themselves may be large.
-        self._waiting: SimpleQueue[tuple[VersionOver, int | None] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[VersionOver, int | None] | None] = (
+            SimpleQueue()
+        )
         self.newest: TrainedModel | None = None
         """The newest model that both servers agreed on."""
         self._judged: tuple[TrainedModel, Evaluation] | None = None
@@ -190,10 +198,12 @@ class Reporter(Observer):
             if self.first_failure is None:
                 self.first_failure = error
                 # Its text may say something of records; it stands in the result.
-                text = (
-                    "on_round raised %s after round %d; the training goes on, and so do its calls"
+                log.warning(
+                    "on_round raised %s after round %d; the training goes on, and so do "
+                    "its calls",
+                    type(error).__name__,
+                    info.number,
                 )
-                log.warning(text, type(error).__name__, info.number)
 
     def _write(self, info: RoundInfo) -> None:
         if self._file is None:
@@ -212,7 +222,9 @@ class Reporter(Observer):
                 writer.writerow(row)
             self._begun = True
         except OSError as error:
-            log.warning("%s can't be written (%s); the training goes on", self._file, error)
+            log.warning(
+                "%s can't be written (%s); the training goes on", self._file, error
+            )
 
 
 def _to_append(path: Path) -> TextIO:
@@ -239,7 +251,9 @@ _NOTEBOOK_S = 1.0
 _LONGEST = 100
 
 
-def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> "OwnerProgress | None":
+def display_for(
+    name: str, rounds: int, *, wanted: bool | None = None
+) -> "OwnerProgress | None":
     """What fits where this process runs: unless ``wanted`` is False, one where somebody looks.
 
     That is in a notebook, or on a terminal that can redraw a line; else the log says each round.
@@ -349,7 +363,9 @@ class NotebookDisplay(OwnerProgress):
         super().__init__(name, rounds)
         self._over = threading.Event()
         self._handle: Any = None
-        self._thread = threading.Thread(target=self._redraw, name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._redraw, name="progress", daemon=True
+        )
 
     def start(self) -> None:
         """Begin."""

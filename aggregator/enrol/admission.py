@@ -26,7 +26,9 @@ from precad.common.task import Task
 class Admission:
     """Who may take part of those whom the authority named: everybody, if it isn't narrowed."""
 
-    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:
+    def foresee(
+        self, client: ClientId, token: str, claim: Enrolment | None = None
+    ) -> None:
         """Raise AccessDenied where this client may not enrol with ``claim``, or whatever it claims.
 
         Changes nothing, and tells a client no more of others than its enrolment would.
@@ -50,7 +52,12 @@ class Listed(Admission):
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
 
-    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:  # noqa: ARG002
+    def foresee(
+        self,
+        client: ClientId,
+        token: str,  # noqa: ARG002
+        claim: Enrolment | None = None,
+    ) -> None:
         """Look for the name, and at what is claimed for it."""
         if client not in self.roster:
             raise AccessDenied(f"client {client} isn't on the operator's roster")
@@ -77,7 +84,9 @@ def new_token() -> str:
 def token_digest(token: str) -> Digest:
     """Return a token's SHA-256, all that servers keep. Raises AccessDenied: not a token."""
     if len(text := token.strip()) != _TEXT_LENGTH or not text.isascii():
-        raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32: copy the whole")
+        raise AccessDenied(
+            f"a token has {_TEXT_LENGTH} characters of base32: copy the whole"
+        )
     try:
         raw = base64.b32decode(text + "====", casefold=True)
     except binascii.Error:
@@ -103,7 +112,12 @@ class ByToken(Admission):
         self._bind(known, client)
         self._check_owner(known, client)
 
-    def foresee(self, client: ClientId, token: str, claim: Enrolment | None = None) -> None:  # noqa: ARG002
+    def foresee(
+        self,
+        client: ClientId,
+        token: str,
+        claim: Enrolment | None = None,  # noqa: ARG002
+    ) -> None:
         """Look at the token, which stays as it is."""
         known = self._known(client, token)
         if self._owner(known) is not None:
@@ -149,7 +163,9 @@ class ByToken(Admission):
         # Every digest is compared, each in constant time: how long it takes tells nothing.
         known = [each for each in self._digests() if hmac.compare_digest(each, offered)]
         if not known:
-            raise AccessDenied("this server knows no such token; ask the operator for another")
+            raise AccessDenied(
+                "this server knows no such token; ask the operator for another"
+            )
         return known[0]
 
     def _bind(self, known: str, client: ClientId) -> None:
@@ -159,11 +175,17 @@ class ByToken(Admission):
 
     def _check_owner(self, known: str, client: ClientId) -> None:
         if self._owner(known) != client.name:
-            raise AccessDenied("this token is another client's; ask the operator for one")
+            raise AccessDenied(
+                "this token is another client's; ask the operator for one"
+            )
 
     def _digests(self) -> list[str]:
         try:
-            return [path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name)]
+            return [
+                path.name
+                for path in self._folder.iterdir()
+                if _DIGEST.fullmatch(path.name)
+            ]
         except FileNotFoundError:
             return []
 
@@ -189,7 +211,9 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
             return ByToken(settings.state)
         case "roster":
             if settings.roster is None:
-                raise Misconfiguration("roster", None, "name the operator's roster file")
+                raise Misconfiguration(
+                    "roster", None, "name the operator's roster file"
+                )
             return Listed(Roster.load(settings.roster, task))
 
 
@@ -216,7 +240,9 @@ def window_of(
     """
     most, least = task.enrolment.clients, task.enrolment.min_clients
     if quorum is not None and not least <= quorum <= most:
-        raise Misconfiguration("enrol_quorum", quorum, f"the task takes {least} to {most} owners")
+        raise Misconfiguration(
+            "enrol_quorum", quorum, f"the task takes {least} to {most} owners"
+        )
     seconds = task.deadlines.enrol
     if until is not None:
         if until.tzinfo is None:
@@ -224,5 +250,7 @@ def window_of(
             raise Misconfiguration("enrol_until", until.isoformat(), remedy)
         seconds = max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
         if seconds > 366 * 86_400.0:  # certificates end within a year
-            raise Misconfiguration("enrol_until", until.isoformat(), "give a date within a year")
+            raise Misconfiguration(
+                "enrol_until", until.isoformat(), "give a date within a year"
+            )
     return Window(seconds, most if quorum is None else quorum)

@@ -26,7 +26,12 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, model_digest
 from precad.common.ring import encode_context
-from precad.common.wire.messages import Opening, Statement, check_opening, check_statement
+from precad.common.wire.messages import (
+    Opening,
+    Statement,
+    check_opening,
+    check_statement,
+)
 
 log = logging.getLogger("precad")
 
@@ -103,13 +108,19 @@ def _greet(session: Session, link: PeerLink, own: Position) -> Position:
 
 def _stale(position: Position) -> bool:
     """Return whether a database says that an attempt is pending whose version is over."""
-    return position.prepared is not None and position.prepared.version < position.version
+    return (
+        position.prepared is not None and position.prepared.version < position.version
+    )
 
 
-def _same_history(session: Session, link: PeerLink, own: Position, theirs: Position) -> bool:
+def _same_history(
+    session: Session, link: PeerLink, own: Position, theirs: Position
+) -> bool:
     """Return whether both ledgers hold alike what is settled, under a salt of this greeting."""
     version = min(own.version, theirs.version)
-    pending = [None if p.prepared is None else p.prepared.attempt for p in (own, theirs)]
+    pending = [
+        None if p.prepared is None else p.prepared.attempt for p in (own, theirs)
+    ]
     facts = settled(session.store.ledger.facts(version), *pending)
     digest = history_after(session.store.ledger.history(version), facts)
     a, b = (own, theirs) if session.role is Role.SERVER_A else (theirs, own)
@@ -125,25 +136,36 @@ def _learn(session: Session, link: PeerLink) -> None:
     link.send("evidence", shown[0].to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
     if not 0 < first.versions <= session.task.training.rounds + 1:
-        raise PeerViolation(f"the other server shows a ledger of {first.versions} versions")
+        raise PeerViolation(
+            f"the other server shows a ledger of {first.versions} versions"
+        )
     for each in shown[1:]:
         link.send("evidence", each.to_bytes())
     theirs = [first]
-    theirs += [Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)]
+    theirs += [
+        Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)
+    ]
     signed = None
     if first.signed is not None:
-        signed = signatures.check(signatures.role, SignedKind.HEAD, first.signed, messages.HeadBody)
+        signed = signatures.check(
+            signatures.role, SignedKind.HEAD, first.signed, messages.HeadBody
+        )
         if signed.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
     # What this server has heard of and doesn't know was, and may have left.
     heard = range(store.attempts.unused_here(), store.attempts.next_number())
     found = adoptable(history_start(session.task.digest), theirs, signed, heard)
-    known = [fact for fact in found if fact != first.pending or _believed(session, fact, found)]
+    known = [
+        fact
+        for fact in found
+        if fact != first.pending or _believed(session, fact, found)
+    ]
     if learned := store.attempts.learn(known):
-        lost = (
-            "this server had forgotten %d charges that it signed: they are in its ledger again. %s"
+        log.warning(
+            "this server had forgotten %d charges that it signed: they are in its ledger "
+            "again. Its database was put back from an old copy, or changed",
+            learned,
         )
-        log.warning(lost, learned, "Its database was put back from an old copy, or changed")
 
 
 def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
@@ -174,7 +196,9 @@ def _evidence(session: Session) -> list[Evidence]:
     elif pending.state in BOUND:
         shown = pending.fact()
     unfinished = None if pending is None else pending.attempt
-    facts = [settled(store.ledger.facts(each), unfinished) for each in range(version + 1)]
+    facts = [
+        settled(store.ledger.facts(each), unfinished) for each in range(version + 1)
+    ]
     signed = store.attempts.their_head()
     first = Evidence(versions=version + 1, facts=facts[0], signed=signed, pending=shown)
     return [first, *(Evidence(versions=version + 1, facts=each) for each in facts[1:])]
@@ -207,7 +231,9 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
         names = tuple(client.name for client in draw(aggregator, version))
         fact = Fact(version=version, attempt=attempt, voided=False, clients=names)
         if exchange(aggregator.link, "unknown", fact) != fact:
-            raise PeerViolation("the other server charges a forgotten attempt in another way")
+            raise PeerViolation(
+                "the other server charges a forgotten attempt in another way"
+            )
         session.store.attempts.charge_unknown(fact)
         forgotten = "attempt %d was forgotten by both servers, and may have left: %s"
         charged = f"whoever it may have held is charged for version {version}"
@@ -216,7 +242,9 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
 
 def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     store, attempts, link = session.store, session.store.attempts, aggregator.link
-    own = messages.Remembered(unused=attempts.unused_here(), unheard=attempts.next_number())
+    own = messages.Remembered(
+        unused=attempts.unused_here(), unheard=attempts.next_number()
+    )
     theirs = exchange(link, "remembered", own)
     unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
     current = session.version
@@ -293,18 +321,24 @@ def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | 
     """Return the statement where its model is lost here. Raises PeerViolation: also if revoked."""
     body = remember(session, client, shown)
     if body is None:
-        raise PeerViolation(f"the statement that {client} brings is of a revoked certificate")
+        raise PeerViolation(
+            f"the statement that {client} brings is of a revoked certificate"
+        )
     given = session.progress.given_back
     has = max(session.version, -1 if given is None else given[0])
     return body if body.version > has else None
 
 
-def give_back(session: Session, client: ClientId, lost: Statement, theta: ModelVector) -> None:
+def give_back(
+    session: Session, client: ClientId, lost: Statement, theta: ModelVector
+) -> None:
     """Take a lost model, on which the training goes on. Raises PeerViolation: it is another one."""
     task = session.task
     found = model_digest(task.digest, lost.version, task.model.parameters, theta)
     if found.value != lost.model_digest:
-        raise PeerViolation(f"the model that {client} gives back isn't the one that was signed")
+        raise PeerViolation(
+            f"the model that {client} gives back isn't the one that was signed"
+        )
     log.warning("%s gives model %d back", client, lost.version)
     session.progress.given_back = (lost.version, theta)
 

@@ -23,11 +23,14 @@ import argparse
 import ast
 import functools
 import importlib
+import io
 import json
 import os
 import platform
+import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -66,6 +69,15 @@ WARM = (
 )
 ENOUGH_S = 60.0
 """Of CPU time, and five times what the tests take by themselves: after it a mutant is endless."""
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+CLOSING = (")", "]", "}")
 Coverage = dict[str, Any]
 
 
@@ -73,15 +85,27 @@ def modules() -> list[str]:
     found = [
         str(path.relative_to(ROOT))
         for part in PARTS
-        for path in ([ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py")))
+        for path in (
+            [ROOT / part]
+            if part.endswith(".py")
+            else sorted((ROOT / part).rglob("*.py"))
+        )
     ]
     return [each for each in found if not any(word in each for word in LEFT_OUT)]
 
 
 def tests_of(module: str) -> list[str]:
     """Files of tests that name the module, or one that imports it, or what a package shows."""
-    near = [module, *(other for other in modules() if _names_one(ROOT / other, [module]))]
-    found = [each for folder, files in ALSO.items() if module.startswith(folder) for each in files]
+    near = [
+        module,
+        *(other for other in modules() if _names_one(ROOT / other, [module])),
+    ]
+    found = [
+        each
+        for folder, files in ALSO.items()
+        if module.startswith(folder)
+        for each in files
+    ]
     for folder in TESTS:
         for path in sorted((ROOT / "tests").glob(folder)):
             name = str(path.relative_to(ROOT))
@@ -95,14 +119,18 @@ def _imports(path: Path) -> frozenset[tuple[str, str]]:
     """(module, name) of each import from the package."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    return frozenset((node.module or "", each.name) for node in nodes for each in node.names)
+    return frozenset(
+        (node.module or "", each.name) for node in nodes for each in node.names
+    )
 
 
 @functools.cache
 def _shown(module: str) -> frozenset[tuple[str, str]]:
     """What is imported by whoever imports a name of the module, from it or from its package."""
     body = ast.parse((ROOT / module).read_text(encoding="utf-8")).body
-    names = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    names = {
+        node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
     package, _, name = imported(module).rpartition(".")
     return frozenset({(package, each) for each in (*names, name)})
 
@@ -124,7 +152,9 @@ def judge(mutation: Mutation, coverage: Coverage) -> list[str]:
     """What came of one mutant: ["killed", test], ["endless"], ["survived"] or ["not run"]."""
     seconds = coverage["seconds"]
     lines = (coverage["lines"].get(str(line), ()) for line in mutation.run)
-    running = {test for tests in lines for test in tests} if mutation.run else set(seconds)
+    running = (
+        {test for tests in lines for test in tests} if mutation.run else set(seconds)
+    )
     if not running:
         return ["not run"]
     tree = mutated(mutation, (ROOT / mutation.module).read_text(encoding="utf-8"))
@@ -159,15 +189,59 @@ def named() -> Iterator[tuple[str, str, str, str, str]]:
                 module, tests = line.split()
 
 
+def _code(text: str) -> list[tuple[str, int, int]]:
+    """Tokens of code, each with where it begins and ends; how lines break doesn't count.
+
+    Of a piece of code too, whose brackets needn't close.
+    """
+    starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+    found: list[tuple[str, int, int]] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in LAYOUT:
+                continue
+            if token.string in CLOSING and found and found[-1][0] == ",":
+                found.pop()
+            (first, column), (last, after) = token.start, token.end
+            found.append(
+                (token.string, starts[first - 1] + column, starts[last - 1] + after)
+            )
+    except tokenize.TokenError:
+        pass
+    return found
+
+
+def replaced(source: str, old: str, new: str) -> str:
+    """The source with ``new`` in the one place of ``old``, however that is laid out.
+
+    Raises LookupError: there is no such place, or more than one.
+    """
+    code = _code(source)
+    wanted = [text for text, _, _ in _code(old)]
+    texts = [text for text, _, _ in code]
+    places = [
+        start
+        for start in range(len(texts) - len(wanted) + 1)
+        if texts[start : start + len(wanted)] == wanted
+    ]
+    if len(places) != 1:
+        raise LookupError(f"{len(places)} places of: {old}")
+    begin = code[places[0]][1]
+    end = code[places[0] + len(wanted) - 1][2]
+    return source[:begin] + new + source[end:]
+
+
 def judge_named() -> list[dict[str, Any]]:
     """The review's survivors, each with the test that kills it."""
     found = []
     for module, tests, name, old, new in named():
         source = (ROOT / module).read_text(encoding="utf-8")
-        assert source.count(old) == 1, f"{module} has no such place: {old}"
-        played = play([tests], 300.0, (module, ast.parse(source.replace(old, new))))
+        tree = ast.parse(replaced(source, old, new))
+        played = play([tests], 300.0, (module, tree))
         shown = {"name": name, "module": module, "mutation": f"{old} → {new}"}
-        found.append(shown | {"killed by": played.killer, "cpu_s": round(played.cpu_s, 1)})
+        found.append(
+            shown | {"killed by": played.killer, "cpu_s": round(played.cpu_s, 1)}
+        )
         print(f"{name}: {played.killer or 'SURVIVED'}", flush=True)  # noqa: T201
     return found
 
@@ -177,44 +251,68 @@ class Result:
         self._path = path
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         self.named: list[dict[str, Any]] = kept.get("named", [])
-        self.done: dict[str, list[Any]] = {row[0]: row[4:] for row in kept.get("mutants", [])}
+        self.done: dict[str, list[Any]] = {
+            row[0]: row[4:] for row in kept.get("mutants", [])
+        }
         """What came of each mutant, by its key."""
         self.cpu_s: float = kept.get("cpu_s", 0.0)
 
     def write(self, every: dict[str, Mutation]) -> None:
         """Of mutants that the modules still have."""
         explained = json.loads(EXPLAINED.read_text(encoding="utf-8"))
-        judged = [(every[key], outcome) for key, outcome in self.done.items() if key in every]
-        rows = [[each.key, each.module, each.line, each.what, *out] for each, out in judged]
+        judged = [
+            (every[key], outcome) for key, outcome in self.done.items() if key in every
+        ]
+        rows = [
+            [each.key, each.module, each.line, each.what, *out] for each, out in judged
+        ]
         rows.sort(key=lambda row: row[1:3])
         names = ("key", "where", "mutation", "outcome", "explanation")
         survivors = [
-            dict(zip(names, (key, f"{at}:{line}", what, out, explained.get(key, "")), strict=True))
+            dict(
+                zip(
+                    names,
+                    (key, f"{at}:{line}", what, out, explained.get(key, "")),
+                    strict=True,
+                )
+            )
             for key, at, line, what, out, *_ in rows
             if out in {"survived", "not run"}
         ]
         hardware = {"processor": platform.machine(), "cores": os.cpu_count()}
-        summary = {"what": "make mutants", "hardware": hardware, "cpu_s": round(self.cpu_s)}
+        summary = {
+            "what": "make mutants",
+            "hardware": hardware,
+            "cpu_s": round(self.cpu_s),
+        }
         summary |= {"mutants": len(every), "judged": len(rows)}
         summary |= dict(sorted(Counter(row[4] for row in rows).items()))
         by_module = Counter(row[1] for row in rows)
         document = {"summary": summary, "by_module": by_module, "named": self.named}
         lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
-        text = json.dumps(document | {"survivors": survivors}, indent=2, ensure_ascii=False)[:-2]
+        text = json.dumps(
+            document | {"survivors": survivors}, indent=2, ensure_ascii=False
+        )[:-2]
         text += f',\n  "cpu_s": {self.cpu_s:.1f},\n  "mutants": [\n{lines}\n  ]\n}}\n'
         self._path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, help="of CPU time; all mutants without it")
+    parser.add_argument(
+        "--minutes", type=float, help="of CPU time; all mutants without it"
+    )
     parser.add_argument("--modules", default="", help="only those whose path begins so")
-    parser.add_argument("--named", action="store_true", help="only the review's survivors")
+    parser.add_argument(
+        "--named", action="store_true", help="only the review's survivors"
+    )
     given = parser.parse_args()
     for name in WARM:
         importlib.import_module(name)
     result = Result(RESULT)
-    sources = ((module, (ROOT / module).read_text(encoding="utf-8")) for module in modules())
+    sources = (
+        (module, (ROOT / module).read_text(encoding="utf-8")) for module in modules()
+    )
     found = [each for source in sources for each in mutations(*source)]
     every = {each.key: each for each in found}
     if given.named or not result.named:

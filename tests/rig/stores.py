@@ -20,7 +20,9 @@ from precad.common.roster import Enrolment, Roster
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
 WARDS = A, B, C = tuple(ClientId(f"ward-{letter}") for letter in "abc")
 RATES = (0.2, 0.1, 1 / 30)  # The third is one that no decimal writes exactly
-ROSTER = Roster({w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)})
+ROSTER = Roster(
+    {w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)}
+)
 SHARE = bytes(range(64))
 Opener = Callable[..., Store]
 
@@ -47,7 +49,9 @@ def rows(database: Path, query: str) -> list[Any]:
     """Of a server's database, which may be in use; none before it is there, with its tables."""
     if not database.exists():
         return []
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)) as connection:
+    with closing(
+        sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)
+    ) as connection:
         try:
             return connection.execute(query).fetchall()
         except sqlite3.OperationalError as error:
@@ -60,7 +64,8 @@ def charges(database: Path) -> dict[int, set[str]]:
     """Who is charged for each attempt that isn't voided."""
     found = defaultdict[int, set[str]](set)
     query = (
-        "SELECT attempt, client FROM charge JOIN attempt USING (attempt) WHERE state != 'voided'"
+        "SELECT attempt, client FROM charge JOIN attempt USING (attempt) "
+        "WHERE state != 'voided'"
     )
     for number, client in rows(database, query):
         found[number].add(client)
@@ -74,15 +79,21 @@ def enrolled(store: Store) -> Store:
     return store
 
 
-def prepared(store: Store, number: int = 0, version: int = 0, share: Any = SHARE) -> None:
+def prepared(
+    store: Store, number: int = 0, version: int = 0, share: Any = SHARE
+) -> None:
     """Two wards are valid, the third is absent."""
     store.attempts.begin(number, version, 3, MODEL)
     store.attempts.prepare(number, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
 
 
-def bound(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
+def bound(
+    store: Store, number: int = 0, version: int = 0, *, sent: bool = True
+) -> None:
     """Both have countersigned, and the share has left."""
-    head = aggregators.head_of(store.task.digest, version, number, valid_set=str(VALID_SET))
+    head = aggregators.head_of(
+        store.task.digest, version, number, valid_set=str(VALID_SET)
+    )
     other = keys.signatures(store.task.digest, Role.SERVER_B)
     store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
     if sent:
