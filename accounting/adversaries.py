@@ -33,7 +33,9 @@ class Basis(StrEnum):
     @property
     def description(self) -> str:
         """When it holds, for people."""
-        counted = "counted; holds if nothing but the servers' coin decided when it took part"
+        counted = (
+            "counted; holds if nothing but the servers' coin decided when it took part"
+        )
         cap = "the cap; holds whatever decided when it took part, releases included"
         return {Basis.PLANNED: "planned", Basis.COUNTED: counted, Basis.CAP: cap}[self]
 
@@ -61,7 +63,9 @@ class Adversary(StrEnum):
     @property
     def adjacency(self) -> str:
         """What neighbours differ in: one record's gradient, or one client's update, is zero."""
-        return "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
+        return (
+            "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
+        )
 
 
 RECORD_LEVEL = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
@@ -91,7 +95,10 @@ def sensitivity_ratio(
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
     checks.count("fractional_bits", fractional_bits)
-    return effective_record_clip(record_clip, client_clip, dimension, fractional_bits) / client_clip
+    return (
+        effective_record_clip(record_clip, client_clip, dimension, fractional_bits)
+        / client_clip
+    )
 
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
@@ -139,14 +146,18 @@ class Run:
         if self.counts is not None:
             total = sum(versions for _, versions in checked_counts(self.counts))
             if taken not in (None, total):
-                raise Misconfiguration("participations", taken, f"counts by m are of {total}")
+                raise Misconfiguration(
+                    "participations", taken, f"counts by m are of {total}"
+                )
             taken = total
             object.__setattr__(self, "participations", total)
         if taken is not None and checks.count("participations", taken) > self.rounds:
             remedy = f"a client takes part at most {self.rounds} times"
             raise Misconfiguration("participations", taken, remedy)
         if self.basis is None:
-            object.__setattr__(self, "basis", Basis.PLANNED if taken is None else Basis.COUNTED)
+            object.__setattr__(
+                self, "basis", Basis.PLANNED if taken is None else Basis.COUNTED
+            )
 
     @classmethod
     def of(
@@ -240,4 +251,6 @@ class Run:
                     raise Misconfiguration("sensitivity_ratio", None, remedy)
                 rate, taken = self.client_rate, self.rounds
                 noise = client_noise_multiplier(noise, self.sensitivity_ratio)
-        return poisson_gaussian(rate=rate, noise_multiplier=noise, count=taken, participation=share)
+        return poisson_gaussian(
+            rate=rate, noise_multiplier=noise, count=taken, participation=share
+        )

@@ -26,8 +26,23 @@ import numpy as np
 from scipy.fft import next_fast_len
 from scipy.optimize import brentq
 
-from precad.accounting.convolution import OUTSIDE, SUMMED, Composed, Tilted, convolved, dense
-from precad.accounting.losses import UNIT, Floats, Losses, Round, log_affinity, one_round, summed
+from precad.accounting.convolution import (
+    OUTSIDE,
+    SUMMED,
+    Composed,
+    Tilted,
+    convolved,
+    dense,
+)
+from precad.accounting.losses import (
+    UNIT,
+    Floats,
+    Losses,
+    Round,
+    log_affinity,
+    one_round,
+    summed,
+)
 
 # Of the wanted δ, what may be left out.
 _TAIL_SHARE = 1e-9
@@ -78,7 +93,9 @@ def profile(rounds: Rounds, *, reverse: bool) -> tuple[Floats, Floats]:
 
     Off by 1e-10 or so at every ε, where ``delta_of_epsilon`` is exact relatively.
     """
-    return _Direction(rounds, reverse, _PROFILE_LOG_DELTA).tilted(0.0, math.inf).profile()
+    return (
+        _Direction(rounds, reverse, _PROFILE_LOG_DELTA).tilted(0.0, math.inf).profile()
+    )
 
 
 def _delta(rounds: Rounds, epsilon: float, *, reverse: bool) -> float:
@@ -91,7 +108,9 @@ def _delta(rounds: Rounds, epsilon: float, *, reverse: bool) -> float:
     for _ in range(2):
         direction = _Direction(rounds, reverse, log_delta)
         order = direction.saddle_point(epsilon)
-        log_delta = min(0.0, _summed(direction.first_look(), order)[0] - order * epsilon)
+        log_delta = min(
+            0.0, _summed(direction.first_look(), order)[0] - order * epsilon
+        )
         log_delta = max(log_delta, _LEAST_LOG_DELTA)
     scale = epsilon * _SCALE if epsilon else math.inf
     return direction.tilted(order, scale).delta(epsilon)
@@ -156,7 +175,9 @@ class _Part:
         points, wide = losses.points[cut:] // _LEVEL_STEP, losses.cell * _LEVEL_STEP
         # A rare loss lies at l − off, which is split onto the lattice like any other.
         shift = math.floor(-off / wide)
-        up = min(1.0, math.expm1(off + shift * wide) / math.expm1(-wide) * (1 + 16 * UNIT))
+        up = min(
+            1.0, math.expm1(off + shift * wide) / math.expm1(-wide) * (1 + 16 * UNIT)
+        )
         places = np.concatenate([[0], points + shift, points + shift + 1])
         masses = np.concatenate([[share], rare * (1 - up), rare * up])
         found, at = np.unique(places, return_inverse=True)
@@ -165,7 +186,10 @@ class _Part:
         large = Losses(found[kept], np.log(together[kept]), 0.0, wide)
         relative = losses.log_masses[:cut] - math.log(share) + 8 * UNIT
         small = Losses(losses.points[:cut], relative, 0.0, losses.cell)
-        return [_Part(small, self.count, self.infinite), *_Part(large, self.count, 0.0).levels()]
+        return [
+            _Part(small, self.count, self.infinite),
+            *_Part(large, self.count, 0.0).levels(),
+        ]
 
     def log_moments(self, orders: Floats) -> Floats:
         return self.count * self.losses.log_moments(orders)
@@ -194,14 +218,21 @@ class _Window:
     def around(self, log_moments: Callable[[Floats], Floats]) -> tuple[float, float]:
         """(low, high) of what has these K: by Chernoff's bound, at several orders."""
         order = self.order
-        steps = np.unique(np.outer([order or 1 / self.scale, 1 / self.scale], _MULTIPLES))
+        steps = np.unique(
+            np.outer([order or 1 / self.scale, 1 / self.scale], _MULTIPLES)
+        )
         here = float(log_moments(np.array([order]))[0])
         outside = math.log(OUTSIDE)
 
         def under_tilt(side: int) -> float:
-            return _least(lambda s: (log_moments(order + side * s) - here - outside) / s, steps)
+            return _least(
+                lambda s: (log_moments(order + side * s) - here - outside) / s, steps
+            )
 
-        low, plain = -under_tilt(-1), _least(lambda s: (log_moments(s) - self.log_tail) / s, steps)
+        low, plain = (
+            -under_tilt(-1),
+            _least(lambda s: (log_moments(s) - self.log_tail) / s, steps),
+        )
         return low, max(low, under_tilt(1), plain)
 
 
@@ -220,7 +251,9 @@ class _Direction:
 
     def parts(self) -> list[_Part]:
         tail, reverse = self.tail, self.reverse
-        return [_Part.of(one, n, tail, reverse=reverse) for one, n in self.rounds.items()]
+        return [
+            _Part.of(one, n, tail, reverse=reverse) for one, n in self.rounds.items()
+        ]
 
     def first_look(self) -> list[_Part]:
         """All kinds, on lattices good enough for finding a tilt."""
@@ -234,7 +267,9 @@ class _Direction:
         def slope(log_order: float) -> float:
             order = math.exp(log_order)
             moment, mean, _ = _summed(parts, order)
-            return order * mean - moment + log_delta if epsilon is None else mean - epsilon
+            return (
+                order * mean - moment + log_delta if epsilon is None else mean - epsilon
+            )
 
         if epsilon is not None and _summed(parts, 0.0)[1] >= epsilon:
             return 0.0
@@ -261,7 +296,11 @@ class _Direction:
         levels: list[_Part] = []
         for part in parts:
             # A kind that matters little among others may be split more coarsely.
-            share = _ADDED_VARIANCE / (2 * len(self.rounds)) if len(self.rounds) > 1 else 0.0
+            share = (
+                _ADDED_VARIANCE / (2 * len(self.rounds))
+                if len(self.rounds) > 1
+                else 0.0
+            )
             allowed = scale * math.sqrt(6 * share / part.count)
             coarse = allowed > 2 * part.losses.cell
             levels += (part.on(_power_of_two(allowed)) if coarse else part).levels()
@@ -278,7 +317,9 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     while (high - low) / part.losses.cell > most:
         if part.losses.cell > largest:
             # So many rounds lose so much that no lattice holds them: nothing is claimed.
-            return Composed(np.zeros(1, np.int64), np.ones(1), part.losses.cell, 0.0, 1.0)
+            return Composed(
+                np.zeros(1, np.int64), np.ones(1), part.losses.cell, 0.0, 1.0
+            )
         part = part.on(2 * part.losses.cell)
         low, high = window.around(part.log_moments)
     losses, order, cell = part.losses, window.order, part.losses.cell
@@ -301,7 +342,9 @@ def _largest(parts: Sequence[_Part]) -> float:
 
 def _summed(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
     """K(λ), K'(λ), K''(λ) of all rounds together."""
-    each = [[part.count * value for value in part.losses.tilted(order)] for part in parts]
+    each = [
+        [part.count * value for value in part.losses.tilted(order)] for part in parts
+    ]
     moment, mean, variance = (math.fsum(column) for column in zip(*each, strict=True))
     return moment, mean, max(variance, _LEAST_VARIANCE)
 
@@ -318,7 +361,9 @@ def _together(parts: Sequence[Composed], window: _Window) -> Composed:
         moved = [part.on(cell, order) for part in parts]
 
         def log_moments(orders: Floats, moved: Sequence[Composed] = moved) -> Floats:
-            return np.asarray(np.sum([p.log_moments(orders, order) for p in moved], axis=0))
+            return np.asarray(
+                np.sum([p.log_moments(orders, order) for p in moved], axis=0)
+            )
 
         low, high = window.around(log_moments)
         first, size = _span(low, high, cell)
@@ -338,4 +383,6 @@ def _power_of_two(width: float) -> float:
 def _span(low: float, high: float, cell: float) -> tuple[int, int]:
     """First point of a window, and a size that transforms quickly."""
     first = math.floor(low / cell)
-    return first, int(next_fast_len(max(math.ceil(high / cell) - first + 1, 16), real=True))
+    return first, int(
+        next_fast_len(max(math.ceil(high / cell) - first + 1, 16), real=True)
+    )

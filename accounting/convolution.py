@@ -113,7 +113,9 @@ class Composed:
         return Composed(points, masses, cell, self.log_moment, self.left_out)
 
 
-def dense(first: int, wrapped: Floats, cell: float, log_moment: float, left_out: float) -> Composed:
+def dense(
+    first: int, wrapped: Floats, cell: float, log_moment: float, left_out: float
+) -> Composed:
     """Masses by point modulo their number, put in order from ``first``."""
     size = len(wrapped)
     masses = np.roll(wrapped, -(first % size))
@@ -146,7 +148,9 @@ class Tilted:
 
     def profile(self) -> tuple[Floats, Floats]:
         """Every point's ε, increasing, and δ(ε), at most 1."""
-        return self._losses, np.asarray(np.minimum(self._deltas + self._infinite, 1.0), np.float64)
+        return self._losses, np.asarray(
+            np.minimum(self._deltas + self._infinite, 1.0), np.float64
+        )
 
     def epsilon(self, delta: float) -> float:
         """The least ε of the window whose δ is at most ``delta``; infinite if there is none."""
@@ -168,7 +172,9 @@ class Tilted:
             return min(1.0, self._infinite)
         if j < 0:
             total, held = self._whole
-            below = total * (1 + SUMMED) - held * math.exp(epsilon - self.lowest) + OUTSIDE
+            below = (
+                total * (1 + SUMMED) - held * math.exp(epsilon - self.lowest) + OUTSIDE
+            )
             return min(1.0, below + self._infinite)
         inside = math.expm1(epsilon - float(self._losses[j])) * self._held[j]
         found = float(self._deltas[j] - inside)

@@ -100,7 +100,9 @@ class SampledGaussian:
     def __post_init__(self) -> None:
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
-        checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
+        checks.positive(
+            "sensitivity", self.sensitivity, "sensitivity is in clipping bounds"
+        )
         if not LEAST_NOISE <= self.effective_noise_multiplier <= MOST_NOISE:
             remedy = f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}"
             raise Misconfiguration("noise_multiplier", self.noise_multiplier, remedy)
@@ -109,7 +111,10 @@ class SampledGaussian:
         if self.denominator is Denominator.DATA_DEPENDENT:
             remedy = "dividing by who took part leaks who it was; divide by a fixed public number"
             raise Misconfiguration("denominator", self.denominator.value, remedy)
-        both_move = self.sampling is Sampling.FIXED_SIZE or self.adjacency is Adjacency.REPLACE_ONE
+        both_move = (
+            self.sampling is Sampling.FIXED_SIZE
+            or self.adjacency is Adjacency.REPLACE_ONE
+        )
         if both_move and self.sensitivity < _BOTH_SIDES:
             remedy = (
                 f"{self.sampling.value} sampling under {self.adjacency.value} moves the sum by "
@@ -155,12 +160,18 @@ ReleaseCounts: TypeAlias = Mapping[int, int]
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
     """``counts`` as sorted pairs (m, versions) that happened. Raises Misconfiguration."""
     if not isinstance(counts, Mapping):
-        raise Misconfiguration("counts", counts, "give a mapping from m to a number of versions")
-    pairs = ((checks.count("m", m), checks.count("counts", n)) for m, n in counts.items())
+        raise Misconfiguration(
+            "counts", counts, "give a mapping from m to a number of versions"
+        )
+    pairs = (
+        (checks.count("m", m), checks.count("counts", n)) for m, n in counts.items()
+    )
     return tuple(sorted((m, n) for m, n in pairs if n))
 
 
-def steps_of(one: SampledGaussian, counts: ReleaseCounts) -> tuple[SampledGaussian, ...]:
+def steps_of(
+    one: SampledGaussian, counts: ReleaseCounts
+) -> tuple[SampledGaussian, ...]:
     """The events of ``counts`` versions, each a step like ``one``; its own count isn't used."""
     return tuple(
         replace(one, noise_multiplier=one.noise_multiplier / math.sqrt(1 + m), count=n)
@@ -220,11 +231,15 @@ POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)
 
 
 def require_bound(
-    event: SampledGaussian, who: str, known: Container[tuple[Sampling, Adjacency]] = (POISSON,)
+    event: SampledGaussian,
+    who: str,
+    known: Container[tuple[Sampling, Adjacency]] = (POISSON,),
 ) -> None:
     """Refuse an event that isn't under ``known`` sampling and adjacency: ``who`` has no bound."""
     if not isinstance(event, SampledGaussian):
-        raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")
+        raise Misconfiguration(
+            "event", event, f"the {who} accountant takes a SampledGaussian"
+        )
     if (event.sampling, event.adjacency) not in known:
         found = f"{event.sampling.value} under {event.adjacency.value}"
         remedy = "knows no bound for it; use Poisson sampling under add-remove"

@@ -17,7 +17,12 @@ from typing import TypeAlias
 import numpy as np
 
 from precad.accounting import events, gdp
-from precad.accounting.composition import Rounds, delta_of_epsilon, epsilon_of_delta, profile
+from precad.accounting.composition import (
+    Rounds,
+    delta_of_epsilon,
+    epsilon_of_delta,
+    profile,
+)
 from precad.accounting.losses import Floats, Round, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -66,9 +71,15 @@ class ExactAccountant(events.Accountant):
 
     def _split(self) -> tuple[float, Rounds]:
         """μ of the rounds that sample nothing, and the others with their counts."""
-        plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.participation == 1}
+        plain = {
+            r: n
+            for r, n in self._rounds.items()
+            if r.rate == 1 and r.participation == 1
+        }
         mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
-        return gdp.composed_mu(mus), {r: n for r, n in self._rounds.items() if r not in plain}
+        return gdp.composed_mu(mus), {
+            r: n for r, n in self._rounds.items() if r not in plain
+        }
 
 
 def _hopeless(gaussian: float, sampled: Rounds) -> bool:
@@ -100,14 +111,21 @@ Profile: TypeAlias = tuple[Floats, Floats]
 """ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
 
 
-def group_profiles(event: events.SampledGaussian, group: int) -> tuple[Profile, Profile]:
+def group_profiles(
+    event: events.SampledGaussian, group: int
+) -> tuple[Profile, Profile]:
     """All of ``event``, not silent, for a group of k ≥ 1 records: with‖without and without‖with.
 
     Where a step has so little noise that nothing is claimed, or so many records are told from none
     but for a chance of 1e-12, one ε with δ = 1: however large the group, it takes a second.
     """
-    one = Round(event.rate, event.effective_noise_multiplier, event.participation, group)
-    if one.noise_multiplier < _LEAST_NOISE or event.count * log_affinity(one) < _TOLD_APART:
+    one = Round(
+        event.rate, event.effective_noise_multiplier, event.participation, group
+    )
+    if (
+        one.noise_multiplier < _LEAST_NOISE
+        or event.count * log_affinity(one) < _TOLD_APART
+    ):
         nothing = np.zeros(1), np.ones(1)
         return nothing, nothing
     counted = {_held(one): event.count}
@@ -132,12 +150,17 @@ def record_epsilon(
         remedy = "give either participations or counts by m"
         raise Misconfiguration("participations", participations, remedy)
     given = counts or {} if participations is None else {0: participations}
-    return _record_epsilon(record_rate, noise_multiplier, delta, events.checked_counts(given))
+    return _record_epsilon(
+        record_rate, noise_multiplier, delta, events.checked_counts(given)
+    )
 
 
 @lru_cache(maxsize=4096)
 def _record_epsilon(
-    record_rate: float, noise_multiplier: float, delta: float, by_m: tuple[tuple[int, int], ...]
+    record_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    by_m: tuple[tuple[int, int], ...],
 ) -> float:
     accountant = ExactAccountant()
     one = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
@@ -169,7 +192,9 @@ def most_participations(
     def within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
         by_m = events.checked_counts(repeated | {0: once})
-        return _record_epsilon(record_rate, noise_multiplier, delta, by_m) <= epsilon_limit
+        return (
+            _record_epsilon(record_rate, noise_multiplier, delta, by_m) <= epsilon_limit
+        )
 
     return largest_count(within, ceiling)
 

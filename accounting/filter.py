@@ -68,7 +68,11 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     def steps(order: float) -> float:
         left = epsilon - _conversion(order, delta)
         # Where a step's ρ is below what floating point holds, the budget alone decides.
-        return left / max(_divergence(one, order), math.ulp(0.0)) if left > 0 else -math.inf
+        return (
+            left / max(_divergence(one, order), math.ulp(0.0))
+            if left > 0
+            else -math.inf
+        )
 
     best = max(ORDERS, key=steps)
     if steps(best) == -math.inf:
@@ -96,11 +100,15 @@ class _Filter(ABC):
     def _refusal(self, total: float) -> str:
         """That ``total`` would pass the limit, in words."""
 
-    def allows(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> bool:
+    def allows(
+        self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None
+    ) -> bool:
         """Whether ``charge`` would admit it; Misconfiguration as there."""
         return self._total(_after(self._charged, event, instead_of)) <= self._most
 
-    def charge(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> None:
+    def charge(
+        self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None
+    ) -> None:
         """Admit ``event``, what is about to leave with its whole ``count``, or change nothing.
 
         ``instead_of`` was charged, and ``event`` stands for it from now on: a step of which a lost
@@ -129,10 +137,16 @@ class RenyiFilter(_Filter):
     def epsilon(self) -> float:
         """ε ≥ 0 at the limit's δ of what was charged, by the limit's order; at most its ε."""
         spent = self.spent
-        return max(0.0, spent + _conversion(self.limit.order, self.limit.delta)) if spent else 0.0
+        return (
+            max(0.0, spent + _conversion(self.limit.order, self.limit.delta))
+            if spent
+            else 0.0
+        )
 
     def _total(self, charged: Counter[SampledGaussian]) -> float:
-        return math.fsum(n * _divergence(one, self.limit.order) for one, n in charged.items() if n)
+        return math.fsum(
+            n * _divergence(one, self.limit.order) for one, n in charged.items() if n
+        )
 
     def _refusal(self, total: float) -> str:
         limit = self.limit
@@ -149,7 +163,9 @@ class ExactFilter(_Filter):
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        super().__init__(checks.positive("epsilon", epsilon, "the limit of the account"))
+        super().__init__(
+            checks.positive("epsilon", epsilon, "the limit of the account")
+        )
         self._delta = checks.inside_unit_interval("delta", delta)
 
     def epsilon(self) -> float:
@@ -171,7 +187,9 @@ class ExactFilter(_Filter):
 
 
 def _after(
-    charged: Counter[SampledGaussian], event: SampledGaussian, instead_of: SampledGaussian | None
+    charged: Counter[SampledGaussian],
+    event: SampledGaussian,
+    instead_of: SampledGaussian | None,
 ) -> Counter[SampledGaussian]:
     require_bound(event, "filter")
     after = charged.copy()

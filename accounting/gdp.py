@@ -59,7 +59,9 @@ def epsilon_of_delta(mu: float, delta: float) -> float:
     high = mu * (mu / 2 - float(ndtri(delta)))
     if mu > _LARGE_MU:
         return high
-    return float(brentq(lambda e: delta_of_epsilon(mu, e) - delta, 0.0, high, xtol=1e-13))
+    return float(
+        brentq(lambda e: delta_of_epsilon(mu, e) - delta, 0.0, high, xtol=1e-13)
+    )
 
 
 def composed_mu(mus: list[float]) -> float:
@@ -86,7 +88,9 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
     """The largest Kμ that keeps Theorem 2 at or below ``tolerated``; 0 < loss < it < bound."""
     checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 < loss < bound:
-        raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")
+        raise Misconfiguration(
+            "loss", loss, f"give the loss without attackers, in (0, {bound})"
+        )
     if not loss < tolerated < bound:
         remedy = f"give a loss above {loss} and below {bound}"
         raise Misconfiguration("tolerated_loss", tolerated, remedy)

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from precad.accounting.adversaries import MALICIOUS_SERVER, RECORD_LEVEL, Adversary, Basis, Run
+from precad.accounting.adversaries import (
+    MALICIOUS_SERVER,
+    RECORD_LEVEL,
+    Adversary,
+    Basis,
+    Run,
+)
 from precad.accounting.events import (
     Accountant,
     AccountantName,
@@ -35,7 +41,11 @@ EXACT = (AccountantName.EXACT,)
 
 def accountant_named(name: AccountantName) -> Accountant:
     """A fresh accountant."""
-    kinds: tuple[Callable[[], Accountant], ...] = ExactAccountant, RdpAccountant, GdpCltAccountant
+    kinds: tuple[Callable[[], Accountant], ...] = (
+        ExactAccountant,
+        RdpAccountant,
+        GdpCltAccountant,
+    )
     return next(made for kind in kinds if (made := kind()).name is name)
 
 
@@ -144,8 +154,12 @@ class PrivacyStatement:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; an infinite ε or μ is null."""
         return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in (asdict(self) | {"adjacency": self.adversary.adjacency}).items()
+            name: None
+            if isinstance(value, float) and not math.isfinite(value)
+            else value
+            for name, value in (
+                asdict(self) | {"adjacency": self.adversary.adjacency}
+            ).items()
         }
 
 
@@ -169,7 +183,9 @@ def guarantees(
         whole = all(run.sensitivity_ratio is not None for run in every)
         adversaries = tuple(Adversary) if whole else RECORD_LEVEL
     names = tuple(accountants)
-    return tuple(_statement(every, delta, who, name) for who in adversaries for name in names)
+    return tuple(
+        _statement(every, delta, who, name) for who in adversaries for name in names
+    )
 
 
 def _statement(
@@ -227,7 +243,9 @@ def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
     privacy, rounds = task.privacy, task.training.rounds
     if privacy.epsilon_limit is None:
         return rounds
-    of = privacy.model_dump(include={"record_rate", "noise_multiplier", "delta", "epsilon_limit"})
+    of = privacy.model_dump(
+        include={"record_rate", "noise_multiplier", "delta", "epsilon_limit"}
+    )
     return most_participations(**of, ceiling=rounds, again=again)
 
 
@@ -241,7 +259,10 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     planned = guarantees(run, delta, accountants=EXACT)
     if not run.malicious_server:
         return planned
-    return (*planned, *guarantees(run.at_cap(cap_of(task)), delta, (Adversary.ONE_SERVER,), EXACT))
+    return (
+        *planned,
+        *guarantees(run.at_cap(cap_of(task)), delta, (Adversary.ONE_SERVER,), EXACT),
+    )
 
 
 # The other way round: the noise for a wanted ε.
@@ -268,7 +289,10 @@ def least_noise_multiplier(
 
     def excess(log_sigma: float) -> float:
         # Where nothing is claimed ε is infinite; the search wants a number.
-        return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
+        return (
+            min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST)
+            - epsilon
+        )
 
     remembered = cache(excess)
     low, high = _bracket(remembered)

@@ -86,7 +86,9 @@ def log_binomial(k: int, probability: float) -> Floats:
     # Sums of the ratios' logarithms, outwards from the mode: near it every weight is right to
     # rounding, and T rounds multiply what isn't (gammaln would cost four digits at k = 500).
     i = np.arange(k, dtype=np.float64)
-    ratios = np.log((k - i) / (i + 1)) + (math.log(probability) - math.log1p(-probability))
+    ratios = np.log((k - i) / (i + 1)) + (
+        math.log(probability) - math.log1p(-probability)
+    )
     mode = min(int((k + 1) * probability), k)
     below = np.cumsum(-ratios[:mode][::-1])[::-1]
     weights = np.concatenate([below, [0.0], np.cumsum(ratios[mode:])])
@@ -108,7 +110,9 @@ def log_affinity(one: Round) -> float:
     √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
     """
     sizes = np.arange(one.group + 1, dtype=np.float64)
-    exponents = log_binomial(one.group, one.rate) / 2 - (sizes / one.noise_multiplier) ** 2 / 8
+    exponents = (
+        log_binomial(one.group, one.rate) / 2 - (sizes / one.noise_multiplier) ** 2 / 8
+    )
     top = float(exponents.max())
     whole = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
     share = one.participation
@@ -119,7 +123,9 @@ def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
     """[n] float64 each: L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} at ``x`` [n], and its derivative."""
     found = np.empty((2, len(x)))
     constant = (shift.log_weights - shift.sizes**2 / (2 * noise**2))[:, None]
-    for rows in np.array_split(np.arange(len(x)), 1 + len(x) * len(shift.sizes) // _BLOCK):
+    for rows in np.array_split(
+        np.arange(len(x)), 1 + len(x) * len(shift.sizes) // _BLOCK
+    ):
         weights = np.outer(shift.sizes / noise**2, x[rows])
         weights += constant
         top = weights.max(axis=0)
@@ -156,7 +162,11 @@ class Losses:
         weights = np.exp(exponents - top)
         total = float(weights.sum())
         mean = float(weights @ losses) / total
-        return top + math.log(total), mean, float(weights @ (losses - mean) ** 2) / total
+        return (
+            top + math.log(total),
+            mean,
+            float(weights @ (losses - mean) ** 2) / total,
+        )
 
     def on(self, cell: float) -> "Losses":
         """The same on a lattice at least as coarse, still dominating."""
@@ -195,7 +205,9 @@ def split(
         both = np.concatenate([lower, lower + 1])
         found, at = np.unique(both, return_inverse=True)
         return found, summed(at, np.concatenate([falling, rising]), len(found))
-    moved = summed(lower - first, falling, size) + summed(lower - first + 1, rising, size)
+    moved = summed(lower - first, falling, size) + summed(
+        lower - first + 1, rising, size
+    )
     return np.arange(first, first + size, dtype=np.int64), moved
 
 
@@ -225,7 +237,11 @@ def log_mixed(exponents: Floats, share: float) -> Floats:
     """ln(1 + r·(e^u − 1)) for each u, which may be infinite; r in (0, 1)."""
     near = np.log1p(share * np.expm1(np.minimum(exponents, _LARGE)))
     ratio = (1 - share) / share
-    far = exponents + math.log(share) + np.log1p(ratio * np.exp(-np.maximum(exponents, _LARGE)))
+    far = (
+        exponents
+        + math.log(share)
+        + np.log1p(ratio * np.exp(-np.maximum(exponents, _LARGE)))
+    )
     return np.where(exponents < _LARGE, near, far)
 
 
@@ -341,8 +357,13 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     def by_cell(values: Floats) -> Floats:
         return summed(at, np.maximum(values, 0.0), len(points) - 1)
 
-    rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64) * (one.group > 1)
-    slack = 8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1) + rounding / cell
+    rounding = (
+        4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64) * (one.group > 1)
+    )
+    slack = (
+        8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1)
+        + rounding / cell
+    )
     slack /= np.diff(points)
     p_mass, q_mass = by_cell(p.sum(axis=1)), by_cell(q.sum(axis=1))
     up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
@@ -366,7 +387,9 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     share, raised = one.participation, 1 + 64 * UNIT + rounding
     return (
         _direction(points, forward * raised, infinite, share, cell),
-        _direction(-points[::-1], reverse[::-1] * raised, reverse_infinite, share, cell),
+        _direction(
+            -points[::-1], reverse[::-1] * raised, reverse_infinite, share, cell
+        ),
     )
 
 

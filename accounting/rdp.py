@@ -45,25 +45,34 @@ class RdpAccountant(Accountant):
 
     def _add(self, event: SampledGaussian) -> None:
         orders = tuple(self.orders.tolist())
-        step = sampled_gaussian_rdp(event.rate, event.effective_noise_multiplier, orders)
+        step = sampled_gaussian_rdp(
+            event.rate, event.effective_noise_multiplier, orders
+        )
         once = mixture_rdp(step, event.participation, orders)
         self.divergence = self.divergence + event.count * once
 
     def _epsilon(self, delta: float) -> float:
         if not self.divergence.any() or _total_variation(self.divergence) < delta:
             return 0.0
-        epsilons = self.divergence + (self._gain() - math.log(delta)) / (self.orders - 1)
+        epsilons = self.divergence + (self._gain() - math.log(delta)) / (
+            self.orders - 1
+        )
         return max(0.0, float(epsilons.min()))
 
     def _delta(self, epsilon: float) -> float:
         if not self.divergence.any():
             return 0.0
         log_delta = (self.orders - 1) * (self.divergence - epsilon) + self._gain()
-        return min(math.exp(min(0.0, float(log_delta.min()))), _total_variation(self.divergence))
+        return min(
+            math.exp(min(0.0, float(log_delta.min()))),
+            _total_variation(self.divergence),
+        )
 
     def _gain(self) -> NDArray[np.float64]:
         """G in ln δ = (α − 1)·(ρ − ε) + G, for each order."""
-        return np.asarray((self.orders - 1) * np.log1p(-1 / self.orders) - np.log(self.orders))
+        return np.asarray(
+            (self.orders - 1) * np.log1p(-1 / self.orders) - np.log(self.orders)
+        )
 
 
 def _total_variation(divergence: NDArray[np.float64]) -> float:
@@ -153,7 +162,8 @@ def sampled_gaussian_rdp(
         gains = np.empty_like(alpha)
         gains[~whole] = _log_gains_by_integral(rate, noise_multiplier, alpha[~whole])
         gains[whole] = [
-            _log_gain_of_whole_order(rate, noise_multiplier, int(each)) for each in alpha[whole]
+            _log_gain_of_whole_order(rate, noise_multiplier, int(each))
+            for each in alpha[whole]
         ]
         divergence = np.logaddexp(0.0, gains) / (alpha - 1)
     divergence *= 1 + _ROUNDING * (32 + gammaln(np.asarray(orders) + 1))
@@ -171,4 +181,6 @@ def mixture_rdp(
     if probability in (0, 1):
         return step * probability
     alpha = np.asarray(orders)
-    return np.asarray(log_mixed((alpha - 1) * step, probability) / (alpha - 1), np.float64)
+    return np.asarray(
+        log_mixed((alpha - 1) * step, probability) / (alpha - 1), np.float64
+    )

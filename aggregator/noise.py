@@ -84,9 +84,13 @@ class Blocks:
             masses = [int(scale * each) + 1 for each in weights]
             # What is left over makes the first block a little less tight, and changes nothing else.
             masses[0] += _TOTAL - sum(masses)
-            tightness = [float(scale * w / m) for w, m in zip(weights, masses, strict=True)]
+            tightness = [
+                float(scale * w / m) for w, m in zip(weights, masses, strict=True)
+            ]
         thresholds, others = _alias_table(masses)
-        return cls(width_bits, scale, tuple(masses), thresholds, others, np.array(tightness))
+        return cls(
+            width_bits, scale, tuple(masses), thresholds, others, np.array(tightness)
+        )
 
 
 def weight(magnitude: int, noise_units: float) -> Decimal:
@@ -102,7 +106,11 @@ def weight(magnitude: int, noise_units: float) -> Decimal:
 def _alias_table(masses: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Thresholds and other blocks such that each block q is picked by exactly m_q of 2^64 words."""
     full = 1 << COLUMN_BITS
-    left, thresholds, others = list(masses), [full] * len(masses), list(range(len(masses)))
+    left, thresholds, others = (
+        list(masses),
+        [full] * len(masses),
+        list(range(len(masses))),
+    )
     short = [q for q, mass in enumerate(left) if mass < full]
     long = [q for q, mass in enumerate(left) if mass > full]
     while short:
@@ -152,14 +160,20 @@ class DiscreteGaussian:
     Tests give a ``stream`` of bits that repeats itself. Raises ValueError: s isn't in [1/2, 2^58).
     """
 
-    def __init__(self, noise_units: float, stream: Callable[[], Keystream] = fresh_stream) -> None:
+    def __init__(
+        self, noise_units: float, stream: Callable[[], Keystream] = fresh_stream
+    ) -> None:
         if not LEAST <= noise_units < LIMIT:
-            raise ValueError(f"noise_units is {noise_units}: give a number from 1/2 to below 2^58")
+            raise ValueError(
+                f"noise_units is {noise_units}: give a number from 1/2 to below 2^58"
+            )
         self.noise_units = noise_units
         self._stream = stream
         self._blocks = Blocks.of(noise_units)
         if COLUMNS << self._blocks.width_bits < REACH * noise_units:
-            raise ValueError(f"noise_units is {noise_units}: its table reaches less than 16 of it")
+            raise ValueError(
+                f"noise_units is {noise_units}: its table reaches less than 16 of it"
+            )
 
     def draw(self, dimension: int) -> RingVector:
         """As ``NoiseSource.draw``."""
@@ -168,13 +182,17 @@ class DiscreteGaussian:
         while done < dimension:
             missing = dimension - done
             # Enough, most of the time, for all that are missing to be accepted.
-            accepted = self._accepted(stream, min(CHUNK, missing + missing // 16 + 64))[:missing]
+            accepted = self._accepted(stream, min(CHUNK, missing + missing // 16 + 64))[
+                :missing
+            ]
             drawn[done : done + accepted.size] = accepted
             done += accepted.size
         return drawn
 
     def _accepted(self, stream: Keystream, count: int) -> RingVector:
-        pick, place, chance = stream.words(_WORDS * count).view(np.uint64).reshape(_WORDS, count)
+        pick, place, chance = (
+            stream.words(_WORDS * count).view(np.uint64).reshape(_WORDS, count)
+        )
         blocks, width_bits = self._blocks, self._blocks.width_bits
         column = (pick % COLUMNS).astype(np.intp)
         # The upper 56 bits of a word that is uniform; the lower 8 picked the column.
@@ -193,13 +211,17 @@ class DiscreteGaussian:
         gap -= (chance >> np.uint64(11)).view(np.int64) * 2.0**-53
         accepted: NDArray[np.bool_] = gap > 0
         for i in np.flatnonzero(np.abs(gap) <= MARGIN):
-            accepted[i] = self._exactly(int(chance[i]), int(magnitude[i]), int(block[i]), stream)
+            accepted[i] = self._exactly(
+                int(chance[i]), int(magnitude[i]), int(block[i]), stream
+            )
         accepted &= (magnitude | ~minus) != 0
         # −y for a minus: the complement, and one more.
         signed: RingVector = (magnitude ^ minus) - minus
         return signed[accepted]
 
-    def _exactly(self, chance: int, magnitude: int, block: int, stream: Keystream) -> bool:
+    def _exactly(
+        self, chance: int, magnitude: int, block: int, stream: Keystream
+    ) -> bool:
         """Whether U < c·f(y)/m_q, where ``chance`` is U's first 64 bits."""
         bits = 64
         while True:
@@ -220,7 +242,9 @@ class DiscreteGaussian:
 class DrawnAhead:
     """Noise that a thread of its own draws, to be used once."""
 
-    def __init__(self, source: NoiseSource, dimension: int, clock: Clock = CLOCK) -> None:
+    def __init__(
+        self, source: NoiseSource, dimension: int, clock: Clock = CLOCK
+    ) -> None:
         self._source = source
         self._dimension = dimension
         self._changed = clock.condition()
@@ -236,7 +260,9 @@ class DrawnAhead:
         """
         with self._changed:
             if self._taken or dimension != self._dimension:
-                raise RuntimeError(f"noise for {self._dimension} words, used once: {dimension}")
+                raise RuntimeError(
+                    f"noise for {self._dimension} words, used once: {dimension}"
+                )
             self._taken = True
             while self._outcome is None:
                 self._changed.wait()

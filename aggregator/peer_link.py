@@ -60,7 +60,9 @@ class MemoryTransport:
         try:
             return self._incoming.get(timeout=timeout_s)
         except queue.Empty:
-            raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
+            raise PeerUnavailable(
+                f"the other server sent nothing for {timeout_s:g} s"
+            ) from None
 
     def require_alive(self) -> None:
         """It is."""
@@ -81,7 +83,12 @@ class PeerLink:
     """One server's end of the link. Not thread-safe: one thread plays the protocol."""
 
     def __init__(
-        self, transport: FrameTransport, task: Digest, *, max_message_bytes: int, timeout_s: float
+        self,
+        transport: FrameTransport,
+        task: Digest,
+        *,
+        max_message_bytes: int,
+        timeout_s: float,
     ) -> None:
         self._transport = transport
         self._task = task
@@ -137,7 +144,9 @@ class PeerLink:
             piece, last = self.receive_piece(step, timeout_s=timeout_s)
             length += len(piece)
             if length > most:
-                raise PeerViolation(f"message of step {step!r} has more than {most} bytes")
+                raise PeerViolation(
+                    f"message of step {step!r} has more than {most} bytes"
+                )
             yield piece
 
     def receive_piece(

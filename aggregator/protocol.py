@@ -17,7 +17,13 @@ from precad.aggregator.collect.matching import HeldList, describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
+from precad.aggregator.release import (
+    add_noise,
+    aggregate,
+    countersign,
+    prepare,
+    reconstruct,
+)
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import answer, draw, propose
@@ -66,11 +72,15 @@ def run_round(
     ends = dict(zip(SERVERS, memory_pair(), strict=True))
     shared: Future[list[tuple[AnySubmission, AnySubmission]]] = Future()
 
-    def share_for(client: ClientId, x: RingVector) -> tuple[AnySubmission, AnySubmission]:
+    def share_for(
+        client: ClientId, x: RingVector
+    ) -> tuple[AnySubmission, AnySubmission]:
         context = SubmissionContext(task.digest, attempt, attempt, client, model)
         stated = None
         if task.proof is not None:
-            of_a, of_b = (inboxes[role].proof_opening(attempt, client) for role in SERVERS)
+            of_a, of_b = (
+                inboxes[role].proof_opening(attempt, client) for role in SERVERS
+            )
             # Whoever isn't in the cohort is refused, whatever it proves.
             (o_a, holder), (o_b, _) = of_a or NOBODYS, of_b or NOBODYS
             stated = ForProof((o_a, o_b), holder)
@@ -78,8 +88,12 @@ def run_round(
 
     def play(role: Role) -> Finished:
         patience_s = task.deadlines.peer
-        link = PeerLink(ends[role], task.digest, max_message_bytes=1 << 28, timeout_s=patience_s)
-        dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, patience_s)
+        link = PeerLink(
+            ends[role], task.digest, max_message_bytes=1 << 28, timeout_s=patience_s
+        )
+        dealing = (
+            NoDealer() if dealer is None else LocalDealing(dealer, role, patience_s)
+        )
         aggregator = Aggregator(
             task=task,
             role=role,
@@ -103,21 +117,27 @@ def run_round(
             opened = propose(aggregator, attempt, attempt, drawn, model)
             inbox.open(opened)
         else:
-            opened = answer(aggregator, attempt, drawn, model, before_agreeing=inbox.open)
+            opened = answer(
+                aggregator, attempt, drawn, model, before_agreeing=inbox.open
+            )
             if opened is None:
                 raise AssertionError("A ended a training that has a round to play")
         # Submit and match.
         if role is Role.SERVER_A:
             # B opened its inbox before it agreed.
             try:
-                shared.set_result([share_for(client, x) for client, x in updates.items()])
+                shared.set_result(
+                    [share_for(client, x) for client, x in updates.items()]
+                )
             except Exception as error:
                 shared.set_exception(error)
                 raise
         for pair in shared.result(task.deadlines.peer):
             _submit(pair[SERVERS.index(role)], inbox)
         collected = inbox.close()
-        theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
+        theirs = HeldList.from_bytes(
+            link.exchange("held", describe(collected).to_bytes())
+        )
         matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         summed = aggregate(aggregator, matched)
@@ -126,7 +146,10 @@ def run_round(
         return reconstruct(aggregator, sent, theta.copy())
 
     with TemporaryDirectory() as spools, ThreadPoolExecutor(max_workers=2) as servers:
-        inboxes = {role: Inbox(role, task, verifier, Path(spools) / role.value) for role in SERVERS}
+        inboxes = {
+            role: Inbox(role, task, verifier, Path(spools) / role.value)
+            for role in SERVERS
+        }
         server_a = servers.submit(play, Role.SERVER_A)
         server_b = servers.submit(play, Role.SERVER_B)
         return server_a.result(), server_b.result()
@@ -142,4 +165,6 @@ def _submit(submission: AnySubmission, inbox: Inbox) -> None:
                 upload.add(piece)
         upload.finish()
     except RejectedSubmission as rejected:
-        inbox.refuse(submission.context.attempt, submission.context.client, rejected.reason)
+        inbox.refuse(
+            submission.context.attempt, submission.context.client, rejected.reason
+        )

@@ -39,11 +39,15 @@ def aggregate(
     if validator is None:
         with aggregator.in_process(opened) as alone:
             return aggregate(aggregator, matched, alone)
-    late = [s for client, s in matched.submissions.items() if client not in matched.early]
+    late = [
+        s for client, s in matched.submissions.items() if client not in matched.early
+    ]
     for start in range(0, len(late), MAX_BATCH_CLIENTS):
         validator.take(late[start : start + MAX_BATCH_CLIENTS])
     verdicts = validator.decide()
-    valid = (client for client in matched.submissions if client not in verdicts.rejections)
+    valid = (
+        client for client in matched.submissions if client not in verdicts.rejections
+    )
     counted = tuple(client for client in valid if client in opened.counted)
     digest = _set_digest(aggregator, matched, counted)
     own = SetCheck(digest=str(digest), count=len(counted))
@@ -58,13 +62,18 @@ def aggregate(
     return Summed(Counted(opened, counted, digest, rejections), verdicts.share_sum)
 
 
-def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]) -> Digest:
+def _set_digest(
+    aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]
+) -> Digest:
     """Salted with what only the two servers know: else the digest were the list itself."""
     task, attempt = aggregator.task.digest.value, matched.opened.attempt
     salt = derive(aggregator.set_secret, "set-salt", task, attempt).reveal()
     parts: list[bytes | int] = [salt, task, attempt]
     for client in valid:
-        parts += [client.encoded(), matched.submissions[client].header.whole_digest.value]
+        parts += [
+            client.encoded(),
+            matched.submissions[client].header.whole_digest.value,
+        ]
     return Digest.of(encode_context("valid-set", *parts))
 
 
@@ -105,7 +114,9 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     kind = SignedKind.COUNTERSIGNATURE
     answer, countersigned = signatures.exchange(link, "countersignature", kind, head)
     if countersigned != own:
-        raise PeerViolation("the other server countersigned another head than this server's")
+        raise PeerViolation(
+            "the other server countersigned another head than this server's"
+        )
     store.attempts.sent(own.attempt, answer)
     return Sent(prepared.counted, prepared.noisy_share)
 
@@ -120,7 +131,9 @@ def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
         valid_set=str(prepared.counted.valid_set),
         length=head.length,
         head=str(head.head),
-        history=str(history_after(store.ledger.history(version), store.ledger.facts(version))),
+        history=str(
+            history_after(store.ledger.history(version), store.ledger.facts(version))
+        ),
     )
 
 
@@ -143,10 +156,14 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     link.receive_into("noisy-share", byte_view(other_share))
     words = other_share.astype(np.int64, copy=False)
     if (at := group_of(aggregator.task).first_foreign(words)) is not None:
-        raise PeerViolation(f"word {at} of the other server's noisy share isn't of the field")
+        raise PeerViolation(
+            f"word {at} of the other server's noisy share isn't of the field"
+        )
     finished = step(aggregator, sent, theta, words)
     version = finished.opened.version + 1
-    own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
+    own = ModelBody(
+        task=str(aggregator.task.digest), version=version, digest=str(finished.model)
+    )
     theirs, found = signatures.exchange(link, "model", SignedKind.MODEL, own)
     if found != own:
         raise PeerViolation(
@@ -157,7 +174,9 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     return finished
 
 
-def step(aggregator: Aggregator, sent: Sent, theta: ModelVector, theirs: RingVector) -> Finished:
+def step(
+    aggregator: Aggregator, sent: Sent, theta: ModelVector, theirs: RingVector
+) -> Finished:
     """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
 
     The other server's becomes the noisy sum, and θ_t the next model where it is float32.
@@ -169,5 +188,9 @@ def step(aggregator: Aggregator, sent: Sent, theta: ModelVector, theirs: RingVec
     out = theta if theta.dtype == np.float32 else None
     denominator = aggregator.roster.denominator(task.privacy.client_rate)
     stepped = apply_update(theta, noisy_sum, task, denominator, out)
-    digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
-    return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)
+    digest = model_digest(
+        task.digest, counted.opened.version + 1, task.model.parameters, stepped
+    )
+    return Finished(
+        counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest
+    )

@@ -103,7 +103,10 @@ class ServerSignatures:
     def sign(self, kind: SignedKind, body: Message) -> SignedMessage:
         """Sign ``body``."""
         made = sign_as_server(self.signer, self.role, kind, body.to_bytes())
-        seal = {"signature": made.signature.value, "certificates": made.signature.certificates}
+        seal = {
+            "signature": made.signature.value,
+            "certificates": made.signature.certificates,
+        }
         return SignedMessage.model_validate({"body": made.body, **seal})
 
     def exchange(
@@ -113,7 +116,9 @@ class ServerSignatures:
 
         Raises PeerViolation: it isn't signed by the other server, or isn't such a message.
         """
-        answer = SignedMessage.from_bytes(link.exchange(step, self.sign(kind, own).to_bytes()))
+        answer = SignedMessage.from_bytes(
+            link.exchange(step, self.sign(kind, own).to_bytes())
+        )
         return answer, self.check(self.other, kind, answer, type(own))
 
     def check(
@@ -134,7 +139,9 @@ class ServerSignatures:
             certificates = tuple(bytes.fromhex(each) for each in message.certificates)
             signature = Signature(bytes.fromhex(message.signature), certificates)
         except RejectedSubmission as error:
-            raise PeerViolation(f"a signature of {role.value}: {error.detail}") from None
+            raise PeerViolation(
+                f"a signature of {role.value}: {error.detail}"
+            ) from None
         earlier = kept or role is self.role
         signed = ServerSigned(bytes.fromhex(message.body), signature)
         data = check_server_signed(self.verifier, role, kind, signed, kept=earlier)

@@ -56,7 +56,12 @@ def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.
 
 
 def loud_canaries(
-    like: Records, count: int, classes: int, seed: int, loud: float = LOUD, periods: int = 1
+    like: Records,
+    count: int,
+    classes: int,
+    seed: int,
+    loud: float = LOUD,
+    periods: int = 1,
 ) -> Canaries:
     """Canaries whose gradients are long and nearly at right angles to each other.
 
@@ -69,13 +74,17 @@ def loud_canaries(
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
         remedy = "canaries are made for inputs of real numbers with a label each"
-        raise Misconfiguration("data", f"{like.inputs.dtype}, {like.targets.dtype}", remedy)
+        raise Misconfiguration(
+            "data", f"{like.inputs.dtype}, {like.targets.dtype}", remedy
+        )
     generator = torch.Generator().manual_seed(seed)
     spread = float(like.inputs.std()) or 1.0
     shape = (count, *like.inputs.shape[1:])
     noise = torch.randn(shape, generator=generator, dtype=like.inputs.dtype)
     inputs = loud * spread * noise
-    targets = torch.randint(0, classes, (count,), generator=generator).to(like.targets.dtype)
+    targets = torch.randint(0, classes, (count,), generator=generator).to(
+        like.targets.dtype
+    )
     coins = torch.rand(periods, count, generator=generator).numpy() < 1 / 2
     return Canaries(Records(inputs, targets), coins)
 
@@ -213,14 +222,21 @@ def train(
         return added
 
     simulate(
-        ran, data, seed=seed, sampler=sample, noise=noise, on_round=lambda _, t: models.append(t)
+        ran,
+        data,
+        seed=seed,
+        sampler=sample,
+        noise=noise,
+        on_round=lambda _, t: models.append(t),
     )
     return Audited(models, known, denominator(task, data))
 
 
 def denominator(task: Task, data: dict[str, Any]) -> float:
     """What both servers divide by, from what the owners enrol with."""
-    return Owners(data, None, task, 0).roster(task).denominator(task.privacy.client_rate)
+    return (
+        Owners(data, None, task, 0).roster(task).denominator(task.privacy.client_rate)
+    )
 
 
 def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vector]]:
@@ -245,12 +261,16 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
         remedy = f"must be one for each of the {rounds} rounds"
         raise Misconfiguration("known_noise", len(trained.known_noise), remedy)
     both = statements(task, len(canaries.coins))
-    gradients = RecordGradients(build(task.model), functional.cross_entropy, task.model.parameters)
+    gradients = RecordGradients(
+        build(task.model), functional.cross_entropy, task.model.parameters
+    )
     gradients.prepare(canaries.records)
     clip, rate = privacy.record_clip, privacy.record_rate
     others = [as_records(share) for share in made.shares.values()]
     scale = trained.denominator / task.training.learning_rate
-    found: dict[verdict.Statement, list[list[Vector]]] = {of: [[] for _ in ASSUMED] for of in both}
+    found: dict[verdict.Statement, list[list[Vector]]] = {
+        of: [[] for _ in ASSUMED] for of in both
+    }
     for period in np.split(np.arange(rounds), len(canaries.coins)):
         products = np.zeros((len(canaries), len(canaries)))
         # Who sees the models takes no noise off, a server its own.
@@ -261,7 +281,9 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
             for records in others:
                 for rows in _clipped(gradients, records, theta, clip):
                     moved += rate * rows.sum(axis=0)
-            rows = np.concatenate(list(_clipped(gradients, canaries.records, theta, clip)))
+            rows = np.concatenate(
+                list(_clipped(gradients, canaries.records, theta, clip))
+            )
             products += rows @ rows.T
             statistics[0] -= rows @ moved
             noise = decode(trained.known_noise[number], task.fractional_bits)
@@ -270,7 +292,9 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
         for statement, surprise in zip(both, surprises, strict=True):
             variance = (statement.noise * clip) ** 2
             for share, estimate in zip(ASSUMED, found[statement], strict=True):
-                spread = rate**2 / 4 * products + variance * share**2 * np.eye(len(canaries))
+                spread = rate**2 / 4 * products + variance * share**2 * np.eye(
+                    len(canaries)
+                )
                 estimate.append(solve(spread, surprise, assume_a="pos"))
     return {of: [np.array(estimate) for estimate in found[of]] for of in both}
 
@@ -281,7 +305,9 @@ def _clipped(
     """Clipped gradients of all records, ``[any, d] float64`` at a time."""
     named = gradients.loaded(theta)
     for start in range(0, len(records), _ROWS):
-        inputs, targets = records.take(np.arange(start, min(start + _ROWS, len(records))))
+        inputs, targets = records.take(
+            np.arange(start, min(start + _ROWS, len(records)))
+        )
         rows = gradients.shared(named, inputs, targets).double().cpu().numpy()
         yield clip_record_norm(rows, clip)
 
@@ -302,21 +328,31 @@ def planned(
     both = statements(made.task, len(coins))
     each, crowding = SIGNIFICANCE / len(both), made.crowding
     return {
-        of: of.plan(coins.size, each, repetitions, less.get(of.name, 1.0), crowding) for of in both
+        of: of.plan(coins.size, each, repetitions, less.get(of.name, 1.0), crowding)
+        for of in both
     }
 
 
 def audit(
-    plans: dict[verdict.Statement, verdict.Power], trainings: Iterable[tuple[Audited, Designed]]
+    plans: dict[verdict.Statement, verdict.Power],
+    trainings: Iterable[tuple[Audited, Designed]],
 ) -> tuple[verdict.Verdict, ...]:
     """Score and judge trainings together. Raises Misconfiguration: one doesn't fit the plan."""
-    ways: dict[verdict.Statement, list[tuple[verdict.Guesses, ...]]] = {of: [] for of in plans}
+    ways: dict[verdict.Statement, list[tuple[verdict.Guesses, ...]]] = {
+        of: [] for of in plans
+    }
     for trained, made in trainings:
         coins = made.canaries.coins.ravel()
         for statement, found in views(trained, made).items():
             as_stated, as_broken = (scores.ravel() for scores in found)
             planned_guesses = verdict.guess(as_stated, coins, plans[statement].guesses)
-            ways[statement].append((planned_guesses, verdict.guess(as_broken, coins, len(coins))))
-    together = {of: list(map(verdict.pooled, zip(*ways[of], strict=True))) for of in plans}
+            ways[statement].append(
+                (planned_guesses, verdict.guess(as_broken, coins, len(coins)))
+            )
+    together = {
+        of: list(map(verdict.pooled, zip(*ways[of], strict=True))) for of in plans
+    }
     each = SIGNIFICANCE / len(plans)
-    return tuple(verdict.judge(of, power, together[of], each) for of, power in plans.items())
+    return tuple(
+        verdict.judge(of, power, together[of], each) for of, power in plans.items()
+    )

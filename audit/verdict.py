@@ -30,7 +30,25 @@ _NORMAL = NormalDist()
 
 _EPSILONS = (
     *(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.7),
-    *(1.9, 2.1, 2.3, 2.6, 2.9, 3.2, 3.5, 3.8, 4.2, 4.6, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 10.0),
+    *(
+        1.9,
+        2.1,
+        2.3,
+        2.6,
+        2.9,
+        3.2,
+        3.5,
+        3.8,
+        4.2,
+        4.6,
+        5.0,
+        5.5,
+        6.0,
+        6.5,
+        7.0,
+        8.0,
+        10.0,
+    ),
 )
 
 
@@ -55,7 +73,10 @@ def from_profile(profile: dict[float, float]) -> TradeOff:
     for epsilon, delta in profile.items():
         checks.epsilon(epsilon)
         kept = 1.0 - min(max(delta, 0.0), 1.0)
-        lines += [(kept, math.exp(epsilon)), (math.exp(-epsilon) * kept, math.exp(-epsilon))]
+        lines += [
+            (kept, math.exp(epsilon)),
+            (math.exp(-epsilon) * kept, math.exp(-epsilon)),
+        ]
 
     def f(alpha: float) -> float:
         return max(0.0, *(height - slope * alpha for height, slope in lines))
@@ -86,7 +107,9 @@ class Guesses:
             remedy = f"must be from 1 to the {self.canaries} canaries"
             raise Misconfiguration("guesses made", self.made, remedy)
         if checks.count("correct guesses", self.correct) > self.made:
-            raise Misconfiguration("correct guesses", self.correct, f"only {self.made} were made")
+            raise Misconfiguration(
+                "correct guesses", self.correct, f"only {self.made} were made"
+            )
 
 
 def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
@@ -164,7 +187,11 @@ def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> G
 
 
 def ideal_scores(
-    coins: NDArray[np.bool_], rate: float, noise: float, rounds: int, generator: np.random.Generator
+    coins: NDArray[np.bool_],
+    rate: float,
+    noise: float,
+    rounds: int,
+    generator: np.random.Generator,
 ) -> NDArray[np.float64]:
     """Scores of canaries at right angles to all else, each of the full clip.
 
@@ -175,7 +202,9 @@ def ideal_scores(
         drawn = coins & (generator.random(len(coins)) < rate)
         seen = drawn + noise * generator.standard_normal(len(coins))
         likelier = (2.0 * seen - 1.0) / (2.0 * noise**2)
-        found += np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + likelier)
+        found += np.logaddexp(
+            np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + likelier
+        )
     return found
 
 
@@ -231,7 +260,9 @@ class Statement:
         where it is taken out divides the noise's by what is left of the dimensions.
         """
         generator = np.random.default_rng(0)
-        shares = sorted({max(min(_LEAST, canaries), round(canaries * share)) for share in _SHARES})
+        shares = sorted(
+            {max(min(_LEAST, canaries), round(canaries * share)) for share in _SHARES}
+        )
 
         def played(noise: float) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
             tossed = generator.random((repetitions, canaries)) < 1 / 2
@@ -243,11 +274,16 @@ class Statement:
 
         def mu(guesses: list[Guesses]) -> float:
             found = pooled(guesses)
-            return lower_bound(gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14)
+            return lower_bound(
+                gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14
+            )
 
         def medians(noise: float) -> NDArray[np.float64]:
             trials = (played(noise) for _ in range(_TRIALS))
-            bounds = [[mu([guess(*run, r) for run in runs]) for r in shares] for runs in trials]
+            bounds = [
+                [mu([guess(*run, r) for run in runs]) for r in shares]
+                for runs in trials
+            ]
             return np.asarray(np.median(bounds, axis=0))
 
         half, sound = medians(self.noise / 2), medians(self.noise)
@@ -256,7 +292,10 @@ class Statement:
         def refuted() -> bool:
             # As `judge` does: in two ways, which share the significance.
             runs = played(self.noise / less)
-            ways = [pooled([guess(*run, r) for run in runs]) for r in (shares[best], canaries)]
+            ways = [
+                pooled([guess(*run, r) for run in runs])
+                for r in (shares[best], canaries)
+            ]
             return any(refutes(stated, way, significance / len(ways)) for way in ways)
 
         def epsilon(mu: float) -> float:
@@ -339,4 +378,6 @@ def _largest_refuted(
         least, most = 1.0, _MOST_TIMES
     elif not refutes(family(least), guesses, significance):
         return 0.0
-    return lower_bound(family, guesses, significance, most, least=least, steps=_NOISE_STEPS)
+    return lower_bound(
+        family, guesses, significance, most, least=least, steps=_NOISE_STEPS
+    )

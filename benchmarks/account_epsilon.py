@@ -53,14 +53,18 @@ def median_s(work: Callable[[], float]) -> tuple[float, float]:
 def ours(rate: float, sigma: float) -> float:
     """Exact ε of a Poisson-sampled Gaussian."""
     accountant = ExactAccountant()
-    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=ROUNDS))
+    accountant.compose(
+        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=ROUNDS)
+    )
     return accountant.epsilon(DELTA)
 
 
 def ours_rdp(rate: float, sigma: float) -> float:
     """RDP's ε of the same."""
     accountant = RdpAccountant()
-    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=ROUNDS))
+    accountant.compose(
+        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=ROUNDS)
+    )
     return accountant.epsilon(DELTA)
 
 
@@ -101,7 +105,9 @@ def live_display_s() -> float:
     forget()
     start = time.perf_counter()
     for taken in range(61):
-        record_epsilon(record_rate=0.2, noise_multiplier=2.0, delta=DELTA, participations=taken)
+        record_epsilon(
+            record_rate=0.2, noise_multiplier=2.0, delta=DELTA, participations=taken
+        )
     return round(time.perf_counter() - start, 3)
 
 
@@ -119,7 +125,11 @@ def main() -> None:
     """Measure and write the results."""
     rows: list[dict[str, Any]] = []
     for rate, sigma in SETTINGS:
-        row: dict[str, Any] = {"record_rate": rate, "noise_multiplier": sigma, "rounds": ROUNDS}
+        row: dict[str, Any] = {
+            "record_rate": rate,
+            "noise_multiplier": sigma,
+            "rounds": ROUNDS,
+        }
         for name, work in (
             ("exact", ours),
             ("exact_mixture_q0.1", ours_mixture),

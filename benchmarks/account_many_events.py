@@ -94,7 +94,8 @@ def command(delta: float) -> dict[str, Any]:
     found = [
         statement
         for statement in json.loads(ended.stdout)["together"]
-        if statement["accountant"] == "exact" and statement["adversary"] != "client-level"
+        if statement["accountant"] == "exact"
+        and statement["adversary"] != "client-level"
     ]
     return {
         "delta": delta,
@@ -106,7 +107,9 @@ def command(delta: float) -> dict[str, Any]:
 def processor() -> str:
     """The processor's name, as Linux gives it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+    ]
     return names[0] if names else platform.processor()
 
 
@@ -144,7 +147,11 @@ def main() -> None:
         },
         "accounts": rows,
         "command": commands,
-        "ten_million_rounds": {"delta": 1e-15, "seconds": seconds, "epsilon": round(epsilon, 6)},
+        "ten_million_rounds": {
+            "delta": 1e-15,
+            "seconds": seconds,
+            "epsilon": round(epsilon, 6),
+        },
     }
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")

@@ -80,7 +80,10 @@ class Sight:
 
     def measure(self, theta: Reals, bad: Reals, honest: Reals) -> dict[str, float]:
         """Accuracies, and what two sums, each ``[d]``, add towards the backdoor."""
-        wanted, all_zero = self._step(theta, *self._goal), self._step(theta, *self._zeros)
+        wanted, all_zero = (
+            self._step(theta, *self._goal),
+            self._step(theta, *self._zeros),
+        )
         shared = all_zero / np.linalg.norm(all_zero)
         alone = wanted - (wanted @ shared) * shared
         found = {
@@ -97,7 +100,9 @@ class Sight:
         """What lowers the mean loss of naming the images so the fastest."""
         at = torch.tensor(theta, dtype=torch.float32)
         each = torch.full((len(y),), 1 / len(y))
-        found = self._learner.gradient(at, torch.from_numpy(x), torch.from_numpy(y), each)
+        found = self._learner.gradient(
+            at, torch.from_numpy(x), torch.from_numpy(y), each
+        )
         return np.asarray(-found.double().numpy())
 
 
@@ -111,12 +116,17 @@ class Watched(Backdoor):
     """
 
     def __init__(
-        self, tell: Callable[[Scene, Reals], None], records: int | None = None, **options: Any
+        self,
+        tell: Callable[[Scene, Reals], None],
+        records: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._tell, self._records = tell, records
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """As a backdoor does, so many of the records."""
         if self._records == 0:
             return x, y
@@ -134,7 +144,12 @@ def watch(
     scale: Scale, settings: Settings, rounds: int, every: int, folder: Path | None
 ) -> dict[str, Any]:
     """One training: its settings, what every so many attacked rounds showed, and the medians."""
-    whole = {**BACKDOOR[scale], "algorithm": "precad", "noise_multiplier": 1.5, "seed": 0}
+    whole = {
+        **BACKDOOR[scale],
+        "algorithm": "precad",
+        "noise_multiplier": 1.5,
+        "seed": 0,
+    }
     whole |= {**settings, "rounds": rounds}
     sight = Sight(load(whole["data"], folder), whole["model"])
     seen: list[dict[str, float]] = []
@@ -157,15 +172,24 @@ def watch(
 
     options = {**whole["attack_options"], "tell": tell}
     around = Surroundings(data=folder, progress=progress)
-    trained = train({**whole, "attack": "watched-backdoor", "attack_options": options}, around)
+    trained = train(
+        {**whole, "attack": "watched-backdoor", "attack_options": options}, around
+    )
     middle = {name: round(median(row[name] for row in seen), 3) for name in seen[0]}
-    return {"settings": whole, "curve": trained["curve"], "median": middle, "rounds": seen}
+    return {
+        "settings": whole,
+        "curve": trained["curve"],
+        "median": middle,
+        "rounds": seen,
+    }
 
 
 def main() -> None:
     """Play the trainings whose data are there, and keep each as soon as it is played."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--data", type=Path, help="folder of MNIST's files; digits alone without")
+    parser.add_argument(
+        "--data", type=Path, help="folder of MNIST's files; digits alone without"
+    )
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON file")
     parser.add_argument("--only", choices=RUNS, help="one of the trainings")
     given = parser.parse_args()
@@ -175,7 +199,9 @@ def main() -> None:
     if given.out.is_file():
         document = json.loads(given.out.read_text("utf-8"))
     for name, (scale, settings, rounds, every) in RUNS.items():
-        if given.only not in (None, name) or (scale is Scale.PAPER and given.data is None):
+        if given.only not in (None, name) or (
+            scale is Scale.PAPER and given.data is None
+        ):
             continue
         print(f"{name}: {rounds} rounds", flush=True)
         found = watch(scale, settings, rounds, every, given.data)

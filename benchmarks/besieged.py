@@ -74,8 +74,15 @@ def unfinished_call() -> bytes:
     return b"".join(
         [
             PREFACE,
-            len(block).to_bytes(3, "big") + b"\1" + ends_headers + (1).to_bytes(4, "big") + block,
-            *(len(p).to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big") + p for p in pieces),
+            len(block).to_bytes(3, "big")
+            + b"\1"
+            + ends_headers
+            + (1).to_bytes(4, "big")
+            + block,
+            *(
+                len(p).to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big") + p
+                for p in pieces
+            ),
         ]
     )
 
@@ -174,7 +181,9 @@ def measure(deployment: LocalDeployment) -> dict[str, Any]:
     """What is compared."""
     return {
         "round_s": round(statistics.median(rounds_s(deployment) for _ in range(3)), 4),
-        "memory_mib": {name: resident_mib(pid) for name, pid in parts(deployment).items()},
+        "memory_mib": {
+            name: resident_mib(pid) for name, pid in parts(deployment).items()
+        },
     }
 
 
@@ -203,7 +212,9 @@ def refused(deployment: LocalDeployment, keys: Path) -> dict[str, float]:
 
 def cpu_s(pid: int) -> float:
     """Processor seconds of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / 100
 
 
@@ -230,15 +241,22 @@ def main() -> None:
             tls.load_cert_chain(keys / "cert.pem", keys / "key.pem")
             tls.set_alpn_protocols(["h2"])
             result: dict[str, Any] = {"connections": arguments.connections}
-            result["calm"] = measure(deployment) | {"rejoin_s": round(rejoin_s(deployment), 2)}
+            result["calm"] = measure(deployment) | {
+                "rejoin_s": round(rejoin_s(deployment), 2)
+            }
             until(lambda: len(parts(deployment)) == 5, "workers")
             result["calm"]["memory_mib"] = measure(deployment)["memory_mib"]
             with contextlib.ExitStack() as stack:
                 sieges = []
                 for name, pid in parts(deployment).items():
                     for port in ports_of(pid):
-                        plain = name in SERVERS and str(port) not in deployment.addresses[name]
-                        siege = Siege(port, arguments.connections, None if plain else tls)
+                        plain = (
+                            name in SERVERS
+                            and str(port) not in deployment.addresses[name]
+                        )
+                        siege = Siege(
+                            port, arguments.connections, None if plain else tls
+                        )
                         sieges.append(stack.enter_context(siege))
                 for siege in sieges:
                     siege.full.wait()

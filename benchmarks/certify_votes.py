@@ -38,7 +38,9 @@ ROUNDS = (47, 469, 938)
 def hardware() -> dict[str, Any]:
     """The processor and the cores at hand; this benchmark keeps to one."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+    ]
     return {
         "processor": names[0] if names else platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -82,7 +84,9 @@ def main() -> None:
     generator = np.random.default_rng(0)
     certainty = generator.dirichlet(np.full(CLASSES, 0.1), POINTS)
     counts = generator.multinomial(MODELS, certainty)
-    labels = np.repeat(np.tile(np.arange(CLASSES), POINTS), counts.ravel()).reshape(POINTS, MODELS)
+    labels = np.repeat(np.tile(np.arange(CLASSES), POINTS), counts.ravel()).reshape(
+        POINTS, MODELS
+    )
 
     start = time.perf_counter()
     votes = votes_of(labels, CLASSES)
@@ -117,7 +121,9 @@ def main() -> None:
 
     pair_start = time.perf_counter()
     group_guarantees._group_pair.cache_clear()  # noqa: SLF001
-    ExactGroups(poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=469)).sticks(100)
+    ExactGroups(poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=469)).sticks(
+        100
+    )
     ours = seconds_of(pair_start)
     interval = 0.0065
     document = {

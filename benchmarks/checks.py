@@ -25,7 +25,14 @@ from typing import Any
 
 from benchmarks.rounds.hardware import hardware
 from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
-from benchmarks.rounds.ours.system import CHECKS, PHASES, SERVERS, Precad, set_up, task_of
+from benchmarks.rounds.ours.system import (
+    CHECKS,
+    PHASES,
+    SERVERS,
+    Precad,
+    set_up,
+    task_of,
+)
 from benchmarks.rounds.sample import Sample, System
 from benchmarks.rounds.stock_crypten import system as stock_crypten
 from precad.common.kernel import NUMPY
@@ -33,10 +40,20 @@ from precad.norm_check.dealing import program
 
 RESULT = Path(__file__).parent / "results" / "checks.json"
 LOOPBACK, SLOW = "loopback", "100 Mbit/s, 20 ms"
-WITH_STOCK, WITHOUT_C = "beside stock CrypTen", "beside stock CrypTen, without the C kernels"
+WITH_STOCK, WITHOUT_C = (
+    "beside stock CrypTen",
+    "beside stock CrypTen, without the C kernels",
+)
 """On loopback too."""
 SIZES = {
-    LOOPBACK: ((10, 650), (1, 10**4), (10, 10**4), (100, 10**4), (1, 10**6), (10, 10**6)),
+    LOOPBACK: (
+        (10, 650),
+        (1, 10**4),
+        (10, 10**4),
+        (100, 10**4),
+        (1, 10**6),
+        (10, 10**6),
+    ),
     SLOW: ((10, 650), (1, 10**4), (10, 10**4), (100, 10**4), (10, 10**6)),
     WITH_STOCK: ((2, 10**5), (10, 10**5), (10, 10**6)),
     WITHOUT_C: ((2, 10**5), (10, 10**5), (10, 10**6)),
@@ -63,7 +80,9 @@ def least_and_median(values: list[float]) -> dict[str, float]:
     return {"least": min(values), "median": statistics.median(values)}
 
 
-def summary(samples: list[Sample], system: Precad, check: str, clients: int) -> dict[str, Any]:
+def summary(
+    samples: list[Sample], system: Precad, check: str, clients: int
+) -> dict[str, Any]:
     """Seconds of a round, and what went over each link in one."""
     names = [name for name in system.processes if name in SERVERS]
     return {
@@ -87,7 +106,10 @@ def summary(samples: list[Sample], system: Precad, check: str, clients: int) -> 
 def measure(clients: int, dimension: int, how: str, rounds: int) -> dict[str, Any]:
     """Both checks in turn, and stock CrypTen's where it is asked for."""
     total = WARM_UPS + rounds
-    with tempfile.TemporaryDirectory(prefix="precad-checks-") as temporary, ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="precad-checks-") as temporary,
+        ExitStack() as stack,
+    ):
         folder = Path(temporary)
         stack.enter_context(kernels(without_c=how == WITHOUT_C))
         ours: dict[str, Precad] = {}
@@ -120,17 +142,26 @@ def measure(clients: int, dimension: int, how: str, rounds: int) -> dict[str, An
                 if turn >= WARM_UPS:
                     samples[name].append(sample)
         found: dict[str, Any] = {
-            check: summary(samples[check], system, check, clients) for check, system in ours.items()
+            check: summary(samples[check], system, check, clients)
+            for check, system in ours.items()
         }
         if "stock_crypten" in samples:
             alone = samples["stock_crypten"]
             found["stock_crypten"] = {
-                "validate_s": least_and_median([each.wall_s["validate_s"] for each in alone]),
+                "validate_s": least_and_median(
+                    [each.wall_s["validate_s"] for each in alone]
+                ),
                 "validate_cpu_s": least_and_median(
                     [sum(each.cpu_s["validate"].values()) for each in alone]
                 ),
             }
-    return {"clients": clients, "dimension": dimension, "link": how, "rounds": rounds, **found}
+    return {
+        "clients": clients,
+        "dimension": dimension,
+        "link": how,
+        "rounds": rounds,
+        **found,
+    }
 
 
 @contextmanager
@@ -159,7 +190,12 @@ def measure_all(sizes: list[Size], rounds: int, output: Path, measure: Measure) 
         document["measured"] = json.loads(part.read_text(encoding="utf-8"))["measured"]
     for clients, dimension, link in sizes:
         times = rounds if link == LOOPBACK else min(rounds, FEW_ROUNDS)
-        asked = {"clients": clients, "dimension": dimension, "link": link, "rounds": times}
+        asked = {
+            "clients": clients,
+            "dimension": dimension,
+            "link": link,
+            "rounds": times,
+        }
         if not any(asked.items() <= found.items() for found in document["measured"]):
             found = measure(clients, dimension, link, times)
             document["measured"].append(found)
@@ -172,7 +208,11 @@ def between_servers(document: dict[str, Any], check: str) -> float:
     """Bytes a submission between the servers besides the bodies: what 90 more submissions added."""
     few, many = (
         next(
-            sum(bytes_ for link, bytes_ in one[check]["payload_bytes"].items() if link in _PEERS)
+            sum(
+                bytes_
+                for link, bytes_ in one[check]["payload_bytes"].items()
+                if link in _PEERS
+            )
             for one in document["measured"]
             if (one["clients"], one["dimension"], one["link"]) == (n, 10**4, LOOPBACK)
         )
@@ -197,8 +237,14 @@ def tables(document: dict[str, Any]) -> str:
         if rows:
             found += ["", words, "", *_rounds(rows)]
     found += ["", *_beside_stock(document["measured"])]
-    each = [f"{between_servers(document, check):,.0f} bytes under `{check}`" for check in CHECKS]
-    found += ["", f"Between the servers a submission takes, besides its body, {', '.join(each)}."]
+    each = [
+        f"{between_servers(document, check):,.0f} bytes under `{check}`"
+        for check in CHECKS
+    ]
+    found += [
+        "",
+        f"Between the servers a submission takes, besides its body, {', '.join(each)}.",
+    ]
     if note := document.get("note"):
         found += ["", note]
     found.append("")
@@ -221,13 +267,18 @@ def _rounds(rows: list[dict[str, Any]]) -> list[str]:
     ratios = {}
     for one in rows:
         seconds = [one[check]["round_s"]["median"] for check in CHECKS]
-        cpu = [sum(s["median"] for s in one[check]["cpu_s"].values()) for check in CHECKS]
+        cpu = [
+            sum(s["median"] for s in one[check]["cpu_s"].values()) for check in CHECKS
+        ]
         validate = [one[check]["validate_cpu_s"]["median"] for check in CHECKS]
         shown = [f"{value:.2f}" for value in (*seconds, *cpu)]
         shown += [f"{value:.3f}" for value in validate]
         found.append(_row(one["clients"], f"{one['dimension']:,}", *shown))
         ratios[one["clients"], one["dimension"]] = seconds[1] / seconds[0]
-    best, worst = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    best, worst = (
+        min(ratios, key=ratios.__getitem__),
+        max(ratios, key=ratios.__getitem__),
+    )
     said = (
         f"A round under `proof` takes {ratios[best]:.2f} of one under `crypten` at best (n = "
         f"{best[0]}, d = {best[1]:,}), {ratios[worst]:.2f} at worst (n = {worst[0]}, d = "
@@ -239,11 +290,16 @@ def _rounds(rows: list[dict[str, Any]]) -> list[str]:
 def _beside_stock(measured: list[dict[str, Any]]) -> list[str]:
     what = "CPU s to validate and sum, beside stock CrypTen, which validates alone:"
     ours = ("crypten", "proof", "times less: crypten", "proof")
-    found = [what, "", *_head("clients", "coordinates", "kernels", "stock CrypTen", *ours)]
+    found = [
+        what,
+        "",
+        *_head("clients", "coordinates", "kernels", "stock CrypTen", *ours),
+    ]
     for one in measured:
         if "stock_crypten" in one:
             stock, *own = (
-                one[name]["validate_cpu_s"]["median"] for name in ("stock_crypten", *CHECKS)
+                one[name]["validate_cpu_s"]["median"]
+                for name in ("stock_crypten", *CHECKS)
             )
             kernel = "NumPy" if one["link"] == WITHOUT_C else "C"
             shown = [f"{value:.3f}" for value in (stock, *own)]
@@ -263,11 +319,19 @@ def write_page(document: dict[str, Any]) -> None:
 def main() -> None:
     """Measure what is asked for, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, nargs="+", help="of the sizes those with this n")
-    parser.add_argument("--dimensions", type=int, nargs="+", help="of the sizes those with this d")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each check, after a first")
+    parser.add_argument(
+        "--clients", type=int, nargs="+", help="of the sizes those with this n"
+    )
+    parser.add_argument(
+        "--dimensions", type=int, nargs="+", help="of the sizes those with this d"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="of each check, after a first"
+    )
     parser.add_argument("--output", type=Path, default=RESULT)
-    parser.add_argument("--page", action="store_true", help="write the page's tables alone")
+    parser.add_argument(
+        "--page", action="store_true", help="write the page's tables alone"
+    )
     given = parser.parse_args()
     if not given.page:
         sizes = [

@@ -47,7 +47,12 @@ def main() -> None:
     for rate, clip in SETTINGS:
         task = with_clip(task_of_one_record_each(rate), clip)
         for attackers in (0, ATTACKERS):
-            named = {"record_rate": rate, "client_clip": clip, "attackers": attackers, "seed": SEED}
+            named = {
+                "record_rate": rate,
+                "client_clip": clip,
+                "attackers": attackers,
+                "seed": SEED,
+            }
             if any(named.items() <= run.items() for run in found["runs"]):
                 continue
             run = named | simulated(task, attackers)

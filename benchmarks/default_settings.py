@@ -95,7 +95,14 @@ CASES = (
     Case("digits, 10 owners", "digits", (140,) * 10, 2),
     Case("digits, perceptron", "digits", (140,) * 10, 2, hidden=32),
     Case("digits, 100 small owners", "digits", (14,) * 100, 2),
-    Case("tumours, owners of one record", "tumours", (1,) * 200, 2, client_rate=1.0, heavy=True),
+    Case(
+        "tumours, owners of one record",
+        "tumours",
+        (1,) * 200,
+        2,
+        client_rate=1.0,
+        heavy=True,
+    ),
     Case("sentences, 5 owners", "sentences", (1700,) * 5, 2),
     Case("MNIST, 5 owners", "mnist", (4800,) * 5, 1, heavy=True),
     Case("MNIST, unequal owners", "mnist", (4000, 1000, 600, 200, 200), 1),
@@ -107,12 +114,17 @@ def main() -> None:
     """Run what is missing, the cheap first."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mnist", type=Path, help="folder with MNIST's files")
-    parser.add_argument("--sentences", type=Path, help="folder with the movie sentences")
+    parser.add_argument(
+        "--sentences", type=Path, help="folder with the movie sentences"
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="of the processor")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     if given.mnist is None or given.sentences is None:
-        print("default_settings.py measures nothing without --mnist and --sentences", flush=True)
+        print(
+            "default_settings.py measures nothing without --mnist and --sentences",
+            flush=True,
+        )
         return
     found = json.loads(given.out.read_text()) if given.out.is_file() else {"cases": {}}
     for epsilon in (3.0, 1.0, 8.0, 0.5):
@@ -126,10 +138,14 @@ def main() -> None:
             found |= {"hardware": hardware(), "factors": FACTORS}
             text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
             given.out.write_text(text, encoding="utf-8")
-            print(f"{case.name}, ε = {epsilon:g}: {time.process_time():.0f} s", flush=True)
+            print(
+                f"{case.name}, ε = {epsilon:g}: {time.process_time():.0f} s", flush=True
+            )
 
 
-def measured(case: Case, epsilon: float, data: tuple[list[Arrays], Arrays]) -> dict[str, Any]:
+def measured(
+    case: Case, epsilon: float, data: tuple[list[Arrays], Arrays]
+) -> dict[str, Any]:
     """Scores around the rule's choice, and of what was the default before."""
     began = time.process_time()
     participations = planning.participations_of(case.rate, case.rounds)
@@ -158,7 +174,8 @@ def measured(case: Case, epsilon: float, data: tuple[list[Arrays], Arrays]) -> d
     before = min(10.0, expected / (math.sqrt(2 * dimension) * sigma))
     before = planning.rounded(before, 2)
     of_clip = {
-        clip: [at(clip, step * factor) for factor in FACTORS] for clip in set(clips.values())
+        clip: [at(clip, step * factor) for factor in FACTORS]
+        for clip in set(clips.values())
     }
     return {
         "sigma": sigma,
@@ -172,13 +189,21 @@ def measured(case: Case, epsilon: float, data: tuple[list[Arrays], Arrays]) -> d
     }
 
 
-def task_of(case: Case, sigma: float, clip: float, step: float, owners: list[Arrays]) -> Task:
+def task_of(
+    case: Case, sigma: float, clip: float, step: float, owners: list[Arrays]
+) -> Task:
     """The task with this C and this η."""
     inputs, targets = owners[0]
     features = inputs.shape[1]
-    classes = 10 if case.data in {"digits", "mnist"} else 3 if case.data == "wine" else 2
+    classes = (
+        10 if case.data in {"digits", "mnist"} else 3 if case.data == "wine" else 2
+    )
     classes = 1 if np.issubdtype(targets.dtype, np.floating) else classes
-    module = mlp(features, case.hidden, classes) if case.hidden else logistic(features, classes)
+    module = (
+        mlp(features, case.hidden, classes)
+        if case.hidden
+        else logistic(features, classes)
+    )
     section = model_section(module, "mlp" if case.hidden else "logistic", "uniform")
     return Task.parse(
         {
@@ -195,7 +220,9 @@ def task_of(case: Case, sigma: float, clip: float, step: float, owners: list[Arr
             "training": {"learning_rate": step, "rounds": case.rounds},
             "enrolment": {
                 "clients": len(case.sizes),
-                "max_expected_records": max(1.0, 2 * case.record_rate * max(case.sizes)),
+                "max_expected_records": max(
+                    1.0, 2 * case.record_rate * max(case.sizes)
+                ),
             },
             "fractional_bits": planning.fractional_bits(clip),
         }
@@ -227,12 +254,16 @@ def score(task: Task, case: Case, owners: list[Arrays], held_out: Arrays) -> flo
 def _noise(task: Task, seed: int) -> Callable[[Role, int, int], NDArray[np.int64]]:
     def drawn(server: Role, version: int, dimension: int) -> NDArray[np.int64]:
         generator = np.random.default_rng([seed, version, server is Role.SERVER_A])
-        return np.rint(generator.normal(0, task.noise_units, dimension)).astype(np.int64)
+        return np.rint(generator.normal(0, task.noise_units, dimension)).astype(
+            np.int64
+        )
 
     return drawn
 
 
-def _outputs(theta: NDArray[np.float64], task: Task, x: NDArray[np.float32]) -> NDArray[np.float64]:
+def _outputs(
+    theta: NDArray[np.float64], task: Task, x: NDArray[np.float32]
+) -> NDArray[np.float64]:
     """Of a logistic model or a perceptron, ``[n, classes]``."""
     layers = list(tensors(theta, task.model.parameters).values())
     found: NDArray[np.float64] = x.reshape(len(x), -1).astype(np.float64)
@@ -254,14 +285,21 @@ def parts(case: Case, given: Any) -> tuple[list[Arrays], Arrays]:
     return [(x[each], y[each]) for each in pieces], (test_x, test_y)
 
 
-def _read(name: str, given: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _read(
+    name: str, given: Any
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     match name:
         case "digits":
             whole = digits()
             return whole.train_x, whole.train_y, whole.test_x, whole.test_y
         case "mnist":
             whole = load("mnist", given.mnist)
-            return _pooled(whole.train_x), whole.train_y, _pooled(whole.test_x), whole.test_y
+            return (
+                _pooled(whole.train_x),
+                whole.train_y,
+                _pooled(whole.test_x),
+                whole.test_y,
+            )
         case "sentences":
             whole = movie_sentences(given.sentences)
             return whole.train_x, whole.train_y, whole.test_x, whole.test_y
@@ -286,7 +324,9 @@ def _read(name: str, given: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
 
 def _standard(x: NDArray[Any]) -> NDArray[np.float32]:
     """As a textbook's centres and scales would make them."""
-    found: NDArray[np.float32] = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    found: NDArray[np.float32] = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(
+        np.float32
+    )
     return found
 
 

@@ -43,14 +43,18 @@ def checked_out(commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "earlier"
         git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        subprocess.run(
+            [*git, "add", "--quiet", "--detach", str(tree), commit], check=True
+        )
         try:
             yield tree
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def run(tree: Path, entry: tuple[str, str], packages: Path | None = None) -> dict[str, Any]:
+def run(
+    tree: Path, entry: tuple[str, str], packages: Path | None = None
+) -> dict[str, Any]:
     """One demo's wall and processor time, and the accuracy that it printed last."""
     module, function = entry
     paths = [tree / "src"] + ([] if packages is None else [packages.resolve()])
@@ -69,7 +73,9 @@ def run(tree: Path, entry: tuple[str, str], packages: Path | None = None) -> dic
         )
     wall_s = time.perf_counter() - began
     if done.returncode:
-        raise SystemExit(f"the demo of {tree} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"the demo of {tree} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     accuracies = _ACCURACY.findall(done.stdout)
@@ -86,12 +92,17 @@ def main() -> None:
     parser.add_argument("--earlier", default=FIRST, help="commit to compare with")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--packages", type=Path, help="what the earlier one alone imports")
+    parser.add_argument(
+        "--packages", type=Path, help="what the earlier one alone imports"
+    )
     args = parser.parse_args()
     runs: dict[str, list[dict[str, Any]]] = {"first": [], "now": []}
     with checked_out(args.earlier) as earlier:
         for number in range(-1, args.pairs):
-            for name, tree, more in (("first", earlier, args.packages), ("now", ROOT, None)):
+            for name, tree, more in (
+                ("first", earlier, args.packages),
+                ("now", ROOT, None),
+            ):
                 taken = run(tree, ENTRIES[name], more)
                 if number < 0:
                     continue  # a warm-up: the first run compiles the modules
@@ -101,7 +112,9 @@ def main() -> None:
         key: {name: median(run[key] for run in runs[name]) for name in runs}
         for key in ("wall_s", "cpu_s")
     }
-    ratios = {key: round(both["now"] / both["first"], 3) for key, both in medians.items()}
+    ratios = {
+        key: round(both["now"] / both["first"], 3) for key, both in medians.items()
+    }
     result = {
         "what": "precad demo with its defaults, from the command to its end, in turn",
         "hardware": hardware(),

@@ -48,7 +48,9 @@ def measure(model: str, models: int, device: str) -> dict[str, float | str | int
     data = two_labels(load("digits"))
     learner = Learner(MODELS[model](data), device)
     parts = iid(len(data.train_y), USERS, seed=0)
-    users = Users.of([(data.train_x[mine], data.train_y[mine]) for mine in parts], device)
+    users = Users.of(
+        [(data.train_x[mine], data.train_y[mine]) for mine in parts], device
+    )
     start = torch.zeros(learner.dimension, device=device)
     seeds = list(range(models))
     together, alone, apart = [], [], 0.0
@@ -57,7 +59,9 @@ def measure(model: str, models: int, device: str) -> dict[str, float | str | int
         began = time.perf_counter()
         stacked = train(learner, users, start, SETTINGS, seeds)
         middle = time.perf_counter()
-        single = torch.cat([train(learner, users, start, SETTINGS, [seed]) for seed in seeds])
+        single = torch.cat(
+            [train(learner, users, start, SETTINGS, [seed]) for seed in seeds]
+        )
         ended = time.perf_counter()
         together.append(models / (middle - began))
         alone.append(models / (ended - middle))
@@ -79,8 +83,12 @@ def measure_convolutions(images: int, device: str) -> dict[str, float | str | in
     y = torch.randint(0, 2, (STEPPING, images), generator=random).to(device)
     weights = torch.full(y.shape, 1 / images, device=device)
     own = (x[0].cpu().numpy(), y[0].cpu().numpy())
-    learner = Learner(MODELS[CONVOLVES](DataSet("random", *own, *own, classes=2)), device)
-    thetas = (torch.randn(STEPPING, learner.dimension, generator=random) * 0.05).to(device)
+    learner = Learner(
+        MODELS[CONVOLVES](DataSet("random", *own, *own, classes=2)), device
+    )
+    thetas = (torch.randn(STEPPING, learner.dimension, generator=random) * 0.05).to(
+        device
+    )
     together, alone = [], []
     learner.stacked(thetas, x, y, weights)
     for _ in range(REPEATS * STEPS):
@@ -111,7 +119,9 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=40, help="trained at once")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = [measure(model, given.models, given.device) for model in ("logistic", "mlp")]
+    found = [
+        measure(model, given.models, given.device) for model in ("logistic", "mlp")
+    ]
     found += [measure_convolutions(images, given.device) for images in IMAGES]
     document = {
         "what": "UserDP-FedAvg's models, stacked by torch.func beside one after another",

@@ -81,11 +81,15 @@ class Timed(DataOwner):
 def sendable(theta: NDArray[np.float64]) -> NDArray[np.float64]:
     """With numbers that are infinite in float32, for owners take finite ones alone."""
     signs = np.where(np.arange(len(theta)) % 2, 1e300, -1e300)
-    found: NDArray[np.float64] = np.where(np.isnan(theta), signs, np.clip(theta, -1e300, 1e300))
+    found: NDArray[np.float64] = np.where(
+        np.isnan(theta), signs, np.clip(theta, -1e300, 1e300)
+    )
     return found
 
 
-def trained(task: Task, name: str, thetas: list[NDArray[np.float64]], records: Any) -> Any:
+def trained(
+    task: Task, name: str, thetas: list[NDArray[np.float64]], records: Any
+) -> Any:
     """Seconds from the public time to the first and the last upload, and of the work, by round."""
     model, loss, _, _ = PAIRS[name]
     shared: dict[str, Any] = {"versions": {}, "opened": {}, "served": thetas}
@@ -115,7 +119,9 @@ def interval(with_it: list[float], without: list[float]) -> list[float]:
     return [round(float(each), 3) for each in found]
 
 
-def work_of_a_refused(task: Task, name: str, thetas: list[NDArray[np.float64]]) -> list[float]:
+def work_of_a_refused(
+    task: Task, name: str, thetas: list[NDArray[np.float64]]
+) -> list[float]:
     """The largest ratio over models, with its interval."""
     model, loss, targets, _ = PAIRS[name]
     records, most = records_for(targets), most_records(N, RATE)

@@ -50,7 +50,9 @@ print(json.dumps(sizes))
 """
 
 
-def call(*command: object, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+def call(
+    *command: object, cwd: Path, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run without this checkout on the path."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     ended = subprocess.run(
@@ -66,9 +68,13 @@ def built(folder: Path, interpreter: str) -> Path:
     """The wheel; with a kernel in it, it is for one version of Python."""
     source = folder / "source"
     source.mkdir()
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)
+    archive = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True
+    )
     subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
-    call(interpreter, "-m", "pip", "wheel", "--no-deps", "-w", folder, source, cwd=folder)
+    call(
+        interpreter, "-m", "pip", "wheel", "--no-deps", "-w", folder, source, cwd=folder
+    )
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -76,7 +82,11 @@ def built(folder: Path, interpreter: str) -> Path:
 def sizes(python: Path, cwd: Path) -> dict[str, tuple[int, int]]:
     """Bytes of each distribution's files, and those of them that are compiled modules."""
     found = json.loads(call(python, "-c", SIZES, cwd=cwd).stdout)
-    return {n: (whole, pyc) for n, (whole, pyc) in found.items() if n not in {"pip", "setuptools"}}
+    return {
+        n: (whole, pyc)
+        for n, (whole, pyc) in found.items()
+        if n not in {"pip", "setuptools"}
+    }
 
 
 def installed(extra: str, wheel: str, interpreter: str, folder: Path) -> dict[str, Any]:
@@ -131,16 +141,28 @@ def main() -> None:
     }
     for interpreter in given.python:
         said = call(
-            interpreter, "-c", "import platform; print(platform.python_version())", cwd=ROOT
+            interpreter,
+            "-c",
+            "import platform; print(platform.python_version())",
+            cwd=ROOT,
         )
         rows = results["pythons"].setdefault(said.stdout.strip(), {})
         with tempfile.TemporaryDirectory() as place:
             wheel = built(Path(place), interpreter)
             for extra in given.extras:
                 folder = Path(tempfile.mkdtemp(dir=place))
-                rows[extra or "precad"] = found = installed(extra, str(wheel), interpreter, folder)
-                print(said.stdout.strip(), extra or "precad", json.dumps(found), flush=True)
-                given.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+                rows[extra or "precad"] = found = installed(
+                    extra, str(wheel), interpreter, folder
+                )
+                print(
+                    said.stdout.strip(),
+                    extra or "precad",
+                    json.dumps(found),
+                    flush=True,
+                )
+                given.out.write_text(
+                    json.dumps(results, indent=2) + "\n", encoding="utf-8"
+                )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,10 @@ def measured(dimension: int, clients: int) -> dict[str, Any]:
         "clients": clients,
         # Before the measurement: what else this machine does shows in its times.
         "load_average": round(load, 1),
-        "wall_s": {name: ours["wall_s"][f"{name}_s"] for name in ("round", "validate", "release")},
+        "wall_s": {
+            name: ours["wall_s"][f"{name}_s"]
+            for name in ("round", "validate", "release")
+        },
         "servers_cpu_s": cpu,
         "peak_mib": ours["peak_mib"],
         "payload_bytes": ours["payload_bytes"],
@@ -66,7 +69,8 @@ def growth(sizes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if small in of and large in of and _alike(of[small], of[large]):
             ratio = math.log(math.prod(large) / math.prod(small))
             wall, cpu = (
-                math.log(of[large][key]["validate"] / of[small][key]["validate"]) / ratio
+                math.log(of[large][key]["validate"] / of[small][key]["validate"])
+                / ratio
                 for key in ("wall_s", "servers_cpu_s")
             )
             found.append(

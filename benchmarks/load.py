@@ -25,8 +25,20 @@ import numpy as np
 
 from benchmarks.crowd.client import SERVERS, LoadClient
 from benchmarks.crowd.crowd import Crowd, Played, Script, expected_sum
-from benchmarks.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
-from benchmarks.crowd.resident import forget_peak, open_files, peak_resident_mib, resident_mib
+from benchmarks.crowd.misdeeds import (
+    COUNTED,
+    HONEST,
+    MISDEEDS,
+    SILENT,
+    UNINVITED,
+    Misdeed,
+)
+from benchmarks.crowd.resident import (
+    forget_peak,
+    open_files,
+    peak_resident_mib,
+    resident_mib,
+)
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -57,7 +69,10 @@ def task_of(clients: int, dimension: int, rounds: int) -> Task:
                 "record_rate": RECORD_RATE,
                 "client_rate": CLIENT_RATE,
             },
-            "training": {"learning_rate": clients * RECORD_RATE * CLIENT_RATE, "rounds": rounds},
+            "training": {
+                "learning_rate": clients * RECORD_RATE * CLIENT_RATE,
+                "rounds": rounds,
+            },
             "enrolment": {"clients": clients, "max_expected_records": 1.0},
             "fractional_bits": 16,
             "deadlines": {"enrol": 600.0, "collect": COLLECT_S, "peer": 120.0},
@@ -137,7 +152,9 @@ class Meter:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -148,7 +165,9 @@ async def rehearse(
     addresses = {role: deployment.addresses[role.value] for role in SERVERS}
     keys = deployment.folder / "keys"
     clients = [
-        LoadClient(deployment.task, client, addresses, Identity.load(keys / client.name))
+        LoadClient(
+            deployment.task, client, addresses, Identity.load(keys / client.name)
+        )
         for client in deployment.clients
     ]
     started = time.monotonic()
@@ -159,7 +178,9 @@ async def rehearse(
         return crowd, rounds, joined_s
 
 
-def check(deployment: LocalDeployment, crowd: Crowd, rounds: list[Played]) -> dict[str, int]:
+def check(
+    deployment: LocalDeployment, crowd: Crowd, rounds: list[Played]
+) -> dict[str, int]:
     """Every answer, outcome, count and sum; raises SystemExit where one is wrong.
 
     Returns:
@@ -175,15 +196,20 @@ def check(deployment: LocalDeployment, crowd: Crowd, rounds: list[Played]) -> di
         if dict(status.participations) != dict(counted):
             wrong.append(f"{role.value} charged others than those who counted")
         if dict(status.rejected) != dict(rejected):
-            wrong.append(f"{role.value} rejected {dict(status.rejected)}, clients heard {rejected}")
+            wrong.append(
+                f"{role.value} rejected {dict(status.rejected)}, clients heard {rejected}"
+            )
         links |= dict(status.bytes_by_link)
     task, played = deployment.task, rounds[-1]
     server_a = deployment.operator(Role.SERVER_A)
     newest = task.training.rounds
     moved = np.ldexp(
-        server_a.model(task, newest) - server_a.model(task, newest - 1), task.fractional_bits
+        server_a.model(task, newest) - server_a.model(task, newest - 1),
+        task.fractional_bits,
     )
-    noise = np.abs(moved - expected_sum(crowd, played.outcomes)) / (2**0.5 * task.noise_units)
+    noise = np.abs(moved - expected_sum(crowd, played.outcomes)) / (
+        2**0.5 * task.noise_units
+    )
     if noise.max() > NOISE_LIMIT:
         wrong.append(f"the last sum is off by {noise.max():.1f} standard deviations")
     if wrong:
@@ -213,13 +239,17 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--dimension", type=int, default=100_000)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--keep", type=Path, help="folder for the deployment; temporary if absent")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the deployment; temporary if absent"
+    )
     arguments = parser.parse_args()
     scripts = plan(arguments.clients)
     task = task_of(arguments.clients, arguments.dimension, len(scripts))
     connections_for(arguments.clients)
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
-    data = {ClientId(f"ward-{number:04d}"): nothing for number in range(arguments.clients)}
+    data = {
+        ClientId(f"ward-{number:04d}"): nothing for number in range(arguments.clients)
+    }
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         started = time.monotonic()
@@ -256,7 +286,9 @@ def main() -> None:
                 "bad": dict(
                     sorted(
                         Counter(
-                            act.name for act in played.acts.values() if act is not HONEST
+                            act.name
+                            for act in played.acts.values()
+                            if act is not HONEST
                         ).items()
                     )
                 ),

@@ -37,7 +37,13 @@ from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import Event, EventLog, RoundDone, RoundOpened, Session
+from precad.aggregator.training.session import (
+    Event,
+    EventLog,
+    RoundDone,
+    RoundOpened,
+    Session,
+)
 from precad.aggregator.training.training_loop import Dealer, Peers, train
 from precad.aggregator.validate.validation import Validation, Verdicts
 from precad.common.clock import CLOCK
@@ -142,7 +148,9 @@ class Owners:
     Stands in for each server's log of events, in the server's own thread.
     """
 
-    def __init__(self, task: Task, clients: Sequence[ClientId], tenth: Callable[[], None]) -> None:
+    def __init__(
+        self, task: Task, clients: Sequence[ClientId], tenth: Callable[[], None]
+    ) -> None:
         self._task = task
         self._clients = clients
         self._tenth = tenth
@@ -179,7 +187,9 @@ class Owners:
                 statement_of(session, client, None)
             self.steps[role].append(self.steps[role][-1])
             a = role is Role.SERVER_A
-            self.cpu_s[role].append(time.thread_time() - (self._not_counted_cpu_s if a else 0.0))
+            self.cpu_s[role].append(
+                time.thread_time() - (self._not_counted_cpu_s if a else 0.0)
+            )
             if a:
                 self.wall_s.append(time.perf_counter() - self._not_counted_s)
                 self._tenth()
@@ -203,7 +213,11 @@ class Owners:
             halves = shard(
                 x,
                 SubmissionContext(
-                    self._task.digest, opened.version, opened.attempt, client, opened.model
+                    self._task.digest,
+                    opened.version,
+                    opened.attempt,
+                    client,
+                    opened.model,
                 ),
                 Pen(),
             )
@@ -295,7 +309,9 @@ def play(
     for role in SERVERS:
         owners.sessions[role] = session_of(task, role, folder, owners.log_of(role))
         for name in names:
-            owners.sessions[role].register.enrol(Enrolment(name, 10, task.privacy.record_rate))
+            owners.sessions[role].register.enrol(
+                Enrolment(name, 10, task.privacy.record_rate)
+            )
         if count:
             owners.count_steps(role)
     ends = dict(zip(SERVERS, memory_pair(), strict=True))
@@ -317,7 +333,9 @@ def play(
         store = owners.sessions[role].store
         assert store.ledger.participations() == dict.fromkeys(names, WARM_UP + rounds)
         store.close()
-        stored += sum(path.stat().st_size for path in (folder / "state" / role.value).iterdir())
+        stored += sum(
+            path.stat().st_size for path in (folder / "state" / role.value).iterdir()
+        )
     keep(row() | {"bytes_on_disk_of_both": stored})
     return owners
 
@@ -331,7 +349,9 @@ def young(clients: int, rounds: int) -> dict[str, Any]:
         "cpu_s_of_both": round(float(both.sum()), 3),
         "median_round_cpu_ms_of_both": round(1000 * float(median(both)), 3),
         "wall_s": round(owners.wall_s[-1] - owners.wall_s[WARM_UP], 3),
-        "median_round_wall_ms": round(1000 * float(median(np.diff(owners.wall_s)[WARM_UP:])), 3),
+        "median_round_wall_ms": round(
+            1000 * float(median(np.diff(owners.wall_s)[WARM_UP:])), 3
+        ),
     }
 
 
@@ -340,7 +360,9 @@ def counted(clients: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         owners = play(clients, rounds, Path(folder), lambda _: None, count=True)
     # The list's last one belongs to no round.
-    steps = sum(np.diff(owners.steps[role][:-1], prepend=0)[WARM_UP:] for role in SERVERS)
+    steps = sum(
+        np.diff(owners.steps[role][:-1], prepend=0)[WARM_UP:] for role in SERVERS
+    )
     return {
         "clients": clients,
         "rounds": rounds,
@@ -354,12 +376,18 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="play again what is there")
     fresh = parser.parse_args().fresh
     machine = hardware()
-    known = {} if fresh or not RESULT.exists() else json.loads(RESULT.read_text("utf-8"))
+    known = (
+        {} if fresh or not RESULT.exists() else json.loads(RESULT.read_text("utf-8"))
+    )
     rows: dict[int, dict[str, Any]] = {}
     steps: list[dict[str, Any]] = []
     if known.get("hardware") == machine:
         whole = [row for row in known["sizes"] if "a_new_training_then" in row]
-        rows = {row["clients"]: row for row in whole if row["rounds"] == ROUNDS[row["clients"]]}
+        rows = {
+            row["clients"]: row
+            for row in whole
+            if row["rounds"] == ROUNDS[row["clients"]]
+        }
         steps = known["database_steps"]
 
     def write() -> None:
@@ -380,7 +408,10 @@ def main() -> None:
     for clients in [each for each in ROUNDS if each not in rows]:
         with tempfile.TemporaryDirectory() as folder:
             play(clients, ROUNDS[clients], Path(folder), keep)
-        keep(rows[clients] | {"a_new_training_then": young(clients, ROUNDS[clients] // 10)})
+        keep(
+            rows[clients]
+            | {"a_new_training_then": young(clients, ROUNDS[clients] // 10)}
+        )
     there = {(row["clients"], row["rounds"]) for row in steps}
     for size in [each for each in COUNTED_ROUNDS.items() if each not in there]:
         steps.append(counted(*size))

@@ -32,7 +32,12 @@ from precad.common.task import Task
 RESULTS = Path(__file__).parent / "results" / "memory.json"
 TRAINING_S = 500.0
 FEATURES = 64
-GRPC = ("numpy", "cryptography.x509", "precad.protos.precad_pb2_grpc", "precad.common.task")
+GRPC = (
+    "numpy",
+    "cryptography.x509",
+    "precad.protos.precad_pb2_grpc",
+    "precad.common.task",
+)
 IMPORTS = {
     "dealer": (*GRPC, "precad.dealer.process"),
     "light_client": (*GRPC, "precad.client.connection"),
@@ -141,7 +146,9 @@ def peaks(task: Task, clients: int, *, light: bool) -> dict[str, dict[str, float
         for _ in deployment.operator(Role.SERVER_A).reports():
             # After each round: a part may be gone when the last one is over.
             look(deployment)
-        ended = deployment.wait(tuple(client.name for client in deployment.clients), TRAINING_S)
+        ended = deployment.wait(
+            tuple(client.name for client in deployment.clients), TRAINING_S
+        )
         assert not any(ended.values()), ended
         look(deployment)
     return {"peak_mib": found, "files_mib": files}
@@ -150,7 +157,9 @@ def peaks(task: Task, clients: int, *, light: bool) -> dict[str, dict[str, float
 def hardware() -> dict[str, Any]:
     """The processor, cores and versions that the figures are of."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+    ]
     return {
         "processor": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),
@@ -173,9 +182,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     vector = [{"name": "w", "shape": [given.dimension]}]
-    layers = [{"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}]
+    layers = [
+        {"name": "1.weight", "shape": [2, FEATURES]},
+        {"name": "1.bias", "shape": [2]},
+    ]
     light = {
-        check: task_of(given.clients, given.rounds, vector, check) for check in ("crypten", "proof")
+        check: task_of(given.clients, given.rounds, vector, check)
+        for check in ("crypten", "proof")
     }
     owners = task_of(2, given.rounds, layers, architecture="logistic")
     results = {
@@ -186,9 +199,16 @@ def main() -> None:
             "dimension": given.dimension,
             "clients": given.clients,
             "vector_mib": round(8 * given.dimension / 2**20, 1),
-            **{check: peaks(task, given.clients, light=True) for check, task in light.items()},
+            **{
+                check: peaks(task, given.clients, light=True)
+                for check, task in light.items()
+            },
         },
-        "owners": {"dimension": owners.dimension, "clients": 2, **peaks(owners, 2, light=False)},
+        "owners": {
+            "dimension": owners.dimension,
+            "clients": 2,
+            **peaks(owners, 2, light=False),
+        },
     }
     text = json.dumps(results, indent=2)
     given.out.write_text(text + "\n", encoding="utf-8")

@@ -34,7 +34,9 @@ GOAL_SECONDS = 0.1
 def hardware() -> dict[str, Any]:
     """The processor and the cores at hand; this benchmark keeps to one."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+    ]
     return {
         "processor": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),

@@ -74,7 +74,11 @@ def copies_cost(name: str) -> dict[str, Any]:
             )  # fmt: skip
             took[copies].append(time.process_time() - began)
     middle = {copies: median(times[1:]) for copies, times in took.items()}
-    return {"model": name, "cpu_seconds": middle, "ratio": round(middle["2"] / middle["0"], 2)}
+    return {
+        "model": name,
+        "cpu_seconds": middle,
+        "ratio": round(middle["2"] / middle["0"], 2),
+    }
 
 
 def _certify(part: int) -> tuple[int, float]:
@@ -104,7 +108,9 @@ def certify_seconds() -> dict[str, Any]:
 def main() -> None:
     """Measure, print and keep."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+    ]
     result = {
         "hardware": {
             "processor": names[0] if names else platform.processor(),

@@ -53,13 +53,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     # What isn't trained anew stays.
-    made = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
+    made = (
+        json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
+    )
     for name in ("digits", "mnist"):
         if name == "digits" or given.mnist is not None:
             case = CASES[name] | ({"rounds": given.rounds} if given.rounds else {})
             made[name] = {**compared(smaller(load(name, given.mnist)), case)}
             made[name]["hardware"] = hardware()
-            given.out.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            given.out.write_text(
+                json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8"
+            )
 
 
 def smaller(data: DataSet) -> DataSet:
@@ -71,14 +75,21 @@ def smaller(data: DataSet) -> DataSet:
         return x.reshape(len(x), 1, 14, 2, 14, 2).mean((3, 5), dtype=np.float32)
 
     return DataSet(
-        data.name, pooled(data.train_x), data.train_y, pooled(data.test_x), data.test_y, 10
+        data.name,
+        pooled(data.train_x),
+        data.train_y,
+        pooled(data.test_x),
+        data.test_y,
+        10,
     )
 
 
 def compared(data: DataSet, case: dict[str, Any]) -> dict[str, Any]:
     """Every way of adding noise on one data set."""
     sigma = least_noise_multiplier(
-        lambda s: poisson_gaussian(rate=case["rate"], noise_multiplier=s, count=case["rounds"]),
+        lambda s: poisson_gaussian(
+            rate=case["rate"], noise_multiplier=s, count=case["rounds"]
+        ),
         epsilon=EPSILON,
         delta=DELTA,
     )
@@ -88,7 +99,9 @@ def compared(data: DataSet, case: dict[str, Any]) -> dict[str, Any]:
     for way, n in ways:
         # The standard deviation of all noise in the sum, over σ·R.
         times = {"one": 1.0, "two": math.sqrt(2), "local": math.sqrt(n)}[way]
-        tried = {rate: accuracy(data, case, n, sigma, times, rate) for rate in RATES[way]}
+        tried = {
+            rate: accuracy(data, case, n, sigma, times, rate) for rate in RATES[way]
+        }
         best = max(tried, key=lambda rate: float(np.mean(tried[rate])))
         found.append(
             {
@@ -115,7 +128,12 @@ def compared(data: DataSet, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def accuracy(
-    data: DataSet, case: dict[str, Any], owners: int, sigma: float, times: float, rate: float
+    data: DataSet,
+    case: dict[str, Any],
+    owners: int,
+    sigma: float,
+    times: float,
+    rate: float,
 ) -> list[float]:
     """On held-out images, once a seed, with noise of ``times``·σ·R in the sum."""
     expected = case["rate"] * len(data.train_y) / owners
@@ -141,7 +159,11 @@ def accuracy(
     whole = DiscreteGaussian(times * sigma * 2.0**task.fractional_bits)
 
     def noise(server: Role, _version: int, dimension: int) -> NDArray[np.int64]:
-        return whole.draw(dimension) if server is Role.SERVER_A else np.zeros(dimension, np.int64)
+        return (
+            whole.draw(dimension)
+            if server is Role.SERVER_A
+            else np.zeros(dimension, np.int64)
+        )
 
     return [
         precad.simulate(

@@ -45,7 +45,11 @@ STEP = 256
 def hardware() -> dict[str, Any]:
     """The processor, what it can do that matters here, and the cores at hand."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    found = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in lines if line}
+    found = {
+        line.split(":")[0].strip(): line.split(":", 1)[1].strip()
+        for line in lines
+        if line
+    }
     flags = set(found.get("flags", "").split())
     return {
         "processor": found.get("model name", platform.processor()),
@@ -90,7 +94,9 @@ def cases() -> dict[str, Callable[[], object]]:
     # One piece again and again: it comes from the cache, as in a pass over a share.
     left, right = x[:PIECE], y[:PIECE]
     found["dot"] = lambda: [dot(left, right) for _ in range(WORDS // PIECE)]
-    found["dot by np.dot"] = lambda: [np.dot(left, right) for _ in range(WORDS // PIECE)]
+    found["dot by np.dot"] = lambda: [
+        np.dot(left, right) for _ in range(WORDS // PIECE)
+    ]
     return found
 
 
@@ -122,7 +128,10 @@ def main() -> None:
         "keystream_bytes": -(-WORDS // BLOCK) * ROWS * MASK_BYTES,
         "keystream_ms": medians["keystream"],
         "by_kernel_ms": by_kernel,
-        "dots_of_pieces_ms": {"ring.dot": medians["dot"], "np.dot": medians["dot by np.dot"]},
+        "dots_of_pieces_ms": {
+            "ring.dot": medians["dot"],
+            "np.dot": medians["dot by np.dot"],
+        },
     }
     print(json.dumps(document, indent=2))
     RESULT.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -69,7 +69,9 @@ def measure(dimension: int, times: int) -> dict[str, Any]:
     before = peak_mib()
     share_with_proof(x, shape, context, stated, Pen())
     needed = peak_mib() - before
-    pair, prove_s = least(lambda: share_with_proof(x, shape, context, stated, Pen()), times)
+    pair, prove_s = least(
+        lambda: share_with_proof(x, shape, context, stated, Pen()), times
+    )
     query = Query.drawn(shape, Secret.random(), pair[0].header.whole_digest)
     answers = {}
     for half in pair:
@@ -85,7 +87,10 @@ def measure(dimension: int, times: int) -> dict[str, Any]:
         "more_to_upload_bytes": more,
         "between_servers_bytes": 2 * words_bytes(shape),
         "prove_cpu_s": prove_s,
-        "answer_cpu_s": {"seed_holder": answers["server-a"], "body_holder": answers["server-b"]},
+        "answer_cpu_s": {
+            "seed_holder": answers["server-a"],
+            "body_holder": answers["server-b"],
+        },
         "memory_beyond_the_update_mib": round(needed, 1),
     }
 
@@ -93,7 +98,9 @@ def measure(dimension: int, times: int) -> dict[str, Any]:
 def main() -> None:
     """Each length in a process of its own, and the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dimension", type=int, help="measure this one alone, and print it")
+    parser.add_argument(
+        "--dimension", type=int, help="measure this one alone, and print it"
+    )
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULT)
     given = parser.parse_args()
@@ -102,7 +109,13 @@ def main() -> None:
         return
     found = []
     for dimension in DIMENSIONS:
-        command = [sys.executable, "-m", "benchmarks.proofs", "--dimension", str(dimension)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.proofs",
+            "--dimension",
+            str(dimension),
+        ]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found.append(json.loads(done.stdout))
         print(found[-1], flush=True)

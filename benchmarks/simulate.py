@@ -40,7 +40,12 @@ CASES = {"logistic, 1,000 clients": ("logistic", 1000), "logistic, 100 clients":
 LARGE = "logistic, 1,000 clients"
 FLOWER = "Flower"
 ENVIRONMENT = HERE.parent / "build" / "flower-simulation"
-NEEDED = ("flwr[simulation]==1.41.*", "torch>=2.6,<2.14", "numpy>=2", "scikit-learn>=1.5")
+NEEDED = (
+    "flwr[simulation]==1.41.*",
+    "torch>=2.6,<2.14",
+    "numpy>=2",
+    "scikit-learn>=1.5",
+)
 ROUNDS = 5
 SAMPLE_S = 0.25
 Taken = dict[str, dict[str, list[dict[str, Any]]]]
@@ -50,9 +55,13 @@ Taken = dict[str, dict[str, list[dict[str, Any]]]]
 def main() -> None:
     """Measure all and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flower", type=Path, help="interpreter that has flwr[simulation]")
+    parser.add_argument(
+        "--flower", type=Path, help="interpreter that has flwr[simulation]"
+    )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds a run may take")
+    parser.add_argument(
+        "--limit", type=float, default=180.0, help="seconds a run may take"
+    )
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     precad = [sys.executable, str(PROGRAMS / "by_precad.py")]
@@ -85,8 +94,12 @@ def environment() -> Path:
     done = ENVIRONMENT / "done"
     if not done.exists():
         print(f"installing Flower's simulation into {ENVIRONMENT}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *NEEDED], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True
+        )
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", *NEEDED], check=True
+        )
         done.touch()
     return python
 
@@ -96,7 +109,9 @@ def write(out: Path, taken: Taken, load: float, limit: float) -> None:
     cases: dict[str, dict[str, Any]] = {
         case: {
             "clients": CASES[case][1],
-            "systems": {system: shown(runs, CASES[case][1]) for system, runs in by.items()},
+            "systems": {
+                system: shown(runs, CASES[case][1]) for system, runs in by.items()
+            },
         }
         for case, by in taken.items()
     }
@@ -160,7 +175,11 @@ def measured(command: list[str], limit: float) -> dict[str, Any]:
     """
     started = time.monotonic()
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     peak, over = [0], threading.Event()
     stopped: dict[str, float] = {}
@@ -199,7 +218,9 @@ def _end(group: int) -> None:
 
 def _pss_kib(pid: int) -> int:
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+        for line in (
+            Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        ):
             if line.startswith("Pss:"):
                 return int(line.split()[1])
     except OSError:

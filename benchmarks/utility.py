@@ -69,7 +69,9 @@ def main() -> None:
     """Run what is missing, cheap arms first, seed by seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mnist", type=Path, help="folder with MNIST's files")
-    parser.add_argument("--opacus", help="interpreter with Opacus, for central and none")
+    parser.add_argument(
+        "--opacus", help="interpreter with Opacus, for central and none"
+    )
     parser.add_argument("--only", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--work", type=Path, help="keeps the features, to go on sooner")
@@ -88,7 +90,10 @@ def main() -> None:
                     if not kept.has(named):
                         began, load_then = time.perf_counter(), os.getloadavg()[0]
                         said = run(arm, how, seed, given.mnist, given.opacus, work)
-                        said |= {"seconds": round(time.perf_counter() - began), "load": load_then}
+                        said |= {
+                            "seconds": round(time.perf_counter() - began),
+                            "load": load_then,
+                        }
                         kept.add(named | said)
                         print(named | said, flush=True)
 
@@ -125,7 +130,12 @@ def settings() -> dict[str, Any]:
 
 
 def run(
-    arm: str, how: dict[str, Any], seed: int, mnist: Path, opacus: str | None, work: Path
+    arm: str,
+    how: dict[str, Any],
+    seed: int,
+    mnist: Path,
+    opacus: str | None,
+    work: Path,
 ) -> dict[str, Any]:
     """One training's accuracy on the held-out images, and its ε."""
     match arm:
@@ -140,9 +150,16 @@ def run(
         raise SystemExit("--opacus names an interpreter that has Opacus")
     features(mnist, work)
     private = arm == "central"
-    told = {**settings(), "epsilon": EPSILON if private else None, "delta": DELTA, **how}
+    told = {
+        **settings(),
+        "epsilon": EPSILON if private else None,
+        "delta": DELTA,
+        **how,
+    }
     command = [opacus, str(HERE / "central" / "by_opacus.py"), str(work), str(seed)]
-    found = subprocess.run([*command, json.dumps(told)], check=True, stdout=subprocess.PIPE)
+    found = subprocess.run(
+        [*command, json.dumps(told)], check=True, stdout=subprocess.PIPE
+    )
     said: dict[str, Any] = json.loads(found.stdout)
     return said
 
@@ -165,7 +182,11 @@ def simulated(data: DataSet, owners: int, seed: int, *, local: bool) -> dict[str
     whole = DiscreteGaussian(math.sqrt(owners) * task.noise_units)
 
     def of_owners(server: Role, _version: int, dimension: int) -> NDArray[np.int64]:
-        return whole.draw(dimension) if server is Role.SERVER_A else np.zeros(dimension, np.int64)
+        return (
+            whole.draw(dimension)
+            if server is Role.SERVER_A
+            else np.zeros(dimension, np.int64)
+        )
 
     torch.set_num_threads(1)
     found = precad.simulate(

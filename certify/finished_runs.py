@@ -58,7 +58,9 @@ class CertificateInputs(BaseModel):
     rounds: int = Field(ge=0, le=MOST_ROUNDS, description="T, rounds charged.")
     delta: float = Field(gt=0, lt=1, description="δ of the task.")
     clients: int = Field(ge=1, description="Enrolled.")
-    malicious_submission_soundness_bits: int = Field(ge=1, description="k, of the range test.")
+    malicious_submission_soundness_bits: int = Field(
+        ge=1, description="k, of the range test."
+    )
     cover_uploads: bool = Field(
         default=False, description="Undrawn clients uploaded too: nobody saw the coin."
     )
@@ -74,13 +76,18 @@ class CertificateInputs(BaseModel):
         "rounds are taken to have had as many, each with σ/√(1+m).",
     )
     redrawn_coins: int = Field(
-        default=0, ge=0, description="Of versions' coins that operators had drawn again, at most."
+        default=0,
+        ge=0,
+        description="Of versions' coins that operators had drawn again, at most.",
     )
     proof_points: int | None = Field(
-        default=None, ge=4, description="N of the proofs, where clients proved their norms."
+        default=None,
+        ge=4,
+        description="N of the proofs, where clients proved their norms.",
     )
     validation: Literal["crypten", "proof", "fss"] = Field(
-        default="crypten", description="How norms were checked; fss in runs of older versions."
+        default="crypten",
+        description="How norms were checked; fss in runs of older versions.",
     )
 
     @model_validator(mode="after")
@@ -89,10 +96,14 @@ class CertificateInputs(BaseModel):
             remedy = 'N, where validation = "proof", and there alone'
             raise Misconfiguration("proof_points", self.proof_points, remedy)
         if self.attempts is not None and self.attempts < self.rounds:
-            raise Misconfiguration("attempts", self.attempts, "every round had at least one")
+            raise Misconfiguration(
+                "attempts", self.attempts, "every round had at least one"
+            )
         if self.effective_record_clip < self.record_clip:
             remedy = "R' includes R: at least record_clip"
-            raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
+            raise Misconfiguration(
+                "effective_record_clip", self.effective_record_clip, remedy
+            )
         return self
 
     def run(self, rounds: int, participations: int | None = None) -> Run:
@@ -118,7 +129,9 @@ class CertificateInputs(BaseModel):
     def mechanism(self, unit: Unit) -> SampledGaussian:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
         run = self.run(self.rounds, self.rounds if unit is Unit.RECORD else None)
-        return run.event(Adversary.CLIENT_LEVEL if unit is Unit.CLIENT else Adversary.CLIENTS_ONLY)
+        return run.event(
+            Adversary.CLIENT_LEVEL if unit is Unit.CLIENT else Adversary.CLIENTS_ONLY
+        )
 
 
 _MOST_ATTEMPTS = 1000  # of one version: the most that a task allows
@@ -146,12 +159,21 @@ class FinishedRun:
             raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
-            raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        inputs = parsed(CertificateInputs, given, {"missing": f"{path} lacks it; use a newer run"})
-        predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
+            raise Misconfiguration(
+                "runs", str(path), "has no certificate_inputs; use a newer run"
+            )
+        inputs = parsed(
+            CertificateInputs, given, {"missing": f"{path} lacks it; use a newer run"}
+        )
+        predictions, losses = (
+            _array(folder / "predictions.npy"),
+            _array(folder / "losses.npy"),
+        )
         if predictions is not None:
             if predictions.dtype.kind not in "iu":
-                raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
+                raise Misconfiguration(
+                    "predictions", str(predictions.dtype), "give int64 labels"
+                )
             predictions = predictions.astype(np.int64)
         losses = None if losses is None else losses.astype(np.float64)
         return cls(folder, inputs, predictions, losses)
@@ -162,7 +184,9 @@ def _array(path: Path) -> Array | None:
         return None
     array = read_npy("runs", path)
     if array.ndim != 1 or not array.size:
-        raise Misconfiguration("runs", str(path), f"give one value a test point, not {array.shape}")
+        raise Misconfiguration(
+            "runs", str(path), f"give one value a test point, not {array.shape}"
+        )
     return array
 
 
@@ -174,15 +198,23 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise Misconfiguration("runs", "none", "give at least one folder of a finished run")
+            raise Misconfiguration(
+                "runs", "none", "give at least one folder of a finished run"
+            )
         first = self.runs[0]
         shared = first.inputs.model_dump(exclude={"redrawn_coins"})
         folders = [run.folder.resolve() for run in self.runs]
         for number, run in enumerate(self.runs):
             if folders[number] in folders[:number]:
-                raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
-            if differing := ", ".join(of for of in shared if getattr(run.inputs, of) != shared[of]):
-                remedy = f"differs from {first.folder} in {differing}; use runs of one task"
+                raise Misconfiguration(
+                    "runs", str(run.folder), "a run votes once; give it once"
+                )
+            if differing := ", ".join(
+                of for of in shared if getattr(run.inputs, of) != shared[of]
+            ):
+                remedy = (
+                    f"differs from {first.folder} in {differing}; use runs of one task"
+                )
                 raise Misconfiguration("runs", str(run.folder), remedy)
 
     @property
@@ -198,14 +230,18 @@ class Ensemble:
             raise Misconfiguration("runs", 1, remedy)
         columns = self._of_each("predictions")
         if len({len(column) for column in columns}) > 1:
-            raise Misconfiguration("predictions", "of different lengths", "use one public test set")
+            raise Misconfiguration(
+                "predictions", "of different lengths", "use one public test set"
+            )
         return votes_of(np.stack(columns, axis=1), classes)
 
     def mean_losses(self) -> Floats:
         """[runs] float64, each run's mean loss. Raises Misconfiguration: none, or out of [0, 1]."""
         each = self._of_each("losses")
         for run, losses in zip(self.runs, each, strict=True):
-            if not (np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1):
+            if not (
+                np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1
+            ):
                 remedy = "losses lie in [0, 1]; scale them"
                 raise Misconfiguration("losses", str(run.folder), remedy)
         return np.asarray([losses.mean() for losses in each])

@@ -94,10 +94,14 @@ class HockeyStick:
         stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
         epsilons, deltas = epsilons[:stop], deltas[:stop]
         if len(epsilons) > _LINES:
-            chosen = np.unique(np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64))
+            chosen = np.unique(
+                np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64)
+            )
             epsilons, deltas = epsilons[chosen], deltas[chosen]
         # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential overflows.
-        thresholds = np.exp(-epsilons[:-1]) * -np.diff(deltas) / np.expm1(np.diff(epsilons))
+        thresholds = (
+            np.exp(-epsilons[:-1]) * -np.diff(deltas) / np.expm1(np.diff(epsilons))
+        )
         # Decreasing by convexity; from the right, since rounding is magnified towards the left.
         return cls(epsilons, deltas, np.maximum.accumulate(thresholds[::-1])[::-1])
 
@@ -115,10 +119,14 @@ class HockeyStick:
 
     def delta(self, epsilon: float) -> float:
         """δ(ε), from the lines: at most interpolation above the true one; 1 left of the first."""
-        return float(np.interp(np.exp(epsilon), np.exp(self.epsilons), self.deltas, left=1.0))
+        return float(
+            np.interp(np.exp(epsilon), np.exp(self.epsilons), self.deltas, left=1.0)
+        )
 
 
-def _pair_curves(poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick) -> Curves:
+def _pair_curves(
+    poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick
+) -> Curves:
     def lower(p: Floats) -> Floats:
         # What always happens without the group happens with it: Gaussians share null sets.
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
@@ -153,11 +161,15 @@ class ExactGroups(_Groups):
         if delta is not None:
             epsilon = spent(self.mechanism, delta)
             if not math.isfinite(epsilon):
-                raise Misconfiguration("delta", delta, "no ε has so small a δ here; raise δ")
+                raise Misconfiguration(
+                    "delta", delta, "no ε has so small a δ here; raise δ"
+                )
             return ApproximateDP.single(epsilon, delta)
         forward, reverse = self.sticks(1)
         largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
-        epsilons = np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
+        epsilons = (
+            np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
+        )
         deltas = [min(1.0, max(forward.delta(e), reverse.delta(e))) for e in epsilons]
         return ApproximateDP(tuple(epsilons.tolist()), tuple(deltas))
 
@@ -179,16 +191,24 @@ class RenyiCurves(Curves):
     def _upper(self, p: Floats) -> Floats:
         power = (self.orders - 1) / self.orders
         with np.errstate(divide="ignore", invalid="ignore"):
-            exponent = power[:, None] * (self.poisoned_over_clean[:, None] + np.log(p.ravel()))
+            exponent = power[:, None] * (
+                self.poisoned_over_clean[:, None] + np.log(p.ravel())
+            )
         # An unknown divergence says nothing, about p = 0 too (∞ − ∞).
         exponent = np.where(np.isnan(exponent), 0.0, exponent)
-        return np.asarray(np.exp(np.minimum(exponent.min(axis=0), 0.0))).reshape(p.shape)
+        return np.asarray(np.exp(np.minimum(exponent.min(axis=0), 0.0))).reshape(
+            p.shape
+        )
 
     def _lower(self, p: Floats) -> Floats:
         power = self.orders / (self.orders - 1)
         with np.errstate(divide="ignore"):
-            exponent = power[:, None] * np.log(p.ravel()) - self.clean_over_poisoned[:, None]
-        return np.asarray(np.exp(np.minimum(exponent.max(axis=0), 0.0))).reshape(p.shape)
+            exponent = (
+                power[:, None] * np.log(p.ravel()) - self.clean_over_poisoned[:, None]
+            )
+        return np.asarray(np.exp(np.minimum(exponent.max(axis=0), 0.0))).reshape(
+            p.shape
+        )
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
@@ -210,7 +230,9 @@ class RenyiCurves(Curves):
 def _power_mean(p_a: Floats, p_b: Floats, exponent: Floats) -> Floats:
     """((p_a^s + p_b^s)/2)^{1/s}; 0 where s < 0 and p_b = 0."""
     with np.errstate(divide="ignore"):
-        logs = np.stack(np.broadcast_arrays(exponent * np.log(p_a), exponent * np.log(p_b)))
+        logs = np.stack(
+            np.broadcast_arrays(exponent * np.log(p_a), exponent * np.log(p_b))
+        )
     return np.asarray(np.exp((logsumexp(logs, axis=0) - math.log(2)) / exponent))
 
 
@@ -225,7 +247,9 @@ def renyi_reach_poisoned_over_clean(
     p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
     eta = _power_mean(p_a, p_b, 1 - np.asarray(order, dtype=np.float64))
     with np.errstate(divide="ignore"):
-        return np.asarray(np.maximum(0.0, -np.log(np.maximum(0.0, 1 - p_a - p_b + 2 * eta))))
+        return np.asarray(
+            np.maximum(0.0, -np.log(np.maximum(0.0, 1 - p_a - p_b + 2 * eta)))
+        )
 
 
 def renyi_reach_clean_over_poisoned(
@@ -239,7 +263,9 @@ def renyi_reach_clean_over_poisoned(
     p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
     order = np.asarray(order, dtype=np.float64)
     mean = _power_mean(p_a, p_b, order)
-    return np.asarray(np.maximum(0.0, order / (order - 1) * np.log(1 - p_a - p_b + 2 * mean)))
+    return np.asarray(
+        np.maximum(0.0, order / (order - 1) * np.log(1 - p_a - p_b + 2 * mean))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +306,9 @@ def _group_divergences(
         forward = reverse = np.full(len(orders), np.inf)
     else:
         shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))
-        forward, reverse = mixture_divergences(shift, noise, np.asarray(orders), _USELESS)
+        forward, reverse = mixture_divergences(
+            shift, noise, np.asarray(orders), _USELESS
+        )
     forward.setflags(write=False)
     reverse.setflags(write=False)
     return forward, reverse

@@ -32,10 +32,14 @@ def probabilities(field: str, values: npt.ArrayLike) -> Floats:
     """``values`` as float64. Raises Misconfiguration: an entry is NaN or outside [0, 1]."""
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
-        raise Misconfiguration(field, "NaN", "leave out points without a score, or mend the model")
+        raise Misconfiguration(
+            field, "NaN", "leave out points without a score, or mend the model"
+        )
     if array.size and not (array.min() >= 0 and array.max() <= 1):
         wrong = float(array.min() if array.min() < 0 else array.max())
-        raise Misconfiguration(field, wrong, "scores and probabilities lie in [0, 1]; rescale them")
+        raise Misconfiguration(
+            field, wrong, "scores and probabilities lie in [0, 1]; rescale them"
+        )
     return array
 
 
@@ -65,7 +69,9 @@ class Curves(ABC):
         """The least that a score of p can become; same shape as ``p``, in [0, p]."""
         p = probabilities("score", p)
         bound = self._lower(p)
-        return np.clip(np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1)
+        return np.clip(
+            np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1
+        )
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
@@ -226,7 +232,9 @@ class Redrawn(Derived):
     @property
     def name(self) -> str:
         """The base guarantee's, and how many coins were drawn again."""
-        return f"{self.base.name}, {self.redraws} coin{'s' * (self.redraws > 1)} redrawn"
+        return (
+            f"{self.base.name}, {self.redraws} coin{'s' * (self.redraws > 1)} redrawn"
+        )
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
@@ -238,7 +246,9 @@ HASHES = 2.0**60
 """T: what attackers compute in a whole training, to find rows that suit them; assumed."""
 
 
-def chance_to_pass(submissions: int, soundness_bits: int, proof_points: int | None) -> float:
+def chance_to_pass(
+    submissions: int, soundness_bits: int, proof_points: int | None
+) -> float:
     """That one of Q malicious ``submissions`` passes, at most (docs/soundness.md, parts 1 and 4).
 
     Q·2^−k, k the bits of the range test; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T of all
@@ -303,13 +313,17 @@ class ApproximateDP(Guarantee):
             raise Misconfiguration("epsilons", len(self.epsilons), remedy)
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if not 0 <= epsilon < np.inf:
-                raise Misconfiguration("epsilon", epsilon, "give a finite number of at least 0")
+                raise Misconfiguration(
+                    "epsilon", epsilon, "give a finite number of at least 0"
+                )
             # 1 says nothing, and is true.
             if not 0 <= delta <= 1:
                 raise Misconfiguration("delta", delta, "give a number in [0, 1)")
 
     @classmethod
-    def single(cls, epsilon: float, delta: float, *, refined: bool = True) -> "ApproximateDP":
+    def single(
+        cls, epsilon: float, delta: float, *, refined: bool = True
+    ) -> "ApproximateDP":
         """The guarantee at one (ε, δ). Raises Misconfiguration: one of them bounds nothing."""
         if delta == 1:
             raise Misconfiguration("delta", delta, "give a number in [0, 1)")
@@ -327,8 +341,12 @@ class ApproximateDP(Guarantee):
         epsilons = np.asarray(self.epsilons)
         with np.errstate(over="ignore", invalid="ignore"):
             # Σ_{i<k} e^{iε}: the ratio's limit at ε = 0 is k.
-            factor = np.where(epsilons > 0, np.expm1(k * epsilons) / np.expm1(epsilons), k)
-            deltas = np.where(np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0)
+            factor = np.where(
+                epsilons > 0, np.expm1(k * epsilons) / np.expm1(epsilons), k
+            )
+            deltas = np.where(
+                np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0
+            )
         # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is sound.
         deltas = np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0)[:, None]
         slopes = k * epsilons[:, None]
@@ -336,10 +354,14 @@ class ApproximateDP(Guarantee):
         def up(p: Floats) -> Floats:
             with np.errstate(over="ignore", invalid="ignore"):
                 lines = np.exp(slopes) * p.ravel() + deltas
-            return np.asarray(np.where(np.isnan(lines), 1.0, lines).min(axis=0)).reshape(p.shape)
+            return np.asarray(
+                np.where(np.isnan(lines), 1.0, lines).min(axis=0)
+            ).reshape(p.shape)
 
         def down(p: Floats) -> Floats:
-            return np.asarray((np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)).reshape(p.shape)
+            return np.asarray(
+                (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
+            ).reshape(p.shape)
 
         return Moved(Identity(), up, down, self.refined)
 

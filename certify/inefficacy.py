@@ -110,7 +110,10 @@ class MeanInterval:
 
 
 def expected_loss(
-    losses: npt.ArrayLike, bound: float, confidence: float, how: ScoreBound = ScoreBound.HOEFFDING
+    losses: npt.ArrayLike,
+    bound: float,
+    confidence: float,
+    how: ScoreBound = ScoreBound.HOEFFDING,
 ) -> MeanInterval:
     """J from losses in [0, bound], both bounds together at ``confidence``.
 
@@ -119,9 +122,13 @@ def expected_loss(
     """
     array = np.asarray(losses, dtype=np.float64)
     if array.ndim not in (1, 2) or not array.size:
-        raise Misconfiguration("losses", f"shape {array.shape}", "give [runs] or [runs, points]")
+        raise Misconfiguration(
+            "losses", f"shape {array.shape}", "give [runs] or [runs, points]"
+        )
     if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
-        raise Misconfiguration("losses", "NaN or out of range", f"losses lie in [0, {bound:g}]")
+        raise Misconfiguration(
+            "losses", "NaN or out of range", f"losses lie in [0, {bound:g}]"
+        )
     scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
@@ -130,14 +137,24 @@ def expected_loss(
 
 
 def plot_loss_bounds(
-    path: Path, attackers: Floats, lower: Floats, upper: Floats, *, expected: float, unit: str
+    path: Path,
+    attackers: Floats,
+    lower: Floats,
+    upper: Floats,
+    *,
+    expected: float,
+    unit: str,
 ) -> None:
     """The band in which the expected loss stays, by number of attackers; [n] float64 each."""
     title = f"What so many attackers can do to an expected loss of {expected:.3g}"
     x = f"attackers: {unit} added or deleted"
     with picture(path, title=title, x=x, y="expected loss") as axes:
-        axes.fill_between(attackers, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+        axes.fill_between(
+            attackers, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0
+        )
         axes.plot(attackers, upper, color=COLOURS[1], label="at most")
         axes.plot(attackers, lower, color=COLOURS[0], label="at least")
-        axes.axhline(expected, color="#444444", linewidth=1, linestyle=":", label="clean")
+        axes.axhline(
+            expected, color="#444444", linewidth=1, linestyle=":", label="clean"
+        )
         axes.set_ylim(bottom=0)

@@ -40,12 +40,16 @@ class ConfidenceBudget:
     @property
     def per_interval(self) -> float:
         """The chance of error that one one-sided interval may spend."""
-        return (1 - self.confidence) / (self.classes * self.points * (2 if self.strict else 1))
+        return (1 - self.confidence) / (
+            self.classes * self.points * (2 if self.strict else 1)
+        )
 
     def require_classes(self, found: int) -> None:
         """Raise Misconfiguration where votes or scores have another number of classes."""
         if found != self.classes:
-            raise Misconfiguration("classes", self.classes, f"the data have {found} columns")
+            raise Misconfiguration(
+                "classes", self.classes, f"the data have {found} columns"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ class ScoreBound(Enum):
     BERNSTEIN = "bernstein"
 
 
-def clopper_pearson_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
+def clopper_pearson_lower(
+    successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
+) -> Floats:
     """One-sided lower bound on a binomial's rate; 0 without successes.
 
     Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1).
@@ -74,7 +80,9 @@ def clopper_pearson_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, error
     return np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, error), 0.0)
 
 
-def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
+def clopper_pearson_upper(
+    successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
+) -> Floats:
     """One-sided upper bound on a binomial's rate; 1 without failures."""
     # The lower bound of the failures: accurate where 1 − error would round.
     return 1 - clopper_pearson_lower(np.subtract(trials, successes), trials, error)
@@ -87,14 +95,20 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
         remedy = "give [points, classes], 2 classes at least"
         raise Misconfiguration("votes", f"shape {array.shape}", remedy)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Misconfiguration("votes", "NaN or infinity", "votes are counts; mend the file")
+        raise Misconfiguration(
+            "votes", "NaN or infinity", "votes are counts; mend the file"
+        )
     if not _whole(array):
         remedy = "votes are whole numbers; scores go in as scores"
         raise Misconfiguration("votes", str(array.dtype), remedy)
     if (array < 0).any():
-        raise Misconfiguration("votes", int(array.min()), "a count of votes is at least 0")
+        raise Misconfiguration(
+            "votes", int(array.min()), "a count of votes is at least 0"
+        )
     if (array > _MOST_VOTES).any():
-        raise Misconfiguration("votes", int(array.max()), f"at most {_MOST_VOTES} models vote")
+        raise Misconfiguration(
+            "votes", int(array.max()), f"at most {_MOST_VOTES} models vote"
+        )
     array = array.astype(np.int64)
     sums = array.sum(axis=1)
     expected = int(sums[0]) if models is None else count("models", models, least=1)
@@ -108,23 +122,33 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
 
 
 def _whole(array: npt.NDArray[Any]) -> bool:
-    return array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool((array % 1 == 0).all()))
+    return array.dtype.kind in "iu" or (
+        array.dtype.kind == "f" and bool((array % 1 == 0).all())
+    )
 
 
 def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     """Counts [points, classes] of labels [points, models]. Raises Misconfiguration."""
     array = np.asarray(labels)
     if array.ndim != _MATRIX or 0 in array.shape:
-        raise Misconfiguration("labels", f"shape {array.shape}", "give [points, models]")
+        raise Misconfiguration(
+            "labels", f"shape {array.shape}", "give [points, models]"
+        )
     if not _whole(array):
-        raise Misconfiguration("labels", str(array.dtype), "labels are class indices 0, 1, …")
+        raise Misconfiguration(
+            "labels", str(array.dtype), "labels are class indices 0, 1, …"
+        )
     array = array.astype(np.int64)
     highest = int(array.max())
-    total = max(highest + 1, 2) if classes is None else count("classes", classes, least=2)
+    total = (
+        max(highest + 1, 2) if classes is None else count("classes", classes, least=2)
+    )
     if total > _MOST_CLASSES or total * len(array) > _MOST_COUNTS:
         most = f"at most {_MOST_CLASSES} classes, and {_MOST_COUNTS} counts in all"
         remedy = f"{len(array)} points with {total} classes don't fit: {most}"
-        raise Misconfiguration("labels", highest if classes is None else classes, remedy)
+        raise Misconfiguration(
+            "labels", highest if classes is None else classes, remedy
+        )
     if array.min() < 0 or highest >= total:
         wrong = int(array.min()) if array.min() < 0 else highest
         raise Misconfiguration("labels", wrong, f"give 0 to {total - 1}")
@@ -140,7 +164,9 @@ def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
     return first.astype(np.int64), np.argmax(others, axis=1).astype(np.int64)
 
 
-def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None = None) -> Intervals:
+def simuem(
+    counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None = None
+) -> Intervals:
     """SimuEM (Jia, Cao, Gong 2021): Clopper–Pearson at α/L each, p_B at most 1 − p_A.
 
     Raises Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
@@ -180,7 +206,9 @@ def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) ->
     return np.asarray(np.sqrt(2 * v * log_term / n) + 7 * log_term / (3 * (n - 1)))
 
 
-def mean_half_width(scores: Floats, error: float, bound: ScoreBound, axis: int = 0) -> Floats:
+def mean_half_width(
+    scores: Floats, error: float, bound: ScoreBound, axis: int = 0
+) -> Floats:
     """Half-width around the mean along ``axis`` by the chosen inequality; broadcasts."""
     samples = scores.shape[axis]
     match bound:
@@ -193,7 +221,9 @@ def mean_half_width(scores: Floats, error: float, bound: ScoreBound, axis: int =
 
 
 def score_intervals(
-    scores: npt.ArrayLike, budget: ConfidenceBudget, bound: ScoreBound = ScoreBound.HOEFFDING
+    scores: npt.ArrayLike,
+    budget: ConfidenceBudget,
+    bound: ScoreBound = ScoreBound.HOEFFDING,
 ) -> Intervals:
     """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec. 6.3.3).
 

@@ -29,7 +29,12 @@ from precad.certify.guarantee import (
     probabilities,
     require_guarantee,
 )
-from precad.certify.intervals import ConfidenceBudget, Intervals, clopper_pearson_lower, vote_counts
+from precad.certify.intervals import (
+    ConfidenceBudget,
+    Intervals,
+    clopper_pearson_lower,
+    vote_counts,
+)
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
@@ -63,7 +68,10 @@ Result: TypeAlias = Certified | Abstained
 
 def _results(why: str, sure: Booleans, *columns: npt.NDArray[Any]) -> list[Result]:
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [Certified(*row) if ok else Abstained(why) for row, ok in zip(rows, sure, strict=True)]
+    return [
+        Certified(*row) if ok else Abstained(why)
+        for row, ok in zip(rows, sure, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +137,16 @@ def certify_predictions(
     """The certified radius of every point under one guarantee. Raises Misconfiguration."""
     require_guarantee(guarantee)
     if not directions:
-        raise Misconfiguration("directions", directions, "give additions, deletions or both")
+        raise Misconfiguration(
+            "directions", directions, "give additions, deletions or both"
+        )
     count("limit", limit)
     p_a, p_b = probabilities("p_a", intervals.p_a), probabilities("p_b", intervals.p_b)
     certified = p_a > p_b
     # Few distinct pairs among many points: each is searched once.
-    pairs, back = np.unique(np.stack([p_a, p_b], axis=1)[certified], axis=0, return_inverse=True)
+    pairs, back = np.unique(
+        np.stack([p_a, p_b], axis=1)[certified], axis=0, return_inverse=True
+    )
     radii = {direction: np.zeros(len(p_a), dtype=np.int64) for direction in directions}
     for direction, radius in radii.items():
 
@@ -147,18 +159,25 @@ def certify_predictions(
 
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
     """The radii where ``counted`` holds. Raises Misconfiguration: other shapes, or no points."""
-    radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
+    radius, counted = (
+        np.asarray(radius, dtype=np.float64),
+        np.asarray(counted, dtype=bool),
+    )
     if radius.shape != counted.shape or not radius.size:
         remedy = f"same shape as the mask {counted.shape}, not 0"
         raise Misconfiguration("radius", radius.shape, remedy)
     return np.asarray(radius[counted])
 
 
-def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
+def certified_accuracy(
+    radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike
+) -> Floats:
     """Share of points ``counted`` (certified, and right where known) that hold at each radius."""
     held = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
-    return np.asarray((len(held) - np.searchsorted(held, at, side="left")) / np.size(radius))
+    return np.asarray(
+        (len(held) - np.searchsorted(held, at, side="left")) / np.size(radius)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +220,10 @@ def certify_smoothing(
         if chosen.shape != array.shape:
             remedy = f"same shape as the votes {array.shape}"
             raise Misconfiguration("selection", chosen.shape, remedy)
-        labels, error = np.argmax(chosen, axis=1), (1 - budget.confidence) / budget.points
+        labels, error = (
+            np.argmax(chosen, axis=1),
+            (1 - budget.confidence) / budget.points,
+        )
     p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
     certified = p_a > 1 - p_a
     # `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half.
@@ -259,24 +281,38 @@ def plot_certified_accuracy(
     ``correct`` is [points] bool, True everywhere where true labels aren't ``known``.
     """
     name = _share_name(known=known)
-    with picture(path, title=title, x=f"radius: {unit} added or deleted", y=name) as axes:
+    with picture(
+        path, title=title, x=f"radius: {unit} added or deleted", y=name
+    ) as axes:
         for i, one in enumerate(certificates):
             counted = one.certified & correct
             highest = int(one.radius[counted].max()) if counted.any() else 0
             radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
             largest = f"largest {highest}" if counted.any() else "nothing certified"
             share = 100 * certified_accuracy(one.radius, counted, radii)
-            (line,) = axes.step(radii, share, where="post", label=f"{one.guarantee}, {largest}")
-            line.set(color=COLOURS[i % len(COLOURS)], linestyle=_STYLES[i % len(_STYLES)])
+            (line,) = axes.step(
+                radii, share, where="post", label=f"{one.guarantee}, {largest}"
+            )
+            line.set(
+                color=COLOURS[i % len(COLOURS)], linestyle=_STYLES[i % len(_STYLES)]
+            )
             line.set_linewidth(1.5 if i else 3.0)
         axes.set_ylim(0, 102)
 
 
 def plot_smoothing(
-    path: Path, certificates: SmoothingCertificates, counted: Booleans, *, known: bool, noise: float
+    path: Path,
+    certificates: SmoothingCertificates,
+    counted: Booleans,
+    *,
+    known: bool,
+    noise: float,
 ) -> None:
     """Certified accuracy by ℓ2 radius; ``counted`` as in ``certified_accuracy``."""
-    title, x = f"Randomised smoothing, σ = {noise:g}", "radius: ℓ2 distance of the input"
+    title, x = (
+        f"Randomised smoothing, σ = {noise:g}",
+        "radius: ℓ2 distance of the input",
+    )
     with picture(path, title=title, x=x, y=_share_name(known=known)) as axes:
         radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)
         share = 100 * certified_accuracy(certificates.radius, counted, radii)

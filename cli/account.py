@@ -24,10 +24,18 @@ if TYPE_CHECKING:
 class AccountRequest:
     """What `precad account` is asked."""
 
-    task: Annotated[tuple[Path, ...], "The task (TOML), not its numbers; all of an owner's tasks."]
-    record_rate: Annotated[float | None, "p: chance of a record to be drawn in a round, 0 to 1."]
-    client_rate: Annotated[float | None, "q: chance of a client to be drawn in a round, 0 to 1."]
-    noise_multiplier: Annotated[float | None, "σ: standard deviation of a server's noise over R'."]
+    task: Annotated[
+        tuple[Path, ...], "The task (TOML), not its numbers; all of an owner's tasks."
+    ]
+    record_rate: Annotated[
+        float | None, "p: chance of a record to be drawn in a round, 0 to 1."
+    ]
+    client_rate: Annotated[
+        float | None, "q: chance of a client to be drawn in a round, 0 to 1."
+    ]
+    noise_multiplier: Annotated[
+        float | None, "σ: standard deviation of a server's noise over R'."
+    ]
     rounds: Annotated[int | None, "T: rounds of the run."]
     delta: Annotated[float | None, "δ: above 0 and below 1, like 1e-5."]
     participations: Annotated[
@@ -41,13 +49,23 @@ class AccountRequest:
         "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
         "Once for each task, in order; none for none.",
     ]
-    cap: Annotated[int | None, "Most participations, fixed before; else the task's limit, or T."]
-    record_clip: Annotated[float | None, "R: bound on a record's gradient. Needs C, d and f too."]
-    client_clip: Annotated[float | None, "C: bound on a client's update. Needs R, d and f too."]
-    dimension: Annotated[int | None, "d: parameters of the model; R' is R + √d·2^−f + C·2^−18."]
+    cap: Annotated[
+        int | None, "Most participations, fixed before; else the task's limit, or T."
+    ]
+    record_clip: Annotated[
+        float | None, "R: bound on a record's gradient. Needs C, d and f too."
+    ]
+    client_clip: Annotated[
+        float | None, "C: bound on a client's update. Needs R, d and f too."
+    ]
+    dimension: Annotated[
+        int | None, "d: parameters of the model; R' is R + √d·2^−f + C·2^−18."
+    ]
     fractional_bits: Annotated[int | None, "f: fractional bits of the fixed point."]
     cover_uploads: Annotated[bool, "Undrawn clients upload too: nobody sees the coin."]
-    sampling: Annotated[str, "How records and clients are drawn; precad runs poisson."] = "poisson"
+    sampling: Annotated[
+        str, "How records and clients are drawn; precad runs poisson."
+    ] = "poisson"
     as_json: AsJson
 
 
@@ -92,15 +110,24 @@ def account(request: AccountRequest) -> None:
     if request.as_json:
         runs = [{"source": one.source} | cost.document() for one, cost in each]
         runs = runs or [{"source": one.source} for one in asked]
-        joint = None if together is None else together.document("together", "together_at_cap")
-        print_json(each[0][1].document() if joint is None else {"runs": runs} | joint, indent=2)
+        joint = (
+            None
+            if together is None
+            else together.document("together", "together_at_cap")
+        )
+        print_json(
+            each[0][1].document() if joint is None else {"runs": runs} | joint, indent=2
+        )
         return
     for one, cost in each:
         _show_one(one, cost)
     if together is not None:
         _show_joint(len(asked), together)
     if not each:
-        say(sys.stdout, f"Of more than {MANY} the account of each is left out: ask for one.")
+        say(
+            sys.stdout,
+            f"Of more than {MANY} the account of each is left out: ask for one.",
+        )
 
 
 _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
@@ -111,7 +138,9 @@ _AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _NO_PROTECTION = 20.0
 MANY = 12
 """Of more runs the account of each is left out."""
-_CHEATING = "who is counted, availability, whole owners' privacy and robustness aren't claimed"
+_CHEATING = (
+    "who is counted, availability, whole owners' privacy and robustness aren't claimed"
+)
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
     AccountantName.RDP: "upper bound, cross-check",
@@ -147,7 +176,9 @@ class Cost(NamedTuple):
         real = guarantees([each.run for each in asked], delta)
         return cls(real, guarantees(capped, delta, adversaries.RECORD_LEVEL))
 
-    def document(self, real: str = "guarantees", at_cap: str = "at_cap") -> dict[str, Any]:
+    def document(
+        self, real: str = "guarantees", at_cap: str = "at_cap"
+    ) -> dict[str, Any]:
         """Both, under these names."""
         pairs = zip((real, at_cap), self, strict=True)
         return {name: [each.to_json() for each in found] for name, found in pairs}
@@ -163,14 +194,20 @@ def _asked(request: AccountRequest) -> list[Asked]:
         remedy = f"give one for each of {many} tasks, or none"
         raise Misconfiguration("participations", len(counts), remedy)
     if many > 1 and request.cap is not None:
-        raise Misconfiguration("cap", request.cap, "leave it out where there are several tasks")
+        raise Misconfiguration(
+            "cap", request.cap, "leave it out where there are several tasks"
+        )
     taken = _taken(counts, request.again, many)
     if not tasks:
         return [_typed(request, taken[0])]
-    return [_of_task(request, path, count) for path, count in zip(tasks, taken, strict=True)]
+    return [
+        _of_task(request, path, count) for path, count in zip(tasks, taken, strict=True)
+    ]
 
 
-def _taken(counts: Sequence[int], again: Sequence[str], many: int) -> list[ReleaseCounts | None]:
+def _taken(
+    counts: Sequence[int], again: Sequence[str], many: int
+) -> list[ReleaseCounts | None]:
     """Participations of each run by m, None where nothing was said."""
     if again and len(again) != len(counts):
         remedy = f"give one for each of {len(counts)} --participations (none for none), or none"
@@ -194,7 +231,9 @@ def _by_m(text: str) -> dict[int, int]:
     for part in () if text.strip() == "none" else text.split(","):
         read = _AGAIN.fullmatch(part.strip())
         if read is None or not int(read[1]):
-            remedy = "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1"
+            remedy = (
+                "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1"
+            )
             raise Misconfiguration("again", text, remedy)
         if int(read[1]) in found:
             raise Misconfiguration("again", text, f"says M = {read[1]} twice")
@@ -206,7 +245,9 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
     from precad.accounting.guarantees import cap_of  # noqa: PLC0415 -- SciPy
 
     if request.cover_uploads:
-        raise Misconfiguration("cover_uploads", True, "the task says it: leave --cover-uploads out")
+        raise Misconfiguration(
+            "cover_uploads", True, "the task says it: leave --cover-uploads out"
+        )
     refuse_given(asdict(request), (*_RECORD, *_CLIENT))
     task = Task.load(path)
     cap = cap_of(task, taken) if request.cap is None else request.cap
@@ -293,12 +334,18 @@ def _rejection(cost: Cost) -> str:
     """What honest rejection adds to every δ, in words."""
     from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415 -- SciPy
 
-    exact = [row for row in (*cost.real, *cost.at_cap) if row.accountant is AccountantName.EXACT]
+    exact = [
+        row
+        for row in (*cost.real, *cost.at_cap)
+        if row.accountant is AccountantName.EXACT
+    ]
     if any(row.rejection_delta is None for row in exact):
         return "Honest rejection isn't in δ: how often updates are tested is known with --task."
     most: dict[Adversary, float] = {}
     for row in exact:
-        most[row.adversary] = max(most.get(row.adversary, 0.0), row.rejection_delta or 0.0)
+        most[row.adversary] = max(
+            most.get(row.adversary, 0.0), row.rejection_delta or 0.0
+        )
     told = ", ".join(f"{upper(value, 2)} ({who.value})" for who, value in most.items())
     said = f"Honest rejection adds to δ at most {told}."
     if not any(row.malicious_server for row in exact):
@@ -318,7 +365,9 @@ def _counted(run: Run, adversary: Adversary) -> str:
             return "rounds, in each of which the client is drawn with probability q (planned)"
         case Adversary.CLIENT_LEVEL, _:
             if run.cover_uploads:
-                return "rounds, in each of which it is hidden whether the client is drawn"
+                return (
+                    "rounds, in each of which it is hidden whether the client is drawn"
+                )
             return "rounds, in each of which all see whether the client is drawn"
         case _, basis:
             assert basis is not None

@@ -62,7 +62,10 @@ def answer(request: CertifyRequest) -> None:
 def _prediction(request: Prediction) -> Document:
     trained = inputs.Trained.of(request)
     intervals, models, classes = inputs.vote_intervals(request, trained.runs)
-    known, correct = request.labels is not None, np.ones(len(intervals.labels), dtype=bool)
+    known, correct = (
+        request.labels is not None,
+        np.ones(len(intervals.labels), dtype=bool),
+    )
     if request.labels is not None:
         truth = inputs.true_labels(request.labels, len(correct), request.header)
         correct = np.asarray(intervals.labels == truth)
@@ -70,9 +73,13 @@ def _prediction(request: Prediction) -> Document:
     kinds = dict.fromkeys([request.guarantee, *request.also])
     guarantees = [trained.guarantee(kind, request) for kind in kinds]
     directions = inputs.DIRECTIONS[trained.change(request)]
-    certificates = [prediction.certify_predictions(intervals, g, directions) for g in guarantees]
+    certificates = [
+        prediction.certify_predictions(intervals, g, directions) for g in guarantees
+    ]
     points = _points(certificates[0].results())
-    highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
+    highest = max(
+        int(one.radius.max(where=one.certified, initial=0)) for one in certificates
+    )
     radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
     if request.plot is not None:
         confidence, unit = f"confidence {request.confidence:g}", trained.unit.plural
@@ -93,7 +100,9 @@ def _prediction(request: Prediction) -> Document:
                 "guarantee": one.guarantee,
                 "of_true_labels": known,
                 # Without true labels a share of points.
-                "certified_accuracy": _accuracy(one.radius, one.certified & correct, radii),
+                "certified_accuracy": _accuracy(
+                    one.radius, one.certified & correct, radii
+                ),
             }
             for one in certificates
         ],
@@ -103,17 +112,24 @@ def _prediction(request: Prediction) -> Document:
 
 def _points(results: list[prediction.Result]) -> list[Document]:
     """Each point's ``label`` and ``radius``, or why it ``abstained``."""
-    names = {"reason": "abstained"} | {of: f"radius_{of}" for of in ("additions", "deletions")}
+    names = {"reason": "abstained"} | {
+        of: f"radius_{of}" for of in ("additions", "deletions")
+    }
     rows = (asdict(result).items() for result in results)
     return [
-        {"point": i} | {names.get(of, of): value for of, value in row if value is not None}
+        {"point": i}
+        | {names.get(of, of): value for of, value in row if value is not None}
         for i, row in enumerate(rows)
     ]
 
 
-def _accuracy(radius: Array, counted: Booleans, radii: Sequence[float]) -> list[Document]:
+def _accuracy(
+    radius: Array, counted: Booleans, radii: Sequence[float]
+) -> list[Document]:
     shares = prediction.certified_accuracy(radius, counted, radii).tolist()
-    return [{"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)]
+    return [
+        {"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)
+    ]
 
 
 def _loss(request: Loss) -> Document:
@@ -131,9 +147,15 @@ def _loss(request: Loss) -> Document:
         lower, level = of.lower, of.mean / tau
         if lower <= level:
             return 0
-        return fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
+        return fewest_attackers(
+            lower, request.bound, lower / level, guarantee, directions
+        )
 
-    pairs = [] if expected is None else [(tau, fewest(expected, tau)) for tau in request.tau]
+    pairs = (
+        []
+        if expected is None
+        else [(tau, fewest(expected, tau)) for tau in request.tau]
+    )
     if request.plot is not None:
         if expected is None:
             remedy = "give --loss: one run has no expected loss to draw"
@@ -141,33 +163,50 @@ def _loss(request: Loss) -> Document:
         names = ("attackers", "lower", "upper")
         curves = (np.array([row[name] for row in bounds]) for name in names)
         unit = trained.unit.plural
-        inefficacy.plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
+        inefficacy.plot_loss_bounds(
+            request.plot, *curves, expected=expected.mean, unit=unit
+        )
     return {
         "certificate": "loss",
         **trained.document(request, guarantee),
         "bound": request.bound,
-        "confidence": request.confidence if expected is not None and expected.runs else None,
+        "confidence": request.confidence
+        if expected is not None and expected.runs
+        else None,
         "expected_loss": None if expected is None else asdict(expected),
         "bounds": bounds,
-        "fewest_attackers": [{"tau": tau, "attackers": number} for tau, number in pairs],
+        "fewest_attackers": [
+            {"tau": tau, "attackers": number} for tau, number in pairs
+        ],
     }
 
 
 def _bounds(
-    request: Loss, expected: MeanInterval | None, guarantee: Guarantee, directions: Directions
+    request: Loss,
+    expected: MeanInterval | None,
+    guarantee: Guarantee,
+    directions: Directions,
 ) -> list[Document]:
     """Bounds for 0 to ``attackers`` attackers, of many for some; for a few without expectation.
 
     They widen with the number of attackers, so those in between lie in between.
     """
     if expected is None:
-        counts = sorted({k for k in (1, 2, 5, request.attackers) if 1 <= k <= request.attackers})
+        counts = sorted(
+            {k for k in (1, 2, 5, request.attackers) if 1 <= k <= request.attackers}
+        )
         clean = least = most = request.bound * np.array(_FRACTIONS)
     else:
         few = range(min(request.attackers, _EVERY) + 1)
-        some = np.geomspace(max(1, request.attackers) / _TIMES, max(1, request.attackers), _SOME)
-        counts = sorted({*few, request.attackers, *(int(k) for k in some if k > _EVERY)})
-        clean, least, most = np.array([[expected.mean], [expected.lower], [expected.upper]])
+        some = np.geomspace(
+            max(1, request.attackers) / _TIMES, max(1, request.attackers), _SOME
+        )
+        counts = sorted(
+            {*few, request.attackers, *(int(k) for k in some if k > _EVERY)}
+        )
+        clean, least, most = np.array(
+            [[expected.mean], [expected.lower], [expected.upper]]
+        )
     rows = []
     vacuous = False
     for k in counts:
@@ -178,8 +217,12 @@ def _bounds(
             upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
             # Bounds that say nothing of so many say nothing of more, and cost the more to make.
             little = _NOTHING * request.bound
-            vacuous = bool((lower <= little).all() and (upper >= request.bound - little).all())
-        for loss, low, up in zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True):
+            vacuous = bool(
+                (lower <= little).all() and (upper >= request.bound - little).all()
+            )
+        for loss, low, up in zip(
+            clean.tolist(), lower.tolist(), upper.tolist(), strict=True
+        ):
             rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
     return rows
 
@@ -188,13 +231,21 @@ def _smoothing(request: Smoothing) -> Document:
     votes_of = inputs.votes_of_file if request.data is None else inputs.votes_of_model
     source = votes_of(request)
     shares = inputs.budget(request, *source.votes.shape)
-    found = prediction.certify_smoothing(source.votes, source.sigma, shares, source.selection)
+    found = prediction.certify_smoothing(
+        source.votes, source.sigma, shares, source.selection
+    )
     known = source.labels is not None
     counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
-        prediction.plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
+        prediction.plot_smoothing(
+            request.plot, found, counted, known=known, noise=source.sigma
+        )
     highest = float(found.radius.max(initial=0.0))
-    radii = [step * source.sigma for step in range(9) if step == 0 or step * source.sigma < highest]
+    radii = [
+        step * source.sigma
+        for step in range(9)
+        if step == 0 or step * source.sigma < highest
+    ]
     return {
         "certificate": "smoothing",
         "sigma": source.sigma,
@@ -204,7 +255,9 @@ def _smoothing(request: Smoothing) -> Document:
         **source.facts,
         "of_true_labels": known,
         "abstained": int((~found.certified).sum()),
-        "average_certified_radius": prediction.average_certified_radius(found.radius, counted),
+        "average_certified_radius": prediction.average_certified_radius(
+            found.radius, counted
+        ),
         "certified_accuracy": _accuracy(found.radius, counted, radii),
         "points": _points(found.results()),
     }
@@ -236,7 +289,9 @@ def _table(
 def _safe(bound: float, decimals: int, *, up: bool = False) -> str:
     """A bound that still holds with so few decimals: down, or up."""
     holds = Context(prec=400, rounding=ROUND_CEILING if up else ROUND_FLOOR)
-    return str(holds.quantize(Decimal(repr(float(bound))), Decimal(1).scaleb(-decimals)))
+    return str(
+        holds.quantize(Decimal(repr(float(bound))), Decimal(1).scaleb(-decimals))
+    )
 
 
 def _show_prediction(request: Prediction, found: Document) -> Parts:
@@ -250,11 +305,16 @@ def _show_prediction(request: Prediction, found: Document) -> Parts:
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
     units = Unit(found["unit"]).plural
     what = "Points certified" if request.labels is None else "Certified accuracy"
-    accuracy = {one["guarantee"]: one["certified_accuracy"] for one in found["comparison"]}
+    accuracy = {
+        one["guarantee"]: one["certified_accuracy"] for one in found["comparison"]
+    }
     yield _table(
         f"{what}, in %, at a radius of so many {units}",
         ["guarantee", *(f"{at['radius']:,}" for at in next(iter(accuracy.values())))],
-        ([name, *(f"{100 * at['share']:.1f}" for at in row)] for name, row in accuracy.items()),
+        (
+            [name, *(f"{100 * at['share']:.1f}" for at in row)]
+            for name, row in accuracy.items()
+        ),
         words=1,
     )
     yield from _first_points(found["points"], f"radius ({units})")
@@ -262,7 +322,9 @@ def _show_prediction(request: Prediction, found: Document) -> Parts:
 
 
 def _changed(found: Document) -> str:
-    absent = f", beside {found['absent']:,} honest ones absent" if found["absent"] else ""
+    absent = (
+        f", beside {found['absent']:,} honest ones absent" if found["absent"] else ""
+    )
     redrawn = found["redrawn_coins"]
     chosen = f", and with {redrawn:,} coins that were drawn again" if redrawn else ""
     return _CHANGES[found["change"]] + absent + chosen
@@ -300,7 +362,9 @@ def _cost(found: Document) -> Parts:
     if found["runs"]["count"] > 1:
         whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
     for one in found["runs"]["joint_privacy_cost"]:
-        epsilon = "no bound" if one["epsilon"] is None else _safe(one["epsilon"], 3, up=True)
+        epsilon = (
+            "no bound" if one["epsilon"] is None else _safe(one["epsilon"], 3, up=True)
+        )
         more = (one["rejection_delta"] or 0.0) + (one["advantage_delta"] or 0.0)
         delta = f"{one['delta']:g}" + (f" + {upper(more, 2)}" if more else "")
         counts = one["adversary"], one["adjacency"], f"{one['compositions']:,}"
@@ -324,7 +388,9 @@ def _show_loss(request: Loss, found: Document) -> Parts:
             by_loss.setdefault(row["loss"], {})[f"k = {row['attackers']}"] = cell
         columns = dict.fromkeys(name for cells in by_loss.values() for name in cells)
         rows = [[f"{loss:g}", *cells.values()] for loss, cells in by_loss.items()]
-        yield _table(f"{what} k attackers: at least – at most", ["clean", *columns], rows)
+        yield _table(
+            f"{what} k attackers: at least – at most", ["clean", *columns], rows
+        )
     else:
         estimate = f"{expected['mean']:g}, as given."
         if expected["runs"]:
@@ -333,11 +399,17 @@ def _show_loss(request: Loss, found: Document) -> Parts:
             estimate += f"confidence {request.confidence:g}."
         yield f"Clean expected loss {estimate}"
         cells = ((f"{r['attackers']:,}", r["lower"], r["upper"]) for r in bounds)
-        rows = [[k, _safe(lower, 4), _safe(most, 4, up=True)] for k, lower, most in cells]
-        yield _table(f"{what} so many attackers", ["attackers", "at least", "at most"], rows)
+        rows = [
+            [k, _safe(lower, 4), _safe(most, 4, up=True)] for k, lower, most in cells
+        ]
+        yield _table(
+            f"{what} so many attackers", ["attackers", "at least", "at most"], rows
+        )
     little = 1e-3 * bound
     single = [row for row in bounds if row["attackers"] == 1]
-    if single and all(row["lower"] < little and row["upper"] > bound - little for row in single):
+    if single and all(
+        row["lower"] < little and row["upper"] > bound - little for row in single
+    ):
         yield (
             "At these parameters the bounds say nothing, even of one attacker: there is too little "
             "noise for what one may contribute. `precad plan --malicious` finds a client clip that "

@@ -69,9 +69,17 @@ class Trained:
     @classmethod
     def of(cls, request: OfTrainings) -> "Trained":
         """From the runs' ledgers, or from the options, never from both."""
-        rate, noise, rounds = request.sampling_rate, request.noise_multiplier, request.rounds
+        rate, noise, rounds = (
+            request.sampling_rate,
+            request.noise_multiplier,
+            request.rounds,
+        )
         typed: dict[str, object]
-        typed = {"--sampling-rate": rate, "--noise-multiplier": noise, "--rounds": rounds}
+        typed = {
+            "--sampling-rate": rate,
+            "--noise-multiplier": noise,
+            "--rounds": rounds,
+        }
         bits = request.soundness_bits
         unit = Unit(request.unit or (Unit.CLIENT if request.runs else Unit.RECORD))
         if group_size("absent", request.absent) and unit is not Unit.CLIENT:
@@ -80,18 +88,26 @@ class Trained:
             typed |= {"--sampling": request.sampling, "--soundness-bits": bits}
             for name, value in typed.items():
                 if value is not None:
-                    remedy = "leave it out: with --runs it comes from the runs' own ledgers"
+                    remedy = (
+                        "leave it out: with --runs it comes from the runs' own ledgers"
+                    )
                     raise Misconfiguration(name, value, remedy)
-            runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
+            runs = Ensemble(
+                tuple(FinishedRun.read(folder) for folder in request.sources)
+            )
             inputs = runs.inputs
             if unit is Unit.CLIENT:
                 bits = inputs.malicious_submission_soundness_bits
             redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
             mechanism, points = inputs.mechanism(unit), inputs.proof_points
-            return cls(runs, unit, mechanism, bits, inputs.most_attempts, redraws, points)
+            return cls(
+                runs, unit, mechanism, bits, inputs.most_attempts, redraws, points
+            )
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
-            raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
+            raise Misconfiguration(
+                name, None, "say how the models were trained, or give --runs"
+            )
         if unit is Unit.RECORD_OF_ONE_CLIENT:
             remedy = "only with --runs; without, give the rate and say record or client"
             raise Misconfiguration("--unit", unit.value, remedy)
@@ -101,11 +117,15 @@ class Trained:
         if checks.noise_multiplier(noise) < _LEAST_NOISE:
             remedy = f"bounds nothing; give {_LEAST_NOISE:g} or more"
             raise Misconfiguration("noise_multiplier", noise, remedy)
-        mechanism = events.poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
+        mechanism = events.poisson_gaussian(
+            rate=rate, noise_multiplier=noise, count=rounds
+        )
         attempts = rounds * checks.count("attempts", request.attempts, 1)
         return cls(None, unit, mechanism, bits, attempts)
 
-    def guarantee(self, kind: asked.GuaranteeKind, request: OfTrainings) -> guarantees.Guarantee:
+    def guarantee(
+        self, kind: asked.GuaranteeKind, request: OfTrainings
+    ) -> guarantees.Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
         m = self.mechanism
         guarantee: guarantees.Guarantee
@@ -127,9 +147,13 @@ class Trained:
             guarantee = guarantees.Replacements(guarantee)
         if request.absent:
             guarantee = guarantees.WithAbsent(guarantee, request.absent)
-        return guarantees.Redrawn(guarantee, self.redraws) if self.redraws else guarantee
+        return (
+            guarantees.Redrawn(guarantee, self.redraws) if self.redraws else guarantee
+        )
 
-    def document(self, request: OfTrainings, guarantee: guarantees.Guarantee) -> dict[str, Any]:
+    def document(
+        self, request: OfTrainings, guarantee: guarantees.Guarantee
+    ) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
         m, runs = self.mechanism, self.runs
         return {
@@ -169,11 +193,15 @@ def true_labels(path: Path, points: int, header: asked.Header) -> Array:
     """The file's labels, ``[points]``. Raises Misconfiguration: they aren't so many numbers."""
     truth = np.ravel(read_array("labels", path, header, counted=True, rows=points))
     if len(truth) != points or not np.all(truth % 1 == 0):
-        raise Misconfiguration("labels", f"{len(truth)} values", f"give {points} whole numbers")
+        raise Misconfiguration(
+            "labels", f"{len(truth)} values", f"give {points} whole numbers"
+        )
     return truth
 
 
-def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
+def budget(
+    request: Prediction | Smoothing, points: int, classes: int
+) -> ConfidenceBudget:
     """The chance of a wrong statement that is asked for, and who shares it."""
     together = points if request.simultaneous else 1
     # A prediction's label is chosen from the same votes.
@@ -181,16 +209,22 @@ def budget(request: Prediction | Smoothing, points: int, classes: int) -> Confid
     return ConfidenceBudget(request.confidence, classes, together, strict)
 
 
-def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
+def vote_intervals(
+    request: Prediction, runs: Ensemble | None
+) -> tuple[Intervals, int, int]:
     """Confidence bounds from runs' votes or one file, the number of models, that of classes."""
     if runs is not None:
         counts = runs.votes(request.classes)
     else:
         sources = request.sources
         if len(sources) != 1:
-            raise Misconfiguration("votes", len(sources), "give one file of votes or scores")
+            raise Misconfiguration(
+                "votes", len(sources), "give one file of votes or scores"
+            )
         # Votes are told from row numbers by their sums, which are all alike.
-        array = read_array("votes", sources[0], request.header, counted=request.form != "labels")
+        array = read_array(
+            "votes", sources[0], request.header, counted=request.form != "labels"
+        )
         match request.form or ("scores" if array.ndim == 3 else "votes"):
             case "scores":
                 scores, bound = _stacked(array), intervals.ScoreBound(request.interval)
@@ -213,7 +247,9 @@ def _stacked(array: Array) -> Array:
         remedy = "give rows of point, model and one score a class"
         raise Misconfiguration("scores", f"shape {array.shape}", remedy)
     points, models = (len(np.unique(array[:, i])) for i in (0, 1))
-    if len(array) != points * models or len(np.unique(array[:, :2], axis=0)) != len(array):
+    if len(array) != points * models or len(np.unique(array[:, :2], axis=0)) != len(
+        array
+    ):
         remedy = f"give one row for each of {points} points × {models} models"
         raise Misconfiguration("scores", f"{len(array)} rows", remedy)
     order = np.lexsort((array[:, 1], array[:, 0]))
@@ -225,24 +261,32 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
     given, bound, sources = request.expected, request.bound, request.sources
     if given is not None:
         if sources and runs is None:
-            raise Misconfiguration("--loss", given, "give a file of losses or --loss, not both")
+            raise Misconfiguration(
+                "--loss", given, "give a file of losses or --loss, not both"
+            )
         if not 0 <= given <= bound:
             raise Misconfiguration("--loss", given, f"give a number in [0, {bound:g}]")
         return MeanInterval(given, given, given, 0)
     losses: Array
     if runs is None:
         if len(sources) != 1:
-            raise Misconfiguration("losses", len(sources), "give one file, --loss or --runs")
+            raise Misconfiguration(
+                "losses", len(sources), "give one file, --loss or --runs"
+            )
         losses = read_array("losses", sources[0], request.header)
         # A CSV of one column or one row is one loss a run.
         losses = losses.ravel() if losses.ndim == 2 and 1 in losses.shape else losses
     elif len(runs.runs) == 1:
         return None
     elif bound != 1:
-        raise Misconfiguration("--bound", bound, "losses of finished runs lie in [0, 1]")
+        raise Misconfiguration(
+            "--bound", bound, "losses of finished runs lie in [0, 1]"
+        )
     else:
         losses = runs.mean_losses()
-    return expected_loss(losses, bound, request.confidence, intervals.ScoreBound(request.interval))
+    return expected_loss(
+        losses, bound, request.confidence, intervals.ScoreBound(request.interval)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +305,22 @@ class Smoothed:
 def votes_of_file(request: Smoothing) -> Smoothed:
     """Votes from a file. Raises Misconfiguration: no file, no σ, or files that don't fit."""
     if request.votes is None:
-        raise Misconfiguration("votes", None, "give a file of votes, or a model and --data")
+        raise Misconfiguration(
+            "votes", None, "give a file of votes, or a model and --data"
+        )
     if request.sigma is None:
-        raise Misconfiguration("--sigma", None, "say how much noise the votes are under")
+        raise Misconfiguration(
+            "--sigma", None, "say how much noise the votes are under"
+        )
     header, chosen, truth = request.header, request.selection, request.labels
-    counts = intervals.vote_counts(read_array("votes", request.votes, header, counted=True))
-    other = None if chosen is None else read_array("selection", chosen, header, counted=True)
+    counts = intervals.vote_counts(
+        read_array("votes", request.votes, header, counted=True)
+    )
+    other = (
+        None
+        if chosen is None
+        else read_array("selection", chosen, header, counted=True)
+    )
     labels = None if truth is None else true_labels(truth, len(counts), header)
     return Smoothed(request.sigma, counts, other, labels)
 
@@ -276,20 +330,32 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     from precad.client.gradients import noisy_votes  # noqa: PLC0415 -- seconds of torch
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    beside = {"votes": request.votes, "--selection": request.selection, "--labels": request.labels}
+    beside = {
+        "votes": request.votes,
+        "--selection": request.selection,
+        "--labels": request.labels,
+    }
     for name, value in beside.items():
         if value is not None:
-            raise Misconfiguration(name, str(value), "leave it out: --data has records and labels")
+            raise Misconfiguration(
+                name, str(value), "leave it out: --data has records and labels"
+            )
     found, module, settings = trained(request)
     assert request.data is not None
     columns = None if settings is None else settings.columns
     records = as_records(read_records(request.data, found.task.data, columns))
     inputs, labels = records.inputs[: request.first], records.targets[: request.first]
-    draw = secrets.randbelow(noisy_votes.DRAWS) if request.draw is None else request.draw
+    draw = (
+        secrets.randbelow(noisy_votes.DRAWS) if request.draw is None else request.draw
+    )
     if request.keep is not None and request.keep.exists() and request.draw is None:
         draw = noisy_votes.kept_draw(request.keep)
     objective = found.task.objective
-    sigma = objective.noise if request.sigma is None and objective is not None else request.sigma
+    sigma = (
+        objective.noise
+        if request.sigma is None and objective is not None
+        else request.sigma
+    )
     if sigma is None:
         remedy = "the task's objective names none: say how much noise"
         raise Misconfiguration("--sigma", None, remedy)
@@ -312,7 +378,12 @@ _ROWS = 3
 
 
 def read_array(
-    field: str, path: Path, header: asked.Header, *, counted: bool = False, rows: int | None = None
+    field: str,
+    path: Path,
+    header: asked.Header,
+    *,
+    counted: bool = False,
+    rows: int | None = None,
 ) -> Array:
     """The array in a ``.npy`` file (never unpickled) or a CSV file, ``[rows, columns]``.
 
@@ -345,9 +416,16 @@ def read_array(
     open_question = header is None and not below and len(array) != rows
     if open_question and _may_be_names(array, counted=counted):
         begin = lines[0] if len(lines[0]) <= 20 else lines[0][:20] + "…"
-        question = "a header, as pandas writes it, or numbers? Say which with --header yes or"
+        question = (
+            "a header, as pandas writes it, or numbers? Say which with --header yes or"
+        )
         raise refused(f"begins with {begin}: {question} --header no")
-    if not counted and array.shape[1] > 1 and len(array) >= _ROWS and _counts(array[:, 0]):
+    if (
+        not counted
+        and array.shape[1] > 1
+        and len(array) >= _ROWS
+        and _counts(array[:, 0])
+    ):
         remedy = "write it without an index (index=False), or give a .npy file"
         raise refused(f"its first column counts its rows: {remedy}")
     return array
@@ -362,7 +440,9 @@ def _below(lines: list[str], header: asked.Header) -> int:
     others = cells[1:]
     names = [bool(_NAME.fullmatch(cell)) for cell in cells]
     if others and _INDEX.fullmatch(cells[0]):
-        numbered = [cell.strip('" ') for cell in others] == [str(i) for i in range(len(others))]
+        numbered = [cell.strip('" ') for cell in others] == [
+            str(i) for i in range(len(others))
+        ]
         if all(names[1:]) or numbered:
             raise ValueError("it has an index: write it without, by index=False")
     return int(header == "yes" or (header is None and bool(cells) and all(names)))

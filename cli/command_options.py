@@ -18,32 +18,49 @@ Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
 UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
 Interval: TypeAlias = Literal["hoeffding", "bernstein"]
 Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
-Simultaneous: TypeAlias = Annotated[bool, "Make the confidence hold for all points at once."]
+Simultaneous: TypeAlias = Annotated[
+    bool, "Make the confidence hold for all points at once."
+]
 Header: TypeAlias = Literal["yes", "no"] | None
 """Whether the first line of CSV files is a header; None where it shows."""
 AskedHeader: TypeAlias = Annotated[
-    Header, "Whether CSV files begin with a header; where numbers leave it open, say it."
+    Header,
+    "Whether CSV files begin with a header; where numbers leave it open, say it.",
 ]
-TrueLabels: TypeAlias = Annotated[Path | None, "True labels: report certified accuracy."]
-Plot: TypeAlias = Annotated[Path | None, "Write a picture to this .png, .pdf or .svg file."]
+TrueLabels: TypeAlias = Annotated[
+    Path | None, "True labels: report certified accuracy."
+]
+Plot: TypeAlias = Annotated[
+    Path | None, "Write a picture to this .png, .pdf or .svg file."
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRequest:
     """What `precad demo` is asked."""
 
-    dataset: Annotated[str, "digits, breast-cancer, or mnist, with its files in --data."] = "digits"
-    data: Annotated[Path | None, "Folder with the data set's files; nothing is downloaded."] = None
+    dataset: Annotated[
+        str, "digits, breast-cancer, or mnist, with its files in --data."
+    ] = "digits"
+    data: Annotated[
+        Path | None, "Folder with the data set's files; nothing is downloaded."
+    ] = None
     model: Annotated[str, "logistic or mlp; with mnist also cnn."] = "logistic"
     clients: Annotated[int, "How many data owners.", click.IntRange(min=1)] = 10
-    rounds: Annotated[int | None, "T; about 60 unless given.", click.IntRange(min=1)] = None
-    client_rate: Annotated[float, "q: an owner is drawn with it.", click.FloatRange(max=1)] = 1.0
+    rounds: Annotated[
+        int | None, "T; about 60 unless given.", click.IntRange(min=1)
+    ] = None
+    client_rate: Annotated[
+        float, "q: an owner is drawn with it.", click.FloatRange(max=1)
+    ] = 1.0
     attack: Annotated[
         str | None,
         "wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
         "garbage (random vectors and broken uploads) or dropout (vanishes).",
     ] = None
-    attackers: Annotated[int | None, "How many data owners attack; 1 unless given."] = None
+    attackers: Annotated[int | None, "How many data owners attack; 1 unless given."] = (
+        None
+    )
     validation: Annotated[
         Literal["crypten", "proof"],
         "How norms are checked: crypten, with a dealer, or proof, by the owners' own proofs: two "
@@ -55,7 +72,9 @@ class DemoRequest:
         "certified against changed inputs too.",
     ] = None
     seed: Annotated[int, "Of the partition; noise has none.", click.IntRange(min=0)] = 1
-    output: Annotated[Path | None, "For model, plot, logs; precad-demo/<time> unless given."] = None
+    output: Annotated[
+        Path | None, "For model, plot, logs; precad-demo/<time> unless given."
+    ] = None
     as_json: AsJson = False
 
 
@@ -63,9 +82,13 @@ class DemoRequest:
 class Wishes:
     """What a training is to be: the words that `precad plan` and `precad task new` share."""
 
-    records: Annotated[str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."]
+    records: Annotated[
+        str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."
+    ]
     owners: Annotated[int | None, "n, where --records gives one size for all."]
-    epsilon: Annotated[float | None, "ε of a record against one curious server: gives σ."]
+    epsilon: Annotated[
+        float | None, "ε of a record against one curious server: gives σ."
+    ]
     noise_multiplier: Annotated[float | None, "σ, in place of --epsilon: gives ε."]
     delta: Annotated[float | None, "δ; with --records 1e-5 unless given."]
     rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
@@ -74,18 +97,30 @@ class Wishes:
         "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
     ]
     client_rate: Annotated[
-        float | None, "q: an owner is drawn with it; with --records so that about 20 are."
+        float | None,
+        "q: an owner is drawn with it; with --records so that about 20 are.",
     ]
-    record_clip: Annotated[float | None, "R: bound on a gradient; with --records 1 unless given."]
+    record_clip: Annotated[
+        float | None, "R: bound on a gradient; with --records 1 unless given."
+    ]
     client_clip: Annotated[
-        float | None, "C: bound on an owner's update; with --records by what owners can sample."
+        float | None,
+        "C: bound on an owner's update; with --records by what owners can sample.",
     ]
-    recipe: Annotated[Path | None, "How tables become numbers: a file with the [data] section."]
+    recipe: Annotated[
+        Path | None, "How tables become numbers: a file with the [data] section."
+    ]
     architecture: Annotated[Literal["logistic", "mlp"] | None, "A built-in model."]
-    features: Annotated[str | None, "Numbers in a record; with --model its shape, like 3x32x32."]
-    classes: Annotated[int | None, "How many labels there are; 1 for a number (regression)."]
+    features: Annotated[
+        str | None, "Numbers in a record; with --model its shape, like 3x32x32."
+    ]
+    classes: Annotated[
+        int | None, "How many labels there are; 1 for a number (regression)."
+    ]
     hidden: Annotated[int, "Hidden units of an mlp."] = 32
-    model: Annotated[str | None, "Or your own model, MODULE:NAME, called without arguments."]
+    model: Annotated[
+        str | None, "Or your own model, MODULE:NAME, called without arguments."
+    ]
     weights: Annotated[
         Path | None,
         "Public weights to start from (safetensors), for everybody to have beside the task's file.",
@@ -114,7 +149,9 @@ class PlanRequest(Wishes):
         "What the K do: honest ones turn bad, or bad ones join.",
     ] = "replacements"
     loss: Annotated[float, "L: expected loss on one record without attackers."] = 0.2
-    tolerated_loss: Annotated[float, "The loss that attackers may cause at most, above L."] = 0.5
+    tolerated_loss: Annotated[
+        float, "The loss that attackers may cause at most, above L."
+    ] = 0.5
     loss_bound: Annotated[float, "B: the largest value that the loss takes."] = 1.0
     as_json: AsJson
 
@@ -124,41 +161,64 @@ class OfModel:
     """Which trained model is meant."""
 
     config: Annotated[
-        Path | None, "An owner's settings: its task, and its state's model.", "--config", "-c"
+        Path | None,
+        "An owner's settings: its task, and its state's model.",
+        "--config",
+        "-c",
     ]
     task: Annotated[Path | None, "The task, where there are no settings."]
-    model_file: Annotated[Path | None, "model.safetensors; the settings' own unless given."]
-    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."]
+    model_file: Annotated[
+        Path | None, "model.safetensors; the settings' own unless given."
+    ]
+    model: Annotated[
+        str | None, "Your model, MODULE:NAME, where the task's isn't built in."
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfTrainings:
     """What is asked of trained models, and how they were trained."""
 
-    sources: Annotated[tuple[Path, ...], "A .npy or CSV file; folders with --runs.", ARGUMENT]
-    runs: Annotated[bool, "The paths are folders of finished runs; σ, C, R, q, T come from them."]
+    sources: Annotated[
+        tuple[Path, ...], "A .npy or CSV file; folders with --runs.", ARGUMENT
+    ]
+    runs: Annotated[
+        bool, "The paths are folders of finished runs; σ, C, R, q, T come from them."
+    ]
     guarantee: Annotated[
         GuaranteeKind, "exact (tightest), rdp, adp, or gdp (a limit, not a guarantee)."
     ] = "exact"
-    sampling_rate: Annotated[float | None, "q: a record or client is in a round with it, 0 to 1."]
-    noise_multiplier: Annotated[float | None, "Noise over a unit's bound: σ; clients' √2·σ·R/C."]
+    sampling_rate: Annotated[
+        float | None, "q: a record or client is in a round with it, 0 to 1."
+    ]
+    noise_multiplier: Annotated[
+        float | None, "Noise over a unit's bound: σ; clients' √2·σ·R/C."
+    ]
     rounds: Annotated[int | None, "T: rounds of training."]
     sampling: Annotated[str | None, "Only poisson can be certified."]
-    unit: Annotated[UnitName | None, "What is counted: by default client with --runs, else record."]
+    unit: Annotated[
+        UnitName | None, "What is counted: by default client with --runs, else record."
+    ]
     change: Annotated[
         Change | None,
         "either: k added, or k deleted; replacements: k honest ones turned malicious. By "
         "default replacements for clients, either for records.",
     ]
-    absent: Annotated[int, "Honest clients whose absence attackers can select; count among K."] = 0
+    absent: Annotated[
+        int, "Honest clients whose absence attackers can select; count among K."
+    ] = 0
     confidence: Confidence = 0.999
-    interval: Annotated[Interval, "For scores, or for the mean over runs."] = "hoeffding"
+    interval: Annotated[Interval, "For scores, or for the mean over runs."] = (
+        "hoeffding"
+    )
     delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
     soundness_bits: Annotated[
         int | None,
         "Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
     ]
-    attempts: Annotated[int, "With --soundness-bits: most attempts a round, each validated."] = 20
+    attempts: Annotated[
+        int, "With --soundness-bits: most attempts a round, each validated."
+    ] = 20
     header: AskedHeader
     plot: Plot
     as_json: AsJson
@@ -168,7 +228,9 @@ class OfTrainings:
 class Prediction(OfTrainings):
     """The majority vote of independently trained private models."""
 
-    also: Annotated[tuple[GuaranteeKind, ...], "Compare with this guarantee too; may be repeated."]
+    also: Annotated[
+        tuple[GuaranteeKind, ...], "Compare with this guarantee too; may be repeated."
+    ]
     simultaneous: Simultaneous
     form: Annotated[
         Literal["votes", "labels", "scores"] | None,
@@ -184,26 +246,40 @@ class Prediction(OfTrainings):
 class Loss(OfTrainings):
     """The expected loss of a private model after so many attackers."""
 
-    expected: Annotated[float | None, "A known expected loss, instead of a file.", "--loss"]
+    expected: Annotated[
+        float | None, "A known expected loss, instead of a file.", "--loss"
+    ]
     bound: Annotated[float, "B: the loss lies in [0, B]."] = 1.0
     attackers: Annotated[int, "Show bounds up to so many attackers."] = 10
-    tau: Annotated[tuple[float, ...], "Fewest attackers for a τ-fold lower loss; may be repeated."]
+    tau: Annotated[
+        tuple[float, ...], "Fewest attackers for a τ-fold lower loss; may be repeated."
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing(OfModel):
     """Predictions under changed inputs."""
 
-    votes: Annotated[Path | None, "Votes [points, classes] under noise: .npy or CSV.", ARGUMENT]
-    sigma: Annotated[float | None, "Of the input noise; that of the task's objective unless given."]
+    votes: Annotated[
+        Path | None, "Votes [points, classes] under noise: .npy or CSV.", ARGUMENT
+    ]
+    sigma: Annotated[
+        float | None, "Of the input noise; that of the task's objective unless given."
+    ]
     data: Annotated[Path | None, "Records with labels, as for precad evaluate."]
     copies: Annotated[int, "n: fresh noisy copies of each record that count."] = 10_000
     select: Annotated[int, "n0: copies that choose the label."] = 100
     first: Annotated[int | None, "Only so many of the records."]
-    draw: Annotated[int | None, "Which draw of the noise, to repeat one; fresh unless given."]
-    keep: Annotated[Path | None, "Keep votes as they come; another call goes on from there."]
+    draw: Annotated[
+        int | None, "Which draw of the noise, to repeat one; fresh unless given."
+    ]
+    keep: Annotated[
+        Path | None, "Keep votes as they come; another call goes on from there."
+    ]
     confidence: Confidence = 0.999
-    selection: Annotated[Path | None, "Other votes that choose labels; without, every class pays."]
+    selection: Annotated[
+        Path | None, "Other votes that choose labels; without, every class pays."
+    ]
     simultaneous: Simultaneous
     labels: TrueLabels
     header: AskedHeader

@@ -65,7 +65,9 @@ class Display(Bar):
         """Show a finished round."""
         self._recent.append(row)
         self._since = time.monotonic()
-        self._doing = f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
+        self._doing = (
+            f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
+        )
         self.at(row.number)
         if self.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
             accepted = f"accepted {row.accepted} of {row.cohort}"
@@ -80,11 +82,22 @@ class Display(Bar):
         doing = plain(f"{self._doing} ({time.monotonic() - self._since:.0f} s)", "dim")
         if not self._recent:
             return Group(doing)
-        table = Table(">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients")
+        table = Table(
+            ">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients"
+        )
         for row in list(self._recent):
-            accepted, reasons = f"{row.accepted}/{row.cohort}", ", ".join(_reasons(row.rejected))
+            accepted, reasons = (
+                f"{row.accepted}/{row.cohort}",
+                ", ".join(_reasons(row.rejected)),
+            )
             epsilon = f"{row.epsilon_server:.3f}", f"{row.epsilon_clients:.3f}"
-            table.add(str(row.number), _percent(row.accuracy), accepted, reasons or "–", *epsilon)
+            table.add(
+                str(row.number),
+                _percent(row.accuracy),
+                accepted,
+                reasons or "–",
+                *epsilon,
+            )
         return Group(doing, table.drawn)
 
 
@@ -100,7 +113,9 @@ def run(
     outcome, task = Outcome(scenario), scenario.task
     with display, ExitStack() as running:
         display.doing("making keys, and writing each party's settings and records")
-        made = LocalDeployment(folder, task, scenario.data, bad=scenario.bad, popen=forked.start)
+        made = LocalDeployment(
+            folder, task, scenario.data, bad=scenario.bad, popen=forked.start
+        )
         deployment = running.enter_context(made)
         dealer = "the dealer, " if task.has_dealer else ""
         display.doing(f"{dealer}server B and server A start")
@@ -146,17 +161,23 @@ def _sum_up(
     # 1 − probability of the right class: a bounded loss.
     np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
     seconds = time.monotonic() - started
-    result = demo_training.summary(outcome, statuses, evaluation.accuracy(theta), seconds)
+    result = demo_training.summary(
+        outcome, statuses, evaluation.accuracy(theta), seconds
+    )
     if scenario.task.objective is not None:
         display.doing("certifying the model against changed inputs")
         result["robustness"] = demo_training.robustness(scenario, theta, result, folder)
     shutil.copyfile(model, folder / "model.safetensors")
     rows = result["history"]
     with (folder / "history.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["round"], lineterminator="\n")
+        writer = csv.DictWriter(
+            file, list(rows[0]) if rows else ["round"], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)
-    (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
+    (folder / "summary.json").write_text(
+        json_of(result, indent=2) + "\n", encoding="utf-8"
+    )
     demo_training.plot(outcome, folder / "training.png")
     return result
 
@@ -179,7 +200,9 @@ def _wait_for_owners(
 
 def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
     """Until owners have enrolled, or server A waits for them no more. Raises PeerUnavailable."""
-    retries = Retries(deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True)
+    retries = Retries(
+        deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True
+    )
     while True:
         deployment.check_alive()
         try:
@@ -213,10 +236,16 @@ def announce(out: TextIO, scenario: Scenario) -> None:
     )
     if scenario.bad:
         names = ", ".join(client.name for client in scenario.bad)
-        say(out, f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})", style="yellow")
+        say(
+            out,
+            f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})",
+            style="yellow",
+        )
 
 
-def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[str]) -> None:
+def conclude(
+    out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[str]
+) -> None:
     """The run in plain words."""
     equal = result["model_digest_a"] == result["model_digest_b"]
     rejected = ", ".join(_reasons(result["rejected"]))
@@ -250,17 +279,27 @@ def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[
 def _bounds(result: dict[str, Any]) -> Table:
     bounds = Table("who looks", ">ε exact", "what is protected")
     server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
-    bounds.add("one curious server and any other clients", upper(server, 3), "any one record")
+    bounds.add(
+        "one curious server and any other clients", upper(server, 3), "any one record"
+    )
     if (malicious := result.get("epsilon_exact_malicious_server")) is not None:
         cap = f"any one record, at the cap of {result['version']} rounds"
-        bounds.add("one malicious server and any other clients", upper(malicious, 3), cap)
+        bounds.add(
+            "one malicious server and any other clients", upper(malicious, 3), cap
+        )
     bounds.add("other clients only", upper(clients, 3), "any one record")
     level = result["epsilon_exact_client_level"]
-    shown, whole = "none", "a whole data owner (too large to bound what a bad one can do)"
+    shown, whole = (
+        "none",
+        "a whole data owner (too large to bound what a bad one can do)",
+    )
     if level is not None and level > MEANINGLESS:
         shown = f"over {MEANINGLESS:g}"
     elif level is not None:
-        shown, whole = upper(level, 3), "a whole data owner (bounds what a bad one can do)"
+        shown, whole = (
+            upper(level, 3),
+            "a whole data owner (bounds what a bad one can do)",
+        )
     bounds.add("anyone who sees the models; servers honest", shown, whole)
     return bounds
 

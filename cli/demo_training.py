@@ -68,7 +68,9 @@ def make_scenario(request: DemoRequest) -> Scenario:
     """Decide everything, or refuse. Raises Misconfiguration naming the option."""
     clients, bad_count = request.clients, _attackers(request)
     data = load(request.dataset, request.data)
-    values = demo_task(data, request.model, clients, request.rounds, request.client_rate)
+    values = demo_task(
+        data, request.model, clients, request.rounds, request.client_rate
+    )
     values["validation"] = request.validation
     if request.objective is not None:
         values["objective"] = {"name": request.objective}
@@ -77,17 +79,26 @@ def make_scenario(request: DemoRequest) -> Scenario:
     most = max(parts, key=len)
     largest = data.train_x[most], data.train_y[most]
     deadlines["work"] = _wait_s(Task.parse(values), largest, clients)
-    names = [ClientId(f"owner-{number:0{len(str(clients))}d}") for number in range(1, clients + 1)]
-    records = {n: (data.train_x[p], data.train_y[p]) for n, p in zip(names, parts, strict=True)}
+    names = [
+        ClientId(f"owner-{number:0{len(str(clients))}d}")
+        for number in range(1, clients + 1)
+    ]
+    records = {
+        n: (data.train_x[p], data.train_y[p]) for n, p in zip(names, parts, strict=True)
+    }
     # The last ones: which clients are bad makes no difference to the protocol.
     bad = dict.fromkeys(names[clients - bad_count :], request.attack or "")
-    return Scenario(data, request.model, Task.parse(values), records, request.attack, bad)
+    return Scenario(
+        data, request.model, Task.parse(values), records, request.attack, bad
+    )
 
 
 def _wait_s(task: Task, data: Data, clients: int) -> float:
     """A ``deadlines.work`` that all owners keep on this machine, which they share."""
     rate = task.privacy.record_rate
-    work_s = padded_work_s(build(task.model), cross_entropy, data, len(data[1]), rate, task)
+    work_s = padded_work_s(
+        build(task.model), cross_entropy, data, len(data[1]), rate, task
+    )
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
     return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
 
@@ -99,7 +110,9 @@ def _attackers(request: DemoRequest) -> int:
             raise Misconfiguration("--attackers", request.attackers, remedy)
         return 0
     if request.attack not in KINDS:
-        raise Misconfiguration("--attack", request.attack, f"use one of {', '.join(KINDS)}")
+        raise Misconfiguration(
+            "--attack", request.attack, f"use one of {', '.join(KINDS)}"
+        )
     count = 1 if request.attackers is None else request.attackers
     if not 1 <= count < request.clients:
         remedy = f"must be at least 1 and fewer than the {request.clients} clients"
@@ -160,7 +173,9 @@ class Outcome:
         found = guarantees(run, task.privacy.delta, RECORD_LEVEL, EXACT)
         server, clients = (each.epsilon for each in found)
         counts = report.cohort, report.accepted, dict(report.rejected)
-        self.rows.append(RoundRow(rounds, accuracy, *counts, server, clients, report.seconds))
+        self.rows.append(
+            RoundRow(rounds, accuracy, *counts, server, clients, report.seconds)
+        )
         return self.rows[-1]
 
 
@@ -168,7 +183,9 @@ class Evaluation:
     """Predictions of a model on the held-out data."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._model = Applied(build(scenario.task.model), scenario.task.model.parameters)
+        self._model = Applied(
+            build(scenario.task.model), scenario.task.model.parameters
+        )
         self._inputs = torch.from_numpy(scenario.dataset.test_x)
         self._targets = scenario.dataset.test_y
 
@@ -183,10 +200,17 @@ class Evaluation:
 
 
 def summary(
-    outcome: Outcome, statuses: tuple[ServerStatus, ServerStatus], accuracy: float, seconds: float
+    outcome: Outcome,
+    statuses: tuple[ServerStatus, ServerStatus],
+    accuracy: float,
+    seconds: float,
 ) -> Found:
     """The summary as one JSON object, from what the servers' ledgers hold."""
-    (status_a, status_b), scenario, task = statuses, outcome.scenario, outcome.scenario.task
+    (status_a, status_b), scenario, task = (
+        statuses,
+        outcome.scenario,
+        outcome.scenario.task,
+    )
     # For the client that took part most often.
     most = max(status_a.participations.values(), default=0)
     run = Run.of(task, rounds=status_a.version, participations=most)
@@ -197,7 +221,9 @@ def summary(
     # At the cap, of T participations, where the task's check allows the statement.
     capped, at_cap = run.at_cap(status_a.version), {}
     if capped.covers_a_malicious_server(Adversary.ONE_SERVER):
-        (statement,) = guarantees(capped, task.privacy.delta, (Adversary.ONE_SERVER,), EXACT)
+        (statement,) = guarantees(
+            capped, task.privacy.delta, (Adversary.ONE_SERVER,), EXACT
+        )
         at_cap["epsilon_exact_malicious_server"] = statement.epsilon
     honest = status_a.rejected_by_client.keys() & scenario.honest
     return {
@@ -250,7 +276,9 @@ def load_plot() -> None:
 def plot(outcome: Outcome, path: Path) -> None:
     """Write a PNG: accuracy above, exact ε of both adversaries and rejections below."""
     scenario, reasons = outcome.scenario, sorted(outcome.rejected)
-    bad = f", {len(scenario.bad)} of them bad ({scenario.attack})" if scenario.bad else ""
+    bad = (
+        f", {len(scenario.bad)} of them bad ({scenario.attack})" if scenario.bad else ""
+    )
     owners = f"{len(scenario.data)} data owners"
     draw_training(
         path,
@@ -262,7 +290,9 @@ def plot(outcome: Outcome, path: Path) -> None:
     )
 
 
-def robustness(scenario: Scenario, theta: ModelVector, result: Found, folder: Path) -> Found:
+def robustness(
+    scenario: Scenario, theta: ModelVector, result: Found, folder: Path
+) -> Found:
     """The report as one object, of a run with an objective and its last model, ``[d]``.
 
     Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary so far.
@@ -278,7 +308,9 @@ def robustness(scenario: Scenario, theta: ModelVector, result: Found, folder: Pa
     }
     found["words"] = _in_words(found)
     title = f"What {scenario.dataset.name}, {scenario.model} promises"
-    (folder / "robustness.txt").write_text(f"{title}\n\n{found['words']}\n", encoding="utf-8")
+    (folder / "robustness.txt").write_text(
+        f"{title}\n\n{found['words']}\n", encoding="utf-8"
+    )
     return found
 
 
@@ -291,11 +323,16 @@ def _poisoning(result: Found) -> Found:
     guarantee = ExactGroups(inputs.mechanism(Unit.RECORD))
     wrong = 1.0 - result["accuracy"]
     found = [(k, attack_bounds(wrong, 1.0, guarantee, k)) for k in (1, 2, 5, 10)]
-    rows = [{"records": k, "lower": float(b.lower), "upper": float(b.upper)} for k, b in found]
+    rows = [
+        {"records": k, "lower": float(b.lower), "upper": float(b.upper)}
+        for k, b in found
+    ]
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
-def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: float) -> Found:
+def _smoothing(
+    scenario: Scenario, theta: ModelVector, folder: Path, sigma: float
+) -> Found:
     module, data = build(scenario.task.model), scenario.dataset
     load_vector(module, theta)
     how = Sampling(sigma, 100, COPIES, secrets.randbelow(DRAWS))
@@ -303,7 +340,9 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
     found = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
     right = found.certified & (found.labels == data.test_y)
-    prediction.plot_smoothing(folder / "certificate.png", found, right, known=True, noise=sigma)
+    prediction.plot_smoothing(
+        folder / "certificate.png", found, right, known=True, noise=sigma
+    )
     shares = prediction.certified_accuracy(found.radius, right, RADII).tolist()
     return {
         "sigma": sigma,
@@ -311,7 +350,9 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
         "confidence": CONFIDENCE,
         "points": len(data.test_y),
         "abstained": int((~found.certified).sum()),
-        "average_certified_radius": prediction.average_certified_radius(found.radius, right),
+        "average_certified_radius": prediction.average_certified_radius(
+            found.radius, right
+        ),
         "certified_accuracy": dict(zip(map(str, RADII), shares, strict=True)),
     }
 
@@ -319,7 +360,9 @@ def _smoothing(scenario: Scenario, theta: ModelVector, folder: Path, sigma: floa
 def _in_words(found: Found) -> str:
     poisoning, smoothing = found["poisoning"], found["smoothing"]
     rows = poisoning["bounds"]
-    bounds = "; ".join(f"{r['records']} bad: {r['lower']:.1%} to {r['upper']:.1%}" for r in rows)
+    bounds = "; ".join(
+        f"{r['records']} bad: {r['lower']:.1%} to {r['upper']:.1%}" for r in rows
+    )
     certified = smoothing["certified_accuracy"].items()
     shares = ", ".join(f"{share:.1%} at {radius}" for radius, share in certified)
     return (

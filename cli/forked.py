@@ -54,7 +54,9 @@ def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> Non
     if _of_server:
         return
     if sys.platform == "win32":
-        raise Misconfiguration("forked", "Windows", "this system starts processes one by one")
+        raise Misconfiguration(
+            "forked", "Windows", "this system starts processes one by one"
+        )
     _of_server.update(_early(environment))
     own = dict(os.environ)
     multiprocessing.set_forkserver_preload(list(modules))
@@ -66,7 +68,11 @@ def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> Non
 
 
 def start(
-    arguments: Sequence[str], *, stdout: IO[bytes] | None, env: Mapping[str, str], **more: Any
+    arguments: Sequence[str],
+    *,
+    stdout: IO[bytes] | None,
+    env: Mapping[str, str],
+    **more: Any,
 ) -> Any:
     """Start ``python -m …``, in place of ``subprocess.Popen``, whose arguments these are.
 
@@ -76,13 +82,17 @@ def start(
     begin(env)
     if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _of_server:
         return subprocess.Popen(arguments, stdout=stdout, env=env, **more)  # noqa: S603
-    return Forked(arguments[2:], None if stdout is None else Path(stdout.name).resolve(), env)
+    return Forked(
+        arguments[2:], None if stdout is None else Path(stdout.name).resolve(), env
+    )
 
 
 class Forked:
     """A forked process, with as much of ``subprocess.Popen`` as deployments and tests use."""
 
-    def __init__(self, arguments: Sequence[str], log: Path | None, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path | None, env: Mapping[str, str]
+    ) -> None:
         self.args = list(arguments)
         make = multiprocessing.get_context("forkserver").Process
         self._process = make(target=_become, args=(self.args, log, dict(env)))
@@ -127,7 +137,9 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if name.startswith(EARLY)}
 
 
-def _become(arguments: list[str], log: Path | None, environment: dict[str, str]) -> None:
+def _become(
+    arguments: list[str], log: Path | None, environment: dict[str, str]
+) -> None:
     # What is there now is searched for cycles no more: so it stays shared.
     gc.freeze()
     threading.Thread(target=_end_with_parent, name="forked", daemon=True).start()

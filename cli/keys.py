@@ -10,7 +10,11 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity import credentials, deployment_keys
 from precad.common.identity.authority import PARTY_DAYS
-from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, Deployment, create_local_keys
+from precad.common.identity.deployment_keys import (
+    AUTHORITY_FOLDER,
+    Deployment,
+    create_local_keys,
+)
 from precad.common.identity.party_certificate import Principal
 
 
@@ -45,7 +49,9 @@ Force = Annotated[bool, "Replace keys that are there."]
 def init(
     *,
     directory: Directory,
-    clients: Annotated[int, "How many clients: client-1, client-2, ….", click.IntRange(min=0)] = 0,
+    clients: Annotated[
+        int, "How many clients: client-1, client-2, ….", click.IntRange(min=0)
+    ] = 0,
     client: Annotated[tuple[str, ...], "A client's name; may be repeated."],
     no_dealer: Annotated[bool, 'For tasks with validation = "proof" alone.'],
     root_only: Annotated[bool, "The root alone: every party makes a key of its own."],
@@ -66,10 +72,14 @@ def init(
         if clients or client:
             remedy = "leave clients out: each makes its own request"
             raise Misconfiguration("--root-only", "with clients", remedy)
-        click.echo(Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER)
+        click.echo(
+            Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER
+        )
         return
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *client]
-    folders = create_local_keys(directory, names, dealer=not no_dealer, days=days, replace=force)
+    folders = create_local_keys(
+        directory, names, dealer=not no_dealer, days=days, replace=force
+    )
     click.echo("\n".join(map(str, folders)))
     about = f"Keep {directory / 'ca'} to yourself: who holds its key can name anybody."
     click.echo(about, err=True)
@@ -89,7 +99,9 @@ def issue(
     """One more party: its key and certificate, or a certificate for its request."""
     principal = Principal.named(role, name)
     deployment = Deployment.open(directory)
-    click.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
+    click.echo(
+        deployment.issue(principal, out=out, request=request, days=days, replace=force)
+    )
 
 
 @command(keys, "request")
@@ -113,11 +125,15 @@ def make_request(
         precad keys request server-a/keys-new server-a --renew server-a/keys
     """
     principal = Principal.named(role, name)
-    click.echo(credentials.create_request(folder, principal, replace=force, renew=renew))
+    click.echo(
+        credentials.create_request(folder, principal, replace=force, renew=renew)
+    )
 
 
 @command(keys)
-def accept(folder: Folder, offered: Annotated[Path, "What keys issue made.", ARGUMENT]) -> None:
+def accept(
+    folder: Folder, offered: Annotated[Path, "What keys issue made.", ARGUMENT]
+) -> None:
     """Put a certificate that came back beside its key; any but this key's is refused."""
     click.echo(f"{credentials.accept(folder, offered).principal}: complete")
 
@@ -158,19 +174,25 @@ def revoke(
     if role is not None:
         serials = deployment.current_serials(Principal.named(role, name))
     click.echo("\n".join(map(str, deployment.revoke(serials))))
-    click.echo("Copy the first of these lists to every machine of the deployment.", err=True)
+    click.echo(
+        "Copy the first of these lists to every machine of the deployment.", err=True
+    )
 
 
 @command(keys)
 def show(
-    path: Annotated[Path, "A deployment's or party's folder, a PEM file or a request.", ARGUMENT],
+    path: Annotated[
+        Path, "A deployment's or party's folder, a PEM file or a request.", ARGUMENT
+    ],
     as_json: AsJson,
 ) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
     if (asked := deployment_keys.request_summary(path)) is not None:
         party, fingerprint = asked
         found = [{"party": party, "state": "request", "fingerprint": fingerprint}]
-        lines = [f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"]
+        lines = [
+            f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
+        ]
     else:
         summaries = deployment_keys.summarise(path)
         found = [each.to_json() for each in summaries]

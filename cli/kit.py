@@ -25,7 +25,11 @@ from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import CA_FILE
-from precad.common.identity.deployment_keys import AUTHORITY_FOLDER, create_local_keys, summarise
+from precad.common.identity.deployment_keys import (
+    AUTHORITY_FOLDER,
+    create_local_keys,
+    summarise,
+)
 from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.model import initial_vector
 from precad.common.process_settings import Address
@@ -39,10 +43,16 @@ IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt
 @command()
 def kit(
     *,
-    party: Annotated[str, "The party's role.", ARGUMENT, click.Choice([r.value for r in Role])],
+    party: Annotated[
+        str, "The party's role.", ARGUMENT, click.Choice([r.value for r in Role])
+    ],
     name: Annotated[str, "The client's name; only clients have one.", ARGUMENT] = "",
-    consortium: Annotated[Path, "The task and addresses (TOML)."] = Path("consortium.toml"),
-    root: Annotated[Path, "The root's directory, as `precad keys init` makes it."] = Path("root"),
+    consortium: Annotated[Path, "The task and addresses (TOML)."] = Path(
+        "consortium.toml"
+    ),
+    root: Annotated[
+        Path, "The root's directory, as `precad keys init` makes it."
+    ] = Path("root"),
     out: Annotated[Path, "The folder for the archive."] = Path(),
     further: Annotated[
         str | None,
@@ -80,7 +90,9 @@ def kit(
     title = principal.name
     if further is None:
         authority = root / AUTHORITY_FOLDER / CA_FILE
-        public = read_pem(authority, "--root", "precad keys init ROOT --root-only makes one")
+        public = read_pem(
+            authority, "--root", "precad keys init ROOT --root-only makes one"
+        )
         fingerprints = {"the root": summarise(authority)[0].fingerprint, **fingerprints}
         contents = _first(principal, agreed, public.decode("ascii"), fingerprints)
     else:
@@ -116,7 +128,16 @@ def _add_weights(contents: Contents, made: Task, task: Path) -> None:
     contents[compose] = _MOUNTED.sub(mounted, str(contents[compose]))
 
 
-_WRITTEN = ("task", "identity", "client", "server_a", "server_b", "state", "token", "epsilon_limit")
+_WRITTEN = (
+    "task",
+    "identity",
+    "client",
+    "server_a",
+    "server_b",
+    "state",
+    "token",
+    "epsilon_limit",
+)
 """Of an owner's settings: by the kit, or by its owner, whose limit and token are nobody else's."""
 _FILES = ("identity", "data", "held_out")
 """What a further task has from the first."""
@@ -143,7 +164,9 @@ class Consortium(BaseModel):
         """Read the file. Raises Misconfiguration naming file, field, remedy."""
         found = parsed_toml(cls, "consortium", path)
         if taken := sorted(set(found.owners) & set(_WRITTEN)):
-            remedy = f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
+            remedy = (
+                f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
+            )
             raise Misconfiguration("owners", taken[0], remedy)
         agreed = found.model_copy(update={"task": path.resolve().parent / found.task})
         require_dealer(Task.load(agreed.task), agreed.dealer)
@@ -163,7 +186,10 @@ class Consortium(BaseModel):
             case Role.SERVER_B:
                 return same | {"listen": _everywhere(self.server_b)} | dealer | kept
             case Role.SERVER_A:
-                listen = {"listen": _everywhere(self.server_a), "server_b": self.server_b}
+                listen = {
+                    "listen": _everywhere(self.server_a),
+                    "server_b": self.server_b,
+                }
                 return same | listen | dealer | kept
             case Role.CLIENT:
                 own = {"client": party.name, "state": "state"}
@@ -176,7 +202,9 @@ class Consortium(BaseModel):
         """A party's settings file for a further task, in a folder of its name below the kit's."""
         values = self.settings(party)
         above = {name: f"../{values[name]}" for name in _FILES if name in values}
-        kept = {name: f"../{name}/{task}" for name in ("state", "journal") if name in values}
+        kept = {
+            name: f"../{name}/{task}" for name in ("state", "journal") if name in values
+        }
         if party.role is Role.CLIENT:
             above["account"] = "../state"
         return values | above | kept
@@ -196,10 +224,14 @@ _WHEN = {
 
 
 def _command(role: Role) -> str:
-    return "join" if role is Role.CLIENT else f"serve {role.value.removeprefix('server-')}"
+    return (
+        "join" if role is Role.CLIENT else f"serve {role.value.removeprefix('server-')}"
+    )
 
 
-def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, str]) -> Contents:
+def _first(
+    party: Principal, agreed: Consortium, public: str, shown: dict[str, str]
+) -> Contents:
     client = party.role is Role.CLIENT
     named = {
         "name": party.name,
@@ -212,7 +244,9 @@ def _first(party: Principal, agreed: Consortium, public: str, shown: dict[str, s
         return contents
     command = f"precad {_command(party.role)} --config {party.name}/{SETTINGS}"
     own, when = _filled("first-owner.txt", named) if client else "", _WHEN[party.role]
-    contents[NEXT] = begin + _filled("first-start.txt", named, when=when, own=own, command=command)
+    contents[NEXT] = begin + _filled(
+        "first-start.txt", named, when=when, own=own, command=command
+    )
     return contents | {
         TASK: agreed.task.read_text(encoding="utf-8"),
         SETTINGS: to_toml(agreed.settings(party)),
@@ -233,13 +267,19 @@ def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Co
     else:
         settings, service = agreed.further(party, task), f"{party.name}-{task}"
         client = party.role is Role.CLIENT
-        command = f"precad {_command(party.role)} --config {party.name}/{task}/{SETTINGS}"
-        contents[NEXT] += _filled("further-client.txt" if client else "further-service.txt", named)
+        command = (
+            f"precad {_command(party.role)} --config {party.name}/{task}/{SETTINGS}"
+        )
+        contents[NEXT] += _filled(
+            "further-client.txt" if client else "further-service.txt", named
+        )
         contents[NEXT] += _filled("further-start.txt", named, command=command)
         contents[TASK] = agreed.task.read_text(encoding="utf-8")
         contents[SETTINGS] = to_toml(settings)
         contents["compose.yml"] = _further_compose(party, task, settings)
-        contents[f"precad-{service}.service"] = _unit(party, service, f"{task}/{SETTINGS}")
+        contents[f"precad-{service}.service"] = _unit(
+            party, service, f"{task}/{SETTINGS}"
+        )
     return {f"{task}/{name}": text for name, text in contents.items()}
 
 
@@ -248,9 +288,15 @@ def _unit(party: Principal, service: str, settings: str) -> str:
     return _filled("precad.service", named, command=_command(party.role))
 
 
-def _further_compose(party: Principal, task: str, settings: Mapping[str, object]) -> str:
+def _further_compose(
+    party: Principal, task: str, settings: Mapping[str, object]
+) -> str:
     """The first task's service under another name, with this task's files and port."""
-    first = _text(f"{party.role.value}.yml").partition("services:\n")[2].partition("\n\n")[0]
+    first = (
+        _text(f"{party.role.value}.yml")
+        .partition("services:\n")[2]
+        .partition("\n\n")[0]
+    )
     port = str(settings.get("listen")).rpartition(":")[2]
     for before, after in (
         (r"^  (\w+):$", rf"  \1-{task}:"),
@@ -287,7 +333,10 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
             member = tarfile.TarInfo(f"{folder}/{name}")
             # Its owner's token goes into the settings, or a database's password.
             private = name.endswith(SETTINGS)
-            member.size, member.mode = len(data), PRIVATE_MODE if private else PUBLIC_MODE
+            member.size, member.mode = (
+                len(data),
+                PRIVATE_MODE if private else PUBLIC_MODE,
+            )
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(raw.getvalue(), mtime=0)
 
@@ -318,22 +367,37 @@ def setup(
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")
     agreed = Task.load(task)
     enrolment, servers = agreed.enrolment, local.servers_of(agreed)
-    names = [ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name for path in data]
+    names = [
+        ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
+        for path in data
+    ]
     if not enrolment.min_clients <= len(set(names)) == len(names) <= enrolment.clients:
         takes = f"the task takes {enrolment.min_clients} to {enrolment.clients} owners"
-        raise Misconfiguration("data", names, f"{takes}, each with a file and a name of its own")
+        raise Misconfiguration(
+            "data", names, f"{takes}, each with a file and a name of its own"
+        )
     for path in data:
         if not path.is_file():
             raise Misconfiguration("data", str(path), "there is no such file")
     folder.mkdir(parents=True)
-    own = {key: value for key, value in (("model", model), ("loss", loss)) if value is not None}
+    own = {
+        key: value
+        for key, value in (("model", model), ("loss", loss))
+        if value is not None
+    }
     paths = [os.path.relpath(path, folder) for path in data]
-    owners = {name: {"data": path, **own} for name, path in zip(names, paths, strict=True)}
+    owners = {
+        name: {"data": path, **own} for name, path in zip(names, paths, strict=True)
+    }
     create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
-    local.write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=60.0)
+    local.write_parties(
+        folder, os.path.relpath(task, folder), owners, addresses, linger_s=60.0
+    )
     for name in servers:
-        click.echo(f"precad serve {name.removeprefix('server-')} --config {folder / name}.toml &")
+        click.echo(
+            f"precad serve {name.removeprefix('server-')} --config {folder / name}.toml &"
+        )
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
     click.echo(f"precad join {configs}")

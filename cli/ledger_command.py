@@ -14,7 +14,11 @@ from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge
 from precad.client.own_account import Account, exact_epsilon
-from precad.client.server_statements import KeptStatements, re_release_counts, read_kept_statements
+from precad.client.server_statements import (
+    KeptStatements,
+    re_release_counts,
+    read_kept_statements,
+)
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
@@ -42,11 +46,15 @@ def ledger() -> None:
 
 _RAISED = account_file.RaisedLimit | account_file.RaisedWholeLimit
 _STATE = {"metavar": "STATE"}
-State = Annotated[str, "The server's state folder, or its database's URL.", ARGUMENT, _STATE]
+State = Annotated[
+    str, "The server's state folder, or its database's URL.", ARGUMENT, _STATE
+]
 
 
 @command(ledger)
-def show(state: State, client: Annotated[str | None, "A client alone."], as_json: AsJson) -> None:
+def show(
+    state: State, client: Annotated[str | None, "A client alone."], as_json: AsJson
+) -> None:
     """Participations and exact ε of every client.
 
     ε is of one record, against one corrupted server with any other clients, at the task's δ.
@@ -62,7 +70,9 @@ def show(state: State, client: Annotated[str | None, "A client alone."], as_json
 @command(ledger)
 def verify(
     state: State,
-    head: Annotated[str | None, "A head noted earlier, in hex: it must still be in the chain."],
+    head: Annotated[
+        str | None, "A head noted earlier, in hex: it must still be in the chain."
+    ],
     against: Annotated[
         str | None,
         "The other server's state folder, or its database's URL: must hold the same.",
@@ -108,11 +118,15 @@ def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
     """Say whether a ledger is sound, and exit with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
-        print_json({"sound": sound} | asdict(audit) | {"head": str(audit.head)}, indent=2)
+        print_json(
+            {"sound": sound} | asdict(audit) | {"head": str(audit.head)}, indent=2
+        )
     else:
         for finding in audit.findings:
             click.echo(f"{finding.where}: {finding.what}")
-        click.echo(f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}")
+        click.echo(
+            f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}"
+        )
     sys.exit(0 if sound else 1)
 
 
@@ -137,7 +151,9 @@ def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
             "record_rate": row.record_rate,
             "participations": row.participations,
             "released_again": {str(m): count for m, count in sorted(row.again.items())},
-            "epsilon": epsilon_spent(view.task, row.record_rate, row.participations, row.again),
+            "epsilon": epsilon_spent(
+                view.task, row.record_rate, row.participations, row.again
+            ),
             "cap": cap.most(row.record_rate),
             "remaining": cap.left(row.record_rate, row.participations, row.again),
         }
@@ -165,7 +181,13 @@ def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
 
 
 def _cell(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else "–" if value is None else str(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else "–"
+        if value is None
+        else str(value)
+    )
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -177,7 +199,9 @@ def _show(document: dict[str, Any]) -> None:
         f"σ = {document['noise_multiplier']:g}; "
         + ("no limit" if limit is None else f"limit {limit:g}"),
     )
-    table = Table("client", ">p", ">participations", ">again", ">ε", ">cap", ">remaining")
+    table = Table(
+        "client", ">p", ">participations", ">again", ">ε", ">cap", ">remaining"
+    )
     for row in document["clients"]:
         shown = row | {"released_again": sum(row["released_again"].values())}
         table.add(*map(_cell, shown.values()))
@@ -195,7 +219,9 @@ def _show(document: dict[str, Any]) -> None:
 @command(ledger)
 def mine(
     folder: Annotated[Path, "The owner's account or state folder.", ARGUMENT],
-    delta: Annotated[float | None, "δ of the sum; else the limit's, or its tasks' smallest."],
+    delta: Annotated[
+        float | None, "δ of the sum; else the limit's, or its tasks' smallest."
+    ],
     as_json: AsJson,
 ) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
@@ -208,7 +234,9 @@ def mine(
     """
     path = folder / ACCOUNT_FILE
     if not path.is_file():
-        raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
+        raise Misconfiguration(
+            "FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}"
+        )
     document = _account(Account(path), delta)
     print_json(document, indent=2) if as_json else _show_account(document)
 
@@ -217,8 +245,12 @@ def mine(
 def receipts(
     folder: Annotated[Path, "The owner's state folder.", ARGUMENT, _STATE],
     account: Annotated[Path | None, "The account's folder; STATE unless given."],
-    other: Annotated[Path | None, "Another owner's state folder: were both shown one model?"],
-    identity: Annotated[Path | None, "A folder with ca.pem: checks the signatures once more."],
+    other: Annotated[
+        Path | None, "Another owner's state folder: were both shown one model?"
+    ],
+    identity: Annotated[
+        Path | None, "A folder with ca.pem: checks the signatures once more."
+    ],
     as_json: AsJson,
 ) -> None:
     """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.
@@ -229,7 +261,9 @@ def receipts(
     """
     kept = read_kept_statements(folder)
     if not kept.statements:
-        raise Misconfiguration("STATE", str(folder), "isn't an owner's: no server's statement")
+        raise Misconfiguration(
+            "STATE", str(folder), "isn't an owner's: no server's statement"
+        )
     findings = _findings(kept, account or folder)
     if other is not None:
         findings += _against(kept, read_kept_statements(other))
@@ -240,7 +274,10 @@ def receipts(
         print_json({"sound": not findings, "findings": findings} | statements, indent=2)
     else:
         for name, values in statements.items():
-            click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+            click.echo(
+                f"{name}: "
+                + ", ".join(f"{key} {value}" for key, value in values.items())
+            )
         for finding in findings:
             click.echo(finding)
         click.echo("BROKEN" if findings else "sound")
@@ -248,12 +285,22 @@ def receipts(
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
-    charges, limit, spent = list(account.charges.values()), account.limit, account.filter
+    charges, limit, spent = (
+        list(account.charges.values()),
+        account.limit,
+        account.filter,
+    )
     if delta is None:
-        delta = limit.delta if limit else min((each.delta for each in charges), default=None)
+        delta = (
+            limit.delta
+            if limit
+            else min((each.delta for each in charges), default=None)
+        )
     by_task: dict[tuple[Digest, str, float], list[Charge]] = {}
     for charge in charges:
-        by_task.setdefault((charge.task, charge.client, charge.record_rate), []).append(charge)
+        by_task.setdefault((charge.task, charge.client, charge.record_rate), []).append(
+            charge
+        )
     tasks = [
         {
             "task": str(task),
@@ -263,7 +310,9 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "noise_multiplier": some[0].noise_multiplier,
             "record_rate": rate,
             "delta": some[0].delta,
-            "epsilon": exact_epsilon(Counter(charge.event for charge in some), some[0].delta),
+            "epsilon": exact_epsilon(
+                Counter(charge.event for charge in some), some[0].delta
+            ),
         }
         for (task, client, rate), some in by_task.items()
     ]
@@ -309,7 +358,10 @@ def _show_account(document: dict[str, Any]) -> None:
     of = f"{'raised ' if limit['raised'] else ''}limit ε = {limit['epsilon']:g}"
     if limit["server"] == "malicious":
         # It decides when an owner takes part: what was counted was not fixed before.
-        say(sys.stdout, "Against one malicious server the limit holds, not what was counted.")
+        say(
+            sys.stdout,
+            "Against one malicious server the limit holds, not what was counted.",
+        )
     if limit["overdrawn"]:
         say(sys.stdout, f"{of}: PASSED; nothing more is shared")
         return
@@ -350,7 +402,11 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
         if served is not None and str(served) != digest:
             signed = f"{role.value} signed {digest} as model {body.version}"
             found.append(f"{signed}; this owner was served {served}")
-        owned = [m for (of, client, _), m in own.items() if (of, client) == (task, body.client)]
+        owned = [
+            m
+            for (of, client, _), m in own.items()
+            if (of, client) == (task, body.client)
+        ]
         for m, count in enumerate(re_release_counts(body)):
             if count > (known := sum(each >= m for each in owned)):
                 found.append(

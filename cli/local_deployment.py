@@ -70,7 +70,9 @@ def to_toml(values: Mapping[str, object]) -> str:
 
 def _lines(values: Mapping[str, object]) -> str:
     """A key a line; tables within are written in the line."""
-    return "".join(f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in values.items())
+    return "".join(
+        f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in values.items()
+    )
 
 
 def _toml_key(key: str) -> str:
@@ -82,7 +84,9 @@ def toml_value(value: object) -> str:
     """A value as TOML; a list of tables has a line for each."""
     match value:
         case dict():
-            pairs = (f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items())
+            pairs = (
+                f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items()
+            )
             return f"{{ {', '.join(pairs)} }}"
         case [dict(), *_]:
             return "[\n" + "".join(f"  {toml_value(row)},\n" for row in value) + "]"
@@ -182,18 +186,28 @@ class LocalDeployment:
             played = ("-m", "precad.simulation.bad_client", "--kind", kind)
             self._instead.setdefault(client.name, played)
         self.servers = servers_of(task)
-        self.addresses = dict(zip(self.servers, free_addresses(len(self.servers)), strict=True))
+        self.addresses = dict(
+            zip(self.servers, free_addresses(len(self.servers)), strict=True)
+        )
         self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
         self._takes_sigterm = False
         records = folder / "records"
         make_folder(folder / "logs")
         make_folder(records)
-        create_local_keys(folder / "keys", [each.name for each in data], dealer=task.has_dealer)
+        create_local_keys(
+            folder / "keys", [each.name for each in data], dealer=task.has_dealer
+        )
         (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-        files = {c.name: write_client_data(records, c, x, y) for c, (x, y) in data.items()}
-        owners = {name: {"data": f"records/{file.name}"} for name, file in files.items()}
-        write_parties(folder, "task.toml", owners, self.addresses, linger_s=linger_s, way=way)
+        files = {
+            c.name: write_client_data(records, c, x, y) for c, (x, y) in data.items()
+        }
+        owners = {
+            name: {"data": f"records/{file.name}"} for name, file in files.items()
+        }
+        write_parties(
+            folder, "task.toml", owners, self.addresses, linger_s=linger_s, way=way
+        )
 
     def __enter__(self) -> Self:
         in_main = threading.current_thread() is threading.main_thread()
@@ -230,7 +244,9 @@ class LocalDeployment:
         """An operator's connection to server A or B."""
         if role not in self._connections:
             identity = Identity.load(self.folder / "keys" / "operator")
-            self._connections[role] = OperatorConnection(self.addresses[role.value], role, identity)
+            self._connections[role] = OperatorConnection(
+                self.addresses[role.value], role, identity
+            )
         return self._connections[role]
 
     def check_alive(self) -> None:
@@ -254,7 +270,9 @@ class LocalDeployment:
         deadline, statuses = time.monotonic() + timeout_s, {}
         for name in names:
             try:
-                statuses[name] = self.processes[name].wait(max(0.0, deadline - time.monotonic()))
+                statuses[name] = self.processes[name].wait(
+                    max(0.0, deadline - time.monotonic())
+                )
             except subprocess.TimeoutExpired:
                 late = f"{name} didn't end within {timeout_s:g} s"
                 raise PeerUnavailable(f"{late}:\n{self.log_tail(name)}") from None
@@ -295,7 +313,14 @@ class LocalDeployment:
 
     def _start(self, name: str, *command: str) -> None:
         played = self._instead.get(name, command)
-        arguments = [sys.executable, *played, "--config", str(self.folder / f"{name}.toml")]
+        arguments = [
+            sys.executable,
+            *played,
+            "--config",
+            str(self.folder / f"{name}.toml"),
+        ]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             both, environment = subprocess.STDOUT, environment_of_parts()
-            self.processes[name] = self._popen(arguments, stdout=log, stderr=both, env=environment)
+            self.processes[name] = self._popen(
+                arguments, stdout=log, stderr=both, env=environment
+            )

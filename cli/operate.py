@@ -39,7 +39,10 @@ class AskedServer:
 
     def connection(self) -> AbstractContextManager[OperatorConnection]:
         """Return the connection until the block ends. Raises Misconfiguration."""
-        address, role = by_proxy(self.address, self.proxy), Role(f"server-{self.server}")
+        address, role = (
+            by_proxy(self.address, self.proxy),
+            Role(f"server-{self.server}"),
+        )
         return closing(OperatorConnection(address, role, Identity.load(self.identity)))
 
 
@@ -103,7 +106,9 @@ def allow(
 @command()
 def health(
     config: Annotated[Path, "The part's settings file.", "--config", "-c"],
-    wait: Annotated[float, "Seconds that it may take to answer.", click.FloatRange(min=0.1)] = 5.0,
+    wait: Annotated[
+        float, "Seconds that it may take to answer.", click.FloatRange(min=0.1)
+    ] = 5.0,
 ) -> None:
     """Ask the server or dealer of this machine whether it serves: 0 if so, else 1.
 
@@ -150,7 +155,9 @@ def enrol() -> None:
     """  # noqa: D301 -- click reads the control character
 
 
-States = Annotated[tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED]
+States = Annotated[
+    tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED
+]
 
 
 @command(enrol)
@@ -158,7 +165,9 @@ def token(
     *,
     state: States,
     count: Annotated[int, "How many.", click.IntRange(min=1, max=10_000)] = 1,
-    digest: Annotated[tuple[Digest, ...], "Accept this digest's token, made elsewhere.", digest_of],
+    digest: Annotated[
+        tuple[Digest, ...], "Accept this digest's token, made elsewhere.", digest_of
+    ],
     client: Annotated[
         tuple[str, ...],
         "Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
@@ -183,20 +192,28 @@ def token(
     from precad.aggregator.enrol.admission import ByToken, new_token, token_digest  # noqa: PLC0415
 
     if (digest or client) and count > 1:
-        raise Misconfiguration("count", count, "leave it out beside --digest or --client")
+        raise Misconfiguration(
+            "count", count, "leave it out beside --digest or --client"
+        )
     if digest and len(client) not in (0, len(digest)):
-        raise Misconfiguration("client", len(client), "give one for each --digest, in its order")
+        raise Misconfiguration(
+            "client", len(client), "give one for each --digest, in its order"
+        )
     named: list[ClientId | None] = [ClientId(name) for name in client]
     made = [] if digest else [new_token() for _ in range(len(named) or count)]
     digests = [*digest] or [token_digest(each) for each in made]
     for book in map(ByToken, state):
-        for accepted, whose in zip(digests, named or [None] * len(digests), strict=True):
+        for accepted, whose in zip(
+            digests, named or [None] * len(digests), strict=True
+        ):
             book.add(accepted, whose)
     if as_json:
         print_json({"tokens": made, "digests": [str(each) for each in digests]})
         return
     for number, accepted in enumerate(digests):
-        click.echo(f"{made[number]} digest {accepted}" if made else f"digest {accepted}")
+        click.echo(
+            f"{made[number]} digest {accepted}" if made else f"digest {accepted}"
+        )
 
 
 @command(enrol)
@@ -206,7 +223,12 @@ def show(state: States, as_json: AsJson) -> None:
 
     tokens = {str(folder): ByToken(folder).owners().items() for folder in state}
     if as_json:
-        print_json({f: [{"digest": d, "client": c} for d, c in each] for f, each in tokens.items()})
+        print_json(
+            {
+                f: [{"digest": d, "client": c} for d, c in each]
+                for f, each in tokens.items()
+            }
+        )
         return
     for folder, found in tokens.items():
         for digest, client in found:
@@ -221,8 +243,12 @@ Facts: TypeAlias = dict[str, Any]
 def status(
     *,
     at: AskedServer,
-    watch: Annotated[bool, "A live screen, until the training is over.", "--watch", "-w"],
-    every: Annotated[float, "Seconds between two looks.", click.FloatRange(min=0.2)] = 2.0,
+    watch: Annotated[
+        bool, "A live screen, until the training is over.", "--watch", "-w"
+    ],
+    every: Annotated[
+        float, "Seconds between two looks.", click.FloatRange(min=0.2)
+    ] = 2.0,
     as_json: AsJson,
 ) -> None:
     """Ask a server where its training stands: for operators.
@@ -260,13 +286,18 @@ def facts_of(reply: ServerStatus) -> Facts:
     }
     for name in ("task_name", "bytes_by_link", "rejected_by_client", "wire_version"):
         facts.pop(name, None)
-    return {n: dict(value) if isinstance(value, Mapping) else value for n, value in facts.items()}
+    return {
+        n: dict(value) if isinstance(value, Mapping) else value
+        for n, value in facts.items()
+    }
 
 
 def _table(facts: Facts) -> Table:
     table = Table("", "")
     for name, value in facts.items():
-        several = [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value
+        several = (
+            [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value
+        )
         shown = ", ".join(several) if isinstance(several, list | tuple) else str(value)
         table.add(name.replace("_", " "), shown or "–")
     return table
@@ -279,7 +310,9 @@ _SEEN = 2
 """Rounds that must have been seen to end before one is said how long it takes."""
 
 
-def follow(out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK) -> None:
+def follow(
+    out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK
+) -> None:
     """Show where a training stands until it is over; a server that is away is asked again."""
     facts: Facts | None = None
     seen: list[tuple[int, float]] = []
@@ -314,7 +347,9 @@ def reminders(facts: Facts) -> list[tuple[str, str]]:
     if facts["phase"] == "enrolling":
         least, most = facts["least_owners"], facts["most_owners"]
         left = facts["enrolment_left_s"] / 3600
-        lines.append((f"enrolment takes {least} to {most} owners, for {left:.1f} hours more", ""))
+        lines.append(
+            (f"enrolment takes {least} to {most} owners, for {left:.1f} hours more", "")
+        )
     if facts["missing"]:
         lines.append((f"not enrolled yet: {', '.join(facts['missing'])}", "yellow"))
     if unused := facts["unused_tokens"]:
@@ -322,7 +357,9 @@ def reminders(facts: Facts) -> list[tuple[str, str]]:
         text = f"{unused} enrolment tokens, made for nobody by name, aren't used yet"
         lines.append((text, "yellow"))
     if facts["twice"]:
-        names = ", ".join(f"{name} ({n} times)" for name, n in sorted(facts["twice"].items()))
+        names = ", ".join(
+            f"{name} ({n} times)" for name, n in sorted(facts["twice"].items())
+        )
         lines.append((f"a second process came under the name of {names}", "bold red"))
     return lines
 
@@ -330,11 +367,18 @@ def reminders(facts: Facts) -> list[tuple[str, str]]:
 def _line(facts: Facts, gone: str, seen: list[tuple[int, float]]) -> str:
     where = f"{facts['role']}, {facts['task']}: {_position(facts, seen)}"
     reminded = (text for text, _ in reminders(facts))
-    parts = (f"{facts['enrolled']} owners enrolled", *reminded, _rejected(facts), facts["error"])
+    parts = (
+        f"{facts['enrolled']} owners enrolled",
+        *reminded,
+        _rejected(facts),
+        facts["error"],
+    )
     return "; ".join(filter(None, (where, *parts, gone)))
 
 
-def _screen(facts: Facts | None, gone: str, seen: list[tuple[int, float]]) -> RenderableType:
+def _screen(
+    facts: Facts | None, gone: str, seen: list[tuple[int, float]]
+) -> RenderableType:
     if facts is None:
         return _whole(gone, "yellow")
     taken = facts["participations"].values()
@@ -346,7 +390,10 @@ def _screen(facts: Facts | None, gone: str, seen: list[tuple[int, float]]) -> Re
         *reminders(facts),
         (rejected, "") if rejected else ("nothing rejected", "green"),
         (f"{megabytes:,.1f} MB sent and received", ""),
-        (f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", "dim"),
+        (
+            f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}",
+            "dim",
+        ),
         *((text, "yellow") for text in (facts["error"], gone) if text),
     ]
     bar = ProgressBar(max(facts["rounds"], 1), facts["version"], _WIDTH)
@@ -378,5 +425,7 @@ def _position(facts: Facts, seen: list[tuple[int, float]]) -> str:
 
 
 def _rejected(facts: Facts) -> str:
-    counts = ", ".join(f"{reason} {count}" for reason, count in sorted(facts["rejected"].items()))
+    counts = ", ".join(
+        f"{reason} {count}" for reason, count in sorted(facts["rejected"].items())
+    )
     return counts and f"rejected: {counts}"

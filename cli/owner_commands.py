@@ -36,7 +36,9 @@ from precad.common.terminal import say, upper
 def doctor(
     *,
     config: Annotated[Path, "The owner's settings file.", "--config", "-c"],
-    wait: Annotated[float, "Seconds for the servers to answer.", click.FloatRange(min=0)] = 4.0,
+    wait: Annotated[
+        float, "Seconds for the servers to answer.", click.FloatRange(min=0)
+    ] = 4.0,
     as_json: AsJson,
 ) -> None:
     """Find mistakes before you enrol: a sentence each, in seconds.
@@ -47,7 +49,9 @@ def doctor(
     """
     findings = owner_settings.look_at_settings(config, wait)
     if as_json:
-        rows = [{"about": f.about, "kind": f.kind.value, "said": f.text} for f in findings]
+        rows = [
+            {"about": f.about, "kind": f.kind.value, "said": f.text} for f in findings
+        ]
         print_json({"findings": rows, "wrong": len(findings.wrong)})
     else:
         for each in findings:
@@ -72,14 +76,18 @@ def join(
         REQUIRED,
     ],
     logs: Annotated[Path | None, "A folder for the log of each; one file an owner."],
-    quiet: Annotated[bool, "No progress, and of the log warnings alone.", "--quiet", "-q"],
+    quiet: Annotated[
+        bool, "No progress, and of the log warnings alone.", "--quiet", "-q"
+    ],
     wait: Annotated[
         float,
         "Hours that the servers may be away, as over a weekend; the task's outage unless given.",
         click.FloatRange(min=0),
         {"show_default": False},
     ] = 0.0,
-    raise_limit: Annotated[bool, "An epsilon_limit above the account's takes its place, for good."],
+    raise_limit: Annotated[
+        bool, "An epsilon_limit above the account's takes its place, for good."
+    ],
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -111,12 +119,18 @@ def join(
     dump_stacks_on_signal()
     if len(config) > 1 or logs is not None:
         flags = {"--quiet": quiet, "--raise-limit": raise_limit}
-        options = ["--wait", str(wait), *(flag for flag, given in flags.items() if given)]
+        options = [
+            "--wait",
+            str(wait),
+            *(flag for flag, given in flags.items() if given),
+        ]
         sys.exit(_together(config, options, logs))
     sys.exit(_take_part(config[0], quiet=quiet, wait_h=wait, raise_limit=raise_limit))
 
 
-def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | None) -> int:
+def _together(
+    settings: Sequence[Path], options: Sequence[str], logs: Path | None
+) -> int:
     """Run an owner's process for each settings file; return the status of one that failed, or 0."""
     if sys.platform == "win32":
         remedy = "one owner a command here, and its output as it is"
@@ -128,12 +142,22 @@ def _together(settings: Sequence[Path], options: Sequence[str], logs: Path | Non
     forked.begin(environment, forked.OWNERS)
     owners: list[Any] = []
     with ExitStack() as opened:
-        outputs = [None if logs is None else _log(logs, file, opened) for file in settings]
+        outputs = [
+            None if logs is None else _log(logs, file, opened) for file in settings
+        ]
         # A signal that comes meanwhile is for all of them.
         forwarded = {signal.SIGTERM, signal.SIGINT}
         usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
         for file, log in zip(settings, outputs, strict=True):
-            command = [sys.executable, "-m", "precad", "join", "--config", str(file), *options]
+            command = [
+                sys.executable,
+                "-m",
+                "precad",
+                "join",
+                "--config",
+                str(file),
+                *options,
+            ]
             both = {} if log is None else {"stderr": subprocess.STDOUT}
             owners.append(forked.start(command, stdout=log, env=environment, **both))
 
@@ -152,7 +176,9 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
     """An owner's own, for its eyes alone: refusals quote cells. Raises Misconfiguration."""
     path = folder / f"{settings.stem}.log"
     try:
-        return opened.enter_context(open(path, "ab", opener=partial(os.open, mode=PRIVATE_MODE)))
+        return opened.enter_context(
+            open(path, "ab", opener=partial(os.open, mode=PRIVATE_MODE))
+        )
     except OSError as error:
         remedy = f"can't be written ({error.strerror}); name another folder"
         raise Misconfiguration("--logs", str(path), remedy) from None
@@ -188,21 +214,36 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     doing(part=owner.client.name, task=owner.task.name)
     rounds, lasts = covered(owner.task, owner.budget)
     early = ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
-    log.log(logging.INFO if lasts else logging.WARNING, "%s%s", rounds, "" if lasts else early)
-    result = owner.run(progress=None if looked_at else False, wait_s=3600 * wait_h or None)
+    log.log(
+        logging.INFO if lasts else logging.WARNING,
+        "%s%s",
+        rounds,
+        "" if lasts else early,
+    )
+    result = owner.run(
+        progress=None if looked_at else False, wait_s=3600 * wait_h or None
+    )
     if result.validation is not None and looked_at:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)
     limited = result.ended != "finished"
     if result.model_file is None and not limited:
         lost = "the training is over, but the model isn't written"
-        raise StorageFailure(f"{lost}: mend the disk, and start again while the servers are there")
+        raise StorageFailure(
+            f"{lost}: mend the disk, and start again while the servers are there"
+        )
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
     at = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
-    log.info("%s: %s; %s (%s); final model %s", result.ended, became, spent, at, result.model)
-    log.info("the state folder has the model, %s, and the rounds, %s", MODEL_FILE, HISTORY_FILE)
+    log.info(
+        "%s: %s; %s (%s); final model %s", result.ended, became, spent, at, result.model
+    )
+    log.info(
+        "the state folder has the model, %s, and the rounds, %s",
+        MODEL_FILE,
+        HISTORY_FILE,
+    )
     if not limited:
         return 0
     log.warning(
@@ -241,7 +282,9 @@ def predict(
     of: OfModel,
     data: Records,
     out: Annotated[Path | None, "A .csv or .npy file; CSV on stdout unless given."],
-    raw: Annotated[bool, "The model's outputs as they are: for a loss other than cross-entropy."],
+    raw: Annotated[
+        bool, "The model's outputs as they are: for a loss other than cross-entropy."
+    ],
 ) -> None:
     """What a trained model says of records; nothing leaves this machine.
 
@@ -251,7 +294,9 @@ def predict(
     a table is read as in training, and needs no target.
     """
     if out is not None and out.suffix not in (".csv", ".npy"):
-        raise Misconfiguration("--out", str(out), "give a file that ends with .csv or .npy")
+        raise Misconfiguration(
+            "--out", str(out), "give a file that ends with .csv or .npy"
+        )
     main.require_writable("--out", out)
     from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
@@ -259,10 +304,14 @@ def predict(
     found, module, settings = trained(of)
     recipe = found.task.data
     rows = read_inputs(data, recipe, None if settings is None else settings.columns)
-    said = Applied(module, found.task.model.parameters).outputs(found.theta, as_inputs(rows))
+    said = Applied(module, found.task.model.parameters).outputs(
+        found.theta, as_inputs(rows)
+    )
     if not raw:
         if said.ndim != 2 or said.shape[1] < 2:
-            remedy = f"the model gives {list(said.shape)}, no column a class: give --raw"
+            remedy = (
+                f"the model gives {list(said.shape)}, no column a class: give --raw"
+            )
             raise Misconfiguration("--raw", None, remedy)
         from scipy.special import softmax  # noqa: PLC0415
 
@@ -278,7 +327,9 @@ def predict(
             _write(file, said, levels, raw=raw)
 
 
-def _write(file: TextIO, said: NDArray[np.float32], levels: Sequence[str], *, raw: bool) -> None:
+def _write(
+    file: TextIO, said: NDArray[np.float32], levels: Sequence[str], *, raw: bool
+) -> None:
     flat = said.reshape(len(said), -1)
     writer = csv.writer(file, lineterminator="\n")
     named, name = ([], "output") if raw else (["class"], "probability")
@@ -294,7 +345,9 @@ def _write(file: TextIO, said: NDArray[np.float32], levels: Sequence[str], *, ra
 def evaluate(
     of: OfModel,
     data: Records,
-    loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."],
+    loss: Annotated[
+        str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."
+    ],
     as_json: AsJson,
 ) -> None:
     """How well a trained model does on records of one's own; nothing leaves this machine.
@@ -313,10 +366,16 @@ def evaluate(
     own = None if settings is None else settings.own_loss()
     if loss is not None:
         own = own_object("--loss", loss)
-    applied = Applied(module, found.task.model.parameters, own or functional.cross_entropy)
+    applied = Applied(
+        module, found.task.model.parameters, own or functional.cross_entropy
+    )
     columns = None if settings is None else settings.columns
-    result = applied.evaluate(found.theta, as_records(read_records(data, found.task.data, columns)))
+    result = applied.evaluate(
+        found.theta, as_records(read_records(data, found.task.data, columns))
+    )
     if as_json:
-        print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
+        print_json(
+            {"model": str(found.digest), "version": found.version, **asdict(result)}
+        )
     else:
         click.echo(f"{found}: {result}")

@@ -11,11 +11,23 @@ from precad.accounting.events import SampledGaussian
 from precad.accounting.exact import largest_count
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
 from precad.certify.group_guarantees import ExactGroups
-from precad.certify.guarantee import BOTH, Direction, Guarantee, Replacements, ValidationAllowance
+from precad.certify.guarantee import (
+    BOTH,
+    Direction,
+    Guarantee,
+    Replacements,
+    ValidationAllowance,
+)
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import refuse_given, require_given
-from precad.cli.task_planning import least_noise, participations_of, planned, rounded, upload_bytes
+from precad.cli.task_planning import (
+    least_noise,
+    participations_of,
+    planned,
+    rounded,
+    upload_bytes,
+)
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -53,17 +65,23 @@ class Plan:
         """Answer a request."""
         names = ("loss", "tolerated_loss", "loss_bound", "change")
         malicious = 1 if request.malicious is None else request.malicious
-        asked = Robustness(malicious, **{name: getattr(request, name) for name in names})
+        asked = Robustness(
+            malicious, **{name: getattr(request, name) for name in names}
+        )
         task = _of_words(request, asked) if request.task is None else _of_task(request)
         known = request.task or request.records or request.owners
-        owners = task.enrolment.clients if known and request.malicious is not None else None
+        owners = (
+            task.enrolment.clients if known and request.malicious is not None else None
+        )
         whole = request.task is not None or request.records is not None
         return cls(task, asked, owners, whole, planned_guarantees(task))
 
     @property
     def participations(self) -> int:
         """As ``participations_of`` the task's rounds."""
-        return participations_of(self.task.privacy.client_rate, self.task.training.rounds)
+        return participations_of(
+            self.task.privacy.client_rate, self.task.training.rounds
+        )
 
     @property
     def upload_bytes(self) -> int:
@@ -78,7 +96,9 @@ class Plan:
         return {
             "status": "planned",
             "task": {
-                "privacy": self.task.privacy.model_dump(mode="json", exclude={"epsilon_limit"}),
+                "privacy": self.task.privacy.model_dump(
+                    mode="json", exclude={"epsilon_limit"}
+                ),
                 "training": self.task.training.model_dump(include=of_training),
                 "fractional_bits": self.task.fractional_bits,
             },
@@ -98,7 +118,8 @@ class Plan:
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": certified(self.task, asked),
-            "noise_over_signal": n and math.sqrt(self.task.dimension) / (n * asked.largest_mu()),
+            "noise_over_signal": n
+            and math.sqrt(self.task.dimension) / (n * asked.largest_mu()),
         }
 
     def show(self) -> None:
@@ -108,10 +129,18 @@ class Plan:
         gives = f"σ = {privacy.noise_multiplier:g} gives a record ε = {upper(record.epsilon)}"
         at = f"at δ = {record.delta:g}, against one curious server"
         say(sys.stdout, f"Planned: {gives} {at}. Into the task:", style="bold")
-        names = ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate")
+        names = (
+            "record_clip",
+            "client_clip",
+            "noise_multiplier",
+            "record_rate",
+            "client_rate",
+        )
         say(
             sys.stdout,
-            "".join(f"    privacy.{name} = {getattr(privacy, name)}\n" for name in names)
+            "".join(
+                f"    privacy.{name} = {getattr(privacy, name)}\n" for name in names
+            )
             + (f"    training.learning_rate = {rate:g}\n" if self.whole else "")
             + f"    training.rounds = {self.task.training.rounds}\n"
             f"    fractional_bits = {self.task.fractional_bits}\n"
@@ -126,7 +155,11 @@ class Plan:
             epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adversary.adjacency})"
             say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()
-        owners, some, costs = found["malicious"], found["certified"], found["noise_over_signal"]
+        owners, some, costs = (
+            found["malicious"],
+            found["certified"],
+            found["noise_over_signal"],
+        )
         say(
             sys.stdout,
             f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of "
@@ -138,14 +171,20 @@ class Plan:
             f"{some['records']:,} records added or deleted.",
         )
         if costs is not None:
-            cost = f"That costs: a run's noise is at least {costs:.2g} times its signal."
+            cost = (
+                f"That costs: a run's noise is at least {costs:.2g} times its signal."
+            )
             say(sys.stdout, f"{cost} More owners, or fewer parameters, make it less.")
 
 
 def _of_task(request: PlanRequest) -> Task:
     """The task in the file, with another σ where an ε is wanted."""
     assert request.task is not None
-    words = {field.name for field in fields(Wishes)} - {"epsilon", "hidden", "validation"}
+    words = {field.name for field in fields(Wishes)} - {
+        "epsilon",
+        "hidden",
+        "validation",
+    }
     refuse_given(asdict(request), sorted(words | {"dimension"}))
     loaded = Task.load(request.task)
     if request.epsilon is None:
@@ -162,15 +201,21 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
     if request.records is None:
         require_given(asdict(request), _NUMBERS)
         if request.client_clip is None and request.malicious is None:
-            raise Misconfiguration("client_clip", None, "give --client-clip, or --malicious")
+            raise Misconfiguration(
+                "client_clip", None, "give --client-clip, or --malicious"
+            )
         owners = request.owners
-        request = replace(request, records="1" if owners is None else f"{owners}x1", owners=None)
+        request = replace(
+            request, records="1" if owners is None else f"{owners}x1", owners=None
+        )
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
         model, why = ("architecture", "model", "weights"), "it is in place of a model"
         refuse_given(asdict(request), model, why, "--dimension")
     clip_for = None if request.malicious is None else asked.clip_and_noise
-    task, _, _ = planned(request, "plan", dimension=request.dimension, clip_for=clip_for)
+    task, _, _ = planned(
+        request, "plan", dimension=request.dimension, clip_for=clip_for
+    )
     return task
 
 
@@ -199,7 +244,11 @@ class Robustness:
         return self.loss_bound * float(gdp.shifted(self.loss / self.loss_bound, group))
 
     def clip_and_noise(
-        self, record_clip: float, noise_multiplier: float, client_rate: float, rounds: int
+        self,
+        record_clip: float,
+        noise_multiplier: float,
+        client_rate: float,
+        rounds: int,
     ) -> tuple[float, float]:
         """Return the largest C that tolerates the K, and σ, raised where C would be below R."""
         # R stands for R', which is larger: C errs on the safe side.
@@ -218,7 +267,9 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     """Return how many attackers at most keep the loss tolerated, exactly, as `precad certify`."""
     loss, bound = robustness.loss, robustness.loss_bound
 
-    def most(guarantee: Guarantee, mechanism: SampledGaussian, of: tuple[Direction, ...]) -> int:
+    def most(
+        guarantee: Guarantee, mechanism: SampledGaussian, of: tuple[Direction, ...]
+    ) -> int:
         if mechanism.effective_noise_multiplier < _LEAST_NOISE:
             return 0
 
@@ -233,7 +284,9 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     records = Run.of(task, participations=run.rounds).event(Adversary.CLIENTS_ONLY)
     attempts = run.rounds * task.training.attempts
     points = None if task.proof is None else task.proof.points
-    checked = ValidationAllowance(ExactGroups(clients), attempts, task.projections, points)
+    checked = ValidationAllowance(
+        ExactGroups(clients), attempts, task.projections, points
+    )
     additions = (Direction.ADDITIONS,)
     return {
         "clients_replaced": most(Replacements(checked), clients, additions),

@@ -20,7 +20,9 @@ def report(
         ARGUMENT,
         {"metavar": "RUN..."},
     ],
-    out: Annotated[Path | None, "The file; report.html or report.json by default.", "--out", "-o"],
+    out: Annotated[
+        Path | None, "The file; report.html or report.json by default.", "--out", "-o"
+    ],
     form: Annotated[Literal["html", "json"], "html, or json.", "--format"] = "html",
     schema: Annotated[bool, "Print the JSON document's schema and end."],
 ) -> None:
@@ -49,12 +51,20 @@ def report(
     from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases, accountants
 
     found = gather(run)
-    text = page(found) if form == "html" else json_of(found.model_dump(mode="json"), indent=2)
+    text = (
+        page(found)
+        if form == "html"
+        else json_of(found.model_dump(mode="json"), indent=2)
+    )
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     for line in summary(found):
         click.echo(line, err=True)
     click.echo(path)
-    broken = [f"{ledger.server}: {what}" for ledger in found.ledgers for what in ledger.findings]
+    broken = [
+        f"{ledger.server}: {what}"
+        for ledger in found.ledgers
+        for what in ledger.findings
+    ]
     broken += found.differences or []
     for finding in broken:
         click.echo(f"precad report: {finding}", err=True)

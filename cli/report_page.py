@@ -26,14 +26,20 @@ class Training(_Facts):
     """Who trained what."""
 
     task: str = Field(description="Name of the task.")
-    task_digest: str = Field(description="SHA-256 of the task, hex: what everybody agreed to.")
+    task_digest: str = Field(
+        description="SHA-256 of the task, hex: what everybody agreed to."
+    )
     architecture: str
     parameters: int = Field(description="d: weights of the model.")
     owners: list[str] = Field(description="Whoever was enrolled, by name.")
-    records: int | None = Field(description="What the owners said that they hold together.")
+    records: int | None = Field(
+        description="What the owners said that they hold together."
+    )
     rounds: int = Field(description="T: planned.")
     released: int = Field(description="Rounds whose model was released.")
-    attempts: int | None = Field(description="Attempts of all rounds, broken ones included.")
+    attempts: int | None = Field(
+        description="Attempts of all rounds, broken ones included."
+    )
     model_digest: str | None = Field(description="SHA-256 of the newest model, hex.")
     data: str | None = Field(description="The data set, where the run names one.")
 
@@ -50,7 +56,9 @@ class Guarantee(_Facts):
     )
     participations: int = Field(description="Rounds that it is composed over.")
     basis: str = Field(description="Where that number comes from, in words.")
-    limit: float | None = Field(description="The ε at which both servers stop counting an owner.")
+    limit: float | None = Field(
+        description="The ε at which both servers stop counting an owner."
+    )
     found_of_100: float = Field(
         description="Of 100 that took part, how many an attacker can name at most who wrongly "
         "names 5 of 100 that didn't; exact."
@@ -68,7 +76,9 @@ class Round(_Facts):
         description="Exact ε of a record against one server so far, for whoever took part most; "
         "null where a round wasn't computed."
     )
-    epsilon_models: float | None = Field(description="The same against other owners only.")
+    epsilon_models: float | None = Field(
+        description="The same against other owners only."
+    )
 
 
 class Bound(_Facts):
@@ -83,20 +93,30 @@ class Robustness(_Facts):
     """Bounds for one kind of attacker."""
 
     unit: Literal["records", "owners"]
-    error: float = Field(description="The share of wrong answers that the bounds start from.")
+    error: float = Field(
+        description="The share of wrong answers that the bounds start from."
+    )
     bounds: list[Bound]
-    silent_from: int | None = Field(description="The least K tried from which nothing is excluded.")
+    silent_from: int | None = Field(
+        description="The least K tried from which nothing is excluded."
+    )
 
 
 class ChangedInputs(_Facts):
     """What was certified of the model where noise is added to inputs when it is used."""
 
     sigma: float = Field(gt=0, description="Of the noise, in the inputs' units.")
-    copies: int = Field(gt=0, description="n: noisy copies that an answer is voted on by.")
+    copies: int = Field(
+        gt=0, description="n: noisy copies that an answer is voted on by."
+    )
     confidence: float = Field(gt=0, lt=1, description="Of each input's certificate.")
     points: int = Field(gt=0, description="Held-out inputs.")
-    abstained: int = Field(ge=0, description="Those without an answer that is sure enough.")
-    average_certified_radius: float = Field(ge=0, description="ℓ2; wrong and abstained are 0.")
+    abstained: int = Field(
+        ge=0, description="Those without an answer that is sure enough."
+    )
+    average_certified_radius: float = Field(
+        ge=0, description="ℓ2; wrong and abstained are 0."
+    )
     certified_accuracy: dict[str, float] = Field(
         description="The share of inputs that are right and certified, by ℓ2 radius."
     )
@@ -108,7 +128,9 @@ class Ledger(_Facts):
     server: str
     entries: int
     head: str
-    findings: list[str] = Field(description="What is wrong with it; empty where it is sound.")
+    findings: list[str] = Field(
+        description="What is wrong with it; empty where it is sound."
+    )
 
 
 class Rule(_Facts):
@@ -127,7 +149,9 @@ class Report(_Facts):
     guarantees: list[Guarantee]
     rounds: list[Round]
     robustness: list[Robustness]
-    inputs: ChangedInputs | None = Field(description="Null where the run certified none.")
+    inputs: ChangedInputs | None = Field(
+        description="Null where the run certified none."
+    )
     enforced: list[Rule]
     ledgers: list[Ledger]
     differences: list[str] | None = Field(
@@ -177,7 +201,9 @@ def enforced(task: Task) -> list[Rule]:
     rules = {
         "a record's gradient has a norm of at most (R)": f"{privacy.record_clip:g}",
         "an owner's update has a norm of at most (C)": f"{privacy.client_clip:g}",
-        "a longer update passes with a probability of at most": longer_update_passes(task),
+        "a longer update passes with a probability of at most": longer_update_passes(
+            task
+        ),
         "noise of each server, over a record's share (σ)": f"{privacy.noise_multiplier:g}",
         "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
         "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
@@ -213,7 +239,10 @@ def not_guaranteed(task: Task) -> list[str]:
     """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
     together, everybody = " see", "both servers"
     if task.has_dealer:
-        together, everybody = ", or a dealer with one of them, see", "both servers and the dealer"
+        together, everybody = (
+            ", or a dealer with one of them, see",
+            "both servers and the dealer",
+        )
     return _NOT_GUARANTEED.format(
         together=together, cheating=_CHEATING[task.validation], all=everybody
     ).splitlines()
@@ -221,7 +250,9 @@ def not_guaranteed(task: Task) -> list[str]:
 
 def guarantee_sentence(said: Guarantee) -> str:
     """One guarantee for a person without mathematics."""
-    whom = "one person's record" if said.protects == "record" else "a whole organisation"
+    whom = (
+        "one person's record" if said.protects == "record" else "a whole organisation"
+    )
     if said.epsilon is None:
         return f"Against {said.against}, nothing is promised for {whom}."
     numbers = f"ε = {upper(said.epsilon, 3)} at δ = {said.delta:g}"
@@ -241,7 +272,9 @@ def guarantee_sentence(said: Guarantee) -> str:
 def summary(report: Report) -> list[str]:
     """What a person wants to know first, a line each."""
     last = report.rounds[-1]
-    lines = [f"{report.training.released} of {report.training.rounds} rounds are trained"]
+    lines = [
+        f"{report.training.released} of {report.training.rounds} rounds are trained"
+    ]
     if last.accuracy is not None:
         lines.append(f"accuracy {last.accuracy:.1%}")
     return lines + [guarantee_sentence(said) for said in report.guarantees]
@@ -261,7 +294,13 @@ def most(share: float) -> str:
 INK, FIRST, SECOND, THIRD = "#010203", "#010204", "#010205", "#010206"
 _COLOURS = {FIRST: "var(--first)", SECOND: "var(--second)", THIRD: "var(--third)"}
 _COLOURS[INK] = "currentColor"
-_PARTS = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+_PARTS = (
+    "axes.edgecolor",
+    "axes.labelcolor",
+    "xtick.color",
+    "ytick.color",
+    "grid.color",
+)
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -276,7 +315,11 @@ _STYLE: dict[Any, Any] = {
 
 def accuracy_by_round(report: Report) -> str | None:
     """Accuracy over rounds; None where it wasn't measured."""
-    shown = [(row.round, 100 * row.accuracy) for row in report.rounds if row.accuracy is not None]
+    shown = [
+        (row.round, 100 * row.accuracy)
+        for row in report.rounds
+        if row.accuracy is not None
+    ]
     if not shown:
         return None
 
@@ -290,11 +333,15 @@ def accuracy_by_round(report: Report) -> str | None:
 def epsilon_by_round(report: Report) -> str:
     """ε of a record over rounds, against one server and against other owners."""
     rows = [each for each in report.rounds if each.epsilon_server is not None]
-    limit = next((each.limit for each in report.guarantees if each.limit is not None), None)
+    limit = next(
+        (each.limit for each in report.guarantees if each.limit is not None), None
+    )
 
     def draw(axes: Any) -> None:
         at = [each.round for each in rows]
-        server, models = zip(*((r.epsilon_server, r.epsilon_models) for r in rows), strict=True)
+        server, models = zip(
+            *((r.epsilon_server, r.epsilon_models) for r in rows), strict=True
+        )
         axes.plot(at, server, color=SECOND, label="one server looks")
         axes.plot(at, models, color=FIRST, linestyle="--", label="other owners only")
         if limit is not None:
@@ -353,7 +400,9 @@ def page(report: Report) -> str:
     """The file's text."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
 
-    template = files("precad.cli").joinpath("report_page.html").read_text(encoding="utf-8")
+    template = (
+        files("precad.cli").joinpath("report_page.html").read_text(encoding="utf-8")
+    )
     # What comes from a task or a database is text, never markup.
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
@@ -366,5 +415,6 @@ def page(report: Report) -> str:
         least=least,
         most=most,
         upper=upper,
-        sound=not report.differences and not any(each.findings for each in report.ledgers),
+        sound=not report.differences
+        and not any(each.findings for each in report.ledgers),
     )

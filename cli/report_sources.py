@@ -42,9 +42,13 @@ def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
             urls += [_url(state) for state in states if (state / DATABASE).is_file()]
         else:
             lacks = f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state)"
-            raise Misconfiguration("RUN", name, f"{lacks}; give such a folder, or a database's URL")
+            raise Misconfiguration(
+                "RUN", name, f"{lacks}; give such a folder, or a database's URL"
+            )
     if len(folders) > 1:
-        raise Misconfiguration("RUN", str(folders[1]), "a report is of one run; give one")
+        raise Misconfiguration(
+            "RUN", str(folders[1]), "a report is of one run; give one"
+        )
     return list(dict.fromkeys(urls)), folders[0] if folders else None
 
 
@@ -54,7 +58,9 @@ def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role
     for url in urls:
         course = read_training(url)
         if course.role in found:
-            remedy = f"is {course.role.value}'s, as another is; give one database of each"
+            remedy = (
+                f"is {course.role.value}'s, as another is; give one database of each"
+            )
             raise Misconfiguration("RUN", names, remedy)
         found[course.role] = url, course
     if not found:
@@ -62,7 +68,9 @@ def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role
         raise Misconfiguration("RUN", names, remedy)
     courses = [found[role][1] for role in SERVERS if role in found]
     if len({course.task.digest for course in courses}) > 1:
-        raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
+        raise Misconfiguration(
+            "RUN", names, "are of different tasks; give one training's"
+        )
     # A database that was put back may know of less than the other.
     most = max(course.most_participations for course in courses)
     repeats = max(course.most_repeats for course in courses)
@@ -84,9 +92,15 @@ def _summary(path: Path) -> dict[str, Any]:
 
 def _inputs(path: Path, found: Any) -> facts.ChangedInputs | None:
     try:
-        return None if found is None else facts.ChangedInputs.model_validate(found["smoothing"])
+        return (
+            None
+            if found is None
+            else facts.ChangedInputs.model_validate(found["smoothing"])
+        )
     except (ValueError, LookupError, TypeError):
-        remedy = "its certificates of changed inputs can't be read; take the file as written"
+        remedy = (
+            "its certificates of changed inputs can't be read; take the file as written"
+        )
         raise Misconfiguration("RUN", str(path), remedy) from None
 
 
@@ -94,12 +108,20 @@ def _history(path: Path) -> dict[int, float]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        found = {int(row["round"]): float(row["accuracy"]) for row in rows if row.get("accuracy")}
+        found = {
+            int(row["round"]): float(row["accuracy"])
+            for row in rows
+            if row.get("accuracy")
+        }
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        raise Misconfiguration("RUN", str(path), f"isn't a run's history ({error})") from None
+        raise Misconfiguration(
+            "RUN", str(path), f"isn't a run's history ({error})"
+        ) from None
     for number, accuracy in found.items():
         if not 0 <= accuracy <= 1:
-            raise Misconfiguration("RUN", str(path), f"accuracy of round {number} isn't 0 to 1")
+            raise Misconfiguration(
+                "RUN", str(path), f"accuracy of round {number} isn't 0 to 1"
+            )
     return found
 
 
@@ -123,7 +145,9 @@ def gather(given: Sequence[str]) -> facts.Report:
     course, ledgers = _course(urls, names)
     task = course.task
     if not course.versions:
-        raise Misconfiguration("RUN", names, "no round was released yet; wait for the first")
+        raise Misconfiguration(
+            "RUN", names, "no round was released yet; wait for the first"
+        )
     data, accuracies, inputs = None, {}, None
     if folder is not None:
         summary, accuracies = _summary(folder / SUMMARY), _history(folder / HISTORY)
@@ -156,12 +180,16 @@ def gather(given: Sequence[str]) -> facts.Report:
                 server=role.value,
                 entries=audit.entries,
                 head=str(audit.head),
-                findings=[f"{finding.where}: {finding.what}" for finding in audit.findings],
+                findings=[
+                    f"{finding.where}: {finding.what}" for finding in audit.findings
+                ],
             )
             for role, url in ledgers.items()
             for audit in (audit_ledger(url),)
         ],
-        differences=None if compared is None else [f"{one.where}: {one.what}" for one in compared],
+        differences=None
+        if compared is None
+        else [f"{one.where}: {one.what}" for one in compared],
         not_guaranteed=facts.not_guaranteed(task),
     )
     if shown.accuracy is None:
@@ -175,7 +203,9 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
     A version that was charged and isn't released counts too: its share may have left.
     """
     run = Run.of(course.task, rounds=max(released, most), participations=most)
-    return replace(run, noise_multiplier=run.noise_multiplier / math.sqrt(1 + course.most_repeats))
+    return replace(
+        run, noise_multiplier=run.noise_multiplier / math.sqrt(1 + course.most_repeats)
+    )
 
 
 def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
@@ -240,7 +270,9 @@ def _robustness(run: Run, error: float) -> list[facts.Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
     found = []
     for unit, (adversary, sizes) in ATTACKERS.items():
-        guarantee = ExactGroups(replace(run, participations=run.rounds).event(adversary))
+        guarantee = ExactGroups(
+            replace(run, participations=run.rounds).event(adversary)
+        )
         bounds: list[facts.Bound] = []
         silent: int | None = None
         for k in sizes:
@@ -250,5 +282,7 @@ def _robustness(run: Run, error: float) -> list[facts.Robustness]:
                 lower, upper = float(both.lower), float(both.upper)
                 silent = k if upper - lower >= SAYS_NOTHING else None
             bounds.append(facts.Bound(attackers=k, lower=lower, upper=upper))
-        found.append(facts.Robustness(unit=unit, error=error, bounds=bounds, silent_from=silent))
+        found.append(
+            facts.Robustness(unit=unit, error=error, bounds=bounds, silent_from=silent)
+        )
     return found

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, command, json_of, print_json, require_writable
+from precad.cli.main import (
+    ARGUMENT,
+    AsJson,
+    command,
+    json_of,
+    print_json,
+    require_writable,
+)
 from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
 from precad.common.errors import Misconfiguration
@@ -31,34 +38,51 @@ class SimulationRequest:
 
     task: Annotated[Path, "The task file.", ARGUMENT]
     dataset: Annotated[
-        str | None, "digits (default), breast-cancer; of --data: mnist, fashion-mnist, …"
+        str | None,
+        "digits (default), breast-cancer; of --data: mnist, fashion-mnist, …",
     ]
     data: Annotated[
         tuple[Path, ...],
         "An owner's file (.csv, .parquet, .npz): one is dealt to --clients, several are an owner's "
         "each; or, with --dataset, the folder that has its files.",
     ]
-    held_out: Annotated[Path | None, "A file of records that aren't trained on, to try models on."]
-    public: Annotated[bool, "The records of --data are public or synthetic: no cost to anybody."]
+    held_out: Annotated[
+        Path | None, "A file of records that aren't trained on, to try models on."
+    ]
+    public: Annotated[
+        bool, "The records of --data are public or synthetic: no cost to anybody."
+    ]
     tries: Annotated[
         tuple[str, ...],
         "Compare settings, like learning_rate=.25,.5,1; again for another field: all pairs.",
         "--try",
     ]
-    clients: Annotated[int | None, "n: how many owners the records are dealt to.", _SOME]
+    clients: Annotated[
+        int | None, "n: how many owners the records are dealt to.", _SOME
+    ]
     rounds: Annotated[int | None, "T; the task's unless given.", _SOME]
-    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."]
-    loss: Annotated[str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."]
+    model: Annotated[
+        str | None, "Your model, MODULE:NAME, where the task's isn't built in."
+    ]
+    loss: Annotated[
+        str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."
+    ]
     attack: Annotated[
         str | None,
         "flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
         "a function of your own, MODULE:NAME.",
     ]
     attackers: Annotated[int | None, "How many clients attack; 1 unless given.", _SOME]
-    per_client: Annotated[bool, "A real owner's code for each; slower, exact to the bit."]
-    seed: Annotated[int | None, "Repeats a simulation; no real run has one.", click.IntRange(min=0)]
+    per_client: Annotated[
+        bool, "A real owner's code for each; slower, exact to the bit."
+    ]
+    seed: Annotated[
+        int | None, "Repeats a simulation; no real run has one.", click.IntRange(min=0)
+    ]
     device: Annotated[str, "Where gradients are computed: cpu, cuda."] = "cpu"
-    plot: Annotated[Path | None, "Picture of accuracy and ε by round: .png, .pdf or .svg."]
+    plot: Annotated[
+        Path | None, "Picture of accuracy and ε by round: .png, .pdf or .svg."
+    ]
     save: Annotated[Path | None, "Rounds and summary as JSON."]
     as_json: AsJson
 
@@ -127,7 +151,9 @@ def simulate(request: SimulationRequest) -> None:
         training.plot(request.plot)
     if request.save is not None:
         training.save(request.save)
-    conclude(out, training, [str(path) for path in (request.plot, request.save) if path])
+    conclude(
+        out, training, [str(path) for path in (request.plot, request.save) if path]
+    )
     if request.as_json:
         print_json(training.summary())
 
@@ -136,19 +162,31 @@ def _check_outputs(request: SimulationRequest) -> None:
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     if request.tries and request.plot is not None:
-        raise Misconfiguration("--plot", str(request.plot), "shows one setting: leave --try out")
-    if request.rounds is not None and any(each.startswith("rounds=") for each in request.tries):
-        raise Misconfiguration("--rounds", request.rounds, "--try says it: leave one of them out")
+        raise Misconfiguration(
+            "--plot", str(request.plot), "shows one setting: leave --try out"
+        )
+    if request.rounds is not None and any(
+        each.startswith("rounds=") for each in request.tries
+    ):
+        raise Misconfiguration(
+            "--rounds", request.rounds, "--try says it: leave one of them out"
+        )
     own = request.dataset is None and bool(request.data)
     if request.tries and own and not request.public:
-        why = "choosing settings by records spends their privacy, which no account counts"
+        why = (
+            "choosing settings by records spends their privacy, which no account counts"
+        )
         remedy = f"{why}: give public or synthetic records, and say so with --public"
         raise Misconfiguration("--try", request.tries[0], remedy)
     if request.tries and own and request.held_out is None:
-        raise Misconfiguration("--held-out", None, "give records that settings are compared on")
+        raise Misconfiguration(
+            "--held-out", None, "give records that settings are compared on"
+        )
     if own and not request.public:
         tells = "what it prints tells of these records, and no account counts that"
-        warning = f"! this simulation protects nobody: {tells} (--public, where they are)"
+        warning = (
+            f"! this simulation protects nobody: {tells} (--public, where they are)"
+        )
         say(sys.stderr, warning, style="yellow")
 
 
@@ -159,14 +197,22 @@ def _data(request: SimulationRequest) -> Any:
     if request.dataset is None and files and files == list(request.data):
         return files[0] if len(files) == 1 else files
     if files or len(request.data) > 1:
-        remedy = "give either owners' files, or --dataset and the folder that has its files"
+        remedy = (
+            "give either owners' files, or --dataset and the folder that has its files"
+        )
         raise Misconfiguration("--data", ", ".join(map(str, request.data)), remedy)
     return load(request.dataset or "digits", request.data[0] if request.data else None)
 
 
 _TRIED = {
     "training": ("learning_rate", "rounds"),
-    "privacy": ("record_clip", "client_clip", "noise_multiplier", "record_rate", "client_rate"),
+    "privacy": (
+        "record_clip",
+        "client_clip",
+        "noise_multiplier",
+        "record_rate",
+        "client_rate",
+    ),
 }
 _MOST_TRIED = 100
 Words: TypeAlias = dict[str, float]
@@ -189,7 +235,9 @@ def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[Words, Task]]":
             raise Misconfiguration("--try", each, remedy) from None
     every = [dict(zip(values, some, strict=True)) for some in product(*values.values())]
     if len(every) > _MOST_TRIED:
-        raise Misconfiguration("--try", len(every), f"at most {_MOST_TRIED} settings at a time")
+        raise Misconfiguration(
+            "--try", len(every), f"at most {_MOST_TRIED} settings at a time"
+        )
     found = []
     for words in every:
         changed = task.model_dump(mode="json")
@@ -202,16 +250,22 @@ def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[Words, Task]]":
 
 
 def compare(
-    out: TextIO, request: SimulationRequest, tried: "list[tuple[Words, SimulatedTraining]]"
+    out: TextIO,
+    request: SimulationRequest,
+    tried: "list[tuple[Words, SimulatedTraining]]",
 ) -> None:
     """Each setting with what it learnt and would have cost."""
     rows = []
     numbers = [f">{name}" for name in tried[0][0]]
-    table = Table(*numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected")
+    table = Table(
+        *numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected"
+    )
     for words, training in tried:
         last, spent = training.rounds[-1], training.epsilon(len(training.rounds))
         epsilon = None if spent is None else spent[0]
-        rows.append({**words, "accuracy": last.accuracy, "loss": last.loss, "epsilon": epsilon})
+        rows.append(
+            {**words, "accuracy": last.accuracy, "loss": last.loss, "epsilon": epsilon}
+        )
         table.add(
             *(f"{value:g}" for value in words.values()),
             "–" if last.accuracy is None else f"{last.accuracy:.1%}",
@@ -220,7 +274,10 @@ def compare(
         )
     table.show(out)
     document = {"simulated": True, "seed": tried[0][1].seed, "tried": rows}
-    say(out, f"One seed, {document['seed']}: with another, settings that lie close change places.")
+    say(
+        out,
+        f"One seed, {document['seed']}: with another, settings that lie close change places.",
+    )
     if request.save is not None:
         request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
     if request.as_json:
@@ -235,7 +292,9 @@ def _show_round(out: TextIO, shown: Bar, played: "SimulatedRound", rounds: int) 
     elif played.loss is not None:
         text = f"loss {played.loss:.4g}, {text}"
     shown.at(played.number, text)
-    if shown.disable and (played.number % PLAIN_EVERY == 0 or played.number in (1, rounds)):
+    if shown.disable and (
+        played.number % PLAIN_EVERY == 0 or played.number in (1, rounds)
+    ):
         say(out, f"simulated round {played.number:>3}/{rounds}: {text}")
 
 
@@ -243,7 +302,9 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
     """What was simulated, and that it was, in sentences."""
     seconds = sum(played.seconds for played in training.rounds)
     counted = sum(played.accepted for played in training.rounds)
-    rejected = sum((Counter(played.rejected) for played in training.rounds), Counter[str]())
+    rejected = sum(
+        (Counter(played.rejected) for played in training.rounds), Counter[str]()
+    )
     reasons = "".join(f", {count} not ({why})" for why, count in rejected.items())
     said = str(training)
     say(out, "simulated, not protected", style="bold")
@@ -261,9 +322,13 @@ REFUTED = 1
 @command()
 def audit(
     *,
-    canaries: Annotated[int, "m: records that count or not by a fair coin.", _TWENTY] = 2000,
+    canaries: Annotated[
+        int, "m: records that count or not by a fair coin.", _TWENTY
+    ] = 2000,
     rounds: Annotated[int, "Each with coins of its own; more prove more.", _SOME] = 4,
-    repetitions: Annotated[int, "Trainings, each with own canaries; more prove more.", _SOME] = 1,
+    repetitions: Annotated[
+        int, "Trainings, each with own canaries; more prove more.", _SOME
+    ] = 1,
     seed: Annotated[int | None, "Repeats an audit."],
     save: Annotated[Path | None, "All that was found, as JSON."],
     as_json: AsJson,
@@ -299,7 +364,12 @@ def audit(
         found = auditing.audit(plans, trained)
     _show(out, found)
     verdicts = [verdict.to_json() for verdict in found]
-    document = {"seed": first, "repetitions": repetitions, "simulated": True, "verdicts": verdicts}
+    document = {
+        "seed": first,
+        "repetitions": repetitions,
+        "simulated": True,
+        "verdicts": verdicts,
+    }
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -309,7 +379,9 @@ def audit(
 
 
 def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
-    table = Table("who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", "")
+    table = Table(
+        "who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", ""
+    )
     for verdict in verdicts:
         guesses, said = verdict.guesses, "REFUTED" if verdict.refuted else "not refuted"
         right = f"{guesses.correct} of {guesses.made}"

@@ -32,7 +32,9 @@ def main() -> None:
 
 
 def said(
-    error: PrecadError | ModuleNotFoundError, command: str = "", extra: str | None = None
+    error: PrecadError | ModuleNotFoundError,
+    command: str = "",
+    extra: str | None = None,
 ) -> int:
     """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
 
@@ -40,7 +42,11 @@ def said(
     package is named with the ``extra`` that has all of the command's; one that no extra brings is
     a bug, and is raised again.
     """
-    found = missing(error, command, extra) if isinstance(error, ModuleNotFoundError) else error
+    found = (
+        missing(error, command, extra)
+        if isinstance(error, ModuleNotFoundError)
+        else error
+    )
     if found is None:
         raise error
     print(f"precad: {found}", file=sys.stderr)  # noqa: T201

@@ -38,7 +38,9 @@ def new(
         "What a record's gradient is of, for a model that is smoothed when it is used: "
         "dp-gaussian or another of docs/robustness.md; costs no ε.",
     ],
-    input_noise: Annotated[float, "With --objective: σ of the copies and of the smoothing."] = 0.25,
+    input_noise: Annotated[
+        float, "With --objective: σ of the copies and of the smoothing."
+    ] = 0.25,
     name: Annotated[str | None, "By default the file's name."],
 ) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
@@ -62,7 +64,9 @@ def new(
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     named = {"name": objective, "noise": input_noise}
-    made, most, tried = planned(wishes, name, {} if objective is None else {"objective": named})
+    made, most, tried = planned(
+        wishes, name, {} if objective is None else {"objective": named}
+    )
     try:
         if wishes.weights is not None:
             place = out.parent / wishes.weights.name
@@ -86,7 +90,9 @@ def new(
 def check(
     file: TaskFile,
     data: Annotated[Path | None, "And with records: a .csv, .parquet or .npz file."],
-    model: Annotated[str | None, "Your model, MODULE:NAME, where the task's isn't built in."],
+    model: Annotated[
+        str | None, "Your model, MODULE:NAME, where the task's isn't built in."
+    ],
     loss: Annotated[str | None, "Your loss, MODULE:NAME; cross-entropy unless given."],
 ) -> None:
     """Say what is wrong with a task file, or its digest; and with records for it.
@@ -114,7 +120,10 @@ def show(file: TaskFile, as_json: AsJson) -> None:
 
     if as_json:
         found = [each.to_json() for each in planned_guarantees(made)]
-        print_json({"name": made.name, "digest": str(made.digest), "statements": found}, indent=2)
+        print_json(
+            {"name": made.name, "digest": str(made.digest), "statements": found},
+            indent=2,
+        )
         return
     click.echo(f"Task {made.name}, digest {made.digest}\n")
     for each in sentences(made):

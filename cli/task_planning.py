@@ -57,11 +57,18 @@ def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
     gradients rarely is longer than a few √n; one that is keeps its direction.
     """
     wanted = max(2.0, 1.5 * math.sqrt(record_rate * largest))
-    return rounded(record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False)
+    return rounded(
+        record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False
+    )
 
 
 def default_step(
-    *, expected_records: float, noise_multiplier: float, rounds: int, record_clip: float, kind: str
+    *,
+    expected_records: float,
+    noise_multiplier: float,
+    rounds: int,
+    record_clip: float,
+    kind: str,
 ) -> float:
     """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
 
@@ -102,11 +109,18 @@ def planned(
     data = None if wishes.recipe is None else _recipe(wishes.recipe)
     shape, classes = _record(wishes, data)
     module: Any = None
-    model: dict[str, Any] = {"parameters": [{"name": "parameters", "shape": [dimension]}]}
+    model: dict[str, Any] = {
+        "parameters": [{"name": "parameters", "shape": [dimension]}]
+    }
     if dimension is None:
         module, model = _model(wishes, shape, classes)
     sizes = _sizes(wishes)
-    values = {"name": name, "model": model, "validation": wishes.validation, **(more or {})}
+    values = {
+        "name": name,
+        "model": model,
+        "validation": wishes.validation,
+        **(more or {}),
+    }
     if data is not None:
         values["data"] = data.model_dump(mode="json")
     matrices = sum(len(each["shape"]) > 1 for each in model["parameters"])
@@ -135,7 +149,9 @@ def _numbers(
     delta = given(wishes.delta, 1e-5)
     sigma, epsilon, clip = wishes.noise_multiplier, wishes.epsilon, wishes.client_clip
     if (sigma is None) == (epsilon is None):
-        raise Misconfiguration("epsilon", epsilon, "give --epsilon or --noise-multiplier")
+        raise Misconfiguration(
+            "epsilon", epsilon, "give --epsilon or --noise-multiplier"
+        )
     taken = participations_of(client_rate, rounds)
     if sigma is None:
         sigma = least_noise(epsilon or 0.0, delta, rate, taken)
@@ -147,8 +163,13 @@ def _numbers(
         # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
         sigma = raised if wishes.noise_multiplier is None else sigma
     clip = given(clip, default_clip(record_clip, max(sizes), rate))
-    expected, known = client_rate * rate * sum(sizes), {"record_clip": record_clip, "kind": kind}
-    step = default_step(expected_records=expected, noise_multiplier=sigma, rounds=rounds, **known)
+    expected, known = (
+        client_rate * rate * sum(sizes),
+        {"record_clip": record_clip, "kind": kind},
+    )
+    step = default_step(
+        expected_records=expected, noise_multiplier=sigma, rounds=rounds, **known
+    )
     return {
         "privacy": {
             "record_clip": record_clip,
@@ -187,7 +208,9 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None
     """Shape of a record's input and number of classes, from the recipe or as they were given."""
     features, classes = wishes.features, wishes.classes
     if data is not None:
-        refuse_given(asdict(wishes), ("features", "classes"), "the recipe says it", "--recipe")
+        refuse_given(
+            asdict(wishes), ("features", "classes"), "the recipe says it", "--recipe"
+        )
         return (data.features,), len(data.target.levels) or 1
     if features is None:
         return None, classes
@@ -197,7 +220,9 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None
     return tuple(map(int, features.split("x"))), classes
 
 
-def _model(wishes: Wishes, shape: Shape, classes: int | None) -> tuple[Any, dict[str, Any]]:
+def _model(
+    wishes: Wishes, shape: Shape, classes: int | None
+) -> tuple[Any, dict[str, Any]]:
     from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
 
@@ -210,13 +235,19 @@ def _model(wishes: Wishes, shape: Shape, classes: int | None) -> tuple[Any, dict
     else:
         for field, value in (("features", shape), ("classes", classes)):
             if value is None:
-                raise Misconfiguration(field, None, f"give --{field}, which --architecture needs")
+                raise Misconfiguration(
+                    field, None, f"give --{field}, which --architecture needs"
+                )
         assert shape is not None
         assert classes is not None
         checks.count("classes", classes, 1)
         checks.count("hidden", wishes.hidden, 1)
         logits = wishes.architecture == "logistic"
-        module = logistic(shape[0], classes) if logits else mlp(shape[0], wishes.hidden, classes)
+        module = (
+            logistic(shape[0], classes)
+            if logits
+            else mlp(shape[0], wishes.hidden, classes)
+        )
     kind = wishes.architecture or "custom"
     section = model_section(module, kind, initial, initial_file=wishes.weights)
     if wishes.weights is not None:
@@ -224,7 +255,9 @@ def _model(wishes: Wishes, shape: Shape, classes: int | None) -> tuple[Any, dict
     return module, section
 
 
-def _tried(made: Task, module: Any, place: str, shape: Shape, classes: int | None) -> bool:
+def _tried(
+    made: Task, module: Any, place: str, shape: Shape, classes: int | None
+) -> bool:
     """Try a model of one's own on made-up records; say whether a shape was known to make them."""
     from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
 
@@ -245,13 +278,17 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
         found = _PART.fullmatch(part.strip())
         if found is None:
             where = "" if part == text else f"'{part.strip()}' is no size: "
-            raise Misconfiguration("records", text, f"{where}give whole numbers {_FORM}")
+            raise Misconfiguration(
+                "records", text, f"{where}give whole numbers {_FORM}"
+            )
         owners, size = int(found[1] or "1"), int(found[2])
         if not owners or not size:
             remedy = f"'{part.strip()}': give 1 or more, owners and records alike"
             raise Misconfiguration("records", text, remedy)
         if len(sizes) + owners > _MOST_OWNERS:
-            raise Misconfiguration("records", text, f"a task takes at most {_MOST_OWNERS:,} owners")
+            raise Misconfiguration(
+                "records", text, f"a task takes at most {_MOST_OWNERS:,} owners"
+            )
         sizes += [size] * owners
     if wishes.owners is None:
         return tuple(sizes)
@@ -259,20 +296,28 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
         remedy = "--records counts the owners: leave --owners out"
         raise Misconfiguration("owners", wishes.owners, remedy)
     if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
-        raise Misconfiguration("owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}")
+        raise Misconfiguration(
+            "owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}"
+        )
     return tuple(sizes * wishes.owners)
 
 
-def least_noise(epsilon: float, delta: float, record_rate: float, participations: int) -> float:
+def least_noise(
+    epsilon: float, delta: float, record_rate: float, participations: int
+) -> float:
     """Return the least σ, to four digits, that gives a record (ε, δ) against a server, exactly."""
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         remedy = f"give at most {MOST_EPSILON:g}: 10 is little already"
         raise Misconfiguration("epsilon", epsilon, remedy)
 
     def event(sigma: float) -> SampledGaussian:
-        return poisson_gaussian(rate=record_rate, noise_multiplier=sigma, count=participations)
+        return poisson_gaussian(
+            rate=record_rate, noise_multiplier=sigma, count=participations
+        )
 
-    return rounded(guarantees.least_noise_multiplier(event, epsilon=epsilon, delta=delta), up=True)
+    return rounded(
+        guarantees.least_noise_multiplier(event, epsilon=epsilon, delta=delta), up=True
+    )
 
 
 def participations_of(client_rate: float, rounds: int) -> int:
@@ -282,7 +327,9 @@ def participations_of(client_rate: float, rounds: int) -> int:
 
 def fractional_bits(client_clip: float) -> int:
     """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
-    fitting = math.floor(math.log2(MAX_BOUND / client_clip)) if client_clip < MAX_BOUND else 1
+    fitting = (
+        math.floor(math.log2(MAX_BOUND / client_clip)) if client_clip < MAX_BOUND else 1
+    )
     return max(1, min(20, fitting))
 
 
@@ -326,7 +373,10 @@ def described(made: Task, wishes: Wishes) -> str:
 
 def written(made: Task, head: str) -> str:
     """The file's text with this comment as its head; ``Task.parse`` of it gives the task."""
-    return "\n\n".join([_comment(head), *_tables(Task, made.model_dump(mode="json"), "")]) + "\n"
+    return (
+        "\n\n".join([_comment(head), *_tables(Task, made.model_dump(mode="json"), "")])
+        + "\n"
+    )
 
 
 def meaning(field: FieldInfo) -> str:
@@ -342,7 +392,9 @@ def table_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _tables(model: type[BaseModel], values: dict[str, Any], section: str) -> Iterator[str]:
+def _tables(
+    model: type[BaseModel], values: dict[str, Any], section: str
+) -> Iterator[str]:
     """A table's own fields, each with its comment, and then the tables in it."""
     inner = {
         name: found
@@ -356,7 +408,9 @@ def _tables(model: type[BaseModel], values: dict[str, Any], section: str) -> Ite
         value = values[name]
         if isinstance(value, list) and value and isinstance(value[0], dict):
             # Without what is as it is without saying so.
-            value = [{k: v for k, v in row.items() if v not in (None, [])} for row in value]
+            value = [
+                {k: v for k, v in row.items() if v not in (None, [])} for row in value
+            ]
         assigned = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
         lines += [_comment(meaning(field)), assigned]
     yield "\n".join(lines)
@@ -401,7 +455,9 @@ other tasks under the same limit, {ample:g} or more."""
     return found.split("\n")
 
 
-def _against_a_cheating_server(at_cap: Sequence[guarantees.PrivacyStatement], made: Task) -> str:
+def _against_a_cheating_server(
+    at_cap: Sequence[guarantees.PrivacyStatement], made: Task
+) -> str:
     """Which check of norms the task has decides it."""
     if not at_cap:
         return (

@@ -12,8 +12,17 @@ from precad.common.errors import missing
 
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
-    from precad.client.gradients.torch_models import load_initial, load_vector, model_section
-    from precad.client.participation import Evaluation, Participation, RoundInfo, TrainedModel
+    from precad.client.gradients.torch_models import (
+        load_initial,
+        load_vector,
+        model_section,
+    )
+    from precad.client.participation import (
+        Evaluation,
+        Participation,
+        RoundInfo,
+        TrainedModel,
+    )
     from precad.client.records.columns import Columns
 
 __all__ = [

@@ -155,7 +155,9 @@ class AccountFile:
         text = " ".join([kind, *words])
         with writing(self.path):
             whole = not rest or rest.endswith(b"\n")
-            append_line(self.path, ("" if whole else f"{_CUT}\n") + f"{text} {_check(text)}")
+            append_line(
+                self.path, ("" if whole else f"{_CUT}\n") + f"{text} {_check(text)}"
+            )
 
     def new_entries(self) -> list[Entry]:
         """What was appended since the last call, by whomever.
@@ -198,9 +200,14 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         if kind == "charge":  # as versions before wrote it: without the check of norms
             kind, words = _CHARGE, [*words, _NONE]
         form = _FORMS[kind]
-        read = (_READ[field.type](word) for field, word in zip(fields(form), words, strict=True))
+        read = (
+            _READ[field.type](word)
+            for field, word in zip(fields(form), words, strict=True)
+        )
         entry = form(*read)
-        if isinstance(entry, Charge) and (entry.re_releases < 0 or entry.validation not in _CHECKS):
+        if isinstance(entry, Charge) and (
+            entry.re_releases < 0 or entry.validation not in _CHECKS
+        ):
             raise ValueError(entry)
     except (KeyError, ValueError, Misconfiguration):
         raise Misconfiguration(

@@ -131,7 +131,9 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
         known, (names, digest) = allowed_file(), _digest(folder)
     except OSError as error:
         raise Misconfiguration(
-            field, place, f"lies beside the settings, with what can't be looked at: {error}"
+            field,
+            place,
+            f"lies beside the settings, with what can't be looked at: {error}",
         ) from None
     if known.is_file() and digest in known.read_text(encoding="utf-8").split():
         return frozenset(names)
@@ -158,7 +160,11 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
 
 def _digest(folder: Path) -> tuple[list[str], str]:
     """All that Python may import from the folder, by name, and a SHA-256 of names and contents."""
-    suffixes, digest, others = tuple(all_suffixes()), hashlib.sha256(), _installed(folder)
+    suffixes, digest, others = (
+        tuple(all_suffixes()),
+        hashlib.sha256(),
+        _installed(folder),
+    )
     files = (
         path
         for path in folder.rglob("*")

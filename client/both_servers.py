@@ -31,7 +31,9 @@ def for_proof(of_a: wire.Opening, of_b: wire.Opening) -> ForProof:
     try:
         openings = Digest(of_a.proof_opening), Digest(of_b.proof_opening)
     except Misconfiguration:
-        raise PeerViolation("a server signed no opening for a proof; nothing is sent") from None
+        raise PeerViolation(
+            "a server signed no opening for a proof; nothing is sent"
+        ) from None
     return ForProof(openings, holders[of_a.seed_holder])
 
 
@@ -83,7 +85,9 @@ def _checked(
     try:
         theta = from_bytes(data, task.dimension)
     except Misconfiguration as error:
-        raise PeerViolation(f"{role.title} served as model {version}: {error}") from None
+        raise PeerViolation(
+            f"{role.title} served as model {version}: {error}"
+        ) from None
     digest = model_digest(task.digest, version, task.model.parameters, theta)
     if digest != announced:
         raise PeerViolation(

@@ -115,12 +115,17 @@ def look_at_owner(
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
 
     findings = Findings()
-    shape, kind = list(records.inputs.shape[1:]), str(records.inputs.dtype).removeprefix("torch.")
+    shape, kind = (
+        list(records.inputs.shape[1:]),
+        str(records.inputs.dtype).removeprefix("torch."),
+    )
     claim = Enrolment(client, len(records), record_rate)
     most = most_records(len(records), record_rate)
     if findings.passes("data", lambda: claim.check(task)):
         findings.good("data", f"{len(records):,} records, each {kind}{shape}")
-    if findings.passes("model and loss", lambda: rehearse(model, loss, records, task, most)):
+    if findings.passes(
+        "model and loss", lambda: rehearse(model, loss, records, task, most)
+    ):
         start = f'which start by model.initial = "{task.model.initial}"'
         text = f"take every record; {task.dimension:,} parameters, {start}"
         findings.good("model and loss", text)
@@ -142,19 +147,30 @@ def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
         else:
             findings.good("data", text)
     if notes and not said:
-        findings.good("data", f"no cell of {len(notes):,} columns is missing or unlisted")
+        findings.good(
+            "data", f"no cell of {len(notes):,} columns is missing or unlisted"
+        )
     elif len(said) > _COLUMNS_SHOWN:
-        findings.note("data", f"{len(said) - _COLUMNS_SHOWN:,} more columns have such cells")
+        findings.note(
+            "data", f"{len(said) - _COLUMNS_SHOWN:,} more columns have such cells"
+        )
     return findings
 
 
 def _look_at_pace(
-    findings: Findings, task: Task, records: "Records", record_rate: float, model: Any, loss: Any
+    findings: Findings,
+    task: Task,
+    records: "Records",
+    record_rate: float,
+    model: Any,
+    loss: Any,
 ) -> None:
     from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415 -- torch
 
     # The model has just run: what is loaded once is there.
-    work_s = padded_work_s(model, loss, records, len(records), record_rate, task, repeats=1)
+    work_s = padded_work_s(
+        model, loss, records, len(records), record_rate, task, repeats=1
+    )
     wait_s = task.deadlines.work
     text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {wait_s:g} s"
     if work_s < wait_s:
@@ -182,7 +198,9 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
     """How far the owner's limit goes."""
     findings = Findings()
     if account.limit is None:
-        findings.note("limit", "no epsilon_limit of your own: only the servers' limit holds")
+        findings.note(
+            "limit", "no epsilon_limit of your own: only the servers' limit holds"
+        )
         return findings
     said, lasts = covered(task, account)
     if account.whole_task():
@@ -202,7 +220,11 @@ def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
     """How many of the task's rounds the owner's limit covers, and whether that is all of them."""
     if account.limit is None:
         return "no limit of your own", True
-    drawn, rounds, taken = account.planned(), task.training.rounds, account.participations
+    drawn, rounds, taken = (
+        account.planned(),
+        task.training.rounds,
+        account.participations,
+    )
     left = account.rounds_left(rounds - taken)
     of = f"the task's {rounds:,} rounds"
     if drawn < rounds:
@@ -236,7 +258,9 @@ def look_at_servers(
     which stays unused.
     """
     until = time.monotonic() + within_s
-    answers: dict[Role, Future[tuple[ServerState, float]]] = {role: Future() for role in addresses}
+    answers: dict[Role, Future[tuple[ServerState, float]]] = {
+        role: Future() for role in addresses
+    }
 
     def left() -> float:
         return max(0.0, until - time.monotonic())
@@ -254,7 +278,9 @@ def look_at_servers(
 
     for role, address in addresses.items():
         # No pool: its threads would keep a process from ending that waits no longer.
-        Thread(target=look, args=(role, address), name=f"look-{role.value}", daemon=True).start()
+        Thread(
+            target=look, args=(role, address), name=f"look-{role.value}", daemon=True
+        ).start()
 
     def found() -> Findings:
         findings = Findings()
@@ -276,7 +302,9 @@ def look_at_servers(
     return found
 
 
-def _standing(about: str, address: str, client: ClientId, reply: ServerState) -> Finding:
+def _standing(
+    about: str, address: str, client: ClientId, reply: ServerState
+) -> Finding:
     kind, why = Kind.BAD, one_line(reply.refusal[:_LONGEST])
     if reply.finished and reply.enrolled:
         kind = Kind.NOTE
@@ -305,7 +333,9 @@ def _clocks(ahead: Mapping[Role, float]) -> Findings:
     judged = "certificates are judged by it"
     if len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1:
         of_this = _apart(-min(off.values(), key=abs))
-        findings.bad("clock", f"this machine's clock is {of_this} the servers': set it, {judged}")
+        findings.bad(
+            "clock", f"this machine's clock is {of_this} the servers': set it, {judged}"
+        )
     else:
         for role, seconds in off.items():
             text = f"the clock of {role.title} is {_apart(seconds)} this machine's"
@@ -334,7 +364,9 @@ def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Find
     """Whether ``folder`` and ``account`` can be written, have room, and aren't in use."""
     findings = Findings()
     if folder is None:
-        findings.note("state", "no state folder: what was spent is forgotten with this process")
+        findings.note(
+            "state", "no state folder: what was spent is forgotten with this process"
+        )
         return findings
     needed = _VECTORS * WORD_BYTES * task.dimension + _BESIDE
     for path, size in ((folder, needed), (account, _BESIDE)):
@@ -343,7 +375,9 @@ def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Find
     if folder.is_dir() and not findings.wrong:
         findings.passes("state", lambda: _free(folder))
     if not findings.wrong:
-        findings.good("state", f"{folder} can be written and has room for {needed / 1e6:.0f} MB")
+        findings.good(
+            "state", f"{folder} can be written and has room for {needed / 1e6:.0f} MB"
+        )
     return findings
 
 
@@ -367,7 +401,9 @@ def _free(folder: Path) -> None:
 def _no_room(path: Path, needed: int) -> str | None:
     """What is wrong, in a sentence. Nothing stays behind."""
     # The folder may not be there yet; then what it will be made in is looked at.
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    there = next(
+        each for each in (path.absolute(), *path.absolute().parents) if each.exists()
+    )
     remedy = f"make room for {needed / 1e6:.0f} MB, or name another folder"
     try:
         free = shutil.disk_usage(there).free

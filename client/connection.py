@@ -23,7 +23,11 @@ from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import check_version, open_channel, why_unreachable
+from precad.common.identity.mutual_tls import (
+    check_version,
+    open_channel,
+    why_unreachable,
+)
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.model import ModelVector, most_bytes
 from precad.common.process import let_go_of_loaded
@@ -144,7 +148,9 @@ class Servers:
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
         of = self._addresses.items()
-        self._channels = {role: open_channel(address, identity, role) for role, address in of}
+        self._channels = {
+            role: open_channel(address, identity, role) for role, address in of
+        }
         self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
         self.serves_first = Role.SERVER_A
         """Which server models are fetched from first: as the newest notice says."""
@@ -178,7 +184,9 @@ class Servers:
                     f"{self._addresses[role]} is {found}, not {role.value}: mend the addresses"
                 )
 
-    def enrol(self, records: int, record_rate: float, token: Secret | None = None) -> None:
+    def enrol(
+        self, records: int, record_rate: float, token: Secret | None = None
+    ) -> None:
         """Take part, at both servers, with |D_i| records at p_i. A claim may be repeated.
 
         Raises Misconfiguration: the claim passes a cap of the task; and PeerUnavailable,
@@ -203,7 +211,9 @@ class Servers:
         PeerUnavailable, PeerViolation, AccessDenied as server A says.
         """
         request = pb.WatchRequest(
-            task_digest=self.task.digest.value, client=self.client.name, instance=self._instance
+            task_digest=self.task.digest.value,
+            client=self.client.name,
+            instance=self._instance,
         )
         retries = Retries(NAME_FREE_S, NAME_RETRIES, self._clock)
         while True:
@@ -218,11 +228,15 @@ class Servers:
             else:
                 return
             # After a power cut, or the like, a server takes a while to see that the other is gone.
-            log.warning("%s; trying again for %.0f s", ended, max(0.0, retries.remaining()))
+            log.warning(
+                "%s; trying again for %.0f s", ended, max(0.0, retries.remaining())
+            )
             self._waiting("this client's former process to end", retries.remaining())
             retries.wait(ended)
 
-    def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
+    def fetch_model(
+        self, version: int, announced: Digest, *, signed: bool = False
+    ) -> ModelVector:
         """θ_t, ``[d]``, as ``fetched_model``: from ``serves_first``, or else from the other server.
 
         Where both have ``signed`` that it is this one, the other isn't asked for its digest.
@@ -248,7 +262,9 @@ class Servers:
         except errors.Misconfiguration as error:
             raise errors.PeerViolation(f"{role.title}: {error}") from None
 
-    def model_bytes(self, role: Role, version: int, *, patient: bool = True) -> bytearray:
+    def model_bytes(
+        self, role: Role, version: int, *, patient: bool = True
+    ) -> bytearray:
         """What ``role`` serves as θ_t; unless ``patient``, as long as some of it keeps coming.
 
         Raises PeerViolation: it is longer than any model of the task. PeerUnavailable: the server
@@ -297,9 +313,13 @@ class Servers:
             task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
         )
         opening = self._stubs[role].Opening
-        return self._patiently(role, opening, request, CALL_TIMEOUT_S).SerializeToString()
+        return self._patiently(
+            role, opening, request, CALL_TIMEOUT_S
+        ).SerializeToString()
 
-    def stated_for_proof(self, attempt: int, of_a: bytes | None = None) -> ForProof | None:
+    def stated_for_proof(
+        self, attempt: int, of_a: bytes | None = None
+    ) -> ForProof | None:
         """What both servers state for an open attempt's proofs; None where the task has none.
 
         A's may have come with its notice (``of_a``). Raises PeerUnavailable, NotOnOffer, and
@@ -311,7 +331,9 @@ class Servers:
         signed = zip(SERVERS, (of_a, self.opening(Role.SERVER_B, attempt)), strict=True)
         return for_proof(*(wire.check_opening(self.verifier, *each) for each in signed))
 
-    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
+    def statement(
+        self, role: Role, shown: bytes | None, opening: bytes | None
+    ) -> bytes:
         """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
 
         It is ``shown`` its own last statement, and the ``opening`` that it last signed, if any.
@@ -323,7 +345,9 @@ class Servers:
             opening=None if opening is None else pb.Signed.FromString(opening),
         )
         statement = self._stubs[role].Statement
-        return self._patiently(role, statement, request, CALL_TIMEOUT_S).SerializeToString()
+        return self._patiently(
+            role, statement, request, CALL_TIMEOUT_S
+        ).SerializeToString()
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         """Give ``role`` the model that its own statement names and that it has lost.
@@ -333,7 +357,9 @@ class Servers:
 
         def pieces() -> Iterator[pb.GivenPiece]:
             statement, digest = pb.Signed.FromString(shown), self.task.digest.value
-            yield pb.GivenPiece(task_digest=digest, client=self.client.name, statement=statement)
+            yield pb.GivenPiece(
+                task_digest=digest, client=self.client.name, statement=statement
+            )
             for start in range(0, len(theta), PIECE_BYTES):
                 yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
 
@@ -357,12 +383,18 @@ class Servers:
         """
         dimension = self.task.dimension
         if x.shape != (dimension,) or x.dtype != np.int64:
-            what = f"update is {x.dtype}{list(x.shape)}, this task's is int64[{dimension}]"
+            what = (
+                f"update is {x.dtype}{list(x.shape)}, this task's is int64[{dimension}]"
+            )
             raise errors.RejectedSubmission(errors.Rejection.MALFORMED, what)
-        context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
+        context = SubmissionContext(
+            self.task.digest, version, attempt, self.client, model
+        )
         return share(self.task, x, context, self._signer, proof)
 
-    def submit(self, pair: Pair, timeout_s: float | None = None) -> tuple[Receipt, Receipt]:
+    def submit(
+        self, pair: Pair, timeout_s: float | None = None
+    ) -> tuple[Receipt, Receipt]:
         """Send each server its half of ``prepare``'s pair, both at once, and return both receipts.
 
         The same bytes go again if a link breaks, until ``timeout_s``, the task's collection
@@ -376,7 +408,9 @@ class Servers:
     def submit_half(self, submission: AnySubmission, limit_s: float) -> Receipt:
         """Send one server its submission, as ``submit`` does."""
         role = submission.role
-        late = errors.PeerUnavailable(f"{role.value} took no submission before the deadline")
+        late = errors.PeerUnavailable(
+            f"{role.value} took no submission before the deadline"
+        )
         retries = Retries(limit_s, UPLOAD_RETRIES, counted_from_now=True)
         while True:
             try:
@@ -393,7 +427,9 @@ class Servers:
                 # The server lost a part of it, or has no place now: the same bytes are welcome.
                 retries.wait(late)
                 continue
-            return Receipt(role, rejection, errors.one_line(reply.detail[: errors.MAX_TEXT]))
+            return Receipt(
+                role, rejection, errors.one_line(reply.detail[: errors.MAX_TEXT])
+            )
 
     def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:
         """One try. Raises grpc.RpcError."""
@@ -402,7 +438,9 @@ class Servers:
         def pieces() -> Iterator[pb.SubmissionPiece]:
             messages = upload_pieces(submission)
             yield next(messages)
-            if submission.body is None or body_is_wanted(begun.result().initial_metadata()):
+            if submission.body is None or body_is_wanted(
+                begun.result().initial_metadata()
+            ):
                 yield from messages
 
         submit = self._stubs[submission.role].Submit
@@ -412,14 +450,20 @@ class Servers:
         return receipt
 
     def _patiently(
-        self, role: Role, call: Callable[..., Reply], request: object, within_s: float | None = None
+        self,
+        role: Role,
+        call: Callable[..., Reply],
+        request: object,
+        within_s: float | None = None,
     ) -> Reply:
         try:
             return call_with_retries(
                 lambda timeout_s: call(request, timeout=timeout_s),
                 self._patience_s if within_s is None else within_s,
                 self._clock,
-                why=partial(why_unreachable, self._addresses[role], self._identity, role),
+                why=partial(
+                    why_unreachable, self._addresses[role], self._identity, role
+                ),
                 waiting=partial(self._waiting, role.title),
             )
         except grpc.RpcError as error:
@@ -442,4 +486,6 @@ def differences(ours: Task, canonical: bytes) -> str:
     except (ValueError, RecursionError, errors.Misconfiguration):
         return ""
     pairs = ((name, getattr(ours, name), getattr(theirs, name)) for name in _NAMED)
-    return ", ".join(f"{name} is {own!r}, not {its!r}" for name, own, its in pairs if own != its)
+    return ", ".join(
+        f"{name} is {own!r}, not {its!r}" for name, own, its in pairs if own != its
+    )

@@ -123,7 +123,9 @@ class DataOwner:
         self._records = read(data, self._column_notes)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
-        self._held_out = None if held_out is None else _named("held_out", read, held_out)
+        self._held_out = (
+            None if held_out is None else _named("held_out", read, held_out)
+        )
         # Sampling, claim and account use the same number, on the grid of rates that servers take.
         wanted = self.task.privacy.record_rate if record_rate is None else record_rate
         self._record_rate = on_grid(self.task, wanted)
@@ -133,17 +135,26 @@ class DataOwner:
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (by_proxy(server_a, proxy), by_proxy(server_b, proxy))
         self._identity = (
-            Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
+            Identity.load(Path(identity))
+            if isinstance(identity, str | Path)
+            else identity
         )
         self._token = None if token is None else Secret(token.encode())
         folder = self._folder = _folder(state)
         own = self._account_folder = folder if account is None else _folder(account)
         log = None if own is None else own / ACCOUNT_FILE
         self.budget = OwnAccount(
-            self.task, self._record_rate, epsilon_limit, log, self.client, raise_limit=raise_limit
+            self.task,
+            self._record_rate,
+            epsilon_limit,
+            log,
+            self.client,
+            raise_limit=raise_limit,
         )
         self._note = partial(note_privately, folder and folder / "failed-records.log")
-        self.pending = Pending(self.task, self.client, folder and folder / "pending.bin")
+        self.pending = Pending(
+            self.task, self.client, folder and folder / "pending.bin"
+        )
         self.statements = ServerStatements(self.task, self.client, folder)
 
     def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
@@ -154,18 +165,24 @@ class DataOwner:
         servers see a connection and one call, whatever the records are. ``wrong`` of the result
         has what must be mended. Raises none of our errors.
         """
-        addresses = dict(zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True))
+        addresses = dict(
+            zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True)
+        )
         servers = before.look_at_servers(
             self.task, self.client, self._identity, addresses, wait_s, self._token
         )
         findings = before.Findings()
-        findings.passes("identity", lambda: before.check_name(self.client, self._identity))
+        findings.passes(
+            "identity", lambda: before.check_name(self.client, self._identity)
+        )
         findings.extend(before.look_at_columns(self._column_notes))
         claim = self.task, self.client, self._records, self._record_rate
         used = self._model, self._loss, self._held_out
         findings.extend(before.look_at_owner(*claim, *used))
         findings.extend(before.look_at_limit(self.task, self.budget))
-        findings.extend(before.look_at_state(self.task, self._folder, self._account_folder))
+        findings.extend(
+            before.look_at_state(self.task, self._folder, self._account_folder)
+        )
         findings.extend(servers())
         return findings
 
@@ -199,14 +216,20 @@ class DataOwner:
         if (path := before.final_model(self.task, self._folder)) is not None:
             model = TrainedModel.load(path, self.task)
             spent = self.budget.epsilon()
-            return Participation(epsilon=spent, ended="finished", model=model, model_file=path)
+            return Participation(
+                epsilon=spent, ended="finished", model=model, model_file=path
+            )
         reporter = Reporter(
             self.task,
-            epsilon_limit=None if self.budget.limit is None else self.budget.limit.epsilon,
+            epsilon_limit=None
+            if self.budget.limit is None
+            else self.budget.limit.epsilon,
             on_round=on_round,
             validate=self._validation(),
             folder=self._folder,
-            display=display_for(self.client.name, self.task.training.rounds, wanted=progress),
+            display=display_for(
+                self.client.name, self.task.training.rounds, wanted=progress
+            ),
             note=self._note,
         )
         with state_lock(self._folder):
@@ -215,7 +238,9 @@ class DataOwner:
                     reporter.doing(
                         f"trying {len(self._records)} records with the model and its loss"
                     )
-                    rehearse(self._model, self._loss, self._records, self.task, self._most)
+                    rehearse(
+                        self._model, self._loss, self._records, self.task, self._most
+                    )
                     if self._held_out is not None:
                         used = self._model, self._loss, self._held_out, self.task
                         _named("held_out", rehearse, *used)
@@ -224,7 +249,10 @@ class DataOwner:
                 model_file = self._keep_model(reporter.newest)
         result.model_file = model_file
         result.history, result.validation = tuple(reporter.history), reporter.validation
-        result.callback_failures, result.callback_error = reporter.failures, reporter.first_failure
+        result.callback_failures, result.callback_error = (
+            reporter.failures,
+            reporter.first_failure,
+        )
         return result
 
     def _take_part(
@@ -243,10 +271,16 @@ class DataOwner:
             servers.enrol(len(self._records), self._record_rate, self._token)
             used = self.budget, self.pending, compute or self.update
             return take_part(
-                servers, *used, statements=self.statements, observer=observer, wait_s=wait_s
+                servers,
+                *used,
+                statements=self.statements,
+                observer=observer,
+                wait_s=wait_s,
             )
 
-    def _validation(self) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:
+    def _validation(
+        self,
+    ) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:
         if self._held_out is None:
             return None
         applied = Applied(self._model, self.task.model.parameters, self._loss)
@@ -280,7 +314,9 @@ class DataOwner:
         failed: list[int] = []
         used = self._model, self._loss, self._records, indices, view.theta, self.task
         update = local_update(*used, most=self._most, on_failure=failed.append)
-        self._note(f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}")
+        self._note(
+            f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}"
+        )
         late = time.perf_counter() - began - view.left_s
         if late > 0:
             self._note(
@@ -296,7 +332,9 @@ def _named(field: str, check: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return check(*arguments)
     except Misconfiguration as error:
-        raise Misconfiguration(f"{field}, {error.field}", error.value, error.remedy) from None
+        raise Misconfiguration(
+            f"{field}, {error.field}", error.value, error.remedy
+        ) from None
 
 
 def _folder(path: str | Path | None) -> Path | None:

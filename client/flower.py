@@ -58,7 +58,9 @@ def client_app(
         except Exception:
             # Flower sends an exception's text to its server, and ours may quote a record.
             log.exception("taking part failed")
-            raise RuntimeError("this owner didn't take part: its own log says why") from None
+            raise RuntimeError(
+                "this owner didn't take part: its own log says why"
+            ) from None
         over = RecordDict({"precad": ConfigRecord({"ended": "over"})})
         return Message(content=over, reply_to=message)
 
@@ -76,10 +78,14 @@ def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Reco
     read: list[tuple[torch.Tensor, torch.Tensor]] = []
     for number, batch in enumerate(batches):
         try:
-            read.append((torch.as_tensor(batch[inputs]), torch.as_tensor(batch[target])))
+            read.append(
+                (torch.as_tensor(batch[inputs]), torch.as_tensor(batch[target]))
+            )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             remedy = f"must have {inputs!r} and {target!r}: name the batches' own keys ({error})"
-            raise Misconfiguration(f"batch {number}", type(batch).__name__, remedy) from None
+            raise Misconfiguration(
+                f"batch {number}", type(batch).__name__, remedy
+            ) from None
     if not read:
         raise Misconfiguration("batches", "none", "give a loader that has records")
     return Records(torch.cat([x for x, _ in read]), torch.cat([y for _, y in read]))

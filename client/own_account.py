@@ -200,7 +200,9 @@ class OwnAccount:
         self._account.catch_up()
         charge, own = self._charge(version, re_releases), self.limit
         opens = own is not None and self._account.takes(own)
-        return self._own_limit_admits(charge) and (opens or self._account.admits(charge))
+        return self._own_limit_admits(charge) and (
+            opens or self._account.admits(charge)
+        )
 
     def rounds_left(self, most: int) -> int:
         """How many further versions of this task the limit leaves room for, up to ``most``."""
@@ -209,7 +211,9 @@ class OwnAccount:
         self._account.catch_up()
         step, spent = self._charge(-1, 0).event, self._account.under(self.limit)
         further = range(1, most + 1)
-        return bisect_left(further, x=True, key=lambda n: not spent.allows(step.times(n)))
+        return bisect_left(
+            further, x=True, key=lambda n: not spent.allows(step.times(n))
+        )
 
     def charge(self, version: int, re_releases: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
@@ -254,7 +258,9 @@ class OwnAccount:
         """
         known = self._known()
         for m in reversed(range(len(counts))):
-            lower = [version for version in range(versions) if known.get(version, -1) < m]
+            lower = [
+                version for version in range(versions) if known.get(version, -1) < m
+            ]
             lower.sort(key=lambda version: -known.get(version, -1))
             lacking = counts[m] - sum(own >= m for own in known.values())
             for version in lower[: max(0, lacking)]:
@@ -278,7 +284,9 @@ class OwnAccount:
         for (task, client, version, _), charge in self._account.charges.items():
             if (task, client) == mine:
                 known[version] = max(known.get(version, 0), charge.re_releases)
-        zeros = (each for each in self._account.covered if (each.task, each.client) == mine)
+        zeros = (
+            each for each in self._account.covered if (each.task, each.client) == mine
+        )
         return known | {each.version: math.inf for each in zeros}
 
     def epsilon(self) -> float:
@@ -295,17 +303,28 @@ class OwnAccount:
         own, opened = self.limit, self._account.limit
         if own is None or self._account.holds(charge):
             return True
-        if opened is not None and opened.epsilon <= own.epsilon and not self._account.takes(own):
+        if (
+            opened is not None
+            and opened.epsilon <= own.epsilon
+            and not self._account.takes(own)
+        ):
             return True
         try:
-            return _covers(own, charge) and self._account.under(own).allows(charge.event)
+            return _covers(own, charge) and self._account.under(own).allows(
+                charge.event
+            )
         except BudgetExceeded:
             return False
 
     def _charge(self, version: int, re_releases: int) -> Charge:
         task, privacy = self._task, self._task.privacy
         step = task.digest, self._client, version, re_releases
-        cost = privacy.noise_multiplier, self._record_rate, privacy.delta, task.validation
+        cost = (
+            privacy.noise_multiplier,
+            self._record_rate,
+            privacy.delta,
+            task.validation,
+        )
         return Charge(*step, *cost)
 
     def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
@@ -313,7 +332,9 @@ class OwnAccount:
         opened = self._account.limit
         if opened is None:
             delta = self._task.privacy.delta
-            return None if epsilon_limit is None else self._new_limit(epsilon_limit, delta)
+            return (
+                None if epsilon_limit is None else self._new_limit(epsilon_limit, delta)
+            )
         if epsilon_limit is not None and epsilon_limit > opened.epsilon and raise_limit:
             higher = self._new_limit(epsilon_limit, opened.delta, opened)
             form = RaisedLimit if isinstance(higher, RenyiLimit) else RaisedWholeLimit
@@ -339,12 +360,16 @@ class OwnAccount:
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
 
-    def _new_limit(self, epsilon_limit: float, delta: float, opened: Limit | None = None) -> Limit:
+    def _new_limit(
+        self, epsilon_limit: float, delta: float, opened: Limit | None = None
+    ) -> Limit:
         """A filter's; or this task's alone, where a filter would end it early and that wouldn't.
 
         Decided by parameters, before anything is sent under it.
         """
-        checks.positive("epsilon_limit", epsilon_limit, "the limit of a data set's account")
+        checks.positive(
+            "epsilon_limit", epsilon_limit, "the limit of a data set's account"
+        )
         step = self._charge(0, 0)
         limit: RenyiLimit | None = None
         with suppress(Misconfiguration):  # where a filter leaves nothing to spend

@@ -69,10 +69,17 @@ class JoinSettings(DiallingSettings):
 
     def own_loss(self) -> Any:
         """What ``loss`` names; None without one. Raises Misconfiguration."""
-        return None if self.loss is None else own_object("loss", self.loss, self._folder)
+        return (
+            None if self.loss is None else own_object("loss", self.loss, self._folder)
+        )
 
     def data_owner(
-        self, data: Any = None, model: Any = None, loss: Any = None, *, raise_limit: bool = False
+        self,
+        data: Any = None,
+        model: Any = None,
+        loss: Any = None,
+        *,
+        raise_limit: bool = False,
     ) -> "DataOwner":
         """The data owner that these settings describe, with another model, … where given.
 
@@ -142,7 +149,9 @@ def own_model(place: str, folder: Path | None = None) -> Any:
                 "without arguments",
             ) from error
     if not isinstance(made, nn.Module):
-        remedy = f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one"
+        remedy = (
+            f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one"
+        )
         raise Misconfiguration("model", place, remedy)
     check_processor(made)
     return made
@@ -165,7 +174,9 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     # On Windows every file's mode says that all may read it.
     if (settings.token or settings.proxy) and sys.platform != "win32":
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            findings.note("settings", f"others can read what it holds: run chmod 600 {path}")
+            findings.note(
+                "settings", f"others can read what it holds: run chmod 600 {path}"
+            )
     task = findings.attempt("task", lambda: Task.load(settings.task))
     client = findings.attempt("settings", lambda: ClientId(settings.client))
     identity = findings.attempt("identity", lambda: Identity.load(settings.identity))
@@ -174,24 +185,35 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
         addresses = {Role.SERVER_A: settings.server_a, Role.SERVER_B: settings.server_b}
         given = settings.token
         token = None if given is None else Secret(given.get_secret_value().encode())
-        servers = before.look_at_servers(task, client, identity, addresses, within_s, token)
+        servers = before.look_at_servers(
+            task, client, identity, addresses, within_s, token
+        )
         if findings.passes("identity", lambda: before.check_name(client, identity)):
-            findings.good("identity", f"{settings.identity} holds a valid certificate of {client}")
+            findings.good(
+                "identity", f"{settings.identity} holds a valid certificate of {client}"
+            )
     if task is not None:
         findings.good("task", f"{task.name}, digest {task.digest}")
         if client is not None:
             _look_at_training(findings, settings, task, client)
-            account = findings.attempt("limit", lambda: _account(settings, task, client))
+            account = findings.attempt(
+                "limit", lambda: _account(settings, task, client)
+            )
             if account is not None:
                 findings.extend(before.look_at_limit(task, account))
         findings.extend(before.look_at_state(task, settings.state, settings.account))
     found = before.Findings() if servers is None else servers()
     final = None if task is None else before.final_model(task, settings.state)
     if final is not None:
-        findings.note(FINISHED, f"{final} is its final model: nothing is left to take part in")
+        findings.note(
+            FINISHED, f"{final} is its final model: nothing is left to take part in"
+        )
         # Servers that have left, or take nobody any more, are no mistake then.
         found = before.Findings(
-            replace(each, kind=before.Kind.NOTE if each.kind is before.Kind.BAD else each.kind)
+            replace(
+                each,
+                kind=before.Kind.NOTE if each.kind is before.Kind.BAD else each.kind,
+            )
             for each in found
         )
     findings.extend(found)
@@ -213,15 +235,21 @@ def _look_at_training(
 
     found = findings.attempt("data", lambda: records(settings.data, notes))
     findings.extend(before.look_at_columns(notes))
-    module = findings.attempt("model", lambda: settings.own_model() or build(task.model))
-    loss = findings.attempt("loss", lambda: settings.own_loss() or functional.cross_entropy)
+    module = findings.attempt(
+        "model", lambda: settings.own_model() or build(task.model)
+    )
+    loss = findings.attempt(
+        "loss", lambda: settings.own_loss() or functional.cross_entropy
+    )
     rate = findings.attempt("settings", lambda: _rate(settings, task))
     if found is None or module is None or loss is None or rate is None:
         return
     others, path = None, settings.held_out
     if path is not None:
         others = findings.attempt("held-out records", lambda: records(path))
-    findings.extend(before.look_at_owner(task, client, found, rate, module, loss, others))
+    findings.extend(
+        before.look_at_owner(task, client, found, rate, module, loss, others)
+    )
 
 
 def _rate(settings: JoinSettings, task: Task) -> float:
@@ -233,5 +261,9 @@ def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount
     folder = settings.state if settings.account is None else settings.account
     file = folder / ACCOUNT_FILE
     return OwnAccount(
-        task, _rate(settings, task), settings.epsilon_limit, file if file.exists() else None, client
+        task,
+        _rate(settings, task),
+        settings.epsilon_limit,
+        file if file.exists() else None,
+        client,
     )

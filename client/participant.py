@@ -17,7 +17,12 @@ import numpy as np
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participation import Observer, Participation, TrainedModel, VersionOver
+from precad.client.participation import (
+    Observer,
+    Participation,
+    TrainedModel,
+    VersionOver,
+)
 from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import Opened, ServerStatements
 from precad.common import errors
@@ -126,7 +131,9 @@ class _Participant:
                 self._exchange()
                 connected = self.clock.now()
                 if self.opened is None:
-                    self.observer.doing("enrolled; waiting for the others and the first round")
+                    self.observer.doing(
+                        "enrolled; waiting for the others and the first round"
+                    )
                 for notice in self.servers.watch():
                     if not isinstance(notice, wire.TrainingPaused):
                         retries.renew()
@@ -137,7 +144,10 @@ class _Participant:
                 if connected is not None and self.clock.now() - connected > STEADY_S:
                     retries.renew()
                 gone_s = self.wait_s - retries.remaining()
-                if isinstance(error, errors.Misidentified) and gone_s > self.task.deadlines.outage:
+                if (
+                    isinstance(error, errors.Misidentified)
+                    and gone_s > self.task.deadlines.outage
+                ):
                     # Waiting for longer than servers do doesn't mend that.
                     raise
                 log.warning("%s; reconnecting", error)
@@ -197,7 +207,9 @@ class _Participant:
                 self._saw(version, model, theta)
             case wire.TrainingPaused():
                 # It may come back, with all that counts: the submission waits as long as others.
-                raise errors.PeerUnavailable("server A paused the training; its operators know why")
+                raise errors.PeerUnavailable(
+                    "server A paused the training; its operators know why"
+                )
 
     def _closes(self, event: wire.RoundOpen, came: float) -> float:
         """When collection ends. Nothing that is announced, NaN too, stretches the task's own."""
@@ -224,11 +236,15 @@ class _Participant:
         self._exchange(over.signed)
         self._look_after_own(over)
         opened, came = self.opened or (None, 0.0)
-        heard = opened if opened is not None and opened.attempt == over.attempt else None
+        heard = (
+            opened if opened is not None and opened.attempt == over.attempt else None
+        )
         self.observer.over(
             VersionOver(
                 version=over.version,
-                drawn=over.counted or bool(rejected) or (heard is not None and heard.selected),
+                drawn=over.counted
+                or bool(rejected)
+                or (heard is not None and heard.selected),
                 counted=over.counted,
                 rejected=rejected,
                 seconds=None if heard is None else self.clock.now() - came,
@@ -244,7 +260,9 @@ class _Participant:
         """Where both servers took this owner's pair: whether it counted, and what it led to."""
         if self.taken is None or self.taken[0] != over.attempt:
             return
-        if self.taken[1].re_releases is not None and not self.statements.counted(over.version):
+        if self.taken[1].re_releases is not None and not self.statements.counted(
+            over.version
+        ):
             self._warn(
                 over,
                 "both servers took the submission and state that it doesn't count; an honest one "
@@ -278,7 +296,9 @@ class _Participant:
         early = came + self.task.deadlines.work - self.clock.now()
         if early > 0:
             public = self.clock.now() + early
-            self.observer.doing(f"round {number}: ready; the public time to upload comes", public)
+            self.observer.doing(
+                f"round {number}: ready; the public time to upload comes", public
+            )
             self.clock.sleep(early)
         self.observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
@@ -305,7 +325,9 @@ class _Participant:
         try:
             opened = self.statements.opening(self.servers, event)
         except errors.NotOnOffer:
-            log.warning("attempt %d was over before it could be answered", event.attempt)
+            log.warning(
+                "attempt %d was over before it could be answered", event.attempt
+            )
             return
         theta = self.statements.model(version, model)
         if theta is None:
@@ -346,7 +368,9 @@ class _Participant:
         shared: RingVector,
         re_releases: int | None,
     ) -> None:
-        pair = self.servers.prepare(event.version, event.attempt, event.model, shared, opened.proof)
+        pair = self.servers.prepare(
+            event.version, event.attempt, event.model, shared, opened.proof
+        )
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(
@@ -381,7 +405,9 @@ class _Participant:
             return False
         else:
             return True
-        self._warn(event, f"{why}; {'sending zeros' if self.cover else 'sitting it out'}")
+        self._warn(
+            event, f"{why}; {'sending zeros' if self.cover else 'sitting it out'}"
+        )
         return False
 
     def _limit_is_reached(self, event: wire.RoundOpen) -> None:
@@ -393,7 +419,9 @@ class _Participant:
 
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
         try:
-            receipts = self.servers.submit(kept.pair, max(1.0, deadline - self.clock.now()))
+            receipts = self.servers.submit(
+                kept.pair, max(1.0, deadline - self.clock.now())
+            )
         except errors.PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
             log.warning("attempt %d: %s", attempt, error)

@@ -71,10 +71,14 @@ class TrainedModel:
         """
         facts = self._guarantee() if self.version else {}
         try:
-            save_model(Path(path), self.task, self.version, self.theta, self.digest, facts)
+            save_model(
+                Path(path), self.task, self.version, self.theta, self.digest, facts
+            )
         except OSError as error:
             raise Misconfiguration(
-                "model file", str(path), f"can't be written ({error}); give another place"
+                "model file",
+                str(path),
+                f"can't be written ({error}); give another place",
             ) from None
 
     def _guarantee(self) -> dict[str, str]:
@@ -233,5 +237,7 @@ class Participation:
 
     def _model(self) -> TrainedModel:
         if self.model is None:
-            raise Misconfiguration("model", None, "this training ended before a model was seen")
+            raise Misconfiguration(
+                "model", None, "this training ended before a model was seen"
+            )
         return self.model

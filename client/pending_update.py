@@ -90,10 +90,16 @@ class Pending:
         kept = self._kept
         if kept is None or kept.version != version:
             return 0
-        return kept.answered + (self.attempt != attempt and kept.re_releases is not None)
+        return kept.answered + (
+            self.attempt != attempt and kept.re_releases is not None
+        )
 
     def keep(
-        self, version: int, update: RingVector | None, pair: Pair, re_releases: int | None
+        self,
+        version: int,
+        update: RingVector | None,
+        pair: Pair,
+        re_releases: int | None,
     ) -> None:
         """Keep this in place of an older attempt's; durably, before this returns.
 
@@ -119,7 +125,13 @@ class Pending:
         remove_drafts(path)
         try:
             kept = _decode(path.read_bytes(), self._task)
-        except (FileNotFoundError, ValueError, OverflowError, struct.error, RejectedSubmission):
+        except (
+            FileNotFoundError,
+            ValueError,
+            OverflowError,
+            struct.error,
+            RejectedSubmission,
+        ):
             return None
         context = kept.pair[0].context
         mine = (context.task, context.client) == (self._task.digest, self._client)
@@ -158,5 +170,13 @@ def _decode(data: bytes, task: Task) -> Kept:
     body = HeldBody(Secret(file.read(prefix_bytes)), file.read())
     if len(body.words) != words * WORD_BYTES:
         raise ValueError("another model's body")
-    for_a, for_b = (replace(s, body=body if s.awaits_body else None) for s in submissions)
-    return Kept(version, update, (for_a, for_b), None if re_releases < 0 else re_releases, answered)
+    for_a, for_b = (
+        replace(s, body=body if s.awaits_body else None) for s in submissions
+    )
+    return Kept(
+        version,
+        update,
+        (for_a, for_b),
+        None if re_releases < 0 else re_releases,
+        answered,
+    )

@@ -45,7 +45,9 @@ class ServerStatements:
     Raises Misconfiguration: what was kept can't be read.
     """
 
-    def __init__(self, task: Task, client: ClientId, folder: Path | None = None) -> None:
+    def __init__(
+        self, task: Task, client: ClientId, folder: Path | None = None
+    ) -> None:
         self._task = task
         self._client = client
         self._folder = folder
@@ -62,10 +64,14 @@ class ServerStatements:
                     os.truncate(models, data.rfind(b"\n") + 1)
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
-            self._statements = {r: s for r, s in kept.statements.items() if self._concerns(s[1])}
+            self._statements = {
+                r: s for r, s in kept.statements.items() if self._concerns(s[1])
+            }
             openings = _read_signed(folder, _OPENING, wire.read_opening)
             self._openings = {r: o for r, o in openings.items() if self._concerns(o[1])}
-            self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
+            self._models = {
+                v: m for (of, v), m in kept.models.items() if of == task.digest
+            }
 
     def opening(self, servers: Servers, event: wire.RoundOpen) -> "Opened":
         """Check what both servers sign for the open attempt, before anything is shared for it.
@@ -86,7 +92,11 @@ class ServerStatements:
     ) -> wire.Opening:
         body = wire.check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
-        if not self._concerns(body) or said != (event.attempt, event.version, event.model.value):
+        if not self._concerns(body) or said != (
+            event.attempt,
+            event.version,
+            event.model.value,
+        ):
             raise PeerViolation(
                 f"{role.value} signed for attempt {body.attempt} of version {body.version} "
                 f"from model {body.model_digest.hex()}, and attempt {event.attempt} of version "
@@ -116,7 +126,9 @@ class ServerStatements:
 
     def _says_all(self, role: Role, body: wire.Statement) -> bool:
         last, opening = self._statements.get(role), self._openings.get(role)
-        if last is not None and (body.version < last[1].version or _less(last[1], body)):
+        if last is not None and (
+            body.version < last[1].version or _less(last[1], body)
+        ):
             return False
         # Of an attempt that this server opened and doesn't know it must hear.
         return opening is None or body.attempt >= opening[1].attempt
@@ -125,7 +137,9 @@ class ServerStatements:
         last = self._statements.get(role)
         shown = None if last is None else last[0]
         opening = self._openings.get(role)
-        message = servers.statement(role, shown, None if opening is None else opening[0])
+        message = servers.statement(
+            role, shown, None if opening is None else opening[0]
+        )
         body = self._statement(servers, role, message)
         if last is not None:
             if _less(last[1], body):
@@ -136,7 +150,9 @@ class ServerStatements:
                 return
         self._hold(role, message, body)
 
-    def _statement(self, servers: Servers, role: Role, message: bytes) -> wire.Statement:
+    def _statement(
+        self, servers: Servers, role: Role, message: bytes
+    ) -> wire.Statement:
         """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
         body = wire.check_statement(servers.verifier, role, message)
         if not self._concerns(body):
@@ -150,12 +166,16 @@ class ServerStatements:
         self._statements[role] = message, body
         self._files[STATEMENT.format(role.value)] = message
 
-    def _give_back(self, servers: Servers, role: Role, shown: bytes, body: wire.Statement) -> None:
+    def _give_back(
+        self, servers: Servers, role: Role, shown: bytes, body: wire.Statement
+    ) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
         if data is None or digest is None or digest.value != body.model_digest:
-            log.warning("%s has lost model %d, and so has this owner", role.value, body.version)
+            log.warning(
+                "%s has lost model %d, and so has this owner", role.value, body.version
+            )
             return
         log.warning("%s has lost model %d; giving it back", role.value, body.version)
         servers.give_back(role, shown, data)
@@ -169,7 +189,9 @@ class ServerStatements:
         if len(bodies) < len(SERVERS):
             return 0, {}
         versions = min(body.version for body in bodies.values())
-        return versions, {role: re_release_counts(body) for role, body in bodies.items()}
+        return versions, {
+            role: re_release_counts(body) for role, body in bodies.items()
+        }
 
     def released(self, version: int) -> bool:
         """Whether a server has stated that this version is over."""
@@ -182,18 +204,24 @@ class ServerStatements:
 
     def stated(self, version: int) -> Digest | None:
         """The digest of θ_version, where both servers' last statements name the same."""
-        bodies = [body for _, body in self._statements.values() if body.version == version]
+        bodies = [
+            body for _, body in self._statements.values() if body.version == version
+        ]
         digests = {body.model_digest for body in bodies}
         one = len(bodies) == len(SERVERS) and len(digests) == 1
         return Digest(digests.pop()) if one else None
 
     def model(self, version: int, model: Digest) -> ModelVector | None:
         """θ_version as it was served, ``[d]``, while it is one of the newest two."""
-        data = self._model_bytes(version) if self._models.get(version) == model else None
+        data = (
+            self._model_bytes(version) if self._models.get(version) == model else None
+        )
         if data is None:
             return None
         theta = from_bytes(data, self._task.dimension)
-        own = model_digest(self._task.digest, version, self._task.model.parameters, theta)
+        own = model_digest(
+            self._task.digest, version, self._task.model.parameters, theta
+        )
         return theta if own == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:
@@ -219,10 +247,14 @@ class ServerStatements:
             self._files[_MODEL.format(version)] = to_bytes(theta)
         newest = {_MODEL.format(each) for each in sorted(self._models)[-2:]}
         if self._folder is None:
-            self._files = {name: self._files[name] for name in newest & self._files.keys()}
+            self._files = {
+                name: self._files[name] for name in newest & self._files.keys()
+            }
             return
         with writing(self._folder / _MODELS):
-            append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
+            append_line(
+                self._folder / _MODELS, f"{self._task.digest} {version} {model}"
+            )
         for old in self._folder.glob(_MODEL.format("*")):
             if old.name not in newest:
                 old.unlink(missing_ok=True)
@@ -268,7 +300,9 @@ class KeptStatements:
     def served(self) -> dict[tuple[Digest, int], Digest]:
         """The same, and what the statements name beside it."""
         bodies = [body for _, body in self.statements.values()]
-        named = {(Digest(b.task_digest), b.version): Digest(b.model_digest) for b in bodies}
+        named = {
+            (Digest(b.task_digest), b.version): Digest(b.model_digest) for b in bodies
+        }
         return named | self.models
 
 
@@ -290,7 +324,9 @@ def _read_signed(
                 found[role] = message, read(message)
             except DecodeError:
                 raise Misconfiguration(
-                    "state", str(path), "isn't a server's statement; restore it from a copy"
+                    "state",
+                    str(path),
+                    "isn't a server's statement; restore it from a copy",
                 ) from None
     return found
 
@@ -309,7 +345,9 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
             models.setdefault(of, Digest(bytes.fromhex(model)))
         except (ValueError, Misconfiguration):
             raise Misconfiguration(
-                "state", str(path), f"can't be read at {line[:100]!r}; restore it from a copy"
+                "state",
+                str(path),
+                f"can't be read at {line[:100]!r}; restore it from a copy",
             ) from None
     return models
 

@@ -77,7 +77,9 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise Misconfiguration(field, str(path), "isn't UTF-8 text: save it as UTF-8") from None
+        raise Misconfiguration(
+            field, str(path), "isn't UTF-8 text: save it as UTF-8"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         # Integers of thousands of digits are a plain ValueError.
         raise Misconfiguration(field, str(path), f"can't be read: {error}") from None
@@ -110,7 +112,9 @@ def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfigura
     field = ".".join(str(part) for part in first["loc"]) or error.title.lower()
     if kind == "missing":
         value = None
-    elif field in _CONFIDENTIAL or (kind == "extra_forbidden" and isinstance(value, str | list)):
+    elif field in _CONFIDENTIAL or (
+        kind == "extra_forbidden" and isinstance(value, str | list)
+    ):
         # A secret's name, misspelt, is an unknown key.
         value = "…"
     said = str(first["ctx"]["error"]) if kind == "value_error" else first["msg"]

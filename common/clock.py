@@ -43,7 +43,9 @@ class Clock:
         threading.Thread(target=target, name=name, daemon=True).start()
 
 
-def call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: object) -> None:
+def call_in(
+    loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: object
+) -> None:
     """Have ``loop`` make a call, from any thread; once it has ended nobody is there to hear."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *given)
@@ -61,7 +63,9 @@ _CLEARING_UP_S = 10.0
 """How long the interpreter may clear up after that; a busy machine takes seconds over it."""
 
 
-def end_within(seconds: float, status: int, last: Callable[[], object] = lambda: None) -> None:
+def end_within(
+    seconds: float, status: int, last: Callable[[], object] = lambda: None
+) -> None:
     """End this process after so long, whatever still waits in it: it was told to end.
 
     What it had begun is lost as by a crash, which every part outlasts. ``last`` is called before.

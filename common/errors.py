@@ -123,7 +123,9 @@ class TaskMismatch(PrecadError):
 
     def __init__(self, ours: str, theirs: str, also: str = "") -> None:
         found = f"ours {ours}, theirs {theirs}" + (f" ({also})" if also else "")
-        super().__init__(f"task digest differs: {found}; give both parties the same task file")
+        super().__init__(
+            f"task digest differs: {found}; give both parties the same task file"
+        )
 
 
 class BudgetExceeded(PrecadError):

@@ -46,7 +46,10 @@ def read_regular(path: Path) -> bytes:
 
 
 def write_file(
-    path: Path, *data: bytes | memoryview, mode: int = PRIVATE_MODE, replace: bool = True
+    path: Path,
+    *data: bytes | memoryview,
+    mode: int = PRIVATE_MODE,
+    replace: bool = True,
 ) -> None:
     """Write ``path``, one of ``data`` after the other, in place of an older file if ``replace``.
 
@@ -63,11 +66,15 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     sync(folder)
 
 
-def _put(path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: bool) -> None:
+def _put(
+    path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: bool
+) -> None:
     """All but the folder's entry is on the disk."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
+        ) as file:
             if hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)  # the umask must not decide
             file.writelines(data)
@@ -127,7 +134,9 @@ def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
     Raises Misconfiguration: the system has no such locks; do what ``elsewhere`` says.
     """
     if sys.platform == "win32":
-        raise Misconfiguration("folder", str(folder), f"this system can't lock it; {elsewhere}")
+        raise Misconfiguration(
+            "folder", str(folder), f"this system can't lock it; {elsewhere}"
+        )
     # Here, because `precad keys request` on a data owner's machine needs no Unix.
     import fcntl  # noqa: PLC0415
 

@@ -41,7 +41,9 @@ class Digest:
 
     def __post_init__(self) -> None:
         if len(self.value) != DIGEST_BYTES:
-            raise Misconfiguration("digest", f"{len(self.value)} bytes", "a digest has 32 bytes")
+            raise Misconfiguration(
+                "digest", f"{len(self.value)} bytes", "a digest has 32 bytes"
+            )
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> Self:

@@ -61,23 +61,31 @@ def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
         case "zeros":
             return np.zeros(sum(parameter.size for parameter in model.parameters))
         case "uniform":
-            parts = [_initial_tensor(each, model.initial_seed) for each in model.parameters]
+            parts = [
+                _initial_tensor(each, model.initial_seed) for each in model.parameters
+            ]
             return np.concatenate(parts)
         case "file":
             field, path = "model.initial_file", Path(model.initial_file or "")
-            source = "everybody has it beside the task's file, from whoever made the task"
+            source = (
+                "everybody has it beside the task's file, from whoever made the task"
+            )
             if not path.is_file():
                 raise Misconfiguration(field, str(path), f"isn't there: {source}")
             theta = read_weights(path, model.parameters)
             if (found := weights_digest(theta)) != model.initial_digest:
                 why = f"their SHA-256 is {found}, the task's {model.initial_digest}; {source}"
-                raise Misconfiguration(field, str(path), f"has other weights than the task: {why}")
+                raise Misconfiguration(
+                    field, str(path), f"has other weights than the task: {why}"
+                )
             return theta
 
 
 def weights_digest(theta: NDArray[np.float64]) -> str:
     """SHA-256 of weights, ``[d] float64``, whatever file they are in: ``model.initial_digest``."""
-    return hashlib.sha256(encode_context("initial-weights") + to_bytes(theta)).hexdigest()
+    return hashlib.sha256(
+        encode_context("initial-weights") + to_bytes(theta)
+    ).hexdigest()
 
 
 def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.float64]:
@@ -114,7 +122,9 @@ def _read_safetensors(
     try:
         with safe_open(path, framework="numpy") as file:
             names = set(file.keys()) & set(file.keys() if wanted is None else wanted)
-            return {name: file.get_tensor(name) for name in sorted(names)}, file.metadata() or {}
+            return {
+                name: file.get_tensor(name) for name in sorted(names)
+            }, file.metadata() or {}
     except (OSError, SafetensorError, TypeError) as error:
         why = f"can't be read: {error}; give a safetensors file, float32 or float64"
         raise Misconfiguration(field, str(path), why) from None
@@ -168,11 +178,15 @@ def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> ModelVec
     dtype = little_endian(len(data), dimension)
     theta = np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))
     if not np.isfinite(theta).all():
-        raise Misconfiguration("model", "NaN or infinity", "every parameter must be finite")
+        raise Misconfiguration(
+            "model", "NaN or infinity", "every parameter must be finite"
+        )
     return theta
 
 
-def tensors(theta: NDArray[Number], parameters: Iterable[Parameter]) -> dict[str, NDArray[Number]]:
+def tensors(
+    theta: NDArray[Number], parameters: Iterable[Parameter]
+) -> dict[str, NDArray[Number]]:
     """The vector as named tensors, views into ``theta``, in the task's order.
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
@@ -180,7 +194,9 @@ def tensors(theta: NDArray[Number], parameters: Iterable[Parameter]) -> dict[str
     parameters = tuple(parameters)
     *starts, size = accumulate((each.size for each in parameters), initial=0)
     if theta.shape != (size,):
-        raise Misconfiguration("model", f"shape {list(theta.shape)}", f"must be [{size}]")
+        raise Misconfiguration(
+            "model", f"shape {list(theta.shape)}", f"must be [{size}]"
+        )
     return {
         each.name: theta[start : start + each.size].reshape(each.shape)
         for start, each in zip(starts, parameters, strict=True)
@@ -188,7 +204,10 @@ def tensors(theta: NDArray[Number], parameters: Iterable[Parameter]) -> dict[str
 
 
 def model_digest(
-    task_digest: Digest, version: int, parameters: Iterable[Parameter], theta: ModelVector
+    task_digest: Digest,
+    version: int,
+    parameters: Iterable[Parameter],
+    theta: ModelVector,
 ) -> Digest:
     """SHA-256 over task digest, round, names and shapes, and the bytes of θ's own dtype.
 
@@ -196,8 +215,12 @@ def model_digest(
     """
     parameters = tuple(parameters)
     tensors(theta, parameters)
-    shapes = [encode_context("tensor", each.name.encode(), *each.shape) for each in parameters]
-    digest = hashlib.sha256(encode_context("model", task_digest.value, version, *shapes))
+    shapes = [
+        encode_context("tensor", each.name.encode(), *each.shape) for each in parameters
+    ]
+    digest = hashlib.sha256(
+        encode_context("model", task_digest.value, version, *shapes)
+    )
     digest.update(struct.pack("<Q", theta.size))
     digest.update(byte_view(theta))
     return Digest(digest.digest())
@@ -228,7 +251,9 @@ def apply_update(
             shape = f"shape {list(vector.shape)}"
             raise Misconfiguration(name, shape, f"must be [{task.dimension}]")
     if not (denominator > 0 and math.isfinite(denominator)):
-        raise Misconfiguration("denominator", denominator, "must be positive and finite")
+        raise Misconfiguration(
+            "denominator", denominator, "must be positive and finite"
+        )
     step = task.training.learning_rate / denominator
     moved = np.empty(theta.size, np.float32) if out is None else out
     finite = True
@@ -243,7 +268,9 @@ def apply_update(
             finite = finite and bool(np.isfinite(moved[piece]).all())
     if not finite:
         why = f"with denominator {denominator} the model overflows; lower the learning rate"
-        raise Misconfiguration("training.learning_rate", task.training.learning_rate, why)
+        raise Misconfiguration(
+            "training.learning_rate", task.training.learning_rate, why
+        )
     return moved
 
 
@@ -293,11 +320,15 @@ def save_model(
     }
     tensors(theta, parameters)  # raises for another length
     # The library's own writer would make copies of the vector first.
-    write_file(path, _header(parameters, metadata, theta.dtype.itemsize), byte_view(theta))
+    write_file(
+        path, _header(parameters, metadata, theta.dtype.itemsize), byte_view(theta)
+    )
     return digest
 
 
-def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str], each: int) -> bytes:
+def _header(
+    parameters: Iterable[Parameter], metadata: Mapping[str, str], each: int
+) -> bytes:
     """What comes before the tensors, in the task's order. Source: the safetensors format."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
@@ -342,9 +373,18 @@ def _check_tensors(named: dict[str, NDArray[Any]], task: Task) -> None:
     dtype = np.dtype(np.float64 if old else np.float32)
     for name in sorted(expected.keys() | named.keys()):
         if name not in named or name not in expected:
-            state = "is missing" if name in expected else "isn't one of the task's parameters"
+            state = (
+                "is missing"
+                if name in expected
+                else "isn't one of the task's parameters"
+            )
             raise Misconfiguration(f"model file, tensor {name}", None, state)
         tensor = named[name]
         if tensor.dtype != dtype or tensor.shape != expected[name]:
-            found, wanted = f"{tensor.dtype}{list(tensor.shape)}", f"{dtype}{list(expected[name])}"
-            raise Misconfiguration(f"model file, tensor {name}", found, f"must be {wanted}")
+            found, wanted = (
+                f"{tensor.dtype}{list(tensor.shape)}",
+                f"{dtype}{list(expected[name])}",
+            )
+            raise Misconfiguration(
+                f"model file, tensor {name}", found, f"must be {wanted}"
+            )

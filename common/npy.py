@@ -43,7 +43,10 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     Raises Misconfiguration: no such file or array, or an array of something else than numbers.
     """
     try:
-        with path.open("rb") as opened, np.lib.npyio.NpzFile(opened, allow_pickle=False) as file:
+        with (
+            path.open("rb") as opened,
+            np.lib.npyio.NpzFile(opened, allow_pickle=False) as file,
+        ):
             missing = [name for name in names if name not in file]
             packed: Any = file.zip
             arrays = (each for each in packed.infolist() if each.filename[:-4] in names)
@@ -53,7 +56,9 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     except _UNREADABLE as error:
         raise _refusal(field, path, error) from None
     if missing:
-        remedy = f"has no array {missing[0]}, but {there}: save {' and '.join(names)} in it"
+        remedy = (
+            f"has no array {missing[0]}, but {there}: save {' and '.join(names)} in it"
+        )
         raise Misconfiguration(field, str(path), remedy)
     return tuple(_numbers(field, path, array) for array in found)
 
@@ -84,9 +89,13 @@ def memory_bytes() -> int:
 
 def _numbers(field: str, path: Path, array: Array) -> Array:
     if array.dtype.kind not in "biuf":
-        raise Misconfiguration(field, str(path), f"holds {array.dtype}; give an array of numbers")
+        raise Misconfiguration(
+            field, str(path), f"holds {array.dtype}; give an array of numbers"
+        )
     return array
 
 
 def _refusal(field: str, path: Path, error: BaseException) -> Misconfiguration:
-    return Misconfiguration(field, str(path), f"can't be read as arrays of numbers: {error}")
+    return Misconfiguration(
+        field, str(path), f"can't be read as arrays of numbers: {error}"
+    )

@@ -39,7 +39,9 @@ _AT_ONCE = 1 << 16
 def root_of_unity(order: int) -> int:
     """The ω of that order, a power of two up to 2^32, that all parties use: 7^((p−1)/order)."""
     if order < 1 or order & (order - 1) or order > 2**32:
-        raise ValueError(f"roots of unity have an order of a power of two up to 2^32, not {order}")
+        raise ValueError(
+            f"roots of unity have an order of a power of two up to 2^32, not {order}"
+        )
     return pow(GENERATOR, (P - 1) // order, P)
 
 
@@ -102,13 +104,17 @@ class Arithmetic:
         middle = a_high * b_low + (lowest >> _HALF)
         other = a_low * b_high + (middle & _FOLD)
         low = (other << _HALF) | (lowest & _FOLD)
-        return self._reduced(low, a_high * b_high + (middle >> _HALF) + (other >> _HALF))
+        return self._reduced(
+            low, a_high * b_high + (middle >> _HALF) + (other >> _HALF)
+        )
 
     def dot(self, a: FieldVector, b: FieldVector) -> int:
         """⟨a, b⟩, in [0, p)."""
         return int(self._sum(self.multiply(a, b)[:, None])[0])
 
-    def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
+    def combine(
+        self, rows: FieldVector, weights: FieldVector, out: FieldVector
+    ) -> None:
         """Add Σ_m weights[m]·rows[m] to ``out``: ``[m, c]``, ``[m]`` and ``[c]``."""
         step = max(1, _AT_ONCE // rows.shape[1])
         for start in range(0, len(rows), step):
@@ -132,7 +138,9 @@ class Arithmetic:
             pairs = rows.reshape(n // (2 * half), 2, half, -1)
             first, second = pairs[:, 0].copy(), pairs[:, 1].copy()
             pairs[:, 0] = self.add(first, second)
-            pairs[:, 1] = self.multiply(self.subtract(first, second), inverses[::step, None][None])
+            pairs[:, 1] = self.multiply(
+                self.subtract(first, second), inverses[::step, None][None]
+            )
             half, step = half // 2, step * 2
         rows[:] = self.multiply(rows, scale[:, None])
         half, step = 1, n // 2
@@ -140,7 +148,10 @@ class Arithmetic:
             pairs = rows.reshape(n // (2 * half), 2, half, -1)
             first = pairs[:, 0].copy()
             second = self.multiply(pairs[:, 1], roots[::step, None][None])
-            pairs[:, 0], pairs[:, 1] = self.add(first, second), self.subtract(first, second)
+            pairs[:, 0], pairs[:, 1] = (
+                self.add(first, second),
+                self.subtract(first, second),
+            )
             half, step = half * 2, step // 2
 
     def lagrange(self, n: int, t: int) -> FieldVector:
@@ -178,7 +189,9 @@ class _Compiled(Arithmetic):
     def __init__(self, library: Any) -> None:
         word, size, address = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
         arguments = {
-            **dict.fromkeys(("add", "subtract", "multiply"), (address, address, address, size)),
+            **dict.fromkeys(
+                ("add", "subtract", "multiply"), (address, address, address, size)
+            ),
             "dot": (address, address, size),
             "combine": (address, address, size, size, address),
             "squares": (address, size, size, address),
@@ -204,7 +217,9 @@ class _Compiled(Arithmetic):
         _require(a.shape, b.shape, a, b)
         return int(self._functions["dot"](a.ctypes.data, b.ctypes.data, a.size))
 
-    def combine(self, rows: FieldVector, weights: FieldVector, out: FieldVector) -> None:
+    def combine(
+        self, rows: FieldVector, weights: FieldVector, out: FieldVector
+    ) -> None:
         _require(rows.shape, weights.shape + out.shape, rows, weights, out=out)
         data = rows.ctypes.data, weights.ctypes.data
         self._functions["combine"](*data, *rows.shape, out.ctypes.data)
@@ -216,7 +231,9 @@ class _Compiled(Arithmetic):
     def shift(self, rows: FieldVector, by: int) -> None:
         tables = _transform(len(rows), by)
         _require(rows.shape[:1], tables[2].shape, out=rows)
-        self._functions["shift"](rows.ctypes.data, *rows.shape, *(t.ctypes.data for t in tables))
+        self._functions["shift"](
+            rows.ctypes.data, *rows.shape, *(t.ctypes.data for t in tables)
+        )
 
     def lagrange(self, n: int, t: int) -> FieldVector:
         prefix, weights = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.uint64)
@@ -241,8 +258,12 @@ def _require(
     if shape != other:
         raise ValueError(f"shapes {shape} and {other} don't belong together")
     for array in arrays if out is None else (*arrays, out):
-        if array.dtype != np.uint64 or not (array.flags.c_contiguous and array.flags.aligned):
-            raise ValueError(f"words must be contiguous, aligned uint64, not {array.dtype}")
+        if array.dtype != np.uint64 or not (
+            array.flags.c_contiguous and array.flags.aligned
+        ):
+            raise ValueError(
+                f"words must be contiguous, aligned uint64, not {array.dtype}"
+            )
     if out is not None and not out.flags.writeable:
         raise ValueError("the output must be writeable")
 
@@ -289,7 +310,9 @@ class FieldKeystream:
         """Words of W_again: two to a block of the cipher."""
         odd = start % 2
         counter = (again << 64) + start // 2
-        encryptor = Cipher(self._cipher, modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+        encryptor = Cipher(
+            self._cipher, modes.CTR(counter.to_bytes(16, "big"))
+        ).encryptor()
         words = np.empty(odd + count, dtype="<u8")
         fill(words.data.cast("B"), encryptor)
         return words[odd:].astype(np.uint64, copy=False)
@@ -337,7 +360,9 @@ class _Field(Group):
 
 
 def _change(
-    total: RingVector, by: RingVector, how: Callable[[FieldVector, FieldVector], FieldVector]
+    total: RingVector,
+    by: RingVector,
+    how: Callable[[FieldVector, FieldVector], FieldVector],
 ) -> None:
     for start in range(0, total.size, _AT_ONCE):
         part = total[start : start + _AT_ONCE].view(np.uint64)

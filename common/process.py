@@ -60,7 +60,9 @@ class JsonLines(logging.Formatter):
 
 
 def start_log(
-    level: int = logging.INFO, handler: logging.Handler | None = None, people: str = PEOPLE
+    level: int = logging.INFO,
+    handler: logging.Handler | None = None,
+    people: str = PEOPLE,
 ) -> None:
     """Begin this process's log, on standard error unless ``handler`` is given.
 
@@ -72,7 +74,9 @@ def start_log(
     handler = handler or logging.StreamHandler()
     handler.setFormatter(JsonLines() if wanted == "json" else Lines(people))
     # gRPC logs that it ends the calls that are open when a part is told to stop: no news.
-    handler.addFilter(lambda of: not of.exc_info or of.exc_info[0] is not asyncio.CancelledError)
+    handler.addFilter(
+        lambda of: not of.exc_info or of.exc_info[0] is not asyncio.CancelledError
+    )
     logging.basicConfig(level=level, handlers=[handler])
     _print_no_stops()
 
@@ -119,7 +123,9 @@ def give_back_freed() -> None:
 
 def _tell(name: str, *values: int) -> None:
     """Does nothing where the C library isn't glibc."""
-    if sys.platform.startswith("linux") and (told := getattr(ctypes.CDLL(None), name, None)):
+    if sys.platform.startswith("linux") and (
+        told := getattr(ctypes.CDLL(None), name, None)
+    ):
         told(*(ctypes.c_long(value) for value in values))
 
 

@@ -23,7 +23,9 @@ _LONGEST_NAME = 253
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,5}", re.ASCII)
-_PROXY = re.compile(r"http://(?:(?P<login>[^@/]*)@)?(?P<address>[^@/]*)/?", re.IGNORECASE)
+_PROXY = re.compile(
+    r"http://(?:(?P<login>[^@/]*)@)?(?P<address>[^@/]*)/?", re.IGNORECASE
+)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -51,7 +53,9 @@ def _is_host(text: str) -> bool:
     if not in_brackets and not re.fullmatch(r"[0-9.]+", text):
         return len(text) <= _LONGEST_NAME and bool(_NAME.fullmatch(text))
     try:
-        return ipaddress.ip_address(text.strip("[]")).version == (6 if in_brackets else 4)
+        return ipaddress.ip_address(text.strip("[]")).version == (
+            6 if in_brackets else 4
+        )
     except ValueError:
         return False
 
@@ -137,7 +141,9 @@ class Settings(BaseModel):
             if "\0" in str(value):
                 raise Misconfiguration(name, str(value), "isn't a path")
         folder = path.resolve().parent
-        return settings.model_copy(update={name: folder / value for name, value in paths.items()})
+        return settings.model_copy(
+            update={name: folder / value for name, value in paths.items()}
+        )
 
 
 class DiallingSettings(Settings):
@@ -155,5 +161,7 @@ class DiallingSettings(Settings):
         """As of any settings; the dialled addresses know the proxy."""
         settings = super().load(path)
         given = ((name, getattr(settings, name)) for name in cls.DIALS)
-        dialled = {name: by_proxy(at, settings.proxy) for name, at in given if at is not None}
+        dialled = {
+            name: by_proxy(at, settings.proxy) for name, at in given if at is not None
+        }
         return settings.model_copy(update=dialled)

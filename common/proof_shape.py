@@ -34,7 +34,9 @@ class ProofShape:
 
     def __post_init__(self) -> None:
         if self.rows < LEAST_ROWS:
-            raise Misconfiguration("projections", self.rows, f"must be at least {LEAST_ROWS}")
+            raise Misconfiguration(
+                "projections", self.rows, f"must be at least {LEAST_ROWS}"
+            )
         if not 1 <= self.bound <= MOST_BOUND:
             raise Misconfiguration("client_clip", self.bound, "must be 1 to 2^25 units")
         # 2B·d < p/2: no true sum of an accepted row wraps.

@@ -22,7 +22,12 @@ import sys
 from typing import TypeAlias
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import (
+    Cipher,
+    CipherContext,
+    algorithms,
+    modes,
+)
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
@@ -86,7 +91,9 @@ def encode_context(purpose: str, *context: bytes | int) -> bytes:
     encoded: list[bytes] = []
     # Hundreds of times a round.
     for part in (DOMAIN + purpose.encode(), *context):
-        encoded += (_NUMBER(8, part),) if isinstance(part, int) else (_LENGTH(len(part)), part)
+        encoded += (
+            (_NUMBER(8, part),) if isinstance(part, int) else (_LENGTH(len(part)), part)
+        )
     return b"".join(encoded)
 
 
@@ -102,7 +109,9 @@ class Keystream:
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
         stream_key = derive(key, purpose, *context).reveal()
         # A fixed counter start is safe: every derived key is used for one stream only.
-        self._encryptor = Cipher(algorithms.AES256(stream_key), modes.CTR(bytes(16))).encryptor()
+        self._encryptor = Cipher(
+            algorithms.AES256(stream_key), modes.CTR(bytes(16))
+        ).encryptor()
 
     def read(self, length: int) -> bytes:
         """The next ``length`` bytes."""
@@ -141,7 +150,9 @@ def commit(role: Role, ctx: Digest, salt: Secret, seed: Secret) -> Digest:
     return Digest.of(encode_context("seed-commitment", *parts))
 
 
-def opens(commitment: Digest, role: Role, ctx: Digest, salt: Secret, seed: Secret) -> bool:
+def opens(
+    commitment: Digest, role: Role, ctx: Digest, salt: Secret, seed: Secret
+) -> bool:
     """Whether ``commitment`` is to this seed of ``role`` in ``ctx``; False for wrong lengths."""
     if len(salt) != SALT_BYTES or len(seed) != SEED_BYTES:
         return False
@@ -164,7 +175,9 @@ CLIENT_MARGIN = 1.0 - 2.0**-30
 _AGAIN = 1.0 - 2.0**-20
 
 
-def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDArray[np.float64]:
+def clip_record_norm(
+    gradients: NDArray[np.float64], record_clip: float
+) -> NDArray[np.float64]:
     """Each record's row, ``[records, d] float64``, scaled to norm at most R(1−2^−20) if longer.
 
     PRECAD Algorithm 2, line 4. Raises Misconfiguration: a gradient holds NaN or an infinity.
@@ -174,8 +187,12 @@ def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDAr
     with np.errstate(over="ignore"):
         limits = bound / unit
     # Never through the absolute norm: it may overflow though every entry is finite.
-    factors = np.divide(bound, lengths, out=np.ones_like(lengths), where=lengths > limits)
-    clipped: NDArray[np.float64] = np.where(lengths > limits, relative * factors, gradients)
+    factors = np.divide(
+        bound, lengths, out=np.ones_like(lengths), where=lengths > limits
+    )
+    clipped: NDArray[np.float64] = np.where(
+        lengths > limits, relative * factors, gradients
+    )
     return clipped
 
 
@@ -194,7 +211,9 @@ def clip_record_adaptively(
         # Of a norm that overflows the correction is 0; of a tiny unit it may be infinite, and the
         # row, which encodes to zero anyway, becomes zero.
         correction = stabiliser / (lengths * unit + stabiliser) / unit
-    scaled: NDArray[np.float64] = relative * (record_clip * RECORD_MARGIN / (lengths + correction))
+    scaled: NDArray[np.float64] = relative * (
+        record_clip * RECORD_MARGIN / (lengths + correction)
+    )
     return scaled
 
 
@@ -203,7 +222,9 @@ def _relative(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Rows over their largest entries, those entries, and the norms of the rows so scaled."""
     # Scaled by the largest entry first: squares of huge gradients would overflow.
-    largest = np.maximum(gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0))
+    largest = np.maximum(
+        gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0)
+    )
     if not np.isfinite(largest).all():
         row = int(np.argmin(np.isfinite(largest)))
         field = f"gradient of sampled record {row}"

@@ -34,7 +34,11 @@ def rate_grid(task: Task) -> tuple[float, ...]:
     """
     p = task.privacy.record_rate
     # One rounding at most (p·k), then powers of two: the same floats on every machine.
-    rates = [math.ldexp(p * k, -3 - halved) for halved in range(GRID_OCTAVES) for k in EIGHTHS]
+    rates = [
+        math.ldexp(p * k, -3 - halved)
+        for halved in range(GRID_OCTAVES)
+        for k in EIGHTHS
+    ]
     return (*rates, math.ldexp(p, -GRID_OCTAVES))
 
 
@@ -67,11 +71,18 @@ class Enrolment:
     def check(self, task: Task) -> None:
         """Refuse a claim that the task doesn't allow. Raises Misconfiguration."""
         if not 1 <= self.records <= MAX_RECORDS:
-            raise Misconfiguration("records", self.records, f"must be from 1 to {MAX_RECORDS}")
+            raise Misconfiguration(
+                "records", self.records, f"must be from 1 to {MAX_RECORDS}"
+            )
         if (nearest := on_grid(task, self.record_rate)) != self.record_rate:
-            remedy = f"isn't on the task's grid of rates; claim and sample with {nearest!r}"
+            remedy = (
+                f"isn't on the task's grid of rates; claim and sample with {nearest!r}"
+            )
             raise Misconfiguration("record_rate", self.record_rate, remedy)
-        expected, most = self.records * self.record_rate, task.enrolment.max_expected_records
+        expected, most = (
+            self.records * self.record_rate,
+            task.enrolment.max_expected_records,
+        )
         if expected > most:
             remedy = (
                 f"records·record_rate = {expected:g} passes the task's "
@@ -107,13 +118,17 @@ class Roster(Mapping[ClientId, Enrolment]):
             entries = _RosterFile.model_validate(read_toml("roster", path)).clients
         except ValidationError as error:
             found = refusal(error, {})
-            raise Misconfiguration(f"{source}: {found.field}", found.value, found.remedy) from None
+            raise Misconfiguration(
+                f"{source}: {found.field}", found.value, found.remedy
+            ) from None
         enrolments: dict[ClientId, Enrolment] = {}
         for entry in entries:
             claim = Enrolment(ClientId(entry.client), entry.records, entry.record_rate)
             claim.check(task)
             if claim.client in enrolments:
-                raise Misconfiguration(source, entry.client, "is listed twice; remove one entry")
+                raise Misconfiguration(
+                    source, entry.client, "is listed twice; remove one entry"
+                )
             enrolments[claim.client] = claim
         least, most = task.enrolment.min_clients, task.enrolment.clients
         if not least <= len(enrolments) <= most:
@@ -149,7 +164,9 @@ class Roster(Mapping[ClientId, Enrolment]):
         """
 
         def place(client: ClientId) -> bytes:
-            return Digest.of(encode_context("seed-holder", task.value, client.encoded())).value
+            return Digest.of(
+                encode_context("seed-holder", task.value, client.encoded())
+            ).value
 
         if task not in self._seed_holders:
             ordered = sorted(self._by_client, key=place)
@@ -161,7 +178,11 @@ class Roster(Mapping[ClientId, Enrolment]):
         """SHA-256 over names, records and rates."""
         parts: list[bytes | int] = []
         for client, enrolment in self._by_client.items():
-            parts += [client.encoded(), enrolment.records, enrolment.record_rate.hex().encode()]
+            parts += [
+                client.encoded(),
+                enrolment.records,
+                enrolment.record_rate.hex().encode(),
+            ]
         return Digest.of(encode_context("roster", *parts))
 
 
@@ -200,7 +221,9 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
         return None
     less = f"make it {_HEAVY * usual:g} or less"
     if usual < record_clip:
-        less = f"raise record_rate towards {1 / records:.2g}, with the noise that keeps ε"
+        less = (
+            f"raise record_rate towards {1 / records:.2g}, with the noise that keeps ε"
+        )
     return (
         f"privacy.client_clip = {clip:g} lets bad owners weigh more: they send it in every round, "
         f"and {owner} samples {rate * records:.3g} on average. So {weight}; {less}"
@@ -223,4 +246,6 @@ def most_records(count: int, rate: float) -> int:
         raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
     # The tail is a regularised incomplete beta function; its relative error is below 1e-9.
     rare = 2.0**-40 * (1 - 1e-9)
-    return bisect_left(range(count), x=True, key=lambda most: bool(bdtrc(most, count, rate) < rare))
+    return bisect_left(
+        range(count), x=True, key=lambda most: bool(bdtrc(most, count, rate) < rare)
+    )

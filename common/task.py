@@ -33,7 +33,10 @@ MAX_CLIP_RATIO = 1024
 """Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below a record."""
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
-_REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
+_REMEDIES = {
+    "extra_forbidden": "unknown key; remove it or mend its name",
+    "missing": "is required",
+}
 
 
 class Task(schema.Section):
@@ -78,7 +81,9 @@ class Task(schema.Section):
     def _by_check(cls, data: Any) -> Any:
         check = data.get("validation") if isinstance(data, dict) else None
         if check == "fss":
-            remedy = 'is no more: write "proof", which gives the same and needs no dealer'
+            remedy = (
+                'is no more: write "proof", which gives the same and needs no dealer'
+            )
             raise Misconfiguration("validation", check, remedy)
         return {"projections": LEAST_ROWS} | data if check == "proof" else data
 
@@ -86,7 +91,9 @@ class Task(schema.Section):
     def _consistent(self) -> Self:
         if wrong := _wrong_together(self):
             field, remedy, *other = wrong
-            raise Misconfiguration(field, other[0] if other else attrgetter(field)(self), remedy)
+            raise Misconfiguration(
+                field, other[0] if other else attrgetter(field)(self), remedy
+            )
         return self
 
     @cached_property
@@ -101,7 +108,9 @@ class Task(schema.Section):
         for later in ("initial_digest", "buffers"):
             if not values["model"][later]:
                 del values["model"][later]
-        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(
+            values, sort_keys=True, separators=(",", ":"), allow_nan=False
+        ).encode()
 
     @cached_property
     def digest(self) -> Digest:
@@ -109,7 +118,9 @@ class Task(schema.Section):
 
         With proofs, of their sizes too: whoever would compute others is another task's.
         """
-        sizes = b"" if self.proof is None else json.dumps(self.proof.parameters).encode()
+        sizes = (
+            b"" if self.proof is None else json.dumps(self.proof.parameters).encode()
+        )
         return Digest.of(b"precad/v1/task\0" + self.canonical + sizes)
 
     @cached_property
@@ -156,7 +167,9 @@ def require_dealer(task: Task, address: str | None) -> None:
     """Raise Misconfiguration: no dealer for a task with one, or one for a task without."""
     if task.has_dealer is not (address is None):
         return
-    remedy = 'give its HOST:PORT, or take a task with validation = "proof", which needs none'
+    remedy = (
+        'give its HOST:PORT, or take a task with validation = "proof", which needs none'
+    )
     if address is not None:
         remedy = 'remove it: a task with validation = "proof" has no dealer'
     raise Misconfiguration("dealer", address, remedy)
@@ -167,7 +180,9 @@ def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task
 
     Raises Misconfiguration: there is none of this name.
     """
-    section = {"name": objective} if isinstance(objective, str) else objective.model_dump()
+    section = (
+        {"name": objective} if isinstance(objective, str) else objective.model_dump()
+    )
     values = task.model_dump(mode="json", exclude={"objective"})
     return Task.parse(values | {"objective": section})
 
@@ -180,7 +195,11 @@ def effective_record_clip(
     A clipped and encoded gradient moves it by R, the client clip's truncation by one unit in each
     coordinate, and scaling again what float64 let slip over β by β·2^−f·2^−18.
     """
-    return record_clip + math.ldexp(math.sqrt(dimension), -fractional_bits) + client_clip / 2**18
+    return (
+        record_clip
+        + math.ldexp(math.sqrt(dimension), -fractional_bits)
+        + client_clip / 2**18
+    )
 
 
 def _clip_units(task: Task) -> float:
@@ -198,9 +217,15 @@ def _wrong_together(task: Task) -> _Wrong | None:
     names = [parameter.name for parameter in task.model.parameters]
     most = MAX_CLIP_RATIO * privacy.record_clip
     if privacy.record_clip > privacy.client_clip:
-        return "privacy.record_clip", f"must be at most privacy.client_clip = {privacy.client_clip}"
+        return (
+            "privacy.record_clip",
+            f"must be at most privacy.client_clip = {privacy.client_clip}",
+        )
     if enrolment.min_clients > enrolment.clients:
-        return "enrolment.min_clients", f"must be at most enrolment.clients = {enrolment.clients}"
+        return (
+            "enrolment.min_clients",
+            f"must be at most enrolment.clients = {enrolment.clients}",
+        )
     if deadlines.work >= deadlines.collect:
         return "deadlines.work", (
             f"must be below deadlines.collect = {deadlines.collect}: uploads begin then, and "
@@ -213,7 +238,11 @@ def _wrong_together(task: Task) -> _Wrong | None:
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        return "model.parameters", "names two parameters; each needs its own name", twice
+        return (
+            "model.parameters",
+            "names two parameters; each needs its own name",
+            twice,
+        )
     if (broken := _headroom(task)) is not None:
         return _to_keep(broken, task)
     if privacy.client_clip > most:

@@ -137,11 +137,14 @@ class DataSection(Section):
     target: Column
     """What is learned: a categorical column's levels are the classes 0, 1, …; a numeric one is a
     number."""
-    columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1, max_length=10_000)]
+    columns: Annotated[
+        tuple[Column, ...], Field(strict=False, min_length=1, max_length=10_000)
+    ]
     """The inputs' columns in the model's order; a table each. Owners who bring arrays need none of
     this section."""
     missing: Annotated[
-        tuple[Annotated[str, Field(max_length=200)], ...], Field(strict=False, max_length=100)
+        tuple[Annotated[str, Field(max_length=200)], ...],
+        Field(strict=False, max_length=100),
     ] = ("", "NA", "NaN", "nan", "null")
     """Cells of text that mean a missing value; blanks around a cell don't count."""
 
@@ -169,17 +172,23 @@ def _wrong_columns(section: DataSection) -> Misconfiguration | None:
     for column in every:
         field, levels = f"data, column {column.name}", column.levels
         if names[column.name] > 1:
-            return Misconfiguration(field, column.name, "stands there twice; name each column once")
+            return Misconfiguration(
+                field, column.name, "stands there twice; name each column once"
+            )
         foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
         # By value: a file that a program wrote has every field.
-        if beside := [name for name in foreign if getattr(column, name) != _PLAIN[name]]:
+        if beside := [
+            name for name in foreign if getattr(column, name) != _PLAIN[name]
+        ]:
             remedy = f"isn't for a {column.kind} column; leave out"
             return Misconfiguration(field, beside[0], remedy)
         if column.kind == "categorical" and not levels:
             return Misconfiguration(field, [], "list at least one level")
         read = Counter(map(level_text, levels))
         if alike := [level for level in levels if read[level_text(level)] > 1]:
-            return Misconfiguration(field, alike, "are read alike: list each level once")
+            return Misconfiguration(
+                field, alike, "are read alike: list each level once"
+            )
         if both := set(levels) & set(section.missing):
             remedy = "is a level here and means a missing value in data.missing"
             return Misconfiguration(field, min(both), remedy)
@@ -214,7 +223,12 @@ class ObjectiveSection(Section):
     """What is minimised for a record, and how its gradient is clipped (DP-CERT); costs no ε."""
 
     name: Literal[
-        "plain", "dp-gaussian", "dp-smoothadv", "dp-stability", "dp-macer", "dp-consistency"
+        "plain",
+        "dp-gaussian",
+        "dp-smoothadv",
+        "dp-stability",
+        "dp-macer",
+        "dp-consistency",
     ] = "plain"
     """`plain`: the owners' loss of the record; `dp-gaussian`: its mean over the record and noisy
     copies; `dp-smoothadv`: copies around an adversarial one; the others add a regulariser to

@@ -34,7 +34,9 @@ def upper(bound: float, digits: int = 4) -> str:
     nearest = f"{bound:.{digits}g}"
     if float(nearest) >= bound:
         return nearest
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(bound)
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(
+        bound
+    )
     return f"{float(rounded):.{digits}g}"
 
 
@@ -45,7 +47,9 @@ def redraws(out: TextIO) -> bool:
 
 def plain(text: str, style: str = "") -> Text:
     """The text as it stands, without control characters, in rich's ``style``."""
-    return Text("".join(each for each in text if each.isprintable() or each == "\n"), style)
+    return Text(
+        "".join(each for each in text if each.isprintable() or each == "\n"), style
+    )
 
 
 def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -> None:

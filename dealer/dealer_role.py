@@ -25,7 +25,12 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.ring import KEY_BYTES, RingVector, dot, mask_stream, opens, signed
 from precad.common.task import Task
-from precad.norm_check.dealing import Answer, DealerConversation, DealRequest, SquareRequest
+from precad.norm_check.dealing import (
+    Answer,
+    DealerConversation,
+    DealRequest,
+    SquareRequest,
+)
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 Deliver = Callable[[bytes, Answer], None]
@@ -106,13 +111,19 @@ class DealerRole:
             again = role in served
             served.add(role)
         if again:
-            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+            raise PeerUnavailable(
+                f"attempt {request.attempt} is dealt for once; take a new one"
+            )
         if first != request:
             what = f"attempt {request.attempt}, batch {request.batch}"
-            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
+            raise PeerViolation(
+                f"{what} was asked for before with another shape or other nonces"
+            )
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
-        binary = [self._binary(request, n, size) for n, size in enumerate(request.sizes)]
+        binary = [
+            self._binary(request, n, size) for n, size in enumerate(request.sizes)
+        ]
         return np.concatenate(binary)
 
     def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
@@ -156,12 +167,16 @@ class DealerRole:
         if request.task != self._task:
             raise TaskMismatch(str(self._task), str(request.task))
         if request.attempt < self.newest_attempt:
-            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+            raise PeerUnavailable(
+                f"attempt {request.attempt} is dealt for once; take a new one"
+            )
         if request.attempt > self.newest_attempt:
             self.newest_attempt = request.attempt
             self._dealt.clear()
             for ctx, half in self._waiting.items():
-                half.deliver(ctx, PeerUnavailable("a newer attempt has begun; take that one"))
+                half.deliver(
+                    ctx, PeerUnavailable("a newer attempt has begun; take that one")
+                )
             self._waiting.clear()
             self._closed.clear()
 
@@ -190,7 +205,10 @@ def _square(one: _Half, other: _Half, dimension: int) -> None:
 def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVector]:
     """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
     halves = of_one, of_other
-    streams = [mask_stream(each.request.seed, each.role, *each.request.names) for each in halves]
+    streams = [
+        mask_stream(each.request.seed, each.role, *each.request.names)
+        for each in halves
+    ]
     # Two buffers: one of a MiB would be fetched from the system anew for each submission.
     one, other = (np.empty(min(_PIECE, dimension), dtype=np.int64) for _ in streams)
     for start in range(0, dimension, _PIECE):
@@ -224,7 +242,9 @@ class LocalDealing:
 
         def send(request: SquareRequest) -> None:
             try:
-                if (work := self.dealer.ask(self.role, request, conversation.put)) is not None:
+                if (
+                    work := self.dealer.ask(self.role, request, conversation.put)
+                ) is not None:
                     work()
             except PrecadError as error:
                 conversation.end(error)
@@ -234,4 +254,6 @@ class LocalDealing:
             yield conversation
         finally:
             self.dealer.forget(conversation.put)
-            conversation.end(PeerUnavailable("this server ended its conversation with the dealer"))
+            conversation.end(
+                PeerUnavailable("this server ended its conversation with the dealer")
+            )

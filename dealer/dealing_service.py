@@ -12,7 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc.aio
 
 from precad.common.clock import call_in
-from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import (
+    AccessDenied,
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+)
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
@@ -41,7 +46,9 @@ def square_requests_from_wire(message: pb.SquareRequest) -> Iterator[SquareReque
     for half in message.halves:
         names = half.context, half.commitment_a, half.commitment_b
         secret = Secret(half.seed), Secret(half.salt)
-        yield SquareRequest(Digest(message.task_digest), message.attempt, *names, *secret)
+        yield SquareRequest(
+            Digest(message.task_digest), message.attempt, *names, *secret
+        )
 
 
 class Outbox:
@@ -160,7 +167,9 @@ class DealingService(DealingServicer):
         async with Refusing(context):
             role = require(context, self._identity, *SERVERS).role
             self.conversations[answers] = role
-            reading = asyncio.create_task(self._take(request_iterator, context, answers.put))
+            reading = asyncio.create_task(
+                self._take(request_iterator, context, answers.put)
+            )
             reading.add_done_callback(lambda _: answers.end())
             try:
                 async for reply in answers.replies():
@@ -186,7 +195,10 @@ class DealingService(DealingServicer):
         return pb.LeaveReply()
 
     async def _take(
-        self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
+        self,
+        requests: AsyncIterator[pb.SquareRequest],
+        context: Context,
+        deliver: Deliver,
     ) -> None:
         taken, most = 0, self._task.enrolment.clients
         async for message in requests:
@@ -196,7 +208,9 @@ class DealingService(DealingServicer):
             self.counts["halves", role.value] += len(message.halves)
             self.counts["bytes", f"{role.value} to dealer"] += message.ByteSize()
             if (taken := taken + len(message.halves)) > most:
-                raise Misconfiguration("squares", taken, f"this task has at most {most} clients")
+                raise Misconfiguration(
+                    "squares", taken, f"this task has at most {most} clients"
+                )
             for request in square_requests_from_wire(message):
                 self._begin(self._dealer.ask(role, request, deliver))
                 del request
@@ -223,5 +237,7 @@ class DealingService(DealingServicer):
     def _server(self, context: Context, claimed: str) -> Role:
         role = {r.value: r for r in SERVERS}.get(claimed)
         if role is None:
-            raise AccessDenied(f"role {claimed!r} gets nothing here; only the two servers do")
+            raise AccessDenied(
+                f"role {claimed!r} gets nothing here; only the two servers do"
+            )
         return require(context, self._identity, role).role

@@ -69,7 +69,9 @@ async def serve(settings: DealerSettings) -> int:
     return 0
 
 
-def collect(task: str, dealer: DealerRole, service: DealingService) -> "Iterator[Metric]":
+def collect(
+    task: str, dealer: DealerRole, service: DealingService
+) -> "Iterator[Metric]":
     """Yield what the dealer shows a Prometheus (docs/metrics.md); called in any thread.
 
     Numbers about the two servers' requests, and of no client.
@@ -82,11 +84,18 @@ def collect(task: str, dealer: DealerRole, service: DealingService) -> "Iterator
         return {name: counts[what, name] for name in names}
 
     yield about("dealer", task)
-    yield counter("joins_total", "How often a server came for its key.", of_each("joins"), "server")
+    yield counter(
+        "joins_total",
+        "How often a server came for its key.",
+        of_each("joins"),
+        "server",
+    )
     said = "The newest that is dealt for; -1: none."
     yield gauge("newest_attempt", said, dealer.newest_attempt)
     conversations = list(service.conversations.items())
-    yield gauge("conversations", "Servers' open ones about an attempt.", len(conversations))
+    yield gauge(
+        "conversations", "Servers' open ones about an attempt.", len(conversations)
+    )
     said = "Halves of masks that a server named."
     yield counter("halves_total", said, of_each("halves"), "server")
     yield gauge("halves_waiting", "Those that only one has named.", dealer.waiting)
@@ -94,7 +103,9 @@ def collect(task: str, dealer: DealerRole, service: DealingService) -> "Iterator
     unread = dict.fromkeys(names, 0)
     for answers, role in conversations:
         unread[role.value] += len(answers)
-    yield gauge("answers_waiting", "Answers that a server hasn't taken yet.", unread, "server")
+    yield gauge(
+        "answers_waiting", "Answers that a server hasn't taken yet.", unread, "server"
+    )
     said = "Answers that the servers' halves don't fit together."
     yield counter("violations_total", said, of_each("violations"), "server")
     links = {link: size for (what, link), size in counts.items() if what == "bytes"}

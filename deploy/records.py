@@ -26,7 +26,10 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
     """
     data = load(dataset)
     parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED)
-    owners = {f"client-{n}": (data.train_x[of], data.train_y[of]) for n, of in enumerate(parts, 1)}
+    owners = {
+        f"client-{n}": (data.train_x[of], data.train_y[of])
+        for n, of in enumerate(parts, 1)
+    }
     owners["held-out"] = data.test_x, data.test_y
     paths = []
     for name, (x, y) in owners.items():
@@ -38,7 +41,9 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
 
 @click.command()
 @click.argument("dataset", help="digits or breast-cancer.")
-@click.option("--clients", type=click.IntRange(min=1), required=True, help="How many clients.")
+@click.option(
+    "--clients", type=click.IntRange(min=1), required=True, help="How many clients."
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),

@@ -21,7 +21,13 @@ from research.study.kept import Kept
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import AccountantName, guarantees
-from precad.aggregator.rpc.limits import AT_ONCE, GRACE_S, LEAST_RATE, MODELS_AT_ONCE, Limits
+from precad.aggregator.rpc.limits import (
+    AT_ONCE,
+    GRACE_S,
+    LEAST_RATE,
+    MODELS_AT_ONCE,
+    Limits,
+)
 from precad.cli.task_planning import meaning, table_of
 from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
@@ -41,7 +47,14 @@ from precad.common.wire.connections import (
     SILENT_S,
     STRANGERS,
 )
-from precad.common.wire.guarded_port import BURST, PER_S, REFUSED, REFUSED_S, REQUEST_S, UNFINISHED
+from precad.common.wire.guarded_port import (
+    BURST,
+    PER_S,
+    REFUSED,
+    REFUSED_S,
+    REQUEST_S,
+    UNFINISHED,
+)
 from precad.common.wire.metrics_page import ASKED_S
 from precad.common.wire.metrics_page import AT_ONCE as PAGES_AT_ONCE
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
@@ -51,7 +64,12 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAPERS = RESULTS / "papers"
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-TITLES = {"precad": "PRECAD", "xie": "Xie et al.", "liu": "Liu et al.", "dp-cert": "DP-CERT"}
+TITLES = {
+    "precad": "PRECAD",
+    "xie": "Xie et al.",
+    "liu": "Liu et al.",
+    "dp-cert": "DP-CERT",
+}
 
 
 def result(name: str) -> Any:
@@ -61,7 +79,10 @@ def result(name: str) -> Any:
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """A table as Markdown has it."""
-    return Table(list(headings), [[str(cell) for cell in row] for row in rows]).markdown() + "\n"
+    return (
+        Table(list(headings), [[str(cell) for cell in row] for row in rows]).markdown()
+        + "\n"
+    )
 
 
 def paper_of(name: str) -> str:
@@ -102,8 +123,14 @@ def minutes() -> str:
         results = Kept(PAPERS, name, Scale.SMALL).of(every)
         took = sum(each.seconds for each in results) / 60
         data = ", ".join(dict.fromkeys(each.get("data", "none") for each in every))
-        cells = f"{len(results)} of {len(every)}" if len(results) < len(every) else len(every)
-        rows.append([f"`{name}`", data, cells, f"{took:.0f}" if took >= 1 else "under 1"])
+        cells = (
+            f"{len(results)} of {len(every)}"
+            if len(results) < len(every)
+            else len(every)
+        )
+        rows.append(
+            [f"`{name}`", data, cells, f"{took:.0f}" if took >= 1 else "under 1"]
+        )
     return (
         "# Minutes at the small scale\n\nOf one process, on one of two cores that other work used "
         "too. DP-CERT's were measured after `dpcert-table2` in one folder, whose models they take "
@@ -118,7 +145,9 @@ def demo_guarantees() -> str:
     exact: dict[str, dict[Adversary, float]] = {}
     for check in ("crypten", "proof"):
         task = Task.parse({**values, "validation": check})
-        stated = guarantees(Run.of(task), task.privacy.delta, accountants=(AccountantName.EXACT,))
+        stated = guarantees(
+            Run.of(task), task.privacy.delta, accountants=(AccountantName.EXACT,)
+        )
         exact[check] = {each.adversary: each.epsilon for each in stated}
     found, proof = exact["crypten"], exact["proof"]
     return table(
@@ -154,7 +183,11 @@ def limits() -> str:
     exhausted, closed = "`RESOURCE_EXHAUSTED`", "the oldest is closed"
     certificates = f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES:,} bytes"
     rows: list[tuple[str, str, str]] = [
-        ("one message", f"{MAX_REQUEST_BYTES // 1024} KiB", f"{exhausted}, before it is parsed"),
+        (
+            "one message",
+            f"{MAX_REQUEST_BYTES // 1024} KiB",
+            f"{exhausted}, before it is parsed",
+        ),
         (
             "a share",
             (
@@ -168,7 +201,11 @@ def limits() -> str:
             f"{MAX_SIGNATURE_BYTES} bytes; {certificates}",
             "`malformed`, before they are parsed",
         ),
-        ("an upload's next piece", f"{own.idle_s:.0f} s", "`truncated`; it may be sent again"),
+        (
+            "an upload's next piece",
+            f"{own.idle_s:.0f} s",
+            "`truncated`; it may be sent again",
+        ),
         ("a whole upload", "`deadlines.collect`", "`truncated`; it may be sent again"),
         (
             "a whole model, as its owner waits for it",
@@ -207,7 +244,11 @@ def limits() -> str:
             str(options["grpc.max_concurrent_streams"]),
             "they wait at the caller",
         ),
-        ("connections of one caller", f"{PER_CALLER}; {PER_OPERATOR} of the operator", closed),
+        (
+            "connections of one caller",
+            f"{PER_CALLER}; {PER_OPERATOR} of the operator",
+            closed,
+        ),
         (
             "a connection without a call",
             (
@@ -231,21 +272,37 @@ def limits() -> str:
             closed,
         ),
         ("a word of a proof's body", "below p", "`malformed`, as it arrives"),
-        ("a compressed message", "none is taken", "`UNIMPLEMENTED`, nothing is inflated"),
+        (
+            "a compressed message",
+            "none is taken",
+            "`UNIMPLEMENTED`, nothing is inflated",
+        ),
         (
             "a TLS handshake",
             f"{options['grpc.server_handshake_timeout_ms'] // 1000} s",
             "the connection is closed",
         ),
         ("an error's text", f"{MAX_TEXT:,} characters, 200 of a quoted value", "cut"),
-        ("a message between the servers", "what the task's largest opening takes", "the link ends"),
+        (
+            "a message between the servers",
+            "what the task's largest opening takes",
+            "the link ends",
+        ),
         (
             "the dealer's answer",
             "the words, or the submissions, that were asked for, once each",
             "the link ends",
         ),
-        ("a request to the dealer", "clients and comparisons of the task", "`INVALID_ARGUMENT`"),
-        ("squares on one of a server's streams", "the task's clients", "`INVALID_ARGUMENT`"),
+        (
+            "a request to the dealer",
+            "clients and comparisons of the task",
+            "`INVALID_ARGUMENT`",
+        ),
+        (
+            "squares on one of a server's streams",
+            "the task's clients",
+            "`INVALID_ARGUMENT`",
+        ),
         (
             "squares computed at once",
             "as many as the dealer has cores",
@@ -279,10 +336,16 @@ def three_ways() -> str:
         ways = measured[data]["ways"]
         sizes = dict.fromkeys((way["owners"], way["records_each"]) for way in ways)
         for owners, records in sorted(sizes):
-            shares = {w["noise_by"]: w["accuracy"] for w in ways if w["owners"] == owners}
-            cells = [f"{100 * shares[by]:.1f} %" if by in shares else "" for by in THREE]
+            shares = {
+                w["noise_by"]: w["accuracy"] for w in ways if w["owners"] == owners
+            }
+            cells = [
+                f"{100 * shares[by]:.1f} %" if by in shares else "" for by in THREE
+            ]
             rows.append([name, f"{owners:,} × {records:,}", *cells])
-    return table(["data", "owners × records", "one trusted server", "precad", "local DP"], rows)
+    return table(
+        ["data", "owners × records", "one trusted server", "precad", "local DP"], rows
+    )
 
 
 THREE = ("one", "two", "local")
@@ -294,7 +357,9 @@ def default_settings() -> str:
     rule = measured["factors"].index(1.0)
     rows = []
     for epsilon in ("0.5", "1.0", "3.0", "8.0"):
-        found = [case[epsilon] for case in measured["cases"].values() if epsilon in case]
+        found = [
+            case[epsilon] for case in measured["cases"].values() if epsilon in case
+        ]
         lost: dict[str, list[float]] = {"now": [], "before": []}
         for at in found:
             scores = [each for row in at["scores"].values() for each in row]
@@ -332,7 +397,10 @@ def clip_and_attackers() -> str:
     return (
         f"Of {measured['owners']:,} owners of one record of digits each, ten send the cohort's "
         "mean backwards, as long as C allows (`benchmarks/clip_and_attackers.py`):\n\n"
-        + table(["p", "C", "a bad owner's weight", "accuracy without them", "with them"], rows)
+        + table(
+            ["p", "C", "a bad owner's weight", "accuracy without them", "with them"],
+            rows,
+        )
     )
 
 
@@ -341,7 +409,10 @@ def install_sizes() -> str:
     measured = result("install")["pythons"]["3.11.7"]
     names = {
         "dealer": "none, `dealer`",
-        **{each: f"`{each}`" for each in ("client", "server", "plan", "simulation", "demo")},
+        **{
+            each: f"`{each}`"
+            for each in ("client", "server", "plan", "simulation", "demo")
+        },
         "client beside torch": "`client`, beside torch, NumPy and SciPy",
     }
     rows = [
@@ -354,12 +425,16 @@ def install_sizes() -> str:
         )
         for name, shown in names.items()
     ]
-    return table(["extra", "MB", "of it modules compiled by pip", "packages", "seconds"], rows)
+    return table(
+        ["extra", "MB", "of it modules compiled by pip", "packages", "seconds"], rows
+    )
 
 
 def readings() -> str:
     """What each kind of cell becomes."""
-    return table(["in a table", "in a numeric column", "in a categorical one"], READINGS)
+    return table(
+        ["in a table", "in a numeric column", "in a categorical one"], READINGS
+    )
 
 
 TAKES = {float: "number", int: "whole number", str: "text", bool: "true or false"}
@@ -373,16 +448,27 @@ def task_reference() -> str:
     for section, model in task_tables(Task, ""):
         rows = []
         for name, field in model.model_fields.items():
-            if table_of(field.annotation) is None or get_origin(field.annotation) is tuple:
-                default = "required" if field.is_required() else f"`{plain(field.get_default())}`"
+            if (
+                table_of(field.annotation) is None
+                or get_origin(field.annotation) is tuple
+            ):
+                default = (
+                    "required"
+                    if field.is_required()
+                    else f"`{plain(field.get_default())}`"
+                )
                 means = meaning(field).replace("|", "\\|")
                 rows.append([f"`{name}`", takes(field), default, means])
         title = f"`[{section}]`" if section else "At the top"
-        parts.append(f"## {title}\n\n{table(['field', 'takes', 'without it', 'means'], rows)}")
+        parts.append(
+            f"## {title}\n\n{table(['field', 'takes', 'without it', 'means'], rows)}"
+        )
     return "\n".join(parts)
 
 
-def task_tables(model: type[BaseModel], section: str) -> Iterator[tuple[str, type[BaseModel]]]:
+def task_tables(
+    model: type[BaseModel], section: str
+) -> Iterator[tuple[str, type[BaseModel]]]:
     """A table of the file and those in it, by their names there."""
     yield section, model
     for name, field in model.model_fields.items():

@@ -29,7 +29,9 @@ def backwards(updates, view, strength=0.999):
 for bad in range(4):
     found = precad.simulate(task, data, seed=1, attack=backwards, attackers=bad)
     print(f"{bad} of 10 bad: {found.accuracy:.1%}")
-    plt.plot([row.number for row in found.rounds], [row.accuracy for row in found.rounds])
+    plt.plot(
+        [row.number for row in found.rounds], [row.accuracy for row in found.rounds]
+    )
 plt.legend([f"{bad} of 10 bad" for bad in range(4)])
 plt.xlabel("round")
 _ = plt.ylabel("accuracy, simulated")
@@ -45,7 +47,9 @@ def too_long(updates, view):
 
 
 found = precad.simulate(task, data, seed=1, attack=too_long, attackers=3)
-print(f"3 of 10 beyond the bound: {found.accuracy:.1%}, rejected {found.rounds[-1].rejected}")
+print(
+    f"3 of 10 beyond the bound: {found.accuracy:.1%}, rejected {found.rounds[-1].rejected}"
+)
 
 # %% [markdown]
 # A tighter bound, C, limits them more, until it takes the honest updates with it: the trade
@@ -58,7 +62,11 @@ for clip in (20.0, 5.0, 2.0):
     # The same step for a shorter sum, a little of the way.
     values["training"]["learning_rate"] *= (20.0 / clip) ** 0.5
     runs = [
-        precad.simulate(Task.parse(values), data, seed=1, attack=backwards, attackers=bad).accuracy
+        precad.simulate(
+            Task.parse(values), data, seed=1, attack=backwards, attackers=bad
+        ).accuracy
         for bad in (0, 3)
     ]
-    print(f"C = {clip:4.1f}: {runs[0]:.1%} without, {runs[1]:.1%} with three bad owners")
+    print(
+        f"C = {clip:4.1f}: {runs[0]:.1%} without, {runs[1]:.1%} with three bad owners"
+    )

@@ -29,9 +29,15 @@ from precad.simulation.datasets import load
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, help="folder with MNIST's files")
 parser.add_argument("--rounds", type=int, default=40)
-parser.add_argument("--rates", type=float, nargs=2, default=(8.0, 4.0), help="η of each model")
-parser.add_argument("--models", nargs="+", default=("features", "cnn"), help="one alone, or both")
-parser.add_argument("--out", type=Path, help="a file for the figures; what it has of others stays")
+parser.add_argument(
+    "--rates", type=float, nargs=2, default=(8.0, 4.0), help="η of each model"
+)
+parser.add_argument(
+    "--models", nargs="+", default=("features", "cnn"), help="one alone, or both"
+)
+parser.add_argument(
+    "--out", type=Path, help="a file for the figures; what it has of others stays"
+)
 # In a notebook the arguments are the kernel's.
 given = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
@@ -81,7 +87,9 @@ print(f"{features.shape[1]} features an image")
 EPSILON, OWNERS = 3.0, 10
 RATE = 0.2 if given.data is None else 0.05
 noise = least_noise_multiplier(
-    lambda sigma: poisson_gaussian(rate=RATE, noise_multiplier=sigma, count=given.rounds),
+    lambda sigma: poisson_gaussian(
+        rate=RATE, noise_multiplier=sigma, count=given.rounds
+    ),
     epsilon=EPSILON,
     delta=1e-5,
 )
@@ -107,15 +115,25 @@ def trained(name, net, learning_rate, inputs, held_out):
             "fractional_bits": 16,
         }
     )
-    found = precad.simulate(task, (inputs, data.train_y), net, seed=1, test=(held_out, data.test_y))
+    found = precad.simulate(
+        task, (inputs, data.train_y), net, seed=1, test=(held_out, data.test_y)
+    )
     epsilon, _ = found.epsilon(given.rounds)
     seconds = sum(each.seconds for each in found.rounds)
     print(
         f"{name}: {task.dimension} weights, {found.accuracy:.1%} of held-out images "
         f"at ε = {epsilon:.2f}"
     )
-    said = {"weights": task.dimension, "learning_rate": learning_rate, "rounds": given.rounds}
-    said |= {"noise_multiplier": noise, "accuracy": found.accuracy, "seconds": round(seconds)}
+    said = {
+        "weights": task.dimension,
+        "learning_rate": learning_rate,
+        "rounds": given.rounds,
+    }
+    said |= {
+        "noise_multiplier": noise,
+        "accuracy": found.accuracy,
+        "seconds": round(seconds),
+    }
     figures[f"{name}, {given.rounds} rounds"] = said
 
 
@@ -129,7 +147,9 @@ if "features" in given.models:
 # %%
 large = given.data is not None
 cnn = nn.Sequential(
-    nn.Conv2d(1, 8, 5 if large else 3, stride=2 if large else 1, padding=2 if large else 1),
+    nn.Conv2d(
+        1, 8, 5 if large else 3, stride=2 if large else 1, padding=2 if large else 1
+    ),
     nn.Tanh(),
     nn.MaxPool2d(2),
     nn.Conv2d(8, 16, 3, padding=1),
@@ -152,8 +172,14 @@ if given.out is not None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from benchmarks.rounds.hardware import hardware
 
-    kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
+    kept = (
+        json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
+    )
     said = {"data": data.name, "epsilon": EPSILON, "delta": 1e-5}
-    said |= {"record_rate": RATE, "owners": OWNERS, "models": kept.get("models", {}) | figures}
+    said |= {
+        "record_rate": RATE,
+        "owners": OWNERS,
+        "models": kept.get("models", {}) | figures,
+    }
     text = json.dumps(said | {"hardware": hardware()}, indent=1, ensure_ascii=False)
     given.out.write_text(text + "\n", encoding="utf-8")

@@ -20,7 +20,9 @@ folder = Path(temporary.name)
 def precad(*words):
     """A command, in the folder; shows what it prints."""
     command = [sys.executable, "-m", "precad", *words]
-    ended = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    ended = subprocess.run(
+        command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
+    )
     print(ended.stdout.strip())
 
 
@@ -34,7 +36,11 @@ rng = random.Random(1)
 def patient():
     age, pressure = rng.gauss(62, 14), rng.gauss(132, 20)
     unit = rng.choice(["surgery", "medicine", "icu", "ambulance"])
-    risk = (age - 62) / 14 + (pressure - 132) / 20 + (1 if unit in ("icu", "ambulance") else -1)
+    risk = (
+        (age - 62) / 14
+        + (pressure - 132) / 20
+        + (1 if unit in ("icu", "ambulance") else -1)
+    )
     cells = [f"{age:.0f}", f"{pressure:.0f}", unit]
     cells = ["NA" if rng.random() < 0.04 else cell for cell in cells]
     return [*cells, "yes" if risk + rng.gauss(0, 0.3) > 0 else "no"]
@@ -85,7 +91,9 @@ def Net():
 # %%
 task = ["--recipe", "columns.toml", "--model", "nets:Net", "--records", "3x400"]
 precad("task", "new", "task.toml", *task, "--epsilon", "3", "--rounds", "15")
-files = [word for name in ("north", "south", "east") for word in ("--data", f"{name}.csv")]
+files = [
+    word for name in ("north", "south", "east") for word in ("--data", f"{name}.csv")
+]
 precad("setup", "run", "--task", "task.toml", "--model", "nets:Net", *files)
 precad("task", "check", "task.toml", "--data", "north.csv", "--model", "nets:Net")
 
@@ -98,11 +106,23 @@ precad("task", "check", "task.toml", "--data", "north.csv", "--model", "nets:Net
 servers = []
 try:
     for part, name in (("dealer", "dealer"), ("b", "server-b"), ("a", "server-a")):
-        command = [sys.executable, "-m", "precad", "serve", part, "--config", f"run/{name}.toml"]
+        command = [
+            sys.executable,
+            "-m",
+            "precad",
+            "serve",
+            part,
+            "--config",
+            f"run/{name}.toml",
+        ]
         with (folder / f"{name}.log").open("w") as log:
-            servers.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
+            servers.append(
+                subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+            )
     settings = [f"run/{name}.toml" for name in ("north", "south", "east")]
-    precad("join", "--quiet", *(word for file in settings for word in ("--config", file)))
+    precad(
+        "join", "--quiet", *(word for file in settings for word in ("--config", file))
+    )
 finally:
     for server in servers:
         server.terminate()

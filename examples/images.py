@@ -70,11 +70,15 @@ task = Task.parse(
         "fractional_bits": 16,
     }
 )
-training = precad.simulate(task, (train, data.train_y), net, seed=1, test=(test, data.test_y))
+training = precad.simulate(
+    task, (train, data.train_y), net, seed=1, test=(test, data.test_y)
+)
 for row in training.table()[9::10]:
     print(f"round {row['round']}: {row['accuracy']:.1%}")
 epsilon, _ = training.epsilon(50)
-print(f"{task.dimension} weights, ε = {epsilon:.2f} for each record, one server curious")
+print(
+    f"{task.dimension} weights, ε = {epsilon:.2f} for each record, one server curious"
+)
 
 # %% [markdown]
 # A network that mixes records can't be clipped record by record; it is refused, and the refusal

@@ -20,7 +20,9 @@ rng = np.random.default_rng(1)
 
 def ward(count):
     """Age, pressure, fever and urgency of so many patients, and their days."""
-    x = rng.normal((60, 130, 37.5, 0.5), (15, 20, 0.8, 0.3), (count, 4)).astype(np.float32)
+    x = rng.normal((60, 130, 37.5, 0.5), (15, 20, 0.8, 0.3), (count, 4)).astype(
+        np.float32
+    )
     days = 4 + 0.08 * (x[:, 0] - 60) + 1.5 * np.maximum(x[:, 2] - 37.5, 0) + 2 * x[:, 3]
     return x, np.maximum(days + rng.normal(0, 1, count), 0).astype(np.float32)
 
@@ -42,7 +44,11 @@ class Days(nn.Module):
         self.hidden, self.out = nn.Linear(4, 8), nn.Linear(8, 1)
 
     def forward(self, x):
-        return 5 + 3 * self.out(torch.tanh(self.hidden((x - self.centre) / self.scale)))[:, 0]
+        return (
+            5
+            + 3
+            * self.out(torch.tanh(self.hidden((x - self.centre) / self.scale)))[:, 0]
+        )
 
 
 def robust(outputs, targets):
@@ -77,12 +83,18 @@ epsilon, _ = training.epsilon(60)
 def error(model):
     """Mean error in days on patients that nobody trained on."""
     with torch.no_grad():
-        return (model(torch.from_numpy(held_out[0])) - torch.from_numpy(held_out[1])).abs().mean()
+        return (
+            (model(torch.from_numpy(held_out[0])) - torch.from_numpy(held_out[1]))
+            .abs()
+            .mean()
+        )
 
 
 guess = np.abs(held_out[1] - np.median(held_out[1])).mean()
 model = training.load_into(Days())
-print(f"off by {error(model):.2f} days at ε = {epsilon:.2f}; always the median: {guess:.2f}")
+print(
+    f"off by {error(model):.2f} days at ε = {epsilon:.2f}; always the median: {guess:.2f}"
+)
 
 # %% [markdown]
 # ## And for real

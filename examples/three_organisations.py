@@ -26,7 +26,9 @@ NAMES = ("north", "south", "east")
 def precad(*words):
     """A command; shows what it prints."""
     command = [sys.executable, "-m", "precad", *map(str, words)]
-    ended = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
+    ended = subprocess.run(
+        command, cwd=root, check=True, stdout=subprocess.PIPE, text=True
+    )
     print(ended.stdout.strip())
 
 
@@ -45,14 +47,39 @@ for name, mine in zip(NAMES, shares, strict=True):
 
 # %%
 precad(
-    *("task", "new", "task.toml", "--architecture", "logistic", "--features", 30, "--classes", 2),
-    *("--records", ",".join(str(len(mine)) for mine in shares), "--epsilon", 3, "--rounds", 8),
+    *(
+        "task",
+        "new",
+        "task.toml",
+        "--architecture",
+        "logistic",
+        "--features",
+        30,
+        "--classes",
+        2,
+    ),
+    *(
+        "--records",
+        ",".join(str(len(mine)) for mine in shares),
+        "--epsilon",
+        3,
+        "--rounds",
+        8,
+    ),
     *("--record-rate", 0.2),
 )
 precad("keys", "init", "keys", "--clients", 0)
 for name in NAMES:
     precad("keys", "request", f"{name}/identity", "client", name)
-    precad("keys", "issue", "keys", "client", name, "--request", f"{name}/identity/request.pem")
+    precad(
+        "keys",
+        "issue",
+        "keys",
+        "client",
+        name,
+        "--request",
+        f"{name}/identity/request.pem",
+    )
     for file in (root / "keys" / name).iterdir():
         file.rename(root / name / "identity" / file.name)
 
@@ -117,7 +144,9 @@ try:
     for name, owner in owners.items():
         # 3: its own limit ended its part, and the training goes on.
         expected = 3 if name == "east" else 0
-        assert owner.wait(900) == expected, (root / f"log-{running.index(owner)}").read_text()
+        assert owner.wait(900) == expected, (
+            root / f"log-{running.index(owner)}"
+        ).read_text()
 finally:
     for process in running:
         process.terminate()

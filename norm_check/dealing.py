@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+)
 from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
@@ -64,13 +69,19 @@ class DealRequest:
 
     def __post_init__(self) -> None:
         if len(self.nonces) != NONCES_BYTES:
-            raise Misconfiguration("nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes")
+            raise Misconfiguration(
+                "nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes"
+            )
         for name, (least, most) in _LIMITS.items():
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
-                raise Misconfiguration(name, value, f"must be an integer in [{least}, {most}]")
+                raise Misconfiguration(
+                    name, value, f"must be an integer in [{least}, {most}]"
+                )
         if self.comparisons % self.clients:
-            raise Misconfiguration("comparisons", self.comparisons, "as many for each client")
+            raise Misconfiguration(
+                "comparisons", self.comparisons, "as many for each client"
+            )
 
     @property
     def sizes(self) -> list[int]:
@@ -88,7 +99,9 @@ class DealRequest:
         Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕ c_A.
         """
         shape = self.attempt, self.batch, self.clients, self.comparisons
-        return Keystream(key, "deal/binary-triple", self.task.value, *shape, self.nonces, number)
+        return Keystream(
+            key, "deal/binary-triple", self.task.value, *shape, self.nonces, number
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +122,18 @@ class SquareRequest:
     @property
     def names(self) -> tuple[Digest, Digest, Digest]:
         """Ctx, c_A and c_B."""
-        return Digest(self.context), Digest(self.commitment_a), Digest(self.commitment_b)
+        return (
+            Digest(self.context),
+            Digest(self.commitment_a),
+            Digest(self.commitment_b),
+        )
 
     def __post_init__(self) -> None:
         _ = self.names  # of which each must be a digest
         if self.attempt not in range(ATTEMPTS):
-            raise Misconfiguration("attempt", self.attempt, f"must be in [0, {ATTEMPTS})")
+            raise Misconfiguration(
+                "attempt", self.attempt, f"must be in [0, {ATTEMPTS})"
+            )
 
 
 class SpentTriples(Protocol):
@@ -205,7 +224,9 @@ class DealerConversation:
     def ask(self, request: SquareRequest) -> None:
         """Tell the dealer; doesn't wait. Raises ValueError: it is of another attempt."""
         if request.attempt != self.attempt:
-            raise ValueError(f"a request of attempt {request.attempt} in {self.attempt}")
+            raise ValueError(
+                f"a request of attempt {request.attempt} in {self.attempt}"
+            )
         with self._changed:
             self._asked.add(request.context)
         self.send(request)
@@ -251,7 +272,9 @@ class DealerConversation:
             if context not in self._asked:
                 raise ValueError(f"nothing was asked about {context.hex()}")
             while (found := self._found.get((kind, context))) is None:
-                if (error := self._found.get((PrecadError, context), self._ended)) is not None:
+                if (
+                    error := self._found.get((PrecadError, context), self._ended)
+                ) is not None:
                     raise error
                 if (left := deadline - self.clock.now()) <= 0:
                     raise PeerUnavailable(

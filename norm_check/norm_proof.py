@@ -27,7 +27,14 @@ from precad.common.prime_field import (
     root_of_unity,
 )
 from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import KEY_BYTES, SALT_BYTES, SEED_BYTES, RingVector, commit, derive
+from precad.common.ring import (
+    KEY_BYTES,
+    SALT_BYTES,
+    SEED_BYTES,
+    RingVector,
+    commit,
+    derive,
+)
 from precad.common.share.proof_submission import (
     PIECE_WORDS,
     SERVERS,
@@ -81,7 +88,11 @@ def bit_challenges(shape: ProofShape, key: Secret) -> FieldVector:
 
 
 def prove(
-    shape: ProofShape, x: FieldVector, bits: FieldVector, mu: FieldVector, mask: FieldVector
+    shape: ProofShape,
+    x: FieldVector,
+    bits: FieldVector,
+    mu: FieldVector,
+    mask: FieldVector,
 ) -> FieldVector:
     """H at 1, at the used rows' points and at the odd 2N-th roots, ``[shape.values] uint64``.
 
@@ -146,7 +157,9 @@ class Query:
         """(t, ρ) of a submission from the servers' joint coin, alike at both."""
         key, again = derive(coin, "proof/query", submission.value), 0
         while True:
-            words = FieldKeystream(key, "proof/query", again).words(1 + shape.challenges)
+            words = FieldKeystream(key, "proof/query", again).words(
+                1 + shape.challenges
+            )
             if pow(int(words[0]), 2 * shape.points, P) != 1:
                 return cls.at(shape, int(words[0]), words[1:])
             again += 1
@@ -179,7 +192,10 @@ class ProofShare:
 
 
 def answer(
-    query: Query, pieces: Iterator[FieldVector], beside: Callable[[], ProofShare], mu: FieldVector
+    query: Query,
+    pieces: Iterator[FieldVector],
+    beside: Callable[[], ProofShare],
+    mu: FieldVector,
 ) -> ProofWords:
     """This server's words for one submission, whose query was drawn after it was fixed.
 
@@ -194,10 +210,14 @@ def answer(
     for number, challenge in enumerate(mu):
         at = 1 + shape.update_rows + number * shape.bit_rows
         _add_rows(query, wires, iter([math.multiply(challenge, share.bits)]), at)
-    return ProofWords(wires, math.dot(query.proof, share.values), _relations(query, share, mu))
+    return ProofWords(
+        wires, math.dot(query.proof, share.values), _relations(query, share, mu)
+    )
 
 
-def _add_rows(query: Query, wires: FieldVector, pieces: Iterator[FieldVector], first: int) -> None:
+def _add_rows(
+    query: Query, wires: FieldVector, pieces: Iterator[FieldVector], first: int
+) -> None:
     """Add rows, from row ``first`` on, each times its weight at t, to the wires."""
     math, columns, done = arithmetic(), query.shape.columns, 0
     for piece in pieces:
@@ -218,12 +238,16 @@ def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
     outputs = [int(each) for each in share.values[1 : 1 + shape.used]]
     of_rows = share.bits[: shape.rows * len(shape.weights)].reshape(shape.rows, -1)
     of_slack = share.bits[of_rows.size :]
-    norm = sum(outputs[: shape.update_rows]) + math.dot(powers(2, of_slack.size), of_slack)
+    norm = sum(outputs[: shape.update_rows]) + math.dot(
+        powers(2, of_slack.size), of_slack
+    )
     found = [norm - share.holds_constants * shape.bound**2]
     for number, challenge in enumerate(mu):
         at = shape.update_rows + number * shape.bit_rows
         squared = math.multiply(challenge, challenge)
-        found.append(sum(outputs[at : at + shape.bit_rows]) - math.dot(squared, share.bits))
+        found.append(
+            sum(outputs[at : at + shape.bit_rows]) - math.dot(squared, share.bits)
+        )
     written = np.zeros(shape.rows, dtype=np.uint64)
     weights = np.array(shape.weights, dtype=np.uint64)
     math.combine(np.ascontiguousarray(of_rows.T), weights, written)
@@ -256,13 +280,21 @@ def share(
     if task.proof is None:
         return shard(x, context, signer)
     if proof is None:
-        raise Misconfiguration("proof", None, "give what both servers stated for the attempt")
+        raise Misconfiguration(
+            "proof", None, "give what both servers stated for the attempt"
+        )
     # For this vector: whether it is as long as the task's is the servers' to say.
-    return share_with_proof(x, replace(task.proof, dimension=x.size), context, proof, signer)
+    return share_with_proof(
+        x, replace(task.proof, dimension=x.size), context, proof, signer
+    )
 
 
 def share_with_proof(
-    x: RingVector, shape: ProofShape, context: SubmissionContext, stated: ForProof, signer: Signer
+    x: RingVector,
+    shape: ProofShape,
+    context: SubmissionContext,
+    stated: ForProof,
+    signer: Signer,
 ) -> tuple[ProofSubmission, ProofSubmission]:
     """As ``share``, with a proof of x's norm; never raises for what x holds.
 
@@ -273,38 +305,54 @@ def share_with_proof(
     seed_holder = stated.seed_holder
     header = ProofDraft(context, stated.openings, seed_holder, *[nothing] * 4)
     ctx = header.ctx
-    seed, salt, salt_h = (Secret.random(n) for n in (SEED_BYTES, SALT_BYTES, SALT_BYTES))
+    seed, salt, salt_h = (
+        Secret.random(n) for n in (SEED_BYTES, SALT_BYTES, SALT_BYTES)
+    )
     mask_seed = Secret.random(KEY_BYTES)
     header = replace(header, commitment=commit(seed_holder, ctx, salt, seed))
 
     body = np.empty(shape.body_words, dtype=np.uint64)
-    update, bits, values = np.split(body, [shape.dimension, shape.dimension + shape.bits])
+    update, bits, values = np.split(
+        body, [shape.dimension, shape.dimension + shape.bits]
+    )
 
     def mask_into(out: FieldVector, words: FieldVector, purpose: str) -> None:
         """A cacheful at a time: a large update has room for few vectors."""
         stream = header.stream(seed, purpose)
         for start in range(0, words.size, PIECE_WORDS):
             piece = words[start : start + PIECE_WORDS]
-            out[start : start + piece.size] = math.subtract(piece, stream.words(piece.size, start))
+            out[start : start + piece.size] = math.subtract(
+                piece, stream.words(piece.size, start)
+            )
 
     words = of_signed(x)
     mask_into(update, words, "x")
-    header = replace(header, update_digest=_digest(body_hasher("update", ctx, salt_h), update))
+    header = replace(
+        header, update_digest=_digest(body_hasher("update", ctx, salt_h), update)
+    )
     rows = Rows(header.rows_key, shape.dimension, shape.rows)
     rows.absorb(x)
     # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the integers'.
     written = bits_of(shape, rows.z(), math.dot(words, words))
     mask_into(bits, written, "e")
-    header = replace(header, bits_digest=_digest(body_hasher("bits", ctx, salt_h), bits))
-    mask = math.add(*(header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed)))
+    header = replace(
+        header, bits_digest=_digest(body_hasher("bits", ctx, salt_h), bits)
+    )
+    mask = math.add(
+        *(header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed))
+    )
     mu = bit_challenges(shape, header.bits_key)
     mask_into(values, prove(shape, words, written, mu, mask), "h")
-    header = replace(header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values))
+    header = replace(
+        header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values)
+    )
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
     held = HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B"))
     at_seed = ProofSubmission(signed, seed_holder, seed, salt)
-    at_body = ProofSubmission(signed, SERVERS[1 - SERVERS.index(seed_holder)], body=held)
+    at_body = ProofSubmission(
+        signed, SERVERS[1 - SERVERS.index(seed_holder)], body=held
+    )
     return (at_seed, at_body) if seed_holder is Role.SERVER_A else (at_body, at_seed)
 
 

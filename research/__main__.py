@@ -29,13 +29,19 @@ RESULTS = Path("experiment-results")
 
 name_argument = click.argument("name", help="As `python -m research list` has it.")
 at_scale_option = click.option(
-    "--scale", default="small", help="small: minutes, on digits; paper: the paper's own settings."
+    "--scale",
+    default="small",
+    help="small: minutes, on digits; paper: the paper's own settings.",
 )
 folder_option = click.option(
     "--data", type=PATH, help="Folder with data sets' files; none is downloaded."
 )
-output_option = click.option("--output", type=PATH, default=RESULTS, help="Folder of results.")
-device_option = click.option("--device", default="cpu", help="Where torch computes: cpu, cuda.")
+output_option = click.option(
+    "--output", type=PATH, default=RESULTS, help="Folder of results."
+)
+device_option = click.option(
+    "--device", default="cpu", help="Where torch computes: cpu, cuda."
+)
 plugins_option = click.option(
     "--plugin",
     type=PATH,
@@ -53,7 +59,12 @@ def list_experiments(plugin: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         print_json(
             [
-                {"name": name, "paper": one.paper, "figure": one.figure, "claim": one.claim}
+                {
+                    "name": name,
+                    "paper": one.paper,
+                    "figure": one.figure,
+                    "claim": one.claim,
+                }
                 for name, one in found.items()
             ],
             indent=2,
@@ -111,7 +122,9 @@ def show(
             indent=2,
         )
         return
-    click.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
+    click.echo(
+        f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n"
+    )
     for key, value in one.settings[size].items():
         click.echo(f"  {key:20} {'–' if value is None else value}")
     click.echo(f"\n{len(results)} of {len(cells)} cells are measured.")
@@ -127,9 +140,13 @@ def show(
 @folder_option
 @output_option
 @device_option
-@click.option("--workers", type=click.IntRange(min=1), default=1, help="Processes at a time.")
 @click.option(
-    "--backend", default="loky", help="joblib's: loky, this machine; ray or dask, a cluster."
+    "--workers", type=click.IntRange(min=1), default=1, help="Processes at a time."
+)
+@click.option(
+    "--backend",
+    default="loky",
+    help="joblib's: loky, this machine; ray or dask, a cluster.",
 )
 @plugins_option
 @click.option(
@@ -138,7 +155,9 @@ def show(
     metavar="SETTING=VALUE",
     help="Cells that have this setting alone, such as algorithm=precad or seed=0; repeat it.",
 )
-@click.option("--plot/--no-plot", default=True, help="Draw what was measured, beside the results.")
+@click.option(
+    "--plot/--no-plot", default=True, help="Draw what was measured, beside the results."
+)
 @json_option
 def run(
     name: str,
@@ -179,7 +198,10 @@ def run(
             estimate.add(result)
             if line.disable:
                 left = estimate.hours / workers
-                say(out, f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left")
+                say(
+                    out,
+                    f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left",
+                )
 
         results = play(
             name,
@@ -199,7 +221,9 @@ def run(
     if as_json:
         table = one.table(results)
         rows = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-        print_json({**_described(name, one, size), "table": rows, "files": written}, indent=2)
+        print_json(
+            {**_described(name, one, size), "table": rows, "files": written}, indent=2
+        )
         return
     _table(one, results)
     click.echo(f"\nFiles: {', '.join(written)}")
@@ -274,7 +298,9 @@ def _plot(
     figure = Figure(figsize=(9, 5), layout="constrained")
     one.plot(results, figure)
     settings = one.settings[scale]
-    figure.suptitle(f"SIMULATED: {one.paper} {one.figure}, {settings.get('data', '')}, {scale}")
+    figure.suptitle(
+        f"SIMULATED: {one.paper} {one.figure}, {settings.get('data', '')}, {scale}"
+    )
     path = folder / f"{name}-{scale}.png"
     figure.savefig(path, dpi=100)
     return path

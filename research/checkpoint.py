@@ -69,9 +69,14 @@ class Checkpoint:
         another version wrote or that is damaged counts as none: the rounds are played again.
         """
         try:
-            with self.path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            with (
+                self.path.open("rb") as opened,
+                np.load(opened, allow_pickle=False) as file,
+            ):
                 arrays = {name: file[name] for name in file.files}
-            states, notes = (json.loads(str(arrays.pop(name))) for name in ("states", "notes"))
+            states, notes = (
+                json.loads(str(arrays.pop(name))) for name in ("states", "notes")
+            )
             done, kept = int(arrays.pop("done")), arrays.pop("thetas")
             if len(states) != len(generators) or kept.shape != tuple(thetas.shape):
                 return 0, thetas, {}
@@ -106,5 +111,7 @@ class Checkpoint:
         if not done or str(kept.get("what")) != json.dumps(what):
             self.notes.clear()
             return start
-        history = [SimulatedRound(**played) for played in json.loads(str(kept["history"]))]
+        history = [
+            SimulatedRound(**played) for played in json.loads(str(kept["history"]))
+        ]
         return State(theta.numpy(), Counter(json.loads(str(kept["taken"]))), history)

@@ -32,7 +32,9 @@ class Registry(Mapping[str, Part]):
 
         def keep(part: Part) -> Part:
             if name in self._parts:
-                raise Misconfiguration(self._kind, name, "is registered already: choose another")
+                raise Misconfiguration(
+                    self._kind, name, "is registered already: choose another"
+                )
             self._parts[name] = part
             return part
 
@@ -75,6 +77,8 @@ def load_plugins(files: tuple[Path, ...]) -> None:
             continue
         spec = spec_from_file_location(f"precad_plugin_{len(_loaded_files)}", file)
         if not file.is_file() or spec is None or spec.loader is None:
-            raise Misconfiguration("--plugin", str(file), "give a Python file of your own")
+            raise Misconfiguration(
+                "--plugin", str(file), "give a Python file of your own"
+            )
         spec.loader.exec_module(module_from_spec(spec))
         _loaded_files.add(file.resolve())

@@ -52,7 +52,9 @@ class Leader:
                 session.progress.phase = Phase.ENROLLING
                 register.wait_for(least, session.clock.now() + _LOOK_S)
                 link.require_alive()
-            roster = propose_roster(link, register, session.task, session.signatures, least)
+            roster = propose_roster(
+                link, register, session.task, session.signatures, least
+            )
             if roster is None:
                 session.clock.sleep(_LOOK_S)
                 link.require_alive()
@@ -67,19 +69,27 @@ class Leader:
             return None
         drawn = draw(aggregator, current.version)
         # Owners may have shown later attempts since the servers met.
-        progress.next_attempt = max(progress.next_attempt, session.store.attempts.next_number())
+        progress.next_attempt = max(
+            progress.next_attempt, session.store.attempts.next_number()
+        )
         # B opens its inbox before A announces anything: no honest client can be early.
-        opened = propose(aggregator, progress.next_attempt, current.version, drawn, current.digest)
+        opened = propose(
+            aggregator, progress.next_attempt, current.version, drawn, current.digest
+        )
         # A client at its cap is still drawn, and then contributes zero: the denominator stays.
         if drawn and not opened.counted:
             # The rounds go on to T all the same: an early end would tell what no noise covers.
-            log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
+            log.warning(
+                "everybody drawn is at the privacy limit: this round releases noise alone"
+            )
         progress.next_attempt += 1
         session.inbox.open(opened)
         session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
-    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+    def collect(
+        self, opened: Opened, link: PeerLink, closes: float, take: Take
+    ) -> Closed:
         """Until the cohort has come, take what B holds alike; then say and hear of the rest."""
         session = self._session
         session.inbox.close_at(closes)
@@ -90,7 +100,9 @@ class Leader:
             return session.connected_clients.gone(client)
 
         def over() -> bool:
-            return session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes
+            return (
+                session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes
+            )
 
         gather = session.task.proof is not None
         taken = matching.ask(opened, session.inbox, link, take, over, gather=gather)
@@ -109,9 +121,13 @@ async def serve(settings: ServerASettings) -> int:
     """Run server A from its settings until its training is over. Returns the exit status."""
 
     def training_loop(session: Session) -> None:
-        with closing(ValidationWorkers(session, settings, settings.server_b)) as workers:
+        with closing(
+            ValidationWorkers(session, settings, settings.server_b)
+        ) as workers:
             patience_s = session.task.deadlines.peer
-            other_server = partial(dial, settings.server_b, session.identity, patience_s)
+            other_server = partial(
+                dial, settings.server_b, session.identity, patience_s
+            )
             lead(session, peers_of(session, settings.dealer, other_server, workers))
 
     return await run_server(Role.SERVER_A, settings, training_loop)

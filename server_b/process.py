@@ -16,7 +16,13 @@ from precad.aggregator.rpc.peer_transport import add_link_to_server
 from precad.aggregator.rpc.process import PeerService, peers_of, run_server
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Phase, RoundOpened, Session
-from precad.aggregator.training.training_loop import WAITS, Peers, note_done, persist, train
+from precad.aggregator.training.training_loop import (
+    WAITS,
+    Peers,
+    note_done,
+    persist,
+    train,
+)
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, Rejection
@@ -86,15 +92,21 @@ class Helper:
         current = session.model_store.current
         drawn = () if session.finished else draw(aggregator, current.version)
         taking = session.inbox.open
-        opened = answer(aggregator, current.version, drawn, current.digest, before_agreeing=taking)
+        opened = answer(
+            aggregator, current.version, drawn, current.digest, before_agreeing=taking
+        )
         if opened is None:
             if not session.finished:
-                raise PeerViolation(f"server A ended the training after {current.version} rounds")
+                raise PeerViolation(
+                    f"server A ended the training after {current.version} rounds"
+                )
             return None
         session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
-    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+    def collect(
+        self, opened: Opened, link: PeerLink, closes: float, take: Take
+    ) -> Closed:
         """Take what A holds alike until it closes; wait for its other halves, say what is held."""
         session, deadlines = self._session, self._session.task.deadlines
         session.inbox.close_at(closes)
@@ -103,7 +115,9 @@ class Helper:
         theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds already.
         at_a = theirs.of(rest_of(opened, taken))
-        held_by_a = [client for client, why in at_a.items() if not isinstance(why, Rejection)]
+        held_by_a = [
+            client for client, why in at_a.items() if not isinstance(why, Rejection)
+        ]
         session.inbox.wait(held_by_a, closes)
         collected = session.inbox.close()
         link.send("held", describe(collected, taken).to_bytes())
@@ -123,6 +137,8 @@ async def serve(settings: ServerBSettings) -> int:
 
     def training_loop(session: Session) -> None:
         with closing(ValidationWorkers(session, settings)) as workers:
-            follow(session, peers_of(session, settings.dealer, services[0].reach, workers))
+            follow(
+                session, peers_of(session, settings.dealer, services[0].reach, workers)
+            )
 
     return await run_server(Role.SERVER_B, settings, training_loop, add_peer_service)

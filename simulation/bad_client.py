@@ -42,7 +42,11 @@ class _GarbageServers(Servers):
     ) -> Pair:
         """Honest in even attempts, garbage behind a signed header in odd ones."""
         a, b = super().prepare(version, attempt, model, x, proof)
-        return (a, b) if attempt % 2 == 0 else (_garbage(a, x.nbytes), _garbage(b, x.nbytes))
+        return (
+            (a, b)
+            if attempt % 2 == 0
+            else (_garbage(a, x.nbytes), _garbage(b, x.nbytes))
+        )
 
 
 def _garbage(part: AnySubmission, size: int) -> AnySubmission:
@@ -63,7 +67,9 @@ def run(settings: JoinSettings, kind: str) -> None:
                 # No goodbye, no clean-up: as when a machine loses power.
                 os._exit(0)
             return honest
-        return np.asarray(forged_update(Forgery(kind), owner.task, honest), dtype=np.int64)
+        return np.asarray(
+            forged_update(Forgery(kind), owner.task, honest), dtype=np.int64
+        )
 
     # Without an owner's own guards.
     owner._take_part(Observer(), compute, connection)  # noqa: SLF001
@@ -72,10 +78,16 @@ def run(settings: JoinSettings, kind: str) -> None:
 def main() -> None:
     """Command line of the bad client."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, required=True, help="as for `precad join`")
-    parser.add_argument("--kind", choices=KINDS, required=True, help="how it misbehaves")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="as for `precad join`"
+    )
+    parser.add_argument(
+        "--kind", choices=KINDS, required=True, help="how it misbehaves"
+    )
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
     run(JoinSettings.load(arguments.config), arguments.kind)
 
 

@@ -42,14 +42,24 @@ class DataSet:
         if self.owners is not None and self.owners.shape != self.train_y.shape:
             field, remedy = f"{self.name}, owners", "one for each training record"
             raise Misconfiguration(field, self.owners.shape, remedy)
-        for part, x, y in ("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y):
+        for part, x, y in (
+            ("train", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
             field = f"{self.name}, {part}"
             if x.dtype != np.float32 or y.dtype != np.int64:
-                raise Misconfiguration(field, f"{x.dtype}, {y.dtype}", "must be float32, int64")
+                raise Misconfiguration(
+                    field, f"{x.dtype}, {y.dtype}", "must be float32, int64"
+                )
             if y.ndim != 1 or len(x) != len(y) or not len(y):
-                raise Misconfiguration(field, f"{x.shape}, {y.shape}", "one label for each record")
+                raise Misconfiguration(
+                    field, f"{x.shape}, {y.shape}", "one label for each record"
+                )
             if y.min() < 0 or y.max() >= self.classes:
-                found, remedy = [int(y.min()), int(y.max())], f"must lie in [0, {self.classes})"
+                found, remedy = (
+                    [int(y.min()), int(y.max())],
+                    f"must lie in [0, {self.classes})",
+                )
                 raise Misconfiguration(f"{field} labels", found, remedy)
 
     @property
@@ -108,7 +118,9 @@ def _folder() -> Path:
     return Path(found.origin).with_name("datasets") / "data"
 
 
-def _split(name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: int) -> DataSet:
+def _split(
+    name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: int
+) -> DataSet:
     """The same 80/20 split everywhere: it is no secret."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
     test, train = np.split(order, [round(_TEST_PART * len(x))])
@@ -128,7 +140,9 @@ def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
         raise unreadable(path, "an IDX file", str(error)) from None
     start = 4 + 4 * axes
     if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):
-        raise unreadable(path, "an IDX file", f"isn't an array of bytes with {axes} axes")
+        raise unreadable(
+            path, "an IDX file", f"isn't an array of bytes with {axes} axes"
+        )
     shape = np.frombuffer(data[4:start], ">u4").tolist()
     if len(data) - start != math.prod(shape):
         why = f"has {len(data) - start} values, its head says {math.prod(shape)}"
@@ -158,26 +172,41 @@ def _grey(name: str, root: Path) -> DataSet:
     theirs, published = _GREY[name]
     # Torchvision keeps them there inside a folder; they may lie in the folder itself as well.
     raw = root / theirs / "raw"
-    places = {one: [of / end for of in (root, raw) for end in (one, f"{one}.gz")] for one in _IDX}
-    found = {file: next(filter(Path.is_file, paths), None) for file, paths in places.items()}
+    places = {
+        one: [of / end for of in (root, raw) for end in (one, f"{one}.gz")]
+        for one in _IDX
+    }
+    found = {
+        file: next(filter(Path.is_file, paths), None) for file, paths in places.items()
+    }
     missing = [file for file in _IDX if found[file] is None]
     where = f"{published}, which torchvision.datasets.{theirs} downloads"
     check_there(name, root, f"{root} or {raw}", missing, where)
     train_x, train_y, test_x, test_y = (
-        _read_idx(path, 1 if "labels" in path.name else 3) for path in found.values() if path
+        _read_idx(path, 1 if "labels" in path.name else 3)
+        for path in found.values()
+        if path
     )
-    x, test = (each[:, None].astype(np.float32) / np.float32(255) for each in (train_x, test_x))
+    x, test = (
+        each[:, None].astype(np.float32) / np.float32(255) for each in (train_x, test_x)
+    )
     return DataSet(name, x, train_y.astype(np.int64), test, test_y.astype(np.int64), 10)
 
 
-def check_there(name: str, root: Path, place: str, missing: list[str], published: str) -> None:
+def check_there(
+    name: str, root: Path, place: str, missing: list[str], published: str
+) -> None:
     """Refuse a folder that lacks files, and say who publishes them."""
     if missing:
         lacks = f"{name} is read from {place}, which lacks {', '.join(missing)}"
-        raise Misconfiguration("data folder", str(root), f"{lacks}; {where_to_get(published)}")
+        raise Misconfiguration(
+            "data folder", str(root), f"{lacks}; {where_to_get(published)}"
+        )
 
 
-def from_folder(name: str, read: Callable[[Path], DataSet]) -> Callable[[Path | None], DataSet]:
+def from_folder(
+    name: str, read: Callable[[Path], DataSet]
+) -> Callable[[Path | None], DataSet]:
     """Return ``read``, refusing where no folder is given."""
 
     def found(folder: Path | None) -> DataSet:
@@ -208,21 +237,27 @@ Partition = list[NDArray[np.int64]]
 """For each client the ascending indices of its records; every record is in exactly one."""
 
 
-def shards(labels: NDArray[np.int64], clients: int, shards_per_client: int, seed: int) -> Partition:
+def shards(
+    labels: NDArray[np.int64], clients: int, shards_per_client: int, seed: int
+) -> Partition:
     """Records sorted by label, cut into equal shards, some random ones to each client.
 
     PRECAD Sec. 6: with 100 clients and four shards each, most clients hold three or four of ten
     labels. Shards differ by at most one record. Raises Misconfiguration: more shards than records.
     """
     if shards_per_client < 1:
-        raise Misconfiguration("shards_per_client", shards_per_client, "must be at least 1")
+        raise Misconfiguration(
+            "shards_per_client", shards_per_client, "must be at least 1"
+        )
     if not 1 <= clients * shards_per_client <= len(labels):
         remedy = (
             f"must be from 1 to {len(labels) // shards_per_client}: {len(labels)} records are "
             f"cut into {shards_per_client} shards a client"
         )
         raise Misconfiguration("clients", clients, remedy)
-    pieces = np.array_split(np.argsort(labels, kind="stable"), clients * shards_per_client)
+    pieces = np.array_split(
+        np.argsort(labels, kind="stable"), clients * shards_per_client
+    )
     drawn = np.random.default_rng(seed).permutation(len(pieces)).reshape(clients, -1)
     return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in drawn]
 
@@ -257,7 +292,9 @@ SETTINGS = {
     ("digits", "logistic"): Settings(6.0, 2.0, 200.0),  # 93 to 96 %, ε = 3.83
     ("digits", "mlp"): Settings(3.0, 2.0, 200.0, hidden=32),  # 93 to 95 %, ε = 3.83
     ("breast-cancer", "logistic"): Settings(1.0, 3.0, 60.0),  # 95 to 98 %, ε = 2.27
-    ("breast-cancer", "mlp"): Settings(1.0, 3.0, 60.0, hidden=8),  # 94 to 96 %, ε = 2.27
+    ("breast-cancer", "mlp"): Settings(
+        1.0, 3.0, 60.0, hidden=8
+    ),  # 94 to 96 %, ε = 2.27
     # 91 % with equal parts of random records, ε = 2.99, and 94 %, ε = 3; one seed.
     ("mnist", "logistic"): Settings(12.0, 1.08, 100.0, record_rate=0.05, rounds=100),
     ("mnist", "cnn"): Settings(5.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
@@ -265,7 +302,11 @@ SETTINGS = {
 
 
 def demo_task(
-    data: DataSet, model: str, clients: int, rounds: int | None = None, client_rate: float = 1.0
+    data: DataSet,
+    model: str,
+    clients: int,
+    rounds: int | None = None,
+    client_rate: float = 1.0,
 ) -> dict[str, Any]:
     """Input for ``Task.parse``: a task that trains ``model`` on ``data`` in about equal parts.
 
@@ -276,7 +317,9 @@ def demo_task(
     """
     if (data.name, model) not in SETTINGS:
         known = ", ".join(" ".join(pair) for pair in SETTINGS)
-        raise Misconfiguration("dataset, model", (data.name, model), f"settings exist for {known}")
+        raise Misconfiguration(
+            "dataset, model", (data.name, model), f"settings exist for {known}"
+        )
     if clients < 1:
         raise Misconfiguration("clients", clients, "must be at least 1")
     chosen = SETTINGS[data.name, model]
@@ -297,14 +340,23 @@ def demo_task(
             "learning_rate": chosen.learning_rate,
             "rounds": chosen.rounds if rounds is None else rounds,
         },
-        "enrolment": {"clients": clients, "max_expected_records": _ROOM_IN_SIZES * mean_sample},
-        "fractional_bits": min(_MOST_BITS, math.floor(math.log2(MAX_BOUND / client_clip))),
+        "enrolment": {
+            "clients": clients,
+            "max_expected_records": _ROOM_IN_SIZES * mean_sample,
+        },
+        "fractional_bits": min(
+            _MOST_BITS, math.floor(math.log2(MAX_BOUND / client_clip))
+        ),
     }
 
 
 def _model(data: DataSet, model: str, chosen: Settings) -> dict[str, object]:
     if model not in ("cnn", "mlp"):
         return model_section(logistic(data.features, data.classes), "logistic")
-    small = mlp(data.features, chosen.hidden, data.classes) if model == "mlp" else cnn(data.classes)
+    small = (
+        mlp(data.features, chosen.hidden, data.classes)
+        if model == "mlp"
+        else cnn(data.classes)
+    )
     # A network whose weights all start at zero would keep its hidden units equal.
     return model_section(small, model, initial="uniform")

@@ -95,9 +95,13 @@ class SimulatedTraining:
         if self.replaced:
             return None
         taken, privacy = self.rounds[number - 1].participations, self.task.privacy
-        spent = partial(record_epsilon, record_rate=privacy.record_rate, delta=privacy.delta)
+        spent = partial(
+            record_epsilon, record_rate=privacy.record_rate, delta=privacy.delta
+        )
         server, others = (
-            spent(noise_multiplier=times * privacy.noise_multiplier, participations=taken)
+            spent(
+                noise_multiplier=times * privacy.noise_multiplier, participations=taken
+            )
             for times in (1, math.sqrt(2))
         )
         return server, others
@@ -127,7 +131,9 @@ class SimulatedTraining:
                     "loss": each.loss,
                     "cohort": each.cohort,
                     "accepted": each.accepted,
-                    **{reason: each.rejected.get(reason, 0) for reason in self._reasons},
+                    **{
+                        reason: each.rejected.get(reason, 0) for reason in self._reasons
+                    },
                     "records": each.records,
                     "failed": each.failed,
                     "participations": each.participations,
@@ -164,7 +170,9 @@ class SimulatedTraining:
 
     def save_weights(self, path: str | Path) -> None:
         """Write the final weights as safetensors, marked as simulated: no model of a real run."""
-        named = {name: np.ascontiguousarray(value) for name, value in self.weights.items()}
+        named = {
+            name: np.ascontiguousarray(value) for name, value in self.weights.items()
+        }
         write_file(Path(path), safetensors_bytes(named, {"format": FORMAT}))
 
     def plot(self, path: str | Path) -> None:
@@ -229,20 +237,38 @@ def draw_training(
     figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     top, middle, last = axes[0], axes[1], axes[-1]
-    measured = [(row["round"], row["accuracy"]) for row in rows if row["accuracy"] is not None]
+    measured = [
+        (row["round"], row["accuracy"]) for row in rows if row["accuracy"] is not None
+    ]
     if measured:
-        top.plot(*zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4)
+        top.plot(
+            *zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4
+        )
     else:
-        top.text(0.5, 0.5, "no held-out records were given", ha="center", transform=top.transAxes)
+        top.text(
+            0.5,
+            0.5,
+            "no held-out records were given",
+            ha="center",
+            transform=top.transAxes,
+        )
     top.set(ylim=(0, 1), ylabel="accuracy on held-out records")
     top.grid(alpha=0.3)
     top.set_title(title, loc="left")
     if no_epsilon:
         middle.text(0.5, 0.5, no_epsilon, ha="center", transform=middle.transAxes)
     else:
-        server, others = ([row[f"epsilon_{of}"] for row in rows] for of in ("server", "clients"))
+        server, others = (
+            [row[f"epsilon_{of}"] for row in rows] for of in ("server", "clients")
+        )
         middle.plot(numbers, server, color="tab:red", label="one curious server")
-        middle.plot(numbers, others, color="tab:orange", linestyle="--", label="other clients only")
+        middle.plot(
+            numbers,
+            others,
+            color="tab:orange",
+            linestyle="--",
+            label="other clients only",
+        )
         middle.set_ylim(bottom=0)
         middle.legend(loc="upper left")
     middle.set_ylabel(f"exact ε of {epsilon_of}")

@@ -29,7 +29,14 @@ from precad.common.model import ModelVector, apply_update
 from precad.common.ring import Keystream, RingVector, clip_update, derive, squared_norm
 from precad.common.task import Task
 from precad.simulation.result import SimulatedRound
-from precad.simulation.virtual_owners import Drawn, Matrix, Owner, Owners, PerClient, Stacked
+from precad.simulation.virtual_owners import (
+    Drawn,
+    Matrix,
+    Owner,
+    Owners,
+    PerClient,
+    Stacked,
+)
 
 SEEDS = 2**63
 
@@ -116,7 +123,10 @@ def _forge(kind: Forgery, updates: Matrix, view: View) -> Matrix:
     return np.array([forged_update(kind, view.task, update) for update in updates])
 
 
-NAMED: dict[str, Attack] = {"flip": flip, **{kind.value: partial(_forge, kind) for kind in Forgery}}
+NAMED: dict[str, Attack] = {
+    "flip": flip,
+    **{kind.value: partial(_forge, kind) for kind in Forgery},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +168,25 @@ class Draws:
             task.noise_units, lambda: self._stream("noise", *self._noise_at)
         )
 
-    def cohort(self, version: int, clients: tuple[str, ...], rate: float) -> tuple[str, ...]:
+    def cohort(
+        self, version: int, clients: tuple[str, ...], rate: float
+    ) -> tuple[str, ...]:
         """Each client with probability q, exact to 2^−64, as the servers' coin does."""
         threshold = int(Fraction(rate) * 2**64)
-        words = self._stream("cohort", version).words(len(clients)).view(np.uint64).tolist()
-        return tuple(who for who, word in zip(clients, words, strict=True) if word < threshold)
+        words = (
+            self._stream("cohort", version).words(len(clients)).view(np.uint64).tolist()
+        )
+        return tuple(
+            who for who, word in zip(clients, words, strict=True) if word < threshold
+        )
 
-    def sample(self, version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
+    def sample(
+        self, version: int, client: str, count: int, rate: float
+    ) -> NDArray[np.int64]:
         """An owner's Poisson sample of its records, by the owner's own code."""
-        return poisson_sample(count, rate, self._stream("records", version, client.encode()))
+        return poisson_sample(
+            count, rate, self._stream("records", version, client.encode())
+        )
 
     def copies(self, version: int, client: str) -> Secret:
         """The key of the noise of an owner's copies of its records."""
@@ -213,13 +233,19 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self.cap = cap_of(self.task)
-        self.denominator = self.owners.roster(self.task).denominator(self.task.privacy.client_rate)
+        self.denominator = self.owners.roster(self.task).denominator(
+            self.task.privacy.client_rate
+        )
 
-    def play(self, version: int, theta: ModelVector) -> tuple[ModelVector, dict[str, Any]]:
+    def play(
+        self, version: int, theta: ModelVector
+    ) -> tuple[ModelVector, dict[str, Any]]:
         """θ_{t+1}, ``[d] float32``, and what there is to say of the round."""
         task, privacy = self.task, self.task.privacy
         names = tuple(self.owners)
-        drawn = self._known("cohort", self.cohort(version, names, privacy.client_rate), names)
+        drawn = self._known(
+            "cohort", self.cohort(version, names, privacy.client_rate), names
+        )
         within = [name for name in drawn if self.taken[name] < self.cap]
         away = set(self._known("absent", self.absent(version, tuple(within)), within))
         present = [name for name in within if name not in away]
@@ -271,7 +297,9 @@ class Rounds:
             raise Misconfiguration("sampler", drawn, remedy)
         return Drawn(owner, indices.astype(np.int64), self.draws.copies(version, name))
 
-    def _attacked(self, updates: Matrix, names: list[str], view: Callable[..., View]) -> Matrix:
+    def _attacked(
+        self, updates: Matrix, names: list[str], view: Callable[..., View]
+    ) -> Matrix:
         """The cohort's updates with those of its bad clients replaced."""
         mine = np.array([name in self.bad for name in names], dtype=bool)
         if self.attack is None or not mine.any():
@@ -281,11 +309,15 @@ class Rounds:
         found = np.asarray(self.attack(own.copy(), view(bad, updates[~mine])))
         if found.shape != own.shape or found.dtype != np.int64:
             remedy = f"must give int64{list(own.shape)}, units of the last place: view.encode(real)"
-            raise Misconfiguration("attack", f"{found.dtype}{list(found.shape)}", remedy)
+            raise Misconfiguration(
+                "attack", f"{found.dtype}{list(found.shape)}", remedy
+            )
         updates[mine] = found
         return updates
 
-    def _combined(self, valid: Matrix, names: list[str], view: Callable[..., View]) -> RingVector:
+    def _combined(
+        self, valid: Matrix, names: list[str], view: Callable[..., View]
+    ) -> RingVector:
         if self.aggregate is None:
             return np.asarray(valid.sum(axis=0, dtype=np.int64))
         return self._vector("aggregate", self.aggregate(valid, view(names, valid[:0])))
@@ -296,19 +328,35 @@ class Rounds:
         if vector.shape == (self.task.dimension,):
             if np.issubdtype(vector.dtype, np.integer):
                 return vector.astype(np.int64)
-            if np.issubdtype(vector.dtype, np.floating) and (np.abs(vector) < 2.0**62).all():
+            if (
+                np.issubdtype(vector.dtype, np.floating)
+                and (np.abs(vector) < 2.0**62).all()
+            ):
                 return np.asarray(np.rint(vector).astype(np.int64))
         remedy = f"must give [{self.task.dimension}] finite numbers, in units of the last place"
         raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
 
-    def _view(self, version: int, theta: ModelVector, names: Sequence[str], others: Matrix) -> View:
+    def _view(
+        self, version: int, theta: ModelVector, names: Sequence[str], others: Matrix
+    ) -> View:
         shown = theta.astype(np.float64)
         shown.flags.writeable = False
-        return View(self.task, version, shown, tuple(names), others, self.draws.generator(version))
+        return View(
+            self.task,
+            version,
+            shown,
+            tuple(names),
+            others,
+            self.draws.generator(version),
+        )
 
-    def _known(self, field: str, found: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
+    def _known(
+        self, field: str, found: Iterable[str], allowed: Collection[str]
+    ) -> tuple[str, ...]:
         """The names that a function gave, in the order of the clients, each once."""
         chosen = set(found)
         if strangers := sorted(map(str, chosen - set(allowed))):
-            raise Misconfiguration(field, strangers[:3], "must be of the clients that it was given")
+            raise Misconfiguration(
+                field, strangers[:3], "must be of the clients that it was given"
+            )
         return tuple(name for name in allowed if name in chosen)

@@ -97,7 +97,9 @@ def simulate(
     task = task if isinstance(task, Task) else Task.load(Path(task))
     data, test = _data(task, columns, data, test)
     if checkpoint is not None and seed is None:
-        raise Misconfiguration("seed", seed, "give one: it is what goes on from a checkpoint")
+        raise Misconfiguration(
+            "seed", seed, "give one: it is what goes on from a checkpoint"
+        )
     seed = playing.checked_seed(seed)
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
@@ -118,8 +120,15 @@ def simulate(
             raise Misconfiguration("attack", attack, remedy)
         attack = playing.NAMED[attack]
     bad = _bad(attack, attackers, tuple(owners))
-    functions = {"sampler": sampler, "cohort": cohort, "noise": noise, "aggregate": aggregate}
-    replaced = tuple(name for name, function in functions.items() if function is not None)
+    functions = {
+        "sampler": sampler,
+        "cohort": cohort,
+        "noise": noise,
+        "aggregate": aggregate,
+    }
+    replaced = tuple(
+        name for name, function in functions.items() if function is not None
+    )
     state = playing.State(initial_vector(task.model), Counter(), [])
     what = {
         "task": task.model_dump(mode="json"),
@@ -136,7 +145,11 @@ def simulate(
         task=task,
         owners=owners,
         draws=draws,
-        honest=(Stacked(module, loss, task, owners) if stacked else PerClient(module, loss, task)),
+        honest=(
+            Stacked(module, loss, task, owners)
+            if stacked
+            else PerClient(module, loss, task)
+        ),
         attack=attack,
         bad=bad,
         absent=absent or (lambda _version, _drawn: ()),
@@ -166,7 +179,9 @@ def simulate(
             kept = playing.State(theta, state.taken, history)
             checkpoint.keep_state(what, kept, task.training.rounds)
     largest = max(len(each.records) for each in owners.values())
-    return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad), largest)
+    return SimulatedTraining(
+        task, seed, path, theta, tuple(history), replaced, len(bad), largest
+    )
 
 
 def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
@@ -209,13 +224,19 @@ def _bad(
 ) -> frozenset[str]:
     if attack is None:
         if attackers:
-            raise Misconfiguration("attackers", attackers, "say what they do with attack")
+            raise Misconfiguration(
+                "attackers", attackers, "say what they do with attack"
+            )
         return frozenset()
     if attackers is None or isinstance(attackers, int):
         count = 1 if attackers is None else attackers
         if not 0 <= count <= len(names):
-            raise Misconfiguration("attackers", count, f"there are {len(names)} clients")
+            raise Misconfiguration(
+                "attackers", count, f"there are {len(names)} clients"
+            )
         return frozenset(names[len(names) - count :])
     if strangers := sorted(set(attackers) - set(names)):
-        raise Misconfiguration("attackers", strangers[:3], "are no clients of this simulation")
+        raise Misconfiguration(
+            "attackers", strangers[:3], "are no clients of this simulation"
+        )
     return frozenset(attackers)

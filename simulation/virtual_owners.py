@@ -50,12 +50,16 @@ class Owners(dict[str, Owner]):
         super().__init__()
         shares = dict(sorted(_shares(data, clients, task, seed)))
         if not shares:
-            raise Misconfiguration("data", "no owners", "give at least one owner's records")
+            raise Misconfiguration(
+                "data", "no owners", "give at least one owner's records"
+            )
         rate, start = task.privacy.record_rate, 0
         for name, records in shares.items():
             ClientId(name)
             if not len(records):
-                raise Misconfiguration(f"data of {name}", "no records", "give each owner some")
+                raise Misconfiguration(
+                    f"data of {name}", "no records", "give each owner some"
+                )
             self[name] = Owner(name, records, start, most_records(len(records), rate))
             start += len(records)
         try:
@@ -83,11 +87,16 @@ class Owners(dict[str, Owner]):
     def roster(self, task: Task) -> Roster:
         """What the owners' enrolment makes; fixes the denominator."""
         rate = task.privacy.record_rate
-        claims = [Enrolment(ClientId(each.name), len(each.records), rate) for each in self.values()]
+        claims = [
+            Enrolment(ClientId(each.name), len(each.records), rate)
+            for each in self.values()
+        ]
         return Roster({claim.client: claim for claim in claims})
 
 
-def _shares(data: Any, clients: int | None, task: Task, seed: int) -> Iterator[tuple[str, Records]]:
+def _shares(
+    data: Any, clients: int | None, task: Task, seed: int
+) -> Iterator[tuple[str, Records]]:
     if isinstance(data, Mapping | list):
         if clients not in (None, len(data)):
             remedy = f"the data are of {len(data)} owners: leave it out"
@@ -140,10 +149,17 @@ class PerClient:
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each as ``local_update`` gives it."""
         failed: list[int] = []
-        update = partial(local_update, self._model, self._loss, theta=theta, task=self._task)
+        update = partial(
+            local_update, self._model, self._loss, theta=theta, task=self._task
+        )
         counted = partial(update, on_failure=failed.append)
         rows = [
-            counted(one.owner.records, one.indices, most=one.owner.most, randomness=one.copies)
+            counted(
+                one.owner.records,
+                one.indices,
+                most=one.owner.most,
+                randomness=one.copies,
+            )
             for one in drawn
         ]
         self.failed += len(failed)
@@ -157,10 +173,14 @@ class Stacked:
     or so in an element: docs/simulate.md, "Two paths". The model's device is used.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, task: Task, owners: Owners
+    ) -> None:
         self._task, self._records = task, owners.stacked
         parameters = task.model.parameters
-        self._gradients = RecordGradients(model, loss, parameters, objective=task.objective)
+        self._gradients = RecordGradients(
+            model, loss, parameters, objective=task.objective
+        )
         self._gradients.prepare(self._records)
         self._device = next(model.parameters()).device
         self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
@@ -170,9 +190,16 @@ class Stacked:
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each clipped to β."""
         whole = [one for one in drawn if len(one.indices) <= one.owner.most]
-        rows = [np.empty(0, np.int64), *(one.owner.start + one.indices for one in whole)]
-        numbers = [n for n, one in enumerate(drawn) if len(one.indices) <= one.owner.most]
-        place = np.repeat(np.array(numbers, np.int64), [len(one.indices) for one in whole])
+        rows = [
+            np.empty(0, np.int64),
+            *(one.owner.start + one.indices for one in whole),
+        ]
+        numbers = [
+            n for n, one in enumerate(drawn) if len(one.indices) <= one.owner.most
+        ]
+        place = np.repeat(
+            np.array(numbers, np.int64), [len(one.indices) for one in whole]
+        )
         every, places = np.concatenate(rows), torch.from_numpy(place)
         shape = (len(drawn), self._task.dimension)
         sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
@@ -181,7 +208,10 @@ class Stacked:
             some = slice(start, start + self._chunk)
             noise = self._noise(drawn, every[some], places[some])
             gradients, bad = self._found(named, theta, every[some], noise)
-            pieces = (torch.split(all_of, self._block) for all_of in (places[some], gradients, bad))
+            pieces = (
+                torch.split(all_of, self._block)
+                for all_of in (places[some], gradients, bad)
+            )
             for at, piece, wrong in zip(*pieces, strict=True):
                 # Places ascend; ``index_add_`` of int64 is slow.
                 owners, counts = torch.unique_consecutive(at, return_counts=True)
@@ -198,12 +228,17 @@ class Stacked:
         self, drawn: Sequence[Drawn], rows: NDArray[np.int64], places: torch.Tensor
     ) -> torch.Tensor:
         """``[n, K, …]``: what each record's owner draws for its copies."""
-        copies, shape = self._gradients.objective.noisy, tuple(self._records.inputs.shape[1:])
+        copies, shape = (
+            self._gradients.objective.noisy,
+            tuple(self._records.inputs.shape[1:]),
+        )
         found = torch.zeros(len(rows), copies, *shape)
         for number in np.unique(places.numpy()).tolist() if copies else ():
             one, mine = drawn[number], places == number
             indices = rows[mine.numpy()] - one.owner.start
-            found[mine] = Augmentation(one.copies, copies, shape).of(indices, len(indices))
+            found[mine] = Augmentation(one.copies, copies, shape).of(
+                indices, len(indices)
+            )
         return found
 
     def _found(
@@ -222,7 +257,9 @@ class Stacked:
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)
             found = self._one_by_one(theta, rows)
-        return found, (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(self._device)
+        return found, (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(
+            self._device
+        )
 
     def _encoded(self, gradients: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
         """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
@@ -241,7 +278,9 @@ class Stacked:
     def _one_by_one(self, theta: ModelVector, rows: NDArray[np.int64]) -> torch.Tensor:
         """As owners do where an operation raises on one record's values: NaN for that one."""
         failed: list[int] = []
-        chunks = self._gradients.chunks(self._records, rows, theta, on_failure=failed.append)
+        chunks = self._gradients.chunks(
+            self._records, rows, theta, on_failure=failed.append
+        )
         found = np.concatenate(list(chunks))[: len(rows)]
         found[np.isin(rows, failed)] = np.nan
         return torch.from_numpy(found).to(self._device)

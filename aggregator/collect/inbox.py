@@ -60,7 +60,10 @@ class _OpenAttempt:
         """Whether nothing more is expected of ``client`` in this round."""
         # TRUNCATED: a link broke, and the same bytes are on their way again. Whoever sent something
         # wrong is done.
-        return client in self.held or self.refused.get(client) not in (None, Rejection.TRUNCATED)
+        return client in self.held or self.refused.get(client) not in (
+            None,
+            Rejection.TRUNCATED,
+        )
 
     def expect(self, clients: Collection[ClientId]) -> set[ClientId]:
         """Those of them who aren't settled: from now on they are awaited."""
@@ -115,7 +118,12 @@ class Inbox:
     """Collects one server's submissions, round after round; bodies lie in the folder ``spool``."""
 
     def __init__(
-        self, role: Role, task: Task, verifier: Verifier, spool: Path, clock: Clock = CLOCK
+        self,
+        role: Role,
+        task: Task,
+        verifier: Verifier,
+        spool: Path,
+        clock: Clock = CLOCK,
     ) -> None:
         self.verifier = verifier
         self._role = role
@@ -140,13 +148,18 @@ class Inbox:
 
     def open(self, opened: Opened) -> None:
         """Take submissions for an attempt that both servers opened."""
-        cohort, opening = frozenset(opened.cohort), Digest(secrets.token_bytes(DIGEST_BYTES))
+        cohort, opening = (
+            frozenset(opened.cohort),
+            Digest(secrets.token_bytes(DIGEST_BYTES)),
+        )
         with self._changed:
             self._round = _OpenAttempt(opened, cohort, Spool(self._spool), opening)
             self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()
 
-    def proof_opening(self, attempt: int, client: ClientId) -> tuple[Digest, Role] | None:
+    def proof_opening(
+        self, attempt: int, client: ClientId
+    ) -> tuple[Digest, Role] | None:
         """This server's o and who gets this client's seed; None: not open, or without proofs."""
         with self._changed:
             current = self._round
@@ -191,7 +204,11 @@ class Inbox:
         """Count a rejection found outside (an upload that broke off, an unreadable header)."""
         with self._changed:
             current = self._round
-            if not current or current.opened.attempt != attempt or client not in current.cohort:
+            if (
+                not current
+                or current.opened.attempt != attempt
+                or client not in current.cohort
+            ):
                 return
             # A second one doesn't count, and costs the first nothing: its body may be on the way.
             if reason is not Rejection.DUPLICATE:
@@ -202,11 +219,15 @@ class Inbox:
         """Wait for those for whom ``over`` waits to be held or refused, or for that instant."""
         with self._changed:
             current = self._require_open()
-            awaited = current.expect([each for each in clients if self._waits_for(current, each)])
+            awaited = current.expect(
+                [each for each in clients if self._waits_for(current, each)]
+            )
             while awaited and (remaining := deadline - self._clock.now()) > 0:
                 self._changed.wait(remaining)
 
-    def over(self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]) -> bool:
+    def over(
+        self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]
+    ) -> bool:
         """Whether every one of ``clients``, the same in every call, is held, refused or ``gone``.
 
         One that was refused may still mend its upload while the attempt is open, but nobody waits
@@ -216,8 +237,13 @@ class Inbox:
         """
         with self._changed:
             current = self._require_open()
-            awaited = current.expect(clients) if current.awaited is None else current.awaited
-            return all(gone(client) or not self._waits_for(current, client) for client in awaited)
+            awaited = (
+                current.expect(clients) if current.awaited is None else current.awaited
+            )
+            return all(
+                gone(client) or not self._waits_for(current, client)
+                for client in awaited
+            )
 
     def close_at(self, deadline: float) -> None:
         """Take nothing more from that instant on, whatever the round's thread is busy with."""
@@ -229,7 +255,9 @@ class Inbox:
         deadline = self._clock.now() + seconds
         with self._changed:
             current = self._require_open()
-            while not current.arrived and (remaining := deadline - self._clock.now()) > 0:
+            while (
+                not current.arrived and (remaining := deadline - self._clock.now()) > 0
+            ):
                 self._changed.wait(remaining)
 
     def arrivals(self, most: int | None = None) -> list[AnySubmission]:
@@ -249,10 +277,13 @@ class Inbox:
                 if not current.settled(client):
                     self._patience.missed(client)
             bodies = (each.body for each in current.held.values())
-            spooled = sum(body.length for body in bodies if isinstance(body, SpooledBody))
+            spooled = sum(
+                body.length for body in bodies if isinstance(body, SpooledBody)
+            )
             self.backlog = Backlog(current.most_arrived, spooled)
             return {
-                client: current.held.get(client) or current.refused.get(client, Rejection.ABSENT)
+                client: current.held.get(client)
+                or current.refused.get(client, Rejection.ABSENT)
                 for client in sorted(current.cohort)
             }
 
@@ -289,12 +320,16 @@ class Inbox:
             why = f"submission is for version {context.version}, {there}"
             raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if context.model != opened.model:
-            there = f"attempt {opened.attempt} has {opened.model}; fetch the model again"
+            there = (
+                f"attempt {opened.attempt} has {opened.model}; fetch the model again"
+            )
             why = f"trained on model {context.model}, {there}"
             raise RejectedSubmission(Rejection.WRONG_MODEL, why)
         if isinstance(submission, ProofSubmission) != (self._task.proof is not None):
             check = self._task.validation
-            why = f"the header is of another check: this task has validation = {check!r}"
+            why = (
+                f"the header is of another check: this task has validation = {check!r}"
+            )
             raise RejectedSubmission(Rejection.MALFORMED, why)
         if isinstance(header, ProofHeader):
             if header.openings[SERVERS.index(self._role)] != current.opening:
@@ -306,7 +341,9 @@ class Inbox:
         self.verifier.admit(header.signature, context.client)
         self.verifier.check(header.signature, header.signed)
         if not submission.opens:
-            why = f"seed and salt don't open the commitment to {self._role.value}'s seed"
+            why = (
+                f"seed and salt don't open the commitment to {self._role.value}'s seed"
+            )
             raise RejectedSubmission(Rejection.MALFORMED, why)
 
     def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
@@ -318,7 +355,9 @@ class Inbox:
     def _current(self, attempt: int, client: ClientId) -> _OpenAttempt:
         current = self._round
         if current is None or current.opened.attempt != attempt:
-            state = "no attempt" if current is None else f"attempt {current.opened.attempt}"
+            state = (
+                "no attempt" if current is None else f"attempt {current.opened.attempt}"
+            )
             why = f"submission is for attempt {attempt}, {state} is open"
             raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if self._clock.now() >= current.closes:

@@ -36,7 +36,9 @@ class Places:
     def steps(self, clients: Iterable[ClientId]) -> tuple[int, ...]:
         """Each one's distance from the one before it, in the list's order; the first's from −1."""
         places = sorted(self._place[client] for client in clients)
-        return tuple(here - before for before, here in zip([-1, *places], places, strict=False))
+        return tuple(
+            here - before for before, here in zip([-1, *places], places, strict=False)
+        )
 
     def clients(self, steps: Iterable[int]) -> tuple[ClientId, ...]:
         """Inverse of ``steps``: nobody twice. Raises PeerViolation: a step leads out of them."""
@@ -92,7 +94,9 @@ class HeldList(Message):
     @classmethod
     def listing(cls, outcomes: Sequence[Outcome]) -> Self:
         """Return the list of these: a byte for each client, and 34 more for what is held."""
-        found = [_REASONS.index(i) + 1 if isinstance(i, Rejection) else 0 for i in outcomes]
+        found = [
+            _REASONS.index(i) + 1 if isinstance(i, Rejection) else 0 for i in outcomes
+        ]
         signed = tuple(each for each in outcomes if not isinstance(each, Rejection))
         return cls(reasons=tuple(found), signed=signed)
 
@@ -104,7 +108,9 @@ class HeldList(Message):
                 f"attempt's cohort has {len(clients)}"
             )
         digests = iter(self.signed)
-        outcomes = (_REASONS[each - 1] if each else next(digests) for each in self.reasons)
+        outcomes = (
+            _REASONS[each - 1] if each else next(digests) for each in self.reasons
+        )
         return dict(zip(clients, outcomes, strict=True))
 
 
@@ -125,7 +131,9 @@ class Closed(NamedTuple):
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
     """What this server holds, as the other server may know it: digests and reasons."""
     rest = (collected[client] for client in sorted(collected) if client not in early)
-    whole = [i if isinstance(i, Rejection) else str(i.header.whole_digest) for i in rest]
+    whole = [
+        i if isinstance(i, Rejection) else str(i.header.whole_digest) for i in rest
+    ]
     return HeldList.listing(whole)
 
 
@@ -160,8 +168,12 @@ def match(
                 submissions[client] = own
                 continue
             own.discard()
-        reasons = (own, other[client]) if role is Role.SERVER_A else (other[client], own)
-        found = (r for r in reasons if isinstance(r, Rejection) and r is not Rejection.ABSENT)
+        reasons = (
+            (own, other[client]) if role is Role.SERVER_A else (other[client], own)
+        )
+        found = (
+            r for r in reasons if isinstance(r, Rejection) and r is not Rejection.ABSENT
+        )
         # Two that differ, too: whoever can read a header can cause it, nothing is held against it.
         absent = Rejection.ABSENT if own is other[client] else Rejection.UNMATCHED
         rejections[client] = next(found, absent)
@@ -211,9 +223,13 @@ def ask(
         answer = Offer.from_bytes(link.receive("offer"))
         clients, signed = places.clients(answer.clients), answer.signed
         if len(clients) != len(signed):
-            raise PeerViolation(f"server B offers {len(clients)} clients, {len(signed)} digests")
+            raise PeerViolation(
+                f"server B offers {len(clients)} clients, {len(signed)} digests"
+            )
         if again := offered.intersection(clients):
-            raise PeerViolation(f"server B offers {min(again)}, who isn't to be offered now")
+            raise PeerViolation(
+                f"server B offers {min(again)}, who isn't to be offered now"
+            )
         offered.update(clients)
         expected.update(zip(clients, signed, strict=True))
         arrived = {each.context.client: each for each in inbox.arrivals()}
@@ -228,7 +244,9 @@ def ask(
         enough = min((len(opened.cohort) - len(taken)) / 2, MAX_BATCH_CLIENTS)
         if gather and size < enough and (arrived or clients):
             size = 0
-        batch = sorted((alike.popleft() for _ in range(size)), key=lambda each: each.context.client)
+        batch = sorted(
+            (alike.popleft() for _ in range(size)), key=lambda each: each.context.client
+        )
         names = tuple(submission.context.client for submission in batch)
         link.send("alike", Alike(clients=places.steps(names)).to_bytes())
         take(batch)
@@ -253,7 +271,9 @@ def offer(
     while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
         if turn.patient:
             inbox.wait_arrival(LOOK_S)
-        new = sorted(inbox.arrivals(MAX_BATCH_CLIENTS), key=lambda each: each.context.client)
+        new = sorted(
+            inbox.arrivals(MAX_BATCH_CLIENTS), key=lambda each: each.context.client
+        )
         offered |= {each.context.client: each for each in new}
         steps = places.steps(each.context.client for each in new)
         signed = tuple(str(each.header.whole_digest) for each in new)

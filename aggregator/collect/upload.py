@@ -24,7 +24,11 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Secret
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
-from precad.common.share.proof_submission import AnySubmission, ProofBodyHash, body_layout
+from precad.common.share.proof_submission import (
+    AnySubmission,
+    ProofBodyHash,
+    body_layout,
+)
 from precad.common.share.submission import PIECE_BYTES, BodyHash, SubmissionContext
 from precad.common.task import Task
 
@@ -73,7 +77,9 @@ class SpoolFile:
             chunk, within = divmod(self._length, PIECE_BYTES)
             if self._encryptor is None:
                 nonce, bound_to = _names(self._number, chunk)
-                self._encryptor = Cipher(AES256(self._key.reveal()), GCM(nonce)).encryptor()
+                self._encryptor = Cipher(
+                    AES256(self._key.reveal()), GCM(nonce)
+                ).encryptor()
                 self._encryptor.authenticate_additional_data(bound_to)
             taken = piece[: PIECE_BYTES - within]
             self._write(self._encryptor.update(taken))
@@ -131,7 +137,9 @@ class SpooledBody:
                     nonce, bound_to = _names(self.number, chunk)
                     yield cipher.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
         except OSError as error:
-            raise BodyUnreadable(f"{self.path}: {error.strerror}; it was there before") from None
+            raise BodyUnreadable(
+                f"{self.path}: {error.strerror}; it was there before"
+            ) from None
         except InvalidTag:
             raise BodyUnreadable(
                 f"{self.path} was changed while its attempt was open; let nothing else write there"
@@ -167,7 +175,9 @@ class Upload:
         self._shape = task.proof
         self._accept = accept
         self._prefix_bytes, words = body_layout(task)
-        self._awaited = self._prefix_bytes + words * WORD_BYTES if submission.awaits_body else 0
+        self._awaited = (
+            self._prefix_bytes + words * WORD_BYTES if submission.awaits_body else 0
+        )
         self._received = 0
         self._prefix = b""
         self._hash: BodyHash | ProofBodyHash | None = None
@@ -202,7 +212,9 @@ class Upload:
                 view = view[missing:]
                 if len(self._prefix) < self._prefix_bytes:
                     return
-                self._hash = self._submission.body_hash(Secret(self._prefix), self._shape)
+                self._hash = self._submission.body_hash(
+                    Secret(self._prefix), self._shape
+                )
             self._hash.update(view)
             assert self._file is not None
             self._file.add(view)
@@ -223,7 +235,9 @@ class Upload:
                 if not self._hash.right:
                     why = "the body isn't the one that was signed"
                     raise RejectedSubmission(Rejection.MALFORMED, why)
-                submission = replace(submission, body=self._file.finish(Secret(self._prefix)))
+                submission = replace(
+                    submission, body=self._file.finish(Secret(self._prefix))
+                )
         self.complete = True
         try:
             self._accept(submission)

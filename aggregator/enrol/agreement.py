@@ -6,7 +6,11 @@ import secrets
 from precad.aggregator import server_messages as messages
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.server_messages import EnrolmentEntry, ServerSignatures, SignedMessage
+from precad.aggregator.server_messages import (
+    EnrolmentEntry,
+    ServerSignatures,
+    SignedMessage,
+)
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.signatures import SignedKind
@@ -39,7 +43,11 @@ def _random_of_both(link: PeerLink, role: Role, step: str) -> bytes:
 
 
 def propose_roster(
-    link: PeerLink, register: Register, task: Task, signatures: ServerSignatures, least: int = 0
+    link: PeerLink,
+    register: Register,
+    task: Task,
+    signatures: ServerSignatures,
+    least: int = 0,
 ) -> Roster | None:
     """A's part: its enrolments; the frozen roster is those of them that B holds alike.
 
@@ -51,8 +59,14 @@ def propose_roster(
     Raises PeerViolation: B refuses, or answers with somebody who wasn't proposed;
     Misconfiguration: the servers hold too few clients alike.
     """
-    own, frozen, signed = register.roster(), register.frozen, register.kept.roster_seal()
-    proposal = messages.RosterProposal(entries=_entries(own), signed=signed, least=least)
+    own, frozen, signed = (
+        register.roster(),
+        register.frozen,
+        register.kept.roster_seal(),
+    )
+    proposal = messages.RosterProposal(
+        entries=_entries(own), signed=signed, least=least
+    )
     link.send("roster", proposal.to_bytes())
     answer = messages.RosterAnswer.from_bytes(link.receive("roster"))
     if answer.refusal:
@@ -61,11 +75,15 @@ def propose_roster(
         return None
     roster = _roster(answer.entries)
     if not frozen and _is_own(signatures, answer.signed, roster):
-        log.warning("this server had lost the frozen roster: it has it back from server B")
+        log.warning(
+            "this server had lost the frozen roster: it has it back from server B"
+        )
         register.freeze(roster, taken_back=True)
     else:
         if any(own.get(client) != claim for client, claim in roster.items()):
-            raise PeerViolation("server B's roster isn't made of the clients that A proposed")
+            raise PeerViolation(
+                "server B's roster isn't made of the clients that A proposed"
+            )
         _freeze(register, own, roster, task)
     _exchange_signatures(link, register, signatures, roster)
     return roster
@@ -90,7 +108,9 @@ def accept_roster(
     Misconfiguration: the servers hold too few clients alike; StorageFailure: the roster can't be
     kept. A hears nothing then, and tries again.
     """
-    proposal = messages.RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
+    proposal = messages.RosterProposal.from_bytes(
+        link.receive("roster", timeout_s=timeout_s)
+    )
     try:
         proposed, known = _roster(proposal.entries), register.roster()
         signed = register.kept.roster_seal()
@@ -98,13 +118,19 @@ def accept_roster(
             # Who of it is missing at A is missing by A's loss, or A's is another roster.
             roster = known
         elif _is_own(signatures, proposal.signed, proposed):
-            log.warning("this server had lost the frozen roster: it has it back from server A")
+            log.warning(
+                "this server had lost the frozen roster: it has it back from server A"
+            )
             roster = proposed
             register.freeze(roster, taken_back=True)
         else:
             # A claim that the task doesn't allow, however it got here, costs that client alone.
-            held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
-            roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
+            held = [
+                claim for claim in proposed.values() if known.get(claim.client) == claim
+            ]
+            roster = Roster(
+                {claim.client: claim for claim in held if _fits(claim, task)}
+            )
             if len(roster) < max(least, proposal.least):
                 link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
                 return False
@@ -114,7 +140,10 @@ def accept_roster(
         # full disk, ends the link without an answer: A tries again.
         link.send("roster", messages.RosterAnswer(refusal=str(error)).to_bytes())
         raise
-    link.send("roster", messages.RosterAnswer(entries=_entries(roster), signed=signed).to_bytes())
+    link.send(
+        "roster",
+        messages.RosterAnswer(entries=_entries(roster), signed=signed).to_bytes(),
+    )
     _exchange_signatures(link, register, signatures, roster)
     return True
 
@@ -130,17 +159,25 @@ def _exchange_signatures(
         register.kept.keep_roster_seal(theirs)
 
 
-def _is_own(signatures: ServerSignatures, signed: SignedMessage | None, roster: Roster) -> bool:
+def _is_own(
+    signatures: ServerSignatures, signed: SignedMessage | None, roster: Roster
+) -> bool:
     """Whether this server has signed just this roster."""
     if signed is None:
         return False
-    found = signatures.check(signatures.role, SignedKind.ROSTER, signed, messages.RosterBody)
-    return found == messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
+    found = signatures.check(
+        signatures.role, SignedKind.ROSTER, signed, messages.RosterBody
+    )
+    return found == messages.RosterBody(
+        task=str(signatures.task), digest=str(roster.digest())
+    )
 
 
 def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
     return tuple(
-        EnrolmentEntry(client=e.client.name, records=e.records, record_rate=e.record_rate)
+        EnrolmentEntry(
+            client=e.client.name, records=e.records, record_rate=e.record_rate
+        )
         for e in roster.values()
     )
 
@@ -166,7 +203,9 @@ def _freeze(register: Register, proposed: Roster, roster: Roster, task: Task) ->
     """Freeze who is held alike, and say who isn't. Raises Misconfiguration: they are too few."""
     if left_out := sorted(client.name for client in proposed if client not in roster):
         names = ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else "")
-        said = "did not enrol at both servers with the same claims, within the task's caps"
+        said = (
+            "did not enrol at both servers with the same claims, within the task's caps"
+        )
         log.warning("%d clients %s, and are left out: %s", len(left_out), said, names)
     if len(roster) < (least := task.enrolment.min_clients):
         said = f"only {len(roster)} clients had enrolled at the deadline"

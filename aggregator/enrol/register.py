@@ -16,7 +16,11 @@ class Register:
     """Takes enrolments until the roster is frozen."""
 
     def __init__(
-        self, task: Task, store: Store, admission: Admission | None = None, clock: Clock = CLOCK
+        self,
+        task: Task,
+        store: Store,
+        admission: Admission | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
         self._task, self.kept, self._clock = task, store.enrolment, clock
         self._admission = admission or Admission()
@@ -64,11 +68,17 @@ class Register:
         if known is not None:
             said = f"{enrolment.records} records at rate {enrolment.record_rate}"
             kept = f"{known.records} records at rate {known.record_rate}; claims are frozen"
-            raise Misconfiguration("enrolment", said, f"client {name} is enrolled with {kept}")
+            raise Misconfiguration(
+                "enrolment", said, f"client {name} is enrolled with {kept}"
+            )
         if self.frozen:
-            raise Misconfiguration("client", name, "enrolment ended before round 0; too late")
+            raise Misconfiguration(
+                "client", name, "enrolment ended before round 0; too late"
+            )
         if len(self._enrolments) >= most:
-            raise Misconfiguration("client", name, f"the task is full: enrolment.clients = {most}")
+            raise Misconfiguration(
+                "client", name, f"the task is full: enrolment.clients = {most}"
+            )
         self._admission.foresee(enrolment.client, token, enrolment)
         return True
 
@@ -85,14 +95,19 @@ class Register:
     def wait_for(self, enough: int, deadline: float) -> None:
         """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
         with self._changed:
-            while len(self._enrolments) < enough and (left := deadline - self._clock.now()) > 0:
+            while (
+                len(self._enrolments) < enough
+                and (left := deadline - self._clock.now()) > 0
+            ):
                 self._changed.wait(left)
 
     def missing(self) -> list[ClientId]:
         """Who isn't enrolled of those that the operator let in by name."""
         if self.frozen:
             return []
-        return [each for each in self._admission.invited() if each not in self._enrolments]
+        return [
+            each for each in self._admission.invited() if each not in self._enrolments
+        ]
 
     def unused_tokens(self) -> int:
         """How many may still come of whom the operator has no name."""

@@ -70,10 +70,14 @@ class Aggregator:
     def in_process(self, opened: Opened) -> Validation:
         """Validate an attempt's submissions in this process."""
         dealt = self.dealing, self.dealer_key, self.nonces
-        server = Server(self.task, self.role, self.link, *dealt, spent=self.store.attempts)
+        server = Server(
+            self.task, self.role, self.link, *dealt, spent=self.store.attempts
+        )
         return in_process(server, opened.attempt, opened.counted)
 
-    def within_budget(self, clients: Iterable[ClientId], version: int) -> tuple[ClientId, ...]:
+    def within_budget(
+        self, clients: Iterable[ClientId], version: int
+    ) -> tuple[ClientId, ...]:
         """Those whose charge for ``version`` keeps their record-level exact ε within the limit.
 
         Counted from this server's own durable ledger; against one corrupted server. Only whom both
@@ -93,7 +97,10 @@ class Aggregator:
 
     def precompute_re_releases(self, version: int) -> None:
         """Have the accounts computed, in threads, that another release of ``version`` needs."""
-        again, charged = self.store.ledger.re_releases(), self.store.ledger.charges_in(version)
+        again, charged = (
+            self.store.ledger.re_releases(),
+            self.store.ledger.charges_in(version),
+        )
         for client, claim in self.roster.items():
             rate, charges = claim.record_rate, charged.get(client, 0)
             self.cap.precompute_re_release(rate, again.get(client, {}), charges)

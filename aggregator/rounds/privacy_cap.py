@@ -57,7 +57,9 @@ class PrivacyCap:
             return
         for rate in dict.fromkeys((self._highest_rate, record_rate)):
             if (cap := self._most(rate)) is None:
-                remedy = "so no limit can be kept; claim a higher rate, up to the task's"
+                remedy = (
+                    "so no limit can be kept; claim a higher rate, up to the task's"
+                )
                 why = f"the accountant finds no ε for it, {remedy}"
                 raise Misconfiguration("record_rate", rate, why)
             if cap >= self._ceiling:
@@ -84,7 +86,9 @@ class PrivacyCap:
         if charges:
             counts[charges - 1] -= 1
             counts[charges] += 1
-        again = tuple(sorted((m, count) for m, count in counts.items() if m > 0 and count > 0))
+        again = tuple(
+            sorted((m, count) for m, count in counts.items() if m > 0 and count > 0)
+        )
         if not again or self._limit is None:
             return None
         account = record_rate, again
@@ -94,7 +98,11 @@ class PrivacyCap:
         return account
 
     def admits(
-        self, record_rate: float, spent: int, re_releases: Mapping[int, int], charges: int
+        self,
+        record_rate: float,
+        spent: int,
+        re_releases: Mapping[int, int],
+        charges: int,
     ) -> bool:
         """Return whether one more release of a version keeps a client within the limit.
 
@@ -111,7 +119,10 @@ class PrivacyCap:
             return most is not None and spent + (charges == 0) <= most
         # Below the cap of the task's rate nobody's own is needed: a thousand clients of a thousand
         # rates cost one account and not a thousand.
-        caps = (self._most(rate) for rate in dict.fromkeys((self._highest_rate, record_rate)))
+        caps = (
+            self._most(rate)
+            for rate in dict.fromkeys((self._highest_rate, record_rate))
+        )
         return any(cap is not None and spent < cap for cap in caps)
 
     def most(self, record_rate: float) -> int | None:
@@ -120,7 +131,9 @@ class PrivacyCap:
             return None
         self.precompute(record_rate)
         # Of the task's rate, and the own one where that is asked for: it can't be smaller.
-        known = (self._known.get((rate, ())) for rate in (self._highest_rate, record_rate))
+        known = (
+            self._known.get((rate, ())) for rate in (self._highest_rate, record_rate)
+        )
         return min(max(cap or 0 for cap in known), self._task.training.rounds)
 
     def left(
@@ -163,14 +176,18 @@ class PrivacyCap:
         def within(participations: int) -> bool:
             # Versions that were charged already are no question.
             return participations < repeated or (
-                epsilon_spent(self._task, record_rate, participations, dict(again)) <= limit
+                epsilon_spent(self._task, record_rate, participations, dict(again))
+                <= limit
             )
 
         try:
             return exact.largest_count(within, self._ceiling)
         except Exception:
             # Whatever the libraries under the accountant raise, it is this one rate's affair.
-            log.exception("no account for record rate %r: clients with it don't count", record_rate)
+            log.exception(
+                "no account for record rate %r: clients with it don't count",
+                record_rate,
+            )
             return None
 
 

@@ -17,7 +17,12 @@ from precad.aggregator.collect.matching import Places
 from precad.aggregator.peer_link import SETUP_ATTEMPT
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.server_messages import Cohort, CoinCommitment, CoinOpening, Verdict
+from precad.aggregator.server_messages import (
+    Cohort,
+    CoinCommitment,
+    CoinOpening,
+    Verdict,
+)
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
@@ -30,7 +35,9 @@ from precad.common.task import Task
 
 def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
     """SHA-256 over role, task, version, salt and bytes."""
-    task, salt, coin = (bytes.fromhex(i) for i in (opening.task, opening.salt, opening.coin))
+    task, salt, coin = (
+        bytes.fromhex(i) for i in (opening.task, opening.salt, opening.coin)
+    )
     parts = role.value.encode(), task, opening.version, salt, coin
     digest = hashlib.sha256(encode_context("coin-commitment", *parts)).hexdigest()
     return CoinCommitment(task=opening.task, version=opening.version, digest=digest)
@@ -87,14 +94,25 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     own_lost = theirs.known not in (None, committed.digest)
     theirs_lost = known is not None and known.digest != commitment.digest
     if own_lost or theirs_lost:
-        _mend(aggregator, version, state, theirs, own_lost=own_lost, theirs_lost=theirs_lost)
+        _mend(
+            aggregator,
+            version,
+            state,
+            theirs,
+            own_lost=own_lost,
+            theirs_lost=theirs_lost,
+        )
     store.versions.keep_commitment(version, theirs.commitment)
     kind = SignedKind.COIN_OPENING
     reveal = messages.CoinReveal(opening=signatures.sign(kind, own))
     answer = messages.exchange(link, "coin-opening", reveal)
     opening = signatures.check(signatures.other, kind, answer.opening, CoinOpening)
-    if not hmac.compare_digest(commitment_to(opening, signatures.other).digest, commitment.digest):
-        raise PeerViolation(f"the other server opened another coin of version {version}")
+    if not hmac.compare_digest(
+        commitment_to(opening, signatures.other).digest, commitment.digest
+    ):
+        raise PeerViolation(
+            f"the other server opened another coin of version {version}"
+        )
     store.versions.keep_opening(version, answer.opening, own=False)
     a, b = (own, opening) if signatures.role is Role.SERVER_A else (opening, own)
     return joint_coin(a, b)
@@ -102,13 +120,19 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
 
 def _own(aggregator: Aggregator, version: int) -> CoinOpening:
     signatures, kind = aggregator.signatures, SignedKind.COIN_OPENING
-    if (given_back := aggregator.store.versions.coin_opening(version, own=True)) is None:
+    if (
+        given_back := aggregator.store.versions.coin_opening(version, own=True)
+    ) is None:
         return aggregator.coin_key.opening(aggregator.task.digest, version)
     return signatures.check(signatures.role, kind, given_back, CoinOpening)
 
 
 def _commitment(
-    aggregator: Aggregator, version: int, signed: messages.SignedMessage, *, kept: bool = False
+    aggregator: Aggregator,
+    version: int,
+    signed: messages.SignedMessage,
+    *,
+    kept: bool = False,
 ) -> CoinCommitment:
     signatures, kind = aggregator.signatures, SignedKind.COIN_COMMITMENT
     found = signatures.check(signatures.other, kind, signed, CoinCommitment, kept=kept)
@@ -130,13 +154,19 @@ def _mend(
     store, signatures = aggregator.store, aggregator.signatures
     # From before the operators' word it isn't: the other would choose between two of its coins.
     if own_lost and theirs.held is not None and not store.versions.was_redrawn(version):
-        given = signatures.check(signatures.role, SignedKind.COIN_OPENING, theirs.held, CoinOpening)
+        given = signatures.check(
+            signatures.role, SignedKind.COIN_OPENING, theirs.held, CoinOpening
+        )
         if (given.task, given.version) != (str(signatures.task), version):
-            raise PeerViolation("the other server gave back a coin of another task or version")
+            raise PeerViolation(
+                "the other server gave back a coin of another task or version"
+            )
         store.versions.keep_opening(version, theirs.held, own=True)
         raise PeerUnavailable("this server took back the coin bytes that it had signed")
     if theirs_lost and state.held is not None:
-        raise PeerUnavailable("the other server takes back the coin bytes that it had signed")
+        raise PeerUnavailable(
+            "the other server takes back the coin bytes that it had signed"
+        )
     if not (state.discard and theirs.discard):
         what = "a server's coin key isn't the one that it has drawn with"
         raise NeedsOperators(Permission.COIN, version, what)
@@ -147,7 +177,11 @@ def _mend(
 
 
 def propose(
-    aggregator: Aggregator, attempt: int, version: int, drawn: Collection[ClientId], model: Digest
+    aggregator: Aggregator,
+    attempt: int,
+    version: int,
+    drawn: Collection[ClientId],
+    model: Digest,
 ) -> Opened:
     """A's part: propose whom its own ledger allows, and open the attempt once B agrees.
 
@@ -158,7 +192,9 @@ def propose(
     why = doubt(aggregator.store, aggregator.task, attempt, version)
     # By places in the roster, which both servers have signed.
     places = Places(aggregator.roster)
-    proposal = Cohort(attempt=attempt, clients=places.steps(within), model=str(model), doubt=why)
+    proposal = Cohort(
+        attempt=attempt, clients=places.steps(within), model=str(model), doubt=why
+    )
     verdict = _ask(aggregator, proposal)
     if why or verdict.operators:
         raise NeedsOperators(Permission.ATTEMPTS, version, why or verdict.refusal)
@@ -168,7 +204,9 @@ def propose(
         raise kind(f"server B refused attempt {attempt}: {verdict.refusal}")
     counted = set(places.clients(verdict.clients))
     if not counted <= set(within):
-        raise PeerViolation("server B's cohort isn't made of the clients that A proposed")
+        raise PeerViolation(
+            "server B's cohort isn't made of the clients that A proposed"
+        )
     opened = _opened(aggregator, attempt, version, counted, model)
     aggregator.link.begin_attempt(attempt)
     return opened
@@ -207,10 +245,14 @@ def answer(
         refusal = f"the coin didn't draw {strangers[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
-    elif used := not proposal.over and attempt < aggregator.store.attempts.next_number():
+    elif (
+        used := not proposal.over and attempt < aggregator.store.attempts.next_number()
+    ):
         refusal = f"attempt {attempt} was used before"
     elif not proposal.over:
-        why = proposal.doubt or doubt(aggregator.store, aggregator.task, attempt, version)
+        why = proposal.doubt or doubt(
+            aggregator.store, aggregator.task, attempt, version
+        )
     if refusal or why:
         verdict = Verdict(refusal=refusal or why, operators=bool(why), used=used)
         link.send("cohort", verdict.to_bytes())
@@ -230,7 +272,11 @@ def answer(
 
 
 def _opened(
-    aggregator: Aggregator, attempt: int, version: int, counted: Collection[ClientId], model: Digest
+    aggregator: Aggregator,
+    attempt: int,
+    version: int,
+    counted: Collection[ClientId],
+    model: Digest,
 ) -> Opened:
     """Open it here, durably. Raises PeerViolation: no number is left for the one after it."""
     if attempt >= ATTEMPTS:

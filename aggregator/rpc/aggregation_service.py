@@ -11,7 +11,13 @@ import grpc.aio
 
 from precad.aggregator.collect.upload import Upload
 from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, TransferSlots, in_time
-from precad.aggregator.rpc.notices import notice_of, opening_of, statement_of, word_of, word_room
+from precad.aggregator.rpc.notices import (
+    notice_of,
+    opening_of,
+    statement_of,
+    word_of,
+    word_room,
+)
 from precad.aggregator.training.connected_clients import OpenWatches
 from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.reconcile import give_back, lost_model
@@ -32,7 +38,10 @@ from precad.common.roster import Enrolment
 from precad.common.wire.messages import BODY_WANTED, header_from_wire
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
+from precad.protos.precad_pb2_grpc import (
+    AggregationServicer,
+    add_AggregationServicer_to_server,
+)
 
 MAX_INSTANCE_BYTES = 32
 _GIVEN_RATE = 1e6
@@ -51,7 +60,9 @@ class AggregationService(AggregationServicer):
         self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         self._giving_back = asyncio.Lock()
-        self._gave_in_vain: dict[ClientId, float] = {}  # until when others come first, loop's time
+        self._gave_in_vain: dict[
+            ClientId, float
+        ] = {}  # until when others come first, loop's time
         self._room = word_room(session.identity.cert)
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -61,7 +72,9 @@ class AggregationService(AggregationServicer):
     def _came_twice(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1
 
-    async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeReply:
+    async def Describe(
+        self, request: pb.DescribeRequest, context: Context
+    ) -> pb.DescribeReply:
         """The task that this server runs, where it stands, and whether the caller is in it."""
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
@@ -69,7 +82,9 @@ class AggregationService(AggregationServicer):
         # Nothing of anybody else: who takes part is no client's business.
         client = ClientId(caller.name) if caller.role is Role.CLIENT else None
         if client is not None:
-            refusal = await asyncio.to_thread(session.register.foresee, client, request.token)
+            refusal = await asyncio.to_thread(
+                session.register.foresee, client, request.token
+            )
         return pb.DescribeReply(
             role=session.role.value,
             task_digest=task.digest.value,
@@ -93,7 +108,9 @@ class AggregationService(AggregationServicer):
             claim = Enrolment(client, request.records, request.record_rate)
             await self._account(claim, request.token)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
-            enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
+            enrolled = await asyncio.to_thread(
+                self._session.register.enrol, claim, request.token
+            )
             return pb.EnrolReply(enrolled=enrolled)
 
     async def _account(self, claim: Enrolment, token: str) -> None:
@@ -105,11 +122,18 @@ class AggregationService(AggregationServicer):
         admitted = await asyncio.to_thread(register.admits, claim, token)
         if admitted and not register.cap.is_ready(rate):
             # In a thread of its own: the others keep their places for claims and status.
-            loop, caller = asyncio.get_running_loop(), Principal.client(claim.client.name)
+            loop, caller = (
+                asyncio.get_running_loop(),
+                Principal.client(claim.client.name),
+            )
             with self.calls.one_more(caller, Call.CLAIM):
-                await loop.run_in_executor(self._accounts, register.cap.precompute, rate)
+                await loop.run_in_executor(
+                    self._accounts, register.cap.precompute, rate
+                )
 
-    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.Notice]:
+    async def Watch(
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
         async with Refusing(context):
             client = self._client(context, request)
@@ -117,16 +141,23 @@ class AggregationService(AggregationServicer):
             with (
                 self.calls.one_more(Principal.client(client.name), Call.WATCH),
                 self._watches.open(
-                    str(context.peer()), client, instance, lambda: self._still(context, client.name)
+                    str(context.peer()),
+                    client,
+                    instance,
+                    lambda: self._still(context, client.name),
                 ) as watch,
                 self._session.connected_clients.watch(client),
             ):
-                async for event in watch.follow(self._session.event_log.follow(from_start=False)):
+                async for event in watch.follow(
+                    self._session.event_log.follow(from_start=False)
+                ):
                     word = await word_of(self._session, event, client)
                     first = self._session.register.serves_first(client)
                     yield notice_of(event, client, word, self._room, serves_first=first)
 
-    async def ModelDigest(self, request: pb.ModelRequest, context: Context) -> pb.ModelDigestReply:
+    async def ModelDigest(
+        self, request: pb.ModelRequest, context: Context
+    ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
             caller, model = self._caller(context, *_MODELS_FOR), self._model(request)
@@ -144,7 +175,9 @@ class AggregationService(AggregationServicer):
                 await slot.take()
                 # Out of the system's cache: a thread for each piece would take longer.
                 for piece in model.pieces(PIECE_BYTES):
-                    self._session.traffic[f"{self._session.role.value} to clients"] += len(piece)
+                    self._session.traffic[f"{self._session.role.value} to clients"] += (
+                        len(piece)
+                    )
                     slot.passed(len(piece))
                     with slot.waiting():
                         yield pb.ModelPiece(data=piece)
@@ -152,7 +185,10 @@ class AggregationService(AggregationServicer):
 
     def _note_final(self, caller: Principal, model: StoredModel) -> None:
         """A client has what it came for: of one server the model, of the other its digest."""
-        if caller.role is Role.CLIENT and model.version >= self._session.task.training.rounds:
+        if (
+            caller.role is Role.CLIENT
+            and model.version >= self._session.task.training.rounds
+        ):
             self._session.connected_clients.has_final_model(ClientId(caller.name))
 
     def _model(self, request: pb.ModelRequest) -> StoredModel:
@@ -171,22 +207,30 @@ class AggregationService(AggregationServicer):
                 with self.calls.one_more(caller, Call.SUBMIT):
                     await self._receive(request_iterator, context)
             except RejectedSubmission as rejected:
-                return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
+                return pb.Receipt(
+                    rejection=rejected.reason.value, detail=rejected.detail
+                )
         return pb.Receipt()
 
     async def Opening(self, request: pb.OpeningRequest, context: Context) -> pb.Signed:
         """What the open attempt has cost this client so far."""
         async with Refusing(context):
             client = self._client(context, request)
-            return await asyncio.to_thread(opening_of, self._session, client, request.attempt)
+            return await asyncio.to_thread(
+                opening_of, self._session, client, request.attempt
+            )
 
-    async def Statement(self, request: pb.StatementRequest, context: Context) -> pb.Signed:
+    async def Statement(
+        self, request: pb.StatementRequest, context: Context
+    ) -> pb.Signed:
         """This client's account, as this server has it."""
         async with Refusing(context):
             client = self._client(context, request)
             shown = request.shown if request.HasField("shown") else None
             opening = request.opening if request.HasField("opening") else None
-            return await asyncio.to_thread(statement_of, self._session, client, shown, opening)
+            return await asyncio.to_thread(
+                statement_of, self._session, client, shown, opening
+            )
 
     async def GiveBack(
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
@@ -200,7 +244,10 @@ class AggregationService(AggregationServicer):
             with self.calls.one_more(self._caller(context, Role.CLIENT), Call.FETCH):
                 pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s)
                 first = await anext(pieces, pb.GivenPiece())
-                client, shown = self._client(context, first), first.statement.SerializeToString()
+                client, shown = (
+                    self._client(context, first),
+                    first.statement.SerializeToString(),
+                )
                 lost = await asyncio.to_thread(lost_model, session, client, shown)
                 if lost is not None:
                     async with self._in_turn(client, total_s):
@@ -221,8 +268,12 @@ class AggregationService(AggregationServicer):
         Raises TooManyCalls: another one does, or may for so long.
         """
         time_of_loop = asyncio.get_running_loop().time
-        if self._giving_back.locked() or time_of_loop() < self._gave_in_vain.get(client, 0.0):
-            raise TooManyCalls("other owners may give a model back now; come again later")
+        if self._giving_back.locked() or time_of_loop() < self._gave_in_vain.get(
+            client, 0.0
+        ):
+            raise TooManyCalls(
+                "other owners may give a model back now; come again later"
+            )
         async with self._giving_back:
             try:
                 yield
@@ -264,14 +315,18 @@ class AggregationService(AggregationServicer):
             upload.finish()
         except RejectedSubmission as rejected:
             if upload is not None:
-                inbox.refuse(upload.context.attempt, upload.context.client, rejected.reason)
+                inbox.refuse(
+                    upload.context.attempt, upload.context.client, rejected.reason
+                )
             raise
         finally:
             slot.close()
             if upload is not None and not upload.complete:
                 # The stream broke off or was refused: nothing of it is kept.
                 upload.abandon()
-                inbox.refuse(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
+                inbox.refuse(
+                    upload.context.attempt, upload.context.client, Rejection.TRUNCATED
+                )
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
         client = self._still(context, header.client)
@@ -301,6 +356,10 @@ class AggregationService(AggregationServicer):
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
         client = ClientId(name)
         named = Principal.client(client.name)
-        if (principal := require(context, self._session.identity, Role.CLIENT)) != named:
-            raise AccessDenied(f"the certificate is {principal}'s, the call is {named}'s")
+        if (
+            principal := require(context, self._session.identity, Role.CLIENT)
+        ) != named:
+            raise AccessDenied(
+                f"the certificate is {principal}'s, the call is {named}'s"
+            )
         return client

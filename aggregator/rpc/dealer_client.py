@@ -12,7 +12,11 @@ import grpc
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import check_version, open_channel, why_unreachable
+from precad.common.identity.mutual_tls import (
+    check_version,
+    open_channel,
+    why_unreachable,
+)
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.task import Task
 from precad.common.wire.calls import call_with_retries, error_of, errors_of
@@ -21,7 +25,9 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
 
-def request_to_wire(request: dealing.DealRequest, role: str, epoch: bytes) -> pb.DealRequest:
+def request_to_wire(
+    request: dealing.DealRequest, role: str, epoch: bytes
+) -> pb.DealRequest:
     """What a server asks of the dealer: with its role, and which start of the dealer it means."""
     return pb.DealRequest(
         task_digest=request.task.value,
@@ -69,7 +75,9 @@ class RemoteDealer:
 
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
-        request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
+        request = pb.JoinRequest(
+            task_digest=self._task.digest.value, role=self._role.value
+        )
         with errors_of("the dealer", self._address):
             reply = call_with_retries(
                 lambda timeout_s: self._stub.Join(request, timeout=timeout_s),
@@ -86,18 +94,26 @@ class RemoteDealer:
         data = bytearray()
         words = request.correction_words if self._role is Role.SERVER_B else 0
         with errors_of("the dealer", self._address):
-            for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
+            for piece in self._stub.Deal(
+                message, timeout=self._timeout_s, wait_for_ready=True
+            ):
                 data += piece.words
                 if len(data) > words * WORD_BYTES:
-                    raise PeerViolation(f"the dealer sent more than {words} correction words")
+                    raise PeerViolation(
+                        f"the dealer sent more than {words} correction words"
+                    )
         self._count(len(data))
         if len(data) != words * WORD_BYTES:
-            raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
+            raise PeerViolation(
+                f"the dealer sent {len(data)} bytes for {words} correction words"
+            )
         return from_bytes(data)
 
     def leave(self, timeout_s: float) -> None:
         """Say that training is over here. Raises PeerUnavailable, AccessDenied, PeerViolation."""
-        request = pb.LeaveRequest(task_digest=self._task.digest.value, role=self._role.value)
+        request = pb.LeaveRequest(
+            task_digest=self._task.digest.value, role=self._role.value
+        )
         with errors_of("the dealer", self._address):
             self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
 
@@ -164,7 +180,9 @@ def _together(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
         del message
 
 
-def square_request_to_wire(request: dealing.SquareRequest, epoch: bytes) -> pb.SquareRequest:
+def square_request_to_wire(
+    request: dealing.SquareRequest, epoch: bytes
+) -> pb.SquareRequest:
     """What a server asks, and which start of the dealer it means."""
     half = pb.SquareHalf(
         context=request.context,
@@ -174,7 +192,9 @@ def square_request_to_wire(request: dealing.SquareRequest, epoch: bytes) -> pb.S
         salt=request.salt.reveal(),
     )
     task, attempt = request.task.value, request.attempt
-    return pb.SquareRequest(task_digest=task, epoch=epoch, attempt=attempt, halves=[half])
+    return pb.SquareRequest(
+        task_digest=task, epoch=epoch, attempt=attempt, halves=[half]
+    )
 
 
 def answer_from_wire(reply: pb.SquareAnswer) -> dealing.Answer:

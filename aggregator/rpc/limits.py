@@ -62,7 +62,9 @@ class OpenCalls:
         key, most = (caller, call), self.limits.most(call)
         if self._open[key] >= most:
             said = f"{caller} has {most} calls of kind {call.value} open"
-            raise TooManyCalls(f"{said}, the most that one caller may; let one end first")
+            raise TooManyCalls(
+                f"{said}, the most that one caller may; let one end first"
+            )
         self._open[key] += 1
         try:
             yield
@@ -160,7 +162,11 @@ class TransferSlot:
 
 
 async def in_time(
-    pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float, slot: TransferSlot | None = None
+    pieces: AsyncIterator[Piece],
+    *,
+    idle_s: float,
+    total_s: float,
+    slot: TransferSlot | None = None,
 ) -> AsyncIterator[Piece]:
     """Yield an upload's pieces while they keep coming: a caller that dawdles is cut off.
 

@@ -58,7 +58,9 @@ async def word_of(
     try:
         match event:
             case training.RoundOpened(opened, _) if client in opened.counted or covered:
-                return await asyncio.to_thread(opening_of, session, client, opened.attempt)
+                return await asyncio.to_thread(
+                    opening_of, session, client, opened.attempt
+                )
             case training.RoundDone():
                 return await asyncio.to_thread(statement_of, session, client, None)
     except PrecadError:
@@ -81,7 +83,9 @@ def _notice(event: training.Event, client: ClientId) -> pb.Notice:
                 over.rejection = rejection.value
             return pb.Notice(over=over)
         case training.TrainingDone(version, model):
-            return pb.Notice(finished=pb.TrainingOver(version=version, model_digest=model.value))
+            return pb.Notice(
+                finished=pb.TrainingOver(version=version, model_digest=model.value)
+            )
         case training.TrainingPaused():
             return pb.Notice(paused=pb.TrainingPaused())
 

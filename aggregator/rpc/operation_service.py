@@ -18,7 +18,10 @@ from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.kernel import kernel_in_use
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import OperationServicer, add_OperationServicer_to_server
+from precad.protos.precad_pb2_grpc import (
+    OperationServicer,
+    add_OperationServicer_to_server,
+)
 
 log = logging.getLogger("precad")
 
@@ -33,7 +36,9 @@ class OperationService(OperationServicer):
         """Offer the service on a server that isn't started yet."""
         add_OperationServicer_to_server(self, server)
 
-    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
+    async def Status(
+        self, request: pb.StatusRequest, context: Context
+    ) -> pb.StatusReply:
         """Where the training stands. An empty digest asks about whatever runs here."""
         async with Refusing(context):
             self._admit(request, context)
@@ -48,13 +53,19 @@ class OperationService(OperationServicer):
             check_task(self._session.task, request.task_digest)
             known = {each.value: each for each in Permission}
             if (allowed := known.get(request.word)) is None:
-                raise Misconfiguration("word", request.word, f"give one of {', '.join(known)}")
+                raise Misconfiguration(
+                    "word", request.word, f"give one of {', '.join(known)}"
+                )
             version = self._session.model_store.current.version
             if request.version != version:
-                remedy = f"version {version} is the one that is open; nothing else waits"
+                remedy = (
+                    f"version {version} is the one that is open; nothing else waits"
+                )
                 raise Misconfiguration("version", request.version, remedy)
             until = await asyncio.to_thread(self._allow, allowed, version)
-        log.warning("the operators' permission for version %d: %s", version, allowed.value)
+        log.warning(
+            "the operators' permission for version %d: %s", version, allowed.value
+        )
         return pb.AllowReply(until=until)
 
     def _allow(self, what: Permission, version: int) -> int:
@@ -62,9 +73,14 @@ class OperationService(OperationServicer):
         if what is Permission.CLAIMED:
             # The other server may claim more by now than operators were told: a word reaches a few
             # attempts beyond what this server knows itself, the next one a few more.
-            known = max(store.attempts.next_number() - 1, store.versions.allowed(what, version))
+            known = max(
+                store.attempts.next_number() - 1, store.versions.allowed(what, version)
+            )
         else:
-            known = max(store.attempts.next_number(), self._session.progress.next_attempt) - 1
+            known = (
+                max(store.attempts.next_number(), self._session.progress.next_attempt)
+                - 1
+            )
         until = known + GRANTED
         store.versions.allow(what, version, until)
         return until
@@ -89,7 +105,10 @@ class OperationService(OperationServicer):
             rounds=session.task.training.rounds,
             model_digest=session.model_store.current.digest.value,
             error=session.progress.error,
-            rejected={reason.value: n for reason, n in session.store.attempts.rejections().items()},
+            rejected={
+                reason.value: n
+                for reason, n in session.store.attempts.rejections().items()
+            },
             participations={client.name: n for client, n in participations.items()},
             bytes_by_link=dict(session.traffic),
             rejected_by_client={client.name: n for client, n in rejected.items()},
@@ -112,9 +131,13 @@ class OperationService(OperationServicer):
         async with Refusing(context):
             self._admit(request, context)
             events = self._session.event_log.follow(from_start=True)
-            async for event in LongStream(lambda: self._admit(request, context)).follow(events):
+            async for event in LongStream(lambda: self._admit(request, context)).follow(
+                events
+            ):
                 if isinstance(event, RoundDone):
-                    reasons = Counter(reason.value for reason in event.rejections.values())
+                    reasons = Counter(
+                        reason.value for reason in event.rejections.values()
+                    )
                     yield pb.RoundReport(
                         version=event.opened.version,
                         attempt=event.opened.attempt,

@@ -23,7 +23,12 @@ from google.protobuf.message import DecodeError
 
 from precad.aggregator.peer_link import Frame
 from precad.common.clock import call_in
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+)
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import mutual_tls
 from precad.common.identity.credentials import Identity
@@ -55,7 +60,9 @@ class _Receiving:
         try:
             item = self._items.get(timeout=timeout_s)
         except queue.Empty:
-            raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
+            raise PeerUnavailable(
+                f"the other server sent nothing for {timeout_s:g} s"
+            ) from None
         if isinstance(item, PrecadError):
             self._items.put(item)  # the link stays broken
             raise item
@@ -116,27 +123,39 @@ class DialledTransport(_Receiving):
         finally:
             for each in ready:
                 each.cancel()
-        self._outgoing = [queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))]
+        self._outgoing = [
+            queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))
+        ]
         self._put, self._closed, self._timeout_s = 0, False, timeout_s
         self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
         self._call = self._open(channel, 0, str(len(self._outgoing)))
-        self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, name="peer-link", daemon=True
+        )
         self._reader.start()
-        if mutual_tls.greeted_version(self._call.initial_metadata()) != mutual_tls.WIRE_VERSION:
+        if (
+            mutual_tls.greeted_version(self._call.initial_metadata())
+            != mutual_tls.WIRE_VERSION
+        ):
             # Before anything is said: the call was refused, or another version answers.
             super().get(timeout_s)
         if (link := dict(self._call.initial_metadata()).get(_LINK)) is None:
             self._call.cancel()
-            raise PeerViolation(f"server B at {address} names no link that other streams belong to")
+            raise PeerViolation(
+                f"server B at {address} names no link that other streams belong to"
+            )
         self._others = [
-            self._open(other, number, f"{link} {number}") for number, other in enumerate(others, 1)
+            self._open(other, number, f"{link} {number}")
+            for number, other in enumerate(others, 1)
         ]
 
     def require_alive(self) -> None:
         """As ``PeerLink.require_alive``: all streams are open."""
         super().require_alive()
         if any(call.done() for call in self._others):
-            raise PeerUnavailable(f"server B at {self._address} closed a stream of the link")
+            raise PeerUnavailable(
+                f"server B at {self._address} closed a stream of the link"
+            )
 
     def put(self, frame: Frame) -> None:
         """Send one frame, once B has taken those before. Raises PeerUnavailable."""
@@ -161,7 +180,9 @@ class DialledTransport(_Receiving):
             call.cancel()
 
     def _open(self, channel: grpc.Channel, stream: int, said: str) -> Any:
-        link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+        link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            METHOD
+        )
         return link(self._requests(self._outgoing[stream]), metadata=((_LINK, said),))
 
     def _requests(self, outgoing: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
@@ -205,14 +226,18 @@ def _wait(
 
 
 @contextmanager
-def dial(address: str, identity: Identity, timeout_s: float) -> Iterator[DialledTransport]:
+def dial(
+    address: str, identity: Identity, timeout_s: float
+) -> Iterator[DialledTransport]:
     """Dial server B, or its worker, until the block ends. Raises PeerUnavailable."""
     to_b = address, identity, Role.SERVER_B
     with ExitStack() as stack:
         dialled = (mutual_tls.open_channel(*to_b, bulk=True) for _ in range(STREAMS))
         first, *others = map(stack.enter_context, dialled)
         why = partial(mutual_tls.why_unreachable, *to_b)
-        yield stack.enter_context(closing(DialledTransport(first, address, timeout_s, why, others)))
+        yield stack.enter_context(
+            closing(DialledTransport(first, address, timeout_s, why, others))
+        )
 
 
 class ServedTransport(_Receiving):
@@ -337,7 +362,9 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
     """Offer the link: ``behaviour`` takes and gives messages as bytes."""
     links: dict[tuple[str, object], _Streams] = {}
 
-    async def greeted(requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[bytes]:
+    async def greeted(
+        requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncGenerator[bytes]:
         # Nobody else may add to a link: its name is random, and goes with the caller's certificate.
         said = str(dict(context.invocation_metadata()).get(_LINK, "1"))
         caller = context.auth_context().get("x509_pem_cert", [None])[0]
@@ -345,21 +372,27 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
         if stream:
             await context.send_initial_metadata(mutual_tls.GREETING)
             if (name, caller) not in links or stream not in _STREAM_NUMBERS[:-1]:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "a stream of no link")
+                await context.abort(
+                    grpc.StatusCode.FAILED_PRECONDITION, "a stream of no link"
+                )
             await links[name, caller].fill(int(stream), requests)
             return
         own = secrets.token_hex(16), caller
         links[own] = streams = _Streams(int(name) if name in _STREAM_NUMBERS else 1)
         await context.send_initial_metadata((*mutual_tls.GREETING, (_LINK, own[0])))
         try:
-            async with aclosing(behaviour(streams.messages(requests), context)) as messages:
+            async with aclosing(
+                behaviour(streams.messages(requests), context)
+            ) as messages:
                 async for message in messages:
                     yield message
         finally:
             del links[own]
             streams.over = True
 
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(greeted)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = (
+        grpc.stream_stream_rpc_method_handler(greeted)
+    )
     offered = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
     server.add_generic_rpc_handlers((offered,))
 

@@ -38,11 +38,21 @@ from precad.common.identity.credentials import Identity, read_coin_key, replace_
 from precad.common.identity.mutual_tls import open_channel, require
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
-from precad.common.process import doing, dump_stacks_on_signal, give_back_freed, let_go_of_loaded
+from precad.common.process import (
+    doing,
+    dump_stacks_on_signal,
+    give_back_freed,
+    let_go_of_loaded,
+)
 from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
-from precad.common.wire.serving import Context, Refusing, add_health, set_when_told_to_stop
+from precad.common.wire.serving import (
+    Context,
+    Refusing,
+    add_health,
+    set_when_told_to_stop,
+)
 
 log = logging.getLogger("precad")
 
@@ -57,7 +67,10 @@ Extend = Callable[[grpc.aio.Server, Session], None]
 
 
 async def run_server(
-    role: Role, settings: ServerSettings, training_loop: TrainingLoop, extend: Extend | None = None
+    role: Role,
+    settings: ServerSettings,
+    training_loop: TrainingLoop,
+    extend: Extend | None = None,
 ) -> int:
     """Serve until the training is over and its model was on offer for long enough.
 
@@ -90,7 +103,12 @@ async def run_server(
 
     # First: what is refused once calls are taken would leave gRPC's threads waiting for its loop.
     async with _measured(session, settings.metrics):
-        served = role.value, session.task.name, await port.listen(settings.listen), kernel
+        served = (
+            role.value,
+            session.task.name,
+            await port.listen(settings.listen),
+            kernel,
+        )
         log.info("%s serves task %s on port %d; projections by %s", *served)
         session.clock.start_thread("training", train)
         await ended.wait()
@@ -98,7 +116,9 @@ async def run_server(
         phase = session.progress.phase
         parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
         if parked:
-            log.info("told to stop; started again, the training goes on where it stands")
+            log.info(
+                "told to stop; started again, the training goes on where it stands"
+            )
         left = _leave_dealer(session, settings.dealer)
         if phase is Phase.DONE:
             await stay(session, settings.linger, stop)
@@ -106,7 +126,9 @@ async def run_server(
             # It says why, and must end so that it is started again.
             with contextlib.suppress(TimeoutError):
                 endless = math.isinf(settings.linger)
-                await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
+                await asyncio.wait_for(
+                    stop.wait(), STOPPED_S if endless else settings.linger
+                )
         await port.stop(grace_s=1)
         if not stop.is_set():
             await left.wait()
@@ -124,7 +146,9 @@ async def _measured(session: Session, address: str | None) -> AsyncIterator[None
 
     metrics = Metrics(session)
     with metrics_page(metrics.collect, address):
-        following = asyncio.create_task(metrics.follow(session.event_log.follow(from_start=True)))
+        following = asyncio.create_task(
+            metrics.follow(session.event_log.follow(from_start=True))
+        )
         try:
             yield
         finally:
@@ -135,11 +159,17 @@ def make_port(
     session: Session, limits: Limits | None = None, rate: CallRate | None = None
 ) -> GuardedPort:
     """The port with what every server offers; not yet listening."""
-    role, identity, clients = session.role, session.identity, session.task.enrolment.clients
+    role, identity, clients = (
+        session.role,
+        session.identity,
+        session.task.enrolment.clients,
+    )
     port = GuardedPort(role.value, identity, clients, rate)
     AggregationService(session, limits).add_to(port.server)
     OperationService(session).add_to(port.server)
-    add_health(port.server, identity, lambda: session.progress.phase is not Phase.STOPPED)
+    add_health(
+        port.server, identity, lambda: session.progress.phase is not Phase.STOPPED
+    )
     return port
 
 
@@ -152,10 +182,14 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
     # Beside the state folder, in no backup of it.
-    journal = settings.journal or settings.state.with_name(f"{settings.state.name}-journal")
+    journal = settings.journal or settings.state.with_name(
+        f"{settings.state.name}-journal"
+    )
     make_folder(journal)
     store = open_store(url, task, role, journal / "journal.jsonl")
-    model_store = ModelStore(task, settings.state / "model.safetensors", store.attempts.start())
+    model_store = ModelStore(
+        task, settings.state / "model.safetensors", store.attempts.start()
+    )
     kept_key = read_coin_key(settings.identity, journal, task.digest)
     return Session(
         role=role,
@@ -181,7 +215,11 @@ def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
     as slowly have asked: ``last_heard`` is when the last owner that comes was first heard from,
     None while one wasn't.
     """
-    return done + LATE * linger_s if last_heard is None else max(done, last_heard) + linger_s
+    return (
+        done + LATE * linger_s
+        if last_heard is None
+        else max(done, last_heard) + linger_s
+    )
 
 
 async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
@@ -195,12 +233,16 @@ async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
         if (left := leaves - session.clock.now()) <= 0:
             break
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), None if math.isinf(left) else min(left, LOOK_S))
+            await asyncio.wait_for(
+                stop.wait(), None if math.isinf(left) else min(left, LOOK_S)
+            )
     if clients.all_have_final_model(roster):
         try:
             model_store.note_fetched()
         except OSError as error:
-            log.info("a next start will wait for owners that don't come: %s", error.strerror)
+            log.info(
+                "a next start will wait for owners that don't come: %s", error.strerror
+            )
 
 
 _LEAVING_S = 5.0
@@ -211,7 +253,10 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 
 
 def peers_of(
-    session: Session, dealer_address: str | None, other_server: Reach, workers: ValidationWorkers
+    session: Session,
+    dealer_address: str | None,
+    other_server: Reach,
+    workers: ValidationWorkers,
 ) -> Peers:
     """A process's peers: gRPC, a dealer if it has one, the task's noise, and its workers."""
 
@@ -231,7 +276,9 @@ def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
     def leave(dealer: str) -> None:
         try:
             with open_channel(dealer, session.identity, Role.DEALER) as channel:
-                RemoteDealer(channel, dealer, session.task, session.role).leave(_LEAVING_S)
+                RemoteDealer(channel, dealer, session.task, session.role).leave(
+                    _LEAVING_S
+                )
         except PrecadError as error:
             log.info("the dealer wasn't told that the training is over: %s", error)
         call_in(loop, left.set)
@@ -263,10 +310,15 @@ class PeerService:
         async with Refusing(context):
             admit()
             if self._current is not None and self._current.alive:
-                log.warning("a second server A dialled from %s and was refused", context.peer())
+                log.warning(
+                    "a second server A dialled from %s and was refused", context.peer()
+                )
                 self._session.twice[Role.SERVER_A.value] += 1
                 raise PeerUnavailable(LINKED)
-            loop, timeout_s = asyncio.get_running_loop(), self._session.task.deadlines.peer
+            loop, timeout_s = (
+                asyncio.get_running_loop(),
+                self._session.task.deadlines.peer,
+            )
             transport = self._current = ServedTransport(loop, timeout_s)
             self._links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:

@@ -55,9 +55,13 @@ class Metrics:
         yield about(session.role.value, task.name)
         phases = {each.value: float(each is progress.phase) for each in Phase}
         yield gauge("phase", "1 for the present phase.", phases, "phase")
-        yield gauge("rounds_done", "Versions released.", session.model_store.current.version)
+        yield gauge(
+            "rounds_done", "Versions released.", session.model_store.current.version
+        )
         yield gauge("rounds_planned", "T of the task.", task.training.rounds)
-        yield gauge("owners_enrolled", "Owners enrolled.", len(session.register.roster()))
+        yield gauge(
+            "owners_enrolled", "Owners enrolled.", len(session.register.roster())
+        )
         said = "How often a second process came under a party's name."
         yield counter("identities_twice_total", said, sum(session.twice.values()))
         yield gauge("workers", "Worker processes that are up.", progress.workers)
@@ -66,7 +70,9 @@ class Metrics:
         said = "1 while the operators of both servers must decide."
         yield gauge("needs_operators", said, progress.needs is not None)
         taken = store.ledger.participations()
-        yield counter("participations_total", "Submissions charged.", sum(taken.values()))
+        yield counter(
+            "participations_total", "Submissions charged.", sum(taken.values())
+        )
         by_state, by_reason = store.attempts.by_state(), store.attempts.rejections()
         states = {each.value: by_state.get(each, 0) for each in AttemptState}
         yield gauge("attempts", "Attempts by state.", states, "state")
@@ -87,16 +93,23 @@ class Metrics:
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
         session = self._session
-        released, again = session.model_store.current.version, session.store.ledger.re_releases()
+        released, again = (
+            session.model_store.current.version,
+            session.store.ledger.re_releases(),
+        )
         epsilons = self._epsilons.by_adversary(released, taken, again)
         spent = {who.value: each.spent for who, each in epsilons.items()}
-        yield gauge("epsilon", "Exact ε so far, for the owner with most.", spent, "adversary")
+        yield gauge(
+            "epsilon", "Exact ε so far, for the owner with most.", spent, "adversary"
+        )
         left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
         said = "How much more it may become until the task is over."
         yield gauge("epsilon_left", said, left, "adversary")
         if (limit := session.task.privacy.epsilon_limit) is not None:
             said = "Where both servers stop counting an owner."
-            yield gauge("epsilon_limit", said, {Adversary.ONE_SERVER.value: limit}, "adversary")
+            yield gauge(
+                "epsilon_limit", said, {Adversary.ONE_SERVER.value: limit}, "adversary"
+            )
 
 
 _Again = tuple[tuple[int, int], ...]
@@ -144,7 +157,9 @@ class Epsilons:
         for adversary in Adversary:
             spent = max(each[adversary] for each in now)
             left = max(each[adversary] for each in end) - spent
-            found[adversary] = Epsilon(spent, max(0.0, left) if math.isfinite(left) else None)
+            found[adversary] = Epsilon(
+                spent, max(0.0, left) if math.isfinite(left) else None
+            )
         return found
 
     def _at_the_end(self, released: int, count: int, again: _Again) -> _Found:
@@ -164,5 +179,7 @@ class Epsilons:
         counts: ReleaseCounts = +by_m
         # Charges count that no release followed, too: a share may have left.
         run = Run.of(self._task, rounds=max(rounds, count), counts=counts)
-        stated = guarantees(run, self._task.privacy.delta, accountants=(AccountantName.EXACT,))
+        stated = guarantees(
+            run, self._task.privacy.delta, accountants=(AccountantName.EXACT,)
+        )
         return {each.adversary: each.epsilon for each in stated}

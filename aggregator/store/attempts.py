@@ -6,7 +6,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    Row,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from precad.aggregator.server_messages import Fact, HeadBody, SignedMessage
@@ -16,7 +26,12 @@ from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import AlreadyReleased, PeerViolation, Rejection, StorageFailure
+from precad.common.errors import (
+    AlreadyReleased,
+    PeerViolation,
+    Rejection,
+    StorageFailure,
+)
 from precad.common.identifiers import ClientId, Digest
 
 log = logging.getLogger("precad")
@@ -40,8 +55,15 @@ _ROW = select(schema.attempts).where(_ATTEMPT.attempt == _OF)
 _IN_VERSION = select(func.count()).where(_ATTEMPT.version == _OF)
 _RELEASED = _ATTEMPT.state.in_((*PENDING, AttemptState.DONE))
 _RELEASE_OF = select(_ATTEMPT.attempt).where(_ATTEMPT.version == _OF, _RELEASED)
-_PENDING = select(schema.attempts).where(_ATTEMPT.state.in_(PENDING)).order_by(_LATEST).limit(1)
-_REJECTIONS = select(_REJECTION.client, _REJECTION.reason).where(_REJECTION.attempt == _OF)
+_PENDING = (
+    select(schema.attempts)
+    .where(_ATTEMPT.state.in_(PENDING))
+    .order_by(_LATEST)
+    .limit(1)
+)
+_REJECTIONS = select(_REJECTION.client, _REJECTION.reason).where(
+    _REJECTION.attempt == _OF
+)
 SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == _OF)
 _PREPARED = _LEDGER.event == AttemptState.PREPARED
 _SHARE_DIGEST = select(_LEDGER.share_digest).where(_LEDGER.attempt == _OF, _PREPARED)
@@ -72,7 +94,9 @@ class ReleaseRecord:
     def fact(self) -> Fact:
         """Return its charge, as both ledgers hold it."""
         names = tuple(client.name for client in self.valid)
-        return Fact(version=self.version, attempt=self.attempt, voided=False, clients=names)
+        return Fact(
+            version=self.version, attempt=self.attempt, voided=False, clients=names
+        )
 
 
 class Attempts:
@@ -82,7 +106,11 @@ class Attempts:
     """
 
     def __init__(
-        self, transaction: Transaction, ledger: Ledger, versions: Versions, journal: JournalFile
+        self,
+        transaction: Transaction,
+        ledger: Ledger,
+        versions: Versions,
+        journal: JournalFile,
     ) -> None:
         self._transaction, self._ledger, self._versions = transaction, ledger, versions
         self._journal_file, self._entries = journal, journal.read()
@@ -123,19 +151,29 @@ class Attempts:
 
     # --- until it is prepared ----------------------------------------------------------------
 
-    def begin(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
+    def begin(
+        self, attempt: int, version: int, cohort_size: int, model: Digest
+    ) -> None:
         """Keep the attempt as open. Raises PeerViolation when its number was used before."""
         with self._transaction.write() as connection:
             if attempt < (unused := self.unused_here()):
-                raise PeerViolation(f"attempt {attempt} isn't above {unused - 1}, the newest here")
-            kept = {"cohort_size": cohort_size, "model": model, "state": AttemptState.OPEN}
+                raise PeerViolation(
+                    f"attempt {attempt} isn't above {unused - 1}, the newest here"
+                )
+            kept = {
+                "cohort_size": cohort_size,
+                "model": model,
+                "state": AttemptState.OPEN,
+            }
             _begin(connection, attempt, version, **kept)
 
     def abandon_open(self) -> int:
         """Abandon attempts that were open when a link or a server broke off. Returns how many."""
         abandon = update(schema.attempts).where(_ATTEMPT.state == AttemptState.OPEN)
         with self._transaction.write() as connection:
-            return connection.execute(abandon.values(state=AttemptState.ABANDONED)).rowcount
+            return connection.execute(
+                abandon.values(state=AttemptState.ABANDONED)
+            ).rowcount
 
     def count_of(self, version: int) -> int:
         """Return how many attempts of ``version`` there were."""
@@ -170,10 +208,14 @@ class Attempts:
         with self._transaction.write() as connection:
             opened = _row(connection, attempt)
             if opened is None or opened.state is not AttemptState.OPEN:
-                raise AlreadyReleased(f"attempt {attempt} was prepared already, or never opened")
+                raise AlreadyReleased(
+                    f"attempt {attempt} was prepared already, or never opened"
+                )
             version, state = opened.version, AttemptState.PREPARED
             if (earlier := connection.scalar(_RELEASE_OF, {"of": version})) is not None:
-                said = f"version {version} has its release already, of attempt {earlier}"
+                said = (
+                    f"version {version} has its release already, of attempt {earlier}"
+                )
                 raise AlreadyReleased(said)
             with self._ledger.changing(version):
                 _change(connection, attempt, state=state, valid_set=valid_set)
@@ -183,7 +225,9 @@ class Attempts:
                 digest = Digest.of(noisy_share)
                 self._ledger.append(state, attempt, version, valid, valid_set, digest)
             found = rejections.items()
-            if rows := [{"attempt": attempt, "client": c, "reason": r} for c, r in found]:
+            if rows := [
+                {"attempt": attempt, "client": c, "reason": r} for c, r in found
+            ]:
                 connection.execute(insert(schema.rejection), rows)
 
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
@@ -191,7 +235,9 @@ class Attempts:
 
         What that file alone says counts as sent. Raises AlreadyReleased: it isn't prepared here.
         """
-        self._journal_file.countersigned(head.version, attempt, self._ledger.charged(attempt))
+        self._journal_file.countersigned(
+            head.version, attempt, self._ledger.charged(attempt)
+        )
         with self._transaction.write() as connection:
             if (state := _state(connection, attempt)) not in PENDING:
                 raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
@@ -238,7 +284,9 @@ class Attempts:
         """Keep a prepared attempt as done; any other stays what it is."""
         with self._transaction.write() as connection:
             if _state(connection, attempt) in PENDING:
-                _change(connection, attempt, state=AttemptState.DONE, next_model=next_model)
+                _change(
+                    connection, attempt, state=AttemptState.DONE, next_model=next_model
+                )
 
     def drop_shares(self, confirmed: int) -> None:
         """Remove noisy shares of versions before ``confirmed``, whose model both servers hold.
@@ -279,7 +327,9 @@ class Attempts:
             for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
                 known = _row(connection, fact.attempt)
                 if known is not None and known.version != fact.version:
-                    raise StorageFailure(f"attempt {fact.attempt} stands here for another version")
+                    raise StorageFailure(
+                        f"attempt {fact.attempt} stands here for another version"
+                    )
                 if not fact.voided:
                     if self._learn_charge(connection, fact, known):
                         learned.append(fact.version)
@@ -288,12 +338,16 @@ class Attempts:
                     learned.append(fact.version)
             if learned:
                 after = schema.versions.c.version > min(learned)
-                connection.execute(update(schema.versions).where(after).values(history=None))
+                connection.execute(
+                    update(schema.versions).where(after).values(history=None)
+                )
         return len(learned)
 
     def charge_unknown(self, fact: Fact) -> None:
         """Charge an attempt that others alone remember, in the journal file first."""
-        self._journal_file.countersigned(fact.version, fact.attempt, map(ClientId, fact.clients))
+        self._journal_file.countersigned(
+            fact.version, fact.attempt, map(ClientId, fact.clients)
+        )
         self.learn([fact])
 
     def take_back(self) -> None:
@@ -330,12 +384,21 @@ class Attempts:
         state = AttemptState.VOIDED
         with self._ledger.changing(version):
             if known is None:
-                _begin(connection, attempt, version, cohort_size=0, model=UNKNOWN, state=state)
+                _begin(
+                    connection,
+                    attempt,
+                    version,
+                    cohort_size=0,
+                    model=UNKNOWN,
+                    state=state,
+                )
             else:
                 _change(connection, attempt, state=state)
             self._ledger.append(state, attempt, version)
 
-    def _learn_charge(self, connection: Connection, fact: Fact, known: Row[Any] | None) -> bool:
+    def _learn_charge(
+        self, connection: Connection, fact: Fact, known: Row[Any] | None
+    ) -> bool:
         """Take a forgotten charge into the ledger. Returns whether it was forgotten."""
         clients = {ClientId(name) for name in fact.clients}
         missing = clients - set(self._ledger.charged(fact.attempt))
@@ -376,7 +439,9 @@ class Attempts:
 
     def rejected_clients(self) -> dict[ClientId, int]:
         """Return how many submissions of each client were rejected; absence isn't one."""
-        came = select(_REJECTION.client, func.count()).where(_REJECTION.reason != Rejection.ABSENT)
+        came = select(_REJECTION.client, func.count()).where(
+            _REJECTION.reason != Rejection.ABSENT
+        )
         return dict(self._transaction.rows(came.group_by(_REJECTION.client)))
 
 
@@ -389,8 +454,12 @@ def _state(connection: Connection, attempt: int) -> AttemptState | None:
     return None if row is None else row.state
 
 
-def _begin(connection: Connection, attempt: int, version: int, **values: object) -> None:
-    connection.execute(insert(schema.attempts), {"attempt": attempt, "version": version, **values})
+def _begin(
+    connection: Connection, attempt: int, version: int, **values: object
+) -> None:
+    connection.execute(
+        insert(schema.attempts), {"attempt": attempt, "version": version, **values}
+    )
 
 
 def _change(connection: Connection, attempt: int, **values: object) -> None:

@@ -68,7 +68,10 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
             chain.extend(server.ledger.entries())
             findings += _chain_findings(chain, start, server.head)
             findings += [
-                Finding(f"entry {each.sequence}", f"has noise multiplier {noise}, the task {own}")
+                Finding(
+                    f"entry {each.sequence}",
+                    f"has noise multiplier {noise}, the task {own}",
+                )
                 for each in chain
                 if (noise := each.noise_multiplier) != own
             ]
@@ -78,7 +81,10 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
             findings += _orphans(server.connection)
         except StorageFailure as error:
             findings.append(Finding("ledger", str(error)))
-        if noted_head is not None and noted_head not in {start, *(entry.hash for entry in chain)}:
+        if noted_head is not None and noted_head not in {
+            start,
+            *(entry.hash for entry in chain),
+        }:
             said = f"the noted head {noted_head} isn't in it: it was replaced"
             findings.append(Finding("ledger", said))
     return Audit(server.head.length, server.head.head, tuple(findings))
@@ -93,9 +99,14 @@ def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
     (one, here), (two, there) = _facts(url), _facts(other)
     if one[0] != two[0] or {one[1], two[1]} != {Role.SERVER_A, Role.SERVER_B}:
         said = f"not the other server of {one[1].value}'s task {one[0]}"
-        raise Misconfiguration("--against", other, f"holds {two[1].value} of task {two[0]}, {said}")
+        raise Misconfiguration(
+            "--against", other, f"holds {two[1].value} of task {two[0]}, {said}"
+        )
     return tuple(
-        Finding(f"attempt {attempt}", _difference(here.get(attempt), there.get(attempt), two[1]))
+        Finding(
+            f"attempt {attempt}",
+            _difference(here.get(attempt), there.get(attempt), two[1]),
+        )
         for attempt in sorted(here.keys() | there.keys())
         if here.get(attempt) != there.get(attempt)
     )
@@ -103,7 +114,9 @@ def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
 
 def _facts(url: str) -> tuple[tuple[Digest, Role], dict[int, Fact]]:
     with snapshot(url) as server:
-        versions = server.connection.scalars(select(schema.attempts.c.version).distinct()).all()
+        versions = server.connection.scalars(
+            select(schema.attempts.c.version).distinct()
+        ).all()
         facts = [fact for version in versions for fact in server.ledger.facts(version)]
     return (server.task.digest, server.role), {fact.attempt: fact for fact in facts}
 
@@ -119,7 +132,9 @@ def _difference(here: Fact | None, there: Fact | None, other: Role) -> str:
     return f"{said(here)} here, and {said(there)} in {other.value}'s ledger"
 
 
-def _chain_findings(chain: list[LedgerEntry], start: Digest, head: Head) -> Iterator[Finding]:
+def _chain_findings(
+    chain: list[LedgerEntry], start: Digest, head: Head
+) -> Iterator[Finding]:
     previous = start
     for expected, entry in enumerate(chain, start=1):
         where = f"entry {entry.sequence}"
@@ -132,14 +147,18 @@ def _chain_findings(chain: list[LedgerEntry], start: Digest, head: Head) -> Iter
             yield Finding(where, "its content or its charges were changed")
         previous = entry.hash
     if len(chain) != head.length:
-        yield Finding("ledger", f"has {len(chain)} entries where {head.length} were written")
+        yield Finding(
+            "ledger", f"has {len(chain)} entries where {head.length} were written"
+        )
     elif previous != head.head:
         yield Finding("ledger", "doesn't end with the entry that was written last")
 
 
 def _rate_findings(connection: Connection) -> Iterator[Finding]:
     charge, claim = schema.charge.c, schema.enrolment.c
-    charged = select(schema.charge, claim.record_rate.label("claimed")).order_by(charge.sequence)
+    charged = select(schema.charge, claim.record_rate.label("claimed")).order_by(
+        charge.sequence
+    )
     other = (claim.client == charge.client, claim.record_rate != charge.record_rate)
     for row in connection.execute(charged.where(*other)):
         said = f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}"
@@ -153,16 +172,27 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
     whose model both servers hold the noisy share may be gone.
     """
     connection, covered = server.connection, server.task.privacy.cover_uploads
-    over_on_both, newest = server.versions.confirmed(), {entry.attempt: entry for entry in chain}
-    releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
+    over_on_both, newest = (
+        server.versions.confirmed(),
+        {entry.attempt: entry for entry in chain},
+    )
+    releases = {
+        entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED
+    }
     attempts, rejection = schema.attempts, schema.rejection.c
-    rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
+    rejected = (
+        select(func.count())
+        .where(rejection.attempt == attempts.c.attempt)
+        .scalar_subquery()
+    )
     every = select(attempts, rejected.label("rejected")).order_by(attempts.c.attempt)
     for row in connection.execute(every):
         where = f"attempt {row.attempt}"
         charged = newest[row.attempt].event if row.attempt in newest else None
         if charged not in _ENTRY_OF.get(row.state, {None}):
-            said = "doesn't name it" if charged is None else f"has it as {charged.value}"
+            said = (
+                "doesn't name it" if charged is None else f"has it as {charged.value}"
+            )
             yield Finding(where, f"is {row.state.value}, and the ledger {said}")
             continue
         if (release := releases.get(row.attempt)) is None:
@@ -187,14 +217,20 @@ def _sum_findings(server: Snapshot) -> Iterator[Finding]:
         if has != is_so:
             said = f"name {has} versions that were released 1 + {m} times, the charges {is_so}"
             yield Finding(f"sums of {client}", said)
-    opened = func.coalesce(select(func.sum(schema.versions.c.opened)).scalar_subquery(), 0)
+    opened = func.coalesce(
+        select(func.sum(schema.versions.c.opened)).scalar_subquery(), 0
+    )
     has, is_so = connection.execute(select(schema.task.c.opened, opened)).one()
     if has != is_so:
-        yield Finding("opened attempts", f"their sum is {has}, the versions have {is_so}")
+        yield Finding(
+            "opened attempts", f"their sum is {has}, the versions have {is_so}"
+        )
     shown = schema.shown_statement.c
     stated = select(shown.client, shown.version, shown.known)
     for client, version, known in connection.execute(stated).all():
-        if known != (is_so := sum(ledger.charged_before(version).get(client, {}).values())):
+        if known != (
+            is_so := sum(ledger.charged_before(version).get(client, {}).values())
+        ):
             said = f"counts {known} charged versions, the ledger {is_so}"
             yield Finding(f"statement of {client}", said)
 
@@ -202,8 +238,12 @@ def _sum_findings(server: Snapshot) -> Iterator[Finding]:
 def _orphans(connection: Connection) -> Iterator[Finding]:
     """What belongs to nothing in a file that was changed from outside; PostgreSQL refuses it."""
     if connection.dialect.name == "sqlite":
-        for name, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
-            yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
+        for name, _, parent, _ in connection.exec_driver_sql(
+            "PRAGMA foreign_key_check"
+        ):
+            yield Finding(
+                f"table {name}", f"has a row that belongs to no row of {parent}"
+            )
 
 
 def back_up(state: Path, copy: Path) -> Audit:
@@ -240,13 +280,18 @@ def back_up(state: Path, copy: Path) -> Audit:
         sync(copy.parent)
     except OSError as error:
         remedy = "make room there, or name another folder"
-        raise StorageFailure(f"{copy} can't be written ({error.strerror}); {remedy}") from None
+        raise StorageFailure(
+            f"{copy} can't be written ({error.strerror}); {remedy}"
+        ) from None
     return audit_ledger(f"sqlite:///{(copy / DATABASE).resolve()}")
 
 
 def _copy_database(source: Path, target: Path) -> None:
     target.touch(mode=0o600)
-    with closing(sqlite3.connect(source)) as database, closing(sqlite3.connect(target)) as copied:
+    with (
+        closing(sqlite3.connect(source)) as database,
+        closing(sqlite3.connect(target)) as copied,
+    ):
         database.execute("PRAGMA query_only=ON")
         database.backup(copied)
         # One file, without the log that WAL keeps beside it.

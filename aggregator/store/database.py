@@ -19,7 +19,11 @@ from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Ledger, ledger_start
 from precad.aggregator.store.owners import Enrolments, Statements
-from precad.aggregator.store.postgres import STOP_IT_FIRST, hold_session, require_own_tables
+from precad.aggregator.store.postgres import (
+    STOP_IT_FIRST,
+    hold_session,
+    require_own_tables,
+)
 from precad.aggregator.store.transaction import (
     Transaction,
     file_of,
@@ -52,14 +56,20 @@ class Store:
     """One server's durable state: five stores on one database."""
 
     def __init__(
-        self, transaction: Transaction, task: Task, role: Role, journal_file: JournalFile
+        self,
+        transaction: Transaction,
+        task: Task,
+        role: Role,
+        journal_file: JournalFile,
     ) -> None:
         self.task, self.role, self.transaction = task, role, transaction
         self.enrolment = Enrolments(transaction)
         self.ledger = Ledger(transaction, task)
         self.versions = Versions(transaction, journal_file)
         self.attempts = Attempts(transaction, self.ledger, self.versions, journal_file)
-        self.statements = Statements(transaction, self.attempts, self.versions, self.ledger)
+        self.statements = Statements(
+            transaction, self.attempts, self.versions, self.ledger
+        )
         self._lock: int | None = None
 
     def open(self) -> None:
@@ -96,16 +106,27 @@ class Store:
         owner = (str(self.task.digest), self.role)
         row = connection.execute(sa.select(schema.task)).one_or_none()
         if row is None:
-            fresh = {"digest": owner[0], "role": self.role, "canonical": self.task.canonical}
-            start = {"ledger_length": 0, "ledger_head": ledger_start(self.task.digest, self.role)}
+            fresh = {
+                "digest": owner[0],
+                "role": self.role,
+                "canonical": self.task.canonical,
+            }
+            start = {
+                "ledger_length": 0,
+                "ledger_head": ledger_start(self.task.digest, self.role),
+            }
             connection.execute(sa.insert(schema.task), fresh | start)
         elif (row.digest, row.role) != owner:
             own = f"give {self.role.value} of task {self.task.digest} a state folder of its own"
             remedy = f"this database belongs to another task or role; {own}"
-            raise Misconfiguration("state", f"{row.role.value} of task {row.digest}", remedy)
+            raise Misconfiguration(
+                "state", f"{row.role.value} of task {row.digest}", remedy
+            )
 
 
-def open_store(url: str, task: Task, role: Role, journal_file: Path | None = None) -> Store:
+def open_store(
+    url: str, task: Task, role: Role, journal_file: Path | None = None
+) -> Store:
     """Open or create the database of ``role`` for ``task``; nobody else may have it open.
 
     Raises Misconfiguration: it holds another task or role, is open elsewhere, or was written by a
@@ -127,7 +148,9 @@ def _lock_beside(database: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise Misconfiguration("state", str(path), f"can't be opened: {error}") from None
+        raise Misconfiguration(
+            "state", str(path), f"can't be opened: {error}"
+        ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -158,7 +181,9 @@ def migrate(connection: Connection) -> None:
         upgrade(connection, current)
 
 
-def upgrade(connection: Connection, current: str, migrations: Path = MIGRATIONS) -> None:
+def upgrade(
+    connection: Connection, current: str, migrations: Path = MIGRATIONS
+) -> None:
     """Run the steps that the tables lack, in the caller's transaction. Raises Misconfiguration."""
     # A server whose tables are this version's, as nearly all are, loads nothing of Alembic.
     from alembic import command  # noqa: PLC0415
@@ -181,19 +206,25 @@ def _require_known(connection: Connection, current: str) -> None:
         if current >= known[0]:
             newer = "a newer precad wrote this database; this one knows schemas up to"
             why = f"{newer} {NEWEST}. Install that version, or the newest"
-        raise Misconfiguration("state", f"schema {current} at {_name_of(connection)}", why)
+        raise Misconfiguration(
+            "state", f"schema {current} at {_name_of(connection)}", why
+        )
 
 
 def require_current(connection: Connection) -> None:
     """For readers, which change nothing: refuse another schema. Raises Misconfiguration."""
     current = revision(connection)
     if current is None:
-        raise Misconfiguration("state", _name_of(connection), "holds no state of a precad server")
+        raise Misconfiguration(
+            "state", _name_of(connection), "holds no state of a precad server"
+        )
     if current != NEWEST:
         _require_known(connection, current)
         remedy = "start the server once with it, which brings the database up to date"
         remedy = f"this precad reads schema {NEWEST}; {remedy}"
-        raise Misconfiguration("state", f"schema {current} at {_name_of(connection)}", remedy)
+        raise Misconfiguration(
+            "state", f"schema {current} at {_name_of(connection)}", remedy
+        )
 
 
 def revision(connection: Connection) -> str | None:

@@ -32,7 +32,9 @@ class JournalEntries:
     @property
     def newest_attempt(self) -> int:
         """-1 before the first."""
-        attempts = {fact.attempt for fact in self.facts} | {attempt for _, attempt in self.opened}
+        attempts = {fact.attempt for fact in self.facts} | {
+            attempt for _, attempt in self.opened
+        }
         return max(attempts | self.voided, default=-1)
 
 
@@ -70,13 +72,20 @@ class JournalFile:
         try:
             # Another task's lines aren't looked at: they may be of another precad's making.
             lines = whole.splitlines()
-            own = [_Line.from_json(x) for x in lines if json.loads(x)["task"] == self._task]
+            own = [
+                _Line.from_json(x) for x in lines if json.loads(x)["task"] == self._task
+            ]
         except (PeerViolation, ValueError, KeyError, TypeError, RecursionError):
             remedy = "can't be read; put this server's newest file back"
             raise Misconfiguration("journal", str(self._path), remedy) from None
         voided = frozenset(line.attempt for line in own if line.voided)
         facts = (
-            Fact(version=line.version, attempt=line.attempt, voided=False, clients=line.clients)
+            Fact(
+                version=line.version,
+                attempt=line.attempt,
+                voided=False,
+                clients=line.clients,
+            )
             for line in own
             if line.clients is not None and line.attempt not in voided
         )
@@ -84,7 +93,9 @@ class JournalFile:
         opened = ((line.version, line.attempt) for line in begun)
         return JournalEntries(tuple(facts), tuple(opened), voided)
 
-    def countersigned(self, version: int, attempt: int, clients: Iterable[ClientId]) -> None:
+    def countersigned(
+        self, version: int, attempt: int, clients: Iterable[ClientId]
+    ) -> None:
         """This server is about to countersign the other's head over this attempt."""
         names = sorted(client.name for client in clients)
         self._append({"version": version, "attempt": attempt, "clients": names})
@@ -109,6 +120,8 @@ class JournalFile:
         try:
             append_line(self._path, line)
         except OSError as error:
-            remedy = "free or mend the disk, then start this server again: nothing is lost"
+            remedy = (
+                "free or mend the disk, then start this server again: nothing is lost"
+            )
             said = f"{self._path} can't be written ({error.strerror})"
             raise StorageFailure(f"{said}; {remedy}") from None

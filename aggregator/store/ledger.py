@@ -35,16 +35,22 @@ _SUM, _SHOWN, _TASK = schema.participation.c, schema.shown_statement.c, schema.t
 _CHARGES = schema.charge.join(schema.attempts, _CHARGE.attempt == _ATTEMPT.attempt)
 _OF, _COUNTS = bindparam("of", type_=Integer), _ATTEMPT.state.in_(CHARGED)
 _CHARGED_IN = select(_CHARGE.client, func.count()).select_from(_CHARGES)
-_IN_VERSION = _CHARGED_IN.where(_ATTEMPT.version == _OF, _COUNTS).group_by(_CHARGE.client)
+_IN_VERSION = _CHARGED_IN.where(_ATTEMPT.version == _OF, _COUNTS).group_by(
+    _CHARGE.client
+)
 # Grouped later and not there: to have groups in order SQLite would look through all charges.
 _VERSIONS_OF = select(_CHARGE.client, _ATTEMPT.version).select_from(_CHARGES)
 _FROM_VERSION_ON = _VERSIONS_OF.where(_ATTEMPT.version >= _OF, _COUNTS)
-_OF_ATTEMPT = select(_CHARGE.client).where(_CHARGE.attempt == _OF).order_by(_CHARGE.client)
+_OF_ATTEMPT = (
+    select(_CHARGE.client).where(_CHARGE.attempt == _OF).order_by(_CHARGE.client)
+)
 _ENTRIES = select(schema.ledger).order_by(schema.ledger.c.sequence)
 _OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == _OF)
 _SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
 _STATED = (_ATTEMPT.version == _OF, _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)))
-_FACTS = select(_ATTEMPT.attempt, _ATTEMPT.state).where(*_STATED).order_by(_ATTEMPT.attempt)
+_FACTS = (
+    select(_ATTEMPT.attempt, _ATTEMPT.state).where(*_STATED).order_by(_ATTEMPT.attempt)
+)
 _KNOWN = (_VERSION.version <= _OF, _VERSION.history.is_not(None))
 _HISTORIES = select(_VERSION.version, _VERSION.history).where(*_KNOWN)
 _NEWEST_HISTORY = _HISTORIES.order_by(_VERSION.version.desc()).limit(1)
@@ -174,7 +180,9 @@ class Ledger:
         with self._transaction.write() as connection:
             rates = dict(connection.execute(_RATES).all()) if clients else {}
             newest = self.head()
-            by_client = ((each, rates.get(each, privacy.record_rate)) for each in sorted(clients))
+            by_client = (
+                (each, rates.get(each, privacy.record_rate)) for each in sorted(clients)
+            )
             draft = LedgerEntry(
                 sequence=newest.length + 1,
                 event=event,
@@ -189,11 +197,14 @@ class Ledger:
                 hash=newest.head,
             )
             entry = replace(draft, hash=draft.content_hash())
-            fields = {column.name: getattr(entry, column.name) for column in schema.ledger.c}
+            fields = {
+                column.name: getattr(entry, column.name) for column in schema.ledger.c
+            }
             connection.execute(insert(schema.ledger), fields)
             of = {"attempt": attempt, "sequence": entry.sequence}
             if charges := [
-                of | {"client": c.client, "record_rate": c.record_rate} for c in entry.charges
+                of | {"client": c.client, "record_rate": c.record_rate}
+                for c in entry.charges
             ]:
                 connection.execute(insert(schema.charge), charges)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
@@ -217,7 +228,11 @@ class Ledger:
             ]:
                 connection.execute(_ADD_TO_SUM, changes)
             known = [
-                {"client": client.name, "version": version, "by": 1 if client in after else -1}
+                {
+                    "client": client.name,
+                    "version": version,
+                    "by": 1 if client in after else -1,
+                }
                 for client in before.keys() ^ after.keys()
             ]
             if known and connection.execute(_SHOWN_AT_ALL).first() is not None:
@@ -240,13 +255,17 @@ class Ledger:
                         valid_set=row.valid_set,
                         share_digest=row.share_digest,
                         salt=bytes(row.salt),
-                        charges=tuple(sorted(Charge(c, float(rate)) for c, rate in charges)),
+                        charges=tuple(
+                            sorted(Charge(c, float(rate)) for c, rate in charges)
+                        ),
                         previous=row.previous,
                         hash=row.hash,
                     )
                     length += 1
         except (ValueError, TypeError, StorageFailure) as error:
-            raise StorageFailure(f"ledger entry {length + 1} can't be read: {error}") from None
+            raise StorageFailure(
+                f"ledger entry {length + 1} can't be read: {error}"
+            ) from None
 
     # --- versions ----------------------------------------------------------------------------
 
@@ -256,8 +275,14 @@ class Ledger:
         with self._transaction.read():
             for attempt, state in self._transaction.rows(_FACTS, of=version):
                 voided = state is AttemptState.VOIDED
-                names = () if voided else tuple(client.name for client in self.charged(attempt))
-                found.append(Fact(version=version, attempt=attempt, voided=voided, clients=names))
+                names = (
+                    ()
+                    if voided
+                    else tuple(client.name for client in self.charged(attempt))
+                )
+                found.append(
+                    Fact(version=version, attempt=attempt, voided=voided, clients=names)
+                )
         return tuple(found)
 
     def history(self, version: int) -> Digest:
@@ -281,7 +306,11 @@ class Ledger:
 
     def charged(self, attempt: int) -> tuple[ClientId, ...]:
         """Return whom an attempt's entries name, in order."""
-        return tuple(sorted(row.client for row in self._transaction.rows(_OF_ATTEMPT, of=attempt)))
+        return tuple(
+            sorted(
+                row.client for row in self._transaction.rows(_OF_ATTEMPT, of=attempt)
+            )
+        )
 
     def charges_in(self, version: int) -> dict[ClientId, int]:
         """Return how many releases of ``version`` may have left with each client in them."""
@@ -298,7 +327,9 @@ class Ledger:
     def re_releases(self) -> dict[ClientId, Mapping[int, int]]:
         """Return, of clients with a version that was released again, versions by m ≥ 1."""
         found: dict[ClientId, dict[int, int]] = defaultdict(dict)
-        for client, m, versions in self._transaction.rows(_SUMS.where(_SUM.re_releases > 0)):
+        for client, m, versions in self._transaction.rows(
+            _SUMS.where(_SUM.re_releases > 0)
+        ):
             found[client][m] = versions
         return dict(found)
 
@@ -324,7 +355,9 @@ class Ledger:
                 try:
                     missing = sum(int(count) for count in json.loads(charged)) - known
                 except (ValueError, TypeError):
-                    raise StorageFailure("a statement that an owner showed can't be read") from None
+                    raise StorageFailure(
+                        "a statement that an owner showed can't be read"
+                    ) from None
                 if missing > 0:
                     lost[client] = missing
             return lost
@@ -333,7 +366,10 @@ class Ledger:
 
     def sums(self) -> dict[tuple[ClientId, int], int]:
         """Return, by client and m, in how many versions it may have been released 1 + m times."""
-        return {(client, m): versions for client, m, versions in self._transaction.rows(_SUMS)}
+        return {
+            (client, m): versions
+            for client, m, versions in self._transaction.rows(_SUMS)
+        }
 
     def computed_sums(self) -> dict[tuple[ClientId, int], int]:
         """Return what ``sums`` must be, from all charges."""

@@ -46,7 +46,10 @@ class Enrolments:
 
     def roster(self) -> Roster | None:
         """Return the frozen roster, or None before round 0."""
-        return _roster(self._transaction.rows(_ALL.where(schema.enrolment.c.in_roster))) or None
+        return (
+            _roster(self._transaction.rows(_ALL.where(schema.enrolment.c.in_roster)))
+            or None
+        )
 
     def roster_seal(self) -> SignedMessage | None:
         """Return what the other server signed of the frozen roster."""
@@ -74,20 +77,32 @@ class Enrolments:
                 if claims.get(client) == claim:
                     continue
                 if not taken_back:
-                    raise PeerViolation(f"client {client} didn't enrol here with this claim")
+                    raise PeerViolation(
+                        f"client {client} didn't enrol here with this claim"
+                    )
                 connection.execute(delete(table).where(table.c.client == client))
                 connection.execute(insert(table), _row(claim))
-            take = update(table).where(table.c.client == bindparam("name")).values(in_roster=True)
+            take = (
+                update(table)
+                .where(table.c.client == bindparam("name"))
+                .values(in_roster=True)
+            )
             connection.execute(take, [{"name": client} for client in roster])
 
 
 def _row(claim: Enrolment) -> dict[str, object]:
-    said = {"client": claim.client, "records": claim.records, "record_rate": claim.record_rate}
+    said = {
+        "client": claim.client,
+        "records": claim.records,
+        "record_rate": claim.record_rate,
+    }
     return said | {"in_roster": False}
 
 
 def _roster(rows: Iterable[Any]) -> Roster:
-    return Roster({r.client: Enrolment(r.client, r.records, r.record_rate) for r in rows})
+    return Roster(
+        {r.client: Enrolment(r.client, r.records, r.record_rate) for r in rows}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,11 @@ class Statements:
     """One server's statements. Each method is one transaction."""
 
     def __init__(
-        self, transaction: Transaction, attempts: Attempts, versions: Versions, ledger: Ledger
+        self,
+        transaction: Transaction,
+        attempts: Attempts,
+        versions: Versions,
+        ledger: Ledger,
     ) -> None:
         self._transaction, self._attempts = transaction, attempts
         self._versions, self._ledger = versions, ledger
@@ -120,9 +139,13 @@ class Statements:
             # Another server may have taught this one meanwhile.
             if not self._says_more(shown):
                 return False
-            kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == client))
+            kept = connection.scalar(
+                select(_SHOWN.version).where(_SHOWN.client == client)
+            )
             if kept is None or shown.version >= kept:
-                connection.execute(delete(schema.shown_statement).where(_SHOWN.client == client))
+                connection.execute(
+                    delete(schema.shown_statement).where(_SHOWN.client == client)
+                )
                 row = {
                     "client": client,
                     "version": shown.version,
@@ -150,7 +173,9 @@ class Statements:
     def promised_version(self) -> int:
         """Return the newest version that owners may have heard of; 0 before the first."""
         newest = select(func.max(_SHOWN.version))
-        stated = self._transaction.look("stated", lambda: self._transaction.value(newest))
+        stated = self._transaction.look(
+            "stated", lambda: self._transaction.value(newest)
+        )
         return max(stated or 0, self._versions.confirmed())
 
     def account_of(self, client: ClientId, version: int, promised: int) -> OwnerAccount:

@@ -51,7 +51,9 @@ def connection_options(url: URL) -> dict[str, Any]:
 def _is_remote(url: URL) -> bool:
     named = url.query.get("host", ())
     hosts = [url.host, *([named] if isinstance(named, str) else named)]
-    return any(host and not host.startswith("/") and not _is_here(host) for host in hosts)
+    return any(
+        host and not host.startswith("/") and not _is_here(host) for host in hosts
+    )
 
 
 def _is_here(host: str) -> bool:
@@ -84,7 +86,9 @@ def _prepare(connection: Any, record: Any) -> None:
             "WHERE current_setting('synchronous_commit') = 'off'"
         )
         for name, value in _KEEPALIVE.items():
-            cursor.execute("SELECT set_config(%s, %s, false)", (f"tcp_{name}", str(value)))
+            cursor.execute(
+                "SELECT set_config(%s, %s, false)", (f"tcp_{name}", str(value))
+            )
         cursor.execute("SELECT current_setting('fsync')")
         if cursor.fetchone() == ("off",):
             why = "a power cut may lose a charge whose share has left; set it on"
@@ -116,7 +120,9 @@ def _advisory_lock(connection: Any, _record: object) -> None:
 
 
 def _require_same_session(connection: Connection) -> None:
-    mark = connection.exec_driver_sql("SELECT current_setting('precad.session', true)").scalar()
+    mark = connection.exec_driver_sql(
+        "SELECT current_setting('precad.session', true)"
+    ).scalar()
     if mark != connection.info[_SESSION]:
         remedy = (
             "something between gives this session to others, or resets it, and the lock on the "
@@ -134,7 +140,9 @@ def require_own_tables(connection: Connection) -> None:
     if connection.dialect.name != "postgresql":
         return
     names = [*metadata.tables, "alembic_version"]
-    if (found := connection.execute(_FOREIGN_TABLES, {"names": names}).first()) is not None:
+    if (
+        found := connection.execute(_FOREIGN_TABLES, {"names": names}).first()
+    ) is not None:
         said = f"table {found.relname} belongs to user {found.owner}"
         remedy = f"{said}; give a schema in which this server's user alone makes tables"
         raise Misconfiguration("database", connection.engine.url.database, remedy)

@@ -89,7 +89,9 @@ class _Kept(TypeDecorator[Any]):
         try:
             return None if value is None else self.kind(value)
         except (ValueError, TypeError, PrecadError) as error:
-            raise StorageFailure(f"the database holds what no server writes: {error}") from None
+            raise StorageFailure(
+                f"the database holds what no server writes: {error}"
+            ) from None
 
 
 _DIGEST = _Kept(sa.LargeBinary(), Digest)
@@ -196,14 +198,18 @@ shown_statement = _table(
 )
 
 # The operators' permissions, with the newest attempt that each reaches to.
-permission = _table("word", _key("word", _PERMISSION), _key("version"), _required("until"))
+permission = _table(
+    "word", _key("word", _PERMISSION), _key("version"), _required("until")
+)
 
 # Apart from its attempt: a row is written whole whenever one of its columns changes.
 noisy_share = _table(
     "noisy_share",
     _key("attempt"),
     _required("share", sa.LargeBinary),
-    sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="share_has_its_attempt"),
+    sa.ForeignKeyConstraint(
+        ["attempt"], ["attempt.attempt"], name="share_has_its_attempt"
+    ),
 )
 
 ledger = _table(
@@ -219,7 +225,9 @@ ledger = _table(
     *(_required(name, _DIGEST) for name in ("previous", "hash")),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
     sa.ForeignKeyConstraint(
-        ["attempt", "version"], ["attempt.attempt", "attempt.version"], name="entry_has_its_round"
+        ["attempt", "version"],
+        ["attempt.attempt", "attempt.version"],
+        name="entry_has_its_round",
     ),
 )
 
@@ -231,7 +239,9 @@ charge = _table(
     _required("record_rate", sa.Float(53)),
     _required("sequence"),
     sa.ForeignKeyConstraint(
-        ["sequence", "attempt"], ["ledger.sequence", "ledger.attempt"], name="charge_has_its_entry"
+        ["sequence", "attempt"],
+        ["ledger.sequence", "ledger.attempt"],
+        name="charge_has_its_entry",
     ),
     # Every owner asks for its own, in every round: not by looking at everybody's.
     sa.Index("charges_of_a_client", "client", "attempt"),
@@ -248,7 +258,9 @@ rejection = _table(
     _key("attempt"),
     _key("client", _CLIENT),
     _required("reason", _REASON),
-    sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="rejection_has_its_round"),
+    sa.ForeignKeyConstraint(
+        ["attempt"], ["attempt.attempt"], name="rejection_has_its_round"
+    ),
 )
 
 spent_triple = _table("spent_triple", _key("attempt"), _key("batch"))

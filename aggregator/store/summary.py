@@ -82,10 +82,14 @@ def read_training(url: str) -> TrainingSummary:
     """
     of, enrolment, charge = schema.attempts.c, schema.enrolment.c, schema.charge.c
     tried = select(of.attempt, of.version, of.state, of.next_model).order_by(of.attempt)
-    rate_of = select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
+    rate_of = select(charge.client, func.max(charge.record_rate)).group_by(
+        charge.client
+    )
     with snapshot(url) as server:
         connection = server.connection
-        claims = connection.execute(select(schema.enrolment).order_by(enrolment.client)).all()
+        claims = connection.execute(
+            select(schema.enrolment).order_by(enrolment.client)
+        ).all()
         attempts = connection.execute(tried).all()
         charged_at = connection.execute(rate_of).all()
         counts, again = server.ledger.participations(), server.ledger.re_releases()
@@ -98,7 +102,9 @@ def read_training(url: str) -> TrainingSummary:
         task=server.task,
         role=server.role,
         clients=tuple(
-            ClientCharges(client, counts.get(client, 0), rates[client], again.get(client, {}))
+            ClientCharges(
+                client, counts.get(client, 0), rates[client], again.get(client, {})
+            )
             for client in sorted(rates)
         ),
         owners=tuple(claim.client.name for claim in roster),
@@ -115,13 +121,17 @@ def read_training(url: str) -> TrainingSummary:
     )
 
 
-def _versions(connection: Connection, attempts: Sequence[Any]) -> Iterator[VersionSummary]:
+def _versions(
+    connection: Connection, attempts: Sequence[Any]
+) -> Iterator[VersionSummary]:
     charge, rejection = schema.charge.c, schema.rejection.c
     charged: dict[int, set[ClientId]] = defaultdict(set)
     for number, client in connection.execute(select(charge.attempt, charge.client)):
         charged[number].add(client)
     refused: dict[int, Counter[str]] = defaultdict(Counter)
-    for number, reason in connection.execute(select(rejection.attempt, rejection.reason)):
+    for number, reason in connection.execute(
+        select(rejection.attempt, rejection.reason)
+    ):
         refused[number][reason.value] += 1
     tries = Counter(row.version for row in attempts)
     taken: Counter[ClientId] = Counter()
@@ -170,10 +180,14 @@ def snapshot(url: str) -> Iterator[Snapshot]:
             require_current(connection)
             row = connection.execute(select(schema.task)).one_or_none()
             if row is None:
-                raise StorageFailure("the database names no task; its table was emptied")
+                raise StorageFailure(
+                    "the database names no task; its table was emptied"
+                )
             task = read_task(row.canonical)
             if str(task.digest) != row.digest:
-                raise StorageFailure("the task in the database isn't the one that its digest names")
+                raise StorageFailure(
+                    "the task in the database isn't the one that its digest names"
+                )
             ledger = Ledger(transaction, task)
             versions = Versions(transaction, JournalFile(None, task.digest))
             yield Snapshot(connection, task, row.role, ledger.head(), ledger, versions)

@@ -12,8 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Executable, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Executable,
+    create_engine,
+    event,
+    make_url,
+)
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    ProgrammingError,
+)
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
@@ -75,7 +89,9 @@ class Transaction:
                 with storage_errors(), self.engine.begin() as self._connection:
                     yield self._connection
                     if self._broken:
-                        raise AssertionError("a transaction goes on after a part of it has failed")
+                        raise AssertionError(
+                            "a transaction goes on after a part of it has failed"
+                        )
             finally:
                 self._connection, self._broken = None, False
 
@@ -117,7 +133,9 @@ def parse_url(text: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError):
         # The text may hold a password: it isn't repeated.
-        raise Misconfiguration("database", "…", f"isn't a SQLAlchemy URL; {_BACKENDS}") from None
+        raise Misconfiguration(
+            "database", "…", f"isn't a SQLAlchemy URL; {_BACKENDS}"
+        ) from None
     match url.get_backend_name():
         case "sqlite":
             return url.set(drivername="sqlite")
@@ -126,7 +144,9 @@ def parse_url(text: str) -> URL:
             port = 1 if url.port is None else url.port
             # Before a look-up of half a password, where an @ of it isn't written %40.
             if host and (fault := address_fault(f"{host}:{port}")):
-                remedy = f"{fault}; signs of a password are written as in URLs, @ as %40"
+                remedy = (
+                    f"{fault}; signs of a password are written as in URLs, @ as %40"
+                )
                 raise Misconfiguration("database", "…", remedy)
             return url.set(drivername="postgresql+psycopg")
         case other:
@@ -156,7 +176,9 @@ def writing_engine(url: URL) -> Engine:
     else:
         # A file is always there: only a database behind a network is asked before each use.
         ping = url.get_backend_name() != "sqlite"
-        engine = _engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=ping)
+        engine = _engine(
+            url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=ping
+        )
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)
         # IMMEDIATE: what a transaction reads can't change before it writes.
@@ -171,7 +193,9 @@ def reading_engine(url: URL) -> Engine:
         raise Misconfiguration("state", str(path), "there is no such file")
     if url.get_backend_name() == "postgresql":
         readonly = {"postgresql_readonly": True}
-        return _engine(url, isolation_level="REPEATABLE READ", execution_options=readonly)
+        return _engine(
+            url, isolation_level="REPEATABLE READ", execution_options=readonly
+        )
     engine = _engine(url)
     event.listen(engine, "connect", _read_only_sqlite)
     event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
@@ -188,7 +212,9 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
             with storage_errors(), engine.connect():
                 return
         except StorageFailure as error:
-            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
+            log.warning(
+                "%s; trying again for %.0f s", error, max(0.0, patience.remaining())
+            )
             patience.wait(error)
 
 
@@ -216,10 +242,14 @@ def storage_errors() -> Iterator[None]:
         if error.statement is not None:
             raise
         # Before any statement: an option in the URL.
-        raise Misconfiguration("database", "…", " ".join(str(error.orig).split())) from None
+        raise Misconfiguration(
+            "database", "…", " ".join(str(error.orig).split())
+        ) from None
     except DBAPIError as error:
         raise StorageFailure(_explain(error.orig or error)) from error
-    except sqlite3.Error as error:  # from setting a connection up, which SQLAlchemy doesn't wrap
+    except (
+        sqlite3.Error
+    ) as error:  # from setting a connection up, which SQLAlchemy doesn't wrap
         raise StorageFailure(_explain(error)) from error
 
 
@@ -231,7 +261,9 @@ def _engine(url: URL, **options: Any) -> Engine:
         else:
             arguments = connection_options(url)
         # What is bound to a statement may be a share: no error shows it.
-        return create_engine(url, hide_parameters=True, connect_args=arguments, **options)
+        return create_engine(
+            url, hide_parameters=True, connect_args=arguments, **options
+        )
     except ModuleNotFoundError as missing:
         remedy = f"needs the package {missing.name}: pip install 'precad[postgres]'"
         raise Misconfiguration("database", url.get_backend_name(), remedy) from None
@@ -245,7 +277,12 @@ def _durable_sqlite(connection: Any, _record: object) -> None:
     # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST: where SQLite
     # was built to overwrite what is deleted (as Debian's), a noisy share would be written twice. It
     # is no secret: both together are what everybody gets.
-    for setting in "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=FAST":
+    for setting in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "secure_delete=FAST",
+    ):
         connection.execute(f"PRAGMA {setting}")
 
 
@@ -255,7 +292,10 @@ def _read_only_sqlite(connection: Any, _record: object) -> None:
 
 
 def _explain(error: BaseException) -> str:
-    said, again = " ".join(str(error).split()), "start again: the state is as it was before"
+    said, again = (
+        " ".join(str(error).split()),
+        "start again: the state is as it was before",
+    )
     remedy = f"see to the database, then {again}"
     if "malformed" in said or "not a database" in said:
         remedy = (

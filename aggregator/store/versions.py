@@ -46,12 +46,16 @@ class Versions:
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
         what = ("opened", version)
-        return self._transaction.look(what, lambda: int(self._column(version, "opened") or 0))
+        return self._transaction.look(
+            what, lambda: int(self._column(version, "opened") or 0)
+        )
 
     def all_opened(self) -> int:
         """Return ``opened`` of all versions together."""
         query = select(schema.task.c.opened)
-        return self._transaction.look("all opened", lambda: int(self._transaction.value(query)))
+        return self._transaction.look(
+            "all opened", lambda: int(self._transaction.value(query))
+        )
 
     # --- the model ---------------------------------------------------------------------------
 
@@ -126,10 +130,17 @@ class Versions:
 
     def allow(self, what: Permission, version: int, until: int) -> None:
         """Keep the operators' permission."""
-        table, of = schema.permission, (_PERMISSION.word == what, _PERMISSION.version == version)
+        table, of = (
+            schema.permission,
+            (_PERMISSION.word == what, _PERMISSION.version == version),
+        )
         with self._transaction.write() as connection:
-            if not connection.execute(update(table).where(*of).values(until=until)).rowcount:
-                connection.execute(insert(table).values(word=what, version=version, until=until))
+            if not connection.execute(
+                update(table).where(*of).values(until=until)
+            ).rowcount:
+                connection.execute(
+                    insert(table).values(word=what, version=version, until=until)
+                )
 
     def _column(self, version: int, column: str) -> Any:
         row = self._transaction.first(_ROW, of=version)
@@ -145,7 +156,9 @@ def set_version(connection: Connection, version: int, **values: object) -> None:
     table = schema.versions
     change = update(table).where(_VERSION.version == version).values(**values)
     if not connection.execute(change).rowcount:
-        connection.execute(insert(table).values({"opened": 0} | values | {"version": version}))
+        connection.execute(
+            insert(table).values({"opened": 0} | values | {"version": version})
+        )
 
 
 def _set_opened(connection: Connection, version: int, count: int, more: int) -> None:

@@ -148,7 +148,11 @@ class OpenWatches:
 
     @contextmanager
     def open(
-        self, where: str, client: ClientId, instance: bytes, still_allowed: Callable[[], object]
+        self,
+        where: str,
+        client: ClientId,
+        instance: bytes,
+        still_allowed: Callable[[], object],
     ) -> Iterator[LongStream]:
         """A watch, to its end. Raises NameInUse: another ``instance`` that says so is here."""
         for name, other, there in self._open.values():

@@ -50,7 +50,9 @@ class InFile:
         left = min(size, self.length - start)
         data = os.pread(self._descriptor, left, self._start + start)
         if len(data) < left:
-            raise OSError(f"the model's file ends at byte {start + len(data)} of {self.length}")
+            raise OSError(
+                f"the model's file ends at byte {start + len(data)} of {self.length}"
+            )
         return data
 
 
@@ -74,7 +76,9 @@ class StoredModel:
             try:
                 piece = self.stored.read(start, size)
             except OSError as error:
-                raise StorageFailure(f"model {self.version} can't be read: {error}") from None
+                raise StorageFailure(
+                    f"model {self.version} can't be read: {error}"
+                ) from None
             yield piece
 
 

@@ -68,7 +68,9 @@ class Recovery(NamedTuple):
 def compare(own: Position, theirs: Position) -> Recovery:
     """Return what to do about the newest attempt: on both what fits. Raises PeerViolation."""
     if own.version != theirs.version:
-        return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)
+        return Recovery(
+            Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP
+        )
     if own.model != theirs.model:
         raise PeerViolation(
             f"the servers' trainings differ: after {own.version} rounds model {own.model} here, "
@@ -100,7 +102,10 @@ def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
 
 
 def adoptable(
-    start: Digest, evidence: Sequence[Evidence], signed: HeadBody | None, heard: range = range(0)
+    start: Digest,
+    evidence: Sequence[Evidence],
+    signed: HeadBody | None,
+    heard: range = range(0),
 ) -> tuple[Fact, ...]:
     """Those of the other server's facts, version by version, that one's own signature stands for.
 
@@ -120,13 +125,25 @@ def adoptable(
     history = start
     for earlier in evidence[: signed.version]:
         history = history_after(history, earlier.facts)
-    last = [fact for fact in evidence[signed.version].facts if fact.attempt <= signed.attempt]
+    last = [
+        fact
+        for fact in evidence[signed.version].facts
+        if fact.attempt <= signed.attempt
+    ]
     shown = {fact.attempt for fact in last}
-    if pending is not None and pending.attempt == signed.attempt and pending.attempt not in shown:
+    if (
+        pending is not None
+        and pending.attempt == signed.attempt
+        and pending.attempt not in shown
+    ):
         last.append(pending)
     if str(history_after(history, last)) != signed.history:
         return tuple(found)
-    return (*(fact for each in evidence[: signed.version] for fact in each.facts), *last, *found)
+    return (
+        *(fact for each in evidence[: signed.version] for fact in each.facts),
+        *last,
+        *found,
+    )
 
 
 # A round's end: the next model is kept and announced, also where a break interrupted the round.
@@ -138,14 +155,20 @@ def keep(
     """Persist θ_{t+1}, ``[d]``; it is announced once the other has it too (``confirm``)."""
     opened = counted.opened
     version = opened.version + 1
-    session.model_store.put(version, theta, session.store.versions.model_seal(version), model)
+    session.model_store.put(
+        version, theta, session.store.versions.model_seal(version), model
+    )
     session.store.attempts.finish(opened.attempt, model)
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
     most = max(session.store.ledger.participations().values(), default=0)
     valid, costs = frozenset(counted.valid), tuple(steps.costs)
-    session.progress.unannounced = RoundDone(opened, valid, counted.rejections, model, most, costs)
-    reasons = sorted(Counter(reason.value for reason in counted.rejections.values()).items())
+    session.progress.unannounced = RoundDone(
+        opened, valid, counted.rejections, model, most, costs
+    )
+    reasons = sorted(
+        Counter(reason.value for reason in counted.rejections.values()).items()
+    )
     others = "".join(f", {number} {reason}" for reason, number in reasons)
     took = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in costs)
     made = "version %d is made: %d of %d submissions count%s; %s"
@@ -179,7 +202,12 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
         case Remedy.RELEASE:
             _release(session, aggregator)
         case Remedy.VOID | Remedy.CONFIRM_VOID as remedy:
-            _void(session, aggregator, recovery.attempt, prepared_here=remedy is Remedy.VOID)
+            _void(
+                session,
+                aggregator,
+                recovery.attempt,
+                prepared_here=remedy is Remedy.VOID,
+            )
         case Remedy.LOST:
             _give_up(session, aggregator)
         case Remedy.LEARN_LOST:
@@ -203,17 +231,23 @@ def _release(session: Session, aggregator: Aggregator) -> None:
     say_kept(session, aggregator.link)
 
 
-def _void(session: Session, aggregator: Aggregator, attempt: int, *, prepared_here: bool) -> None:
+def _void(
+    session: Session, aggregator: Aggregator, attempt: int, *, prepared_here: bool
+) -> None:
     """Sign that the attempt isn't prepared on both servers, and keep it; both do.
 
     First durable where it isn't prepared, so that it never can be; the holder voids on that.
     """
     link, signatures, version = aggregator.link, aggregator.signatures, session.version
-    own = messages.VoidBody(task=str(session.task.digest), version=version, attempt=attempt)
+    own = messages.VoidBody(
+        task=str(session.task.digest), version=version, attempt=attempt
+    )
 
     def hear() -> None:
         answer = messages.SignedMessage.from_bytes(link.receive("void"))
-        found = signatures.check(signatures.other, SignedKind.NOT_PREPARED, answer, type(own))
+        found = signatures.check(
+            signatures.other, SignedKind.NOT_PREPARED, answer, type(own)
+        )
         if found != own:
             raise PeerViolation("the other server voids another attempt")
 
@@ -236,18 +270,30 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
 def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
     fact = Fact.from_bytes(aggregator.link.receive("lost"))
     if (fact.version, fact.attempt, fact.voided) != (session.version, attempt, False):
-        raise PeerViolation("the other server shows another attempt than the one it has prepared")
+        raise PeerViolation(
+            "the other server shows another attempt than the one it has prepared"
+        )
     session.store.attempts.learn([fact])
     _require_write_off(session, aggregator, fact)
 
 
 def _require_write_off(session: Session, aggregator: Aggregator, fact: Fact) -> None:
     what = f"a database was replaced, and attempt {fact.attempt} may have left"
-    require_word(session, aggregator.link, Permission.WRITE_OFF, (fact.version, fact.attempt), what)
+    require_word(
+        session,
+        aggregator.link,
+        Permission.WRITE_OFF,
+        (fact.version, fact.attempt),
+        what,
+    )
 
 
 def require_word(
-    session: Session, link: PeerLink, permission: Permission, of: tuple[int, int], what: str
+    session: Session,
+    link: PeerLink,
+    permission: Permission,
+    of: tuple[int, int],
+    what: str,
 ) -> None:
     """Go on with both operators' word for a version up to an attempt, or raise NeedsOperators."""
     version, attempt = of
@@ -261,9 +307,15 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     """Send the model, with the other server's own word on its digest."""
     signatures, current = aggregator.signatures, session.model_store.current
     version, digest = current.version, str(current.digest)
-    body = messages.ModelBody(task=str(session.task.digest), version=version, digest=digest)
+    body = messages.ModelBody(
+        task=str(session.task.digest), version=version, digest=digest
+    )
     kept = session.store.versions.model_seal(version), session.model_store.signature()
-    found = [i for i in kept if i and messages.read_body(bytes.fromhex(i.body), type(body)) == body]
+    found = [
+        i
+        for i in kept
+        if i and messages.read_body(bytes.fromhex(i.body), type(body)) == body
+    ]
     if not found:
         # Both were put back, and an owner was here first: it is on its way there too.
         raise PeerUnavailable(
@@ -284,18 +336,26 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     task, store = session.task, session.store
     transfer = messages.ModelTransfer.from_bytes(link.receive("transfer"))
     data = link.receive("model-bytes")
-    body = signatures.check(signatures.role, SignedKind.MODEL, transfer.signed, messages.ModelBody)
-    theirs = signatures.check(signatures.other, SignedKind.MODEL, transfer.own, messages.ModelBody)
+    body = signatures.check(
+        signatures.role, SignedKind.MODEL, transfer.signed, messages.ModelBody
+    )
+    theirs = signatures.check(
+        signatures.other, SignedKind.MODEL, transfer.own, messages.ModelBody
+    )
     try:
         theta = from_bytes(data, task.dimension)
     except Misconfiguration as error:
-        raise PeerViolation(f"the other server sent no model of this task: {error}") from None
+        raise PeerViolation(
+            f"the other server sent no model of this task: {error}"
+        ) from None
     digest = model_digest(task.digest, transfer.version, task.model.parameters, theta)
     expected = messages.ModelBody(
         task=str(task.digest), version=transfer.version, digest=str(digest)
     )
     if not body == theirs == expected:
-        raise PeerViolation("the other server's model isn't the one that both servers signed")
+        raise PeerViolation(
+            "the other server's model isn't the one that both servers signed"
+        )
     pending, newest = store.attempts.pending(), transfer.version - 1
     for version in range(session.version, newest + 1):
         if all(fact.voided for fact in store.ledger.facts(version)):
@@ -305,7 +365,13 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
             )
     store.versions.keep_model_seal(transfer.version, transfer.own)
     if pending is not None and pending.version == newest:
-        keep(session, _prepared_again(pending).counted, theta, digest, Steps(session.clock))
+        keep(
+            session,
+            _prepared_again(pending).counted,
+            theta,
+            digest,
+            Steps(session.clock),
+        )
     else:
         session.model_store.put(transfer.version, theta, transfer.own, digest)
     link.send("transferred", b"")
@@ -314,7 +380,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
 def _prepared_again(record: ReleaseRecord) -> Prepared:
     # The cohort isn't needed any more: those who count and those who don't are known.
     cohort = tuple(sorted({*record.valid, *record.rejections}))
-    opened = Opened(record.attempt, record.version, cohort, record.model, frozenset(record.valid))
+    opened = Opened(
+        record.attempt, record.version, cohort, record.model, frozenset(record.valid)
+    )
     counted = Counted(opened, record.valid, record.valid_set, record.rejections)
     return Prepared(counted, ring_from_bytes(record.noisy_share))
 

@@ -14,7 +14,13 @@ from precad.aggregator.collect.matching import Closed, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DrawnAhead, NoiseSource
 from precad.aggregator.peer_link import FrameTransport, PeerLink
-from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
+from precad.aggregator.release import (
+    add_noise,
+    aggregate,
+    countersign,
+    prepare,
+    reconstruct,
+)
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Opened
@@ -26,11 +32,22 @@ from precad.aggregator.training.reconcile import (
     take_back,
 )
 from precad.aggregator.training.recovery import Remedy, keep, recover, say_kept
-from precad.aggregator.training.session import Phase, Session, Steps, TrainingDone, TrainingPaused
+from precad.aggregator.training.session import (
+    Phase,
+    Session,
+    Steps,
+    TrainingDone,
+    TrainingPaused,
+)
 from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
 from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
+from precad.common.errors import (
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    StorageFailure,
+)
 from precad.common.identifiers import Role, Secret
 from precad.common.prime_field import group_of
 from precad.common.process import doing, give_back_freed
@@ -75,7 +92,9 @@ class RoleBehaviour(Protocol):
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Open a round with the other server; None when the training is over."""
 
-    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+    def collect(
+        self, opened: Opened, link: PeerLink, closes: float, take: Take
+    ) -> Closed:
         """Until all have come or ``closes``; what both hold alike is taken at once."""
 
 
@@ -95,7 +114,9 @@ def run_to_end(session: Session, training: Callable[[Session], None]) -> None:
         session.store.attempts.drop_shares(session.store.versions.confirmed())
         progress.phase = Phase.DONE
         session.event_log.publish(TrainingDone(final.version, final.digest))
-        log.info("training is over after %d rounds: model %s", final.version, final.digest)
+        log.info(
+            "training is over after %d rounds: model %s", final.version, final.digest
+        )
     except PrecadError as error:
         stop(str(error))
     except Exception:
@@ -120,7 +141,11 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             behaviour.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, peers.noise)
         if (away := progress.heard_from_peers(session.clock.now())) is not None:
-            others = f"{other} and the dealer are" if session.task.has_dealer else f"{other} is"
+            others = (
+                f"{other} and the dealer are"
+                if session.task.has_dealer
+                else f"{other} is"
+            )
             log.info("%s back after %.0f s", others, away)
         if not session.finished:
             progress.phase = Phase.TRAINING
@@ -232,7 +257,9 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     # of a KiB an entry at most.
     lists = task.enrolment.clients * 1024
     most = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
-    return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=task.deadlines.peer)
+    return PeerLink(
+        transport, task.digest, max_message_bytes=most, timeout_s=task.deadlines.peer
+    )
 
 
 def note_done(session: Session) -> None:
@@ -242,8 +269,15 @@ def note_done(session: Session) -> None:
     older than the model, and the other server knows what became of the attempt (``meet``).
     """
     current, attempts = session.model_store.current, session.store.attempts
-    pending, sealed = attempts.pending(), session.store.versions.model_seal(current.version)
-    if pending is not None and pending.version == current.version - 1 and sealed is not None:
+    pending, sealed = (
+        attempts.pending(),
+        session.store.versions.model_seal(current.version),
+    )
+    if (
+        pending is not None
+        and pending.version == current.version - 1
+        and sealed is not None
+    ):
         attempts.finish(pending.attempt, current.digest)
 
 
@@ -257,7 +291,9 @@ def make_aggregator(
     set_secret = agree_set_secret(link, session.role, session.task)
     dealer_key = dealer.join()
     if link.exchange("dealer", dealer.epoch) != dealer.epoch:
-        raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
+        raise PeerUnavailable(
+            "the dealer restarted between the servers' joins; joining again"
+        )
     session.store.attempts.hear(dealer.newest_attempt)
     # Of the two, one alone proposes attempts, and the other refuses those that it has used.
     progress = session.progress
@@ -310,7 +346,9 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
             progress.error = f"{told}; trying again"
             if progress.lost_at is None and progress.contacts:
                 progress.lost_at = session.clock.now()
-            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
+            log.warning(
+                "%s; trying again for %.0f s", error, max(0.0, patience.remaining())
+            )
             patience.wait(told)
         except NeedsOperators as error:
             # No deadline: who decides is a person.
@@ -332,7 +370,11 @@ def _outage(failures: list[str], newest: str) -> PeerUnavailable:
     While the dealer is away the servers lose each other too, between tries that never quite meet:
     the newest failure alone would send an operator to the wrong machine.
     """
-    failures[:] = [newest, *(failure for failure in failures if failure != newest)][:_TOLD]
+    failures[:] = [newest, *(failure for failure in failures if failure != newest)][
+        :_TOLD
+    ]
     if len(failures) == 1:
         return PeerUnavailable(newest)
-    return PeerUnavailable(f"{newest} (earlier in this outage: {'; '.join(failures[1:])})")
+    return PeerUnavailable(
+        f"{newest} (earlier in this outage: {'; '.join(failures[1:])})"
+    )

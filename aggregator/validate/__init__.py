@@ -36,7 +36,9 @@ def in_process(
         yield ByProof(server, attempt, counted)
         return
     with ExitStack() as conversations:
-        yield WithDealer(server, attempt, counted, batches or itertools.count(), conversations)
+        yield WithDealer(
+            server, attempt, counted, batches or itertools.count(), conversations
+        )
 
 
 def load_check(task: Task) -> None:
@@ -53,4 +55,9 @@ def longest_opening(task: Task) -> int:
     """Bytes of the longest message that validation of a batch exchanges."""
     if task.proof is not None:
         return MAX_BATCH_CLIENTS * words_bytes(task.proof)
-    return MAX_BATCH_CLIENTS * comparisons_per_client(task) * _WORDS_PER_COMPARISON * WORD_BYTES
+    return (
+        MAX_BATCH_CLIENTS
+        * comparisons_per_client(task)
+        * _WORDS_PER_COMPARISON
+        * WORD_BYTES
+    )

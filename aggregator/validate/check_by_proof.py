@@ -32,7 +32,9 @@ _WHOLE, _DROPPED = b"w", b"d"
 class ByProof:
     """As ``Validator``: validates one attempt's matched submissions, a batch at a time."""
 
-    def __init__(self, server: Server, attempt: int, counted: Collection[ClientId]) -> None:
+    def __init__(
+        self, server: Server, attempt: int, counted: Collection[ClientId]
+    ) -> None:
         self._server = server
         self._shape = shape_of(server.task)
         self._group = group_of(server.task)
@@ -69,8 +71,13 @@ class ByProof:
         self._answered |= headers
         digests = [each.header.whole_digest for each in batch]
         coin = self._coin(digests)
-        queries = (norm_proof.Query.drawn(self._shape, coin, digest) for digest in digests)
-        own = [self._answer(each, query) for each, query in zip(batch, queries, strict=True)]
+        queries = (
+            norm_proof.Query.drawn(self._shape, coin, digest) for digest in digests
+        )
+        own = [
+            self._answer(each, query)
+            for each, query in zip(batch, queries, strict=True)
+        ]
         message = b"".join(_encoded(words, self._shape) for words in own)
         theirs = self._server.link.exchange(f"proof/{self._turn}", message)
         if len(theirs) != len(message):
@@ -82,9 +89,15 @@ class ByProof:
 
     def _coin(self, digests: Sequence[Digest]) -> Secret:
         """The batch's: A commits, B says its bytes, A opens. The digests fix the batch before."""
-        link, role, task = self._server.link, self._server.role, self._server.task.digest
+        link, role, task = (
+            self._server.link,
+            self._server.role,
+            self._server.task.digest,
+        )
         own, step = Secret.random(KEY_BYTES).reveal(), f"proof-coin/{self._turn}"
-        batch = Digest.of(encode_context("proof-batch", *(each.value for each in digests)))
+        batch = Digest.of(
+            encode_context("proof-batch", *(each.value for each in digests))
+        )
 
         def committed(opening: bytes) -> bytes:
             parts = task.value, batch.value, self._attempt, self._turn, opening
@@ -99,18 +112,27 @@ class ByProof:
             link.send(step, own)
             of_a, of_b = link.receive(step), own
             if not hmac.compare_digest(committed(of_a), commitment):
-                raise PeerViolation("server A opened another coin, or holds other submissions")
+                raise PeerViolation(
+                    "server A opened another coin, or holds other submissions"
+                )
         if not len(of_a) == len(of_b) == KEY_BYTES:
             raise PeerViolation(f"a coin of the other server hasn't {KEY_BYTES} bytes")
-        return Secret(Digest.of(encode_context("proof-joint-coin", of_a, of_b, batch.value)).value)
+        return Secret(
+            Digest.of(encode_context("proof-joint-coin", of_a, of_b, batch.value)).value
+        )
 
-    def _answer(self, submission: ProofSubmission, query: norm_proof.Query) -> ProofWords | None:
+    def _answer(
+        self, submission: ProofSubmission, query: norm_proof.Query
+    ) -> ProofWords | None:
         """This server's words, from one pass over its share, which goes into the sum on the way.
 
         None where its body can't be read any more: then nothing of it is in the sum.
         """
         shape, header = self._shape, submission.header
-        share, rows = Share(submission, shape), Rows(header.rows_key, shape.dimension, shape.rows)
+        share, rows = (
+            Share(submission, shape),
+            Rows(header.rows_key, shape.dimension, shape.rows),
+        )
         counted = submission.context.client in self._counted
         summed = 0
 
@@ -127,17 +149,23 @@ class ByProof:
         def rest() -> norm_proof.ProofShare:
             made = *share.beside(), norm_proof.projections(rows)
             # The seed's holder gets no body.
-            return norm_proof.ProofShare(*made, holds_constants=not submission.awaits_body)
+            return norm_proof.ProofShare(
+                *made, holds_constants=not submission.awaits_body
+            )
 
         challenges = norm_proof.bit_challenges(shape, header.bits_key)
         try:
             return norm_proof.answer(query, pieces(), rest, challenges)
         except BodyUnreadable as error:
-            log.warning("a body of client %s won't count: %s", submission.context.client, error)
+            log.warning(
+                "a body of client %s won't count: %s", submission.context.client, error
+            )
             self._take_out(submission, summed)
             return None
 
-    def _settle(self, submission: ProofSubmission, own: ProofWords | None, theirs: bytes) -> None:
+    def _settle(
+        self, submission: ProofSubmission, own: ProofWords | None, theirs: bytes
+    ) -> None:
         """The verdict on one, the same at both; what isn't valid is taken out of the sum."""
         status, other = theirs[:1], _decoded(theirs[1:], self._shape)
         if status not in (_WHOLE, _DROPPED):
@@ -179,7 +207,9 @@ def _encoded(words: ProofWords | None, shape: ProofShape) -> bytes:
     if words is None:
         return _DROPPED + bytes(words_bytes(shape) - 1)
     both = np.array([words.value, words.zero], dtype=np.uint64)
-    return _WHOLE + np.concatenate([words.wires, both]).astype("<u8", copy=False).tobytes()
+    return (
+        _WHOLE + np.concatenate([words.wires, both]).astype("<u8", copy=False).tobytes()
+    )
 
 
 def _decoded(data: bytes, shape: ProofShape) -> ProofWords:

@@ -27,7 +27,14 @@ from precad.aggregator.validate.validation import (
 from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, sharing_in_use
-from precad.common.ring import SALT_BYTES, WORD_BYTES, Keystream, RingVector, signed, view_words
+from precad.common.ring import (
+    SALT_BYTES,
+    WORD_BYTES,
+    Keystream,
+    RingVector,
+    signed,
+    view_words,
+)
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import PIECE_BYTES, Submission, body_hasher
 from precad.common.task import Task
@@ -72,7 +79,9 @@ class WithDealer:
         absorbed = [(each.context, self._absorb(each, squares)) for each in masked]
         for context, absorber in absorbed:
             if absorber is not None:
-                self._words[context.client] = absorber.words(squares.share(context.digest.value))
+                self._words[context.client] = absorber.words(
+                    squares.share(context.digest.value)
+                )
 
     def ready(self) -> None:
         """As ``Validator.ready``: this process is."""
@@ -82,7 +91,11 @@ class WithDealer:
         clients = tuple(self._taken)
         for start in range(0, len(clients), MAX_BATCH_CLIENTS):
             number = next(self._batches)
-            batch = [c for c in clients[start : start + MAX_BATCH_CLIENTS] if c in self._words]
+            batch = [
+                c
+                for c in clients[start : start + MAX_BATCH_CLIENTS]
+                if c in self._words
+            ]
             passes = self._passes(number, batch) if batch else ()
             for client, within in zip(batch, passes, strict=True):
                 if not within:
@@ -95,18 +108,24 @@ class WithDealer:
         from precad.aggregator.validate.crypten_comparisons import decide  # noqa: PLC0415
 
         server = self._server
-        request = deal_request(server.task, self._attempt, number, len(clients), server.nonces)
+        request = deal_request(
+            server.task, self._attempt, number, len(clients), server.nonces
+        )
         corrections = server.dealing.deal(request)
         return decide(
             [self._words[client] for client in clients],
             task=server.task,
             link=server.link,
-            randomness=DealtRandomness(server.role, server.dealer_key, request, corrections),
+            randomness=DealtRandomness(
+                server.role, server.dealer_key, request, corrections
+            ),
             spent=server.spent,
             label=label(self._taken[client] for client in clients),
         )
 
-    def _absorb(self, submission: Submission, squares: DealerConversation) -> "Absorber | None":
+    def _absorb(
+        self, submission: Submission, squares: DealerConversation
+    ) -> "Absorber | None":
         server, client = self._server, submission.context.client
         row_key = squares.row_key(submission.context.digest.value)
         total = self._total if client in self._counted else None
@@ -130,7 +149,9 @@ class WithDealer:
         if submission.context.client not in self._counted:
             return
         mask, done = submission.mask(), 0
-        pieces = submission.body_pieces() if self._server.role is Role.SERVER_B else None
+        pieces = (
+            submission.body_pieces() if self._server.role is Role.SERVER_B else None
+        )
         with read_again():
             while done < absorbed:
                 share = mask.words(min(PIECE_BYTES // WORD_BYTES, absorbed - done))
@@ -166,7 +187,12 @@ class Absorber:
     """
 
     def __init__(
-        self, role: Role, task: Task, mask: Keystream, row_key: Secret, total: RingVector | None
+        self,
+        role: Role,
+        task: Task,
+        mask: Keystream,
+        row_key: Secret,
+        total: RingVector | None,
     ) -> None:
         self._role = role
         self._bound = task.bound
@@ -189,7 +215,9 @@ class Absorber:
             piece = b[at : at + _TOGETHER]
             share, start = self._share[: piece.size], self.absorbed
             self._mask.words_into(share)
-            total = None if self._total is None else self._total[start : start + piece.size]
+            total = (
+                None if self._total is None else self._total[start : start + piece.size]
+            )
             adds_b = self._role is Role.SERVER_B
             crossed, squared = self._add_share(piece, share, total, adds_b=adds_b)
             self._crossed += crossed
@@ -228,7 +256,9 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
     """B's part: send the body and yield its pieces, ``[≤ 2^16] int64``. Raises Dropped: A knows."""
     try:
         if submission.body is None:
-            raise AssertionError(f"{submission.context.client} was matched without a body")
+            raise AssertionError(
+                f"{submission.context.client} was matched without a body"
+            )
         link.send_piece(step, submission.body.prefix.reveal(), last=False)
         for piece in submission.body_pieces():
             link.send_piece(step, piece, last=False)
@@ -256,13 +286,17 @@ def receive(
         while not last:
             left -= len(piece)
             if left < 0 or (left and len(piece) != PIECE_BYTES) or not piece:
-                raise PeerViolation("a forwarded body's pieces aren't as long as they must be")
+                raise PeerViolation(
+                    "a forwarded body's pieces aren't as long as they must be"
+                )
             hasher.update(piece)
             yield view_words(piece)
             piece, last = link.receive_piece(step)
         if piece == _WHOLE:
             if left or Digest(hasher.digest()) != header.body_digest:
-                raise PeerViolation("server B vouched for a body that isn't what its client signed")
+                raise PeerViolation(
+                    "server B vouched for a body that isn't what its client signed"
+                )
             return
     if piece != _DROPPED:
         raise PeerViolation("a forwarded body ended without a verdict")

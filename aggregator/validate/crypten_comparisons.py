@@ -45,7 +45,9 @@ def decide(
     out of step, or decides on others; ValueError: it is for something else, a caller's mistake.
     """
     request, k = randomness.request, task.projections
-    if request != deal_request(task, request.attempt, request.batch, len(words), request.nonces):
+    if request != deal_request(
+        task, request.attempt, request.batch, len(words), request.nonces
+    ):
         raise ValueError(f"{request} isn't for {len(words)} submissions of this task")
     spent.spend(request.attempt, request.batch)
     rank = 0 if randomness.role is Role.SERVER_A else 1
@@ -131,8 +133,12 @@ class LinkCommunicator:
         TypeError: CrypTen hands over what are no ring elements: an error, never a wrong number.
         """
         tensors = input if isinstance(input, list) else [input]
-        if batched != isinstance(input, list) or any(t.dtype != torch.int64 for t in tensors):
-            raise TypeError("only ring elements cross the link, a list of tensors as a batch")
+        if batched != isinstance(input, list) or any(
+            t.dtype != torch.int64 for t in tensors
+        ):
+            raise TypeError(
+                "only ring elements cross the link, a list of tensors as a batch"
+            )
         name, combine = _OPERATIONS[op]
         own = np.concatenate([t.detach().numpy().reshape(-1) for t in tensors])
         step = f"{self._step}/all-reduce-{name}/{self._collectives}"
@@ -143,7 +149,9 @@ class LinkCommunicator:
             raise PeerViolation(f"step {step!r}: {why}")
         words = torch.from_numpy(combine(own, from_bytes(theirs)))
         pieces = words.split_with_sizes([t.numel() for t in tensors])
-        shaped = [piece.reshape(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+        shaped = [
+            piece.reshape(t.shape) for piece, t in zip(pieces, tensors, strict=True)
+        ]
         return shaped if batched else shaped[0]
 
 
@@ -179,8 +187,12 @@ class DealtProvider:
             raise UnexpectedDemand("all dealt binary triples are used up")
         asked = tuple(size0), tuple(size1)
         if (dealt := (triple.a.shape, triple.b.shape)) != asked:
-            raise UnexpectedDemand(f"dealt a binary triple of shapes {dealt}, asked for {asked}")
-        return tuple(_sharing(torch.from_numpy(each)) for each in (triple.a, triple.b, triple.c))
+            raise UnexpectedDemand(
+                f"dealt a binary triple of shapes {dealt}, asked for {asked}"
+            )
+        return tuple(
+            _sharing(torch.from_numpy(each)) for each in (triple.a, triple.b, triple.c)
+        )
 
     generate_additive_triple = _refusing("additive triples")
     # Norms are validated with dealt squares that clients open (aggregator.validate).

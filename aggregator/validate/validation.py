@@ -88,7 +88,9 @@ def comparisons_per_client(task: Task) -> int:
     return 2 * task.projections + 1
 
 
-def deal_request(task: Task, attempt: int, batch: int, clients: int, nonces: bytes) -> DealRequest:
+def deal_request(
+    task: Task, attempt: int, batch: int, clients: int, nonces: bytes
+) -> DealRequest:
     """What to ask the dealer for before ``clients`` submissions are decided in one batch."""
     return DealRequest(
         task=task.digest,

@@ -50,7 +50,9 @@ class Recorded:
     def spend(self, attempt: int, batch: int) -> None:
         """As ``SpentTriples.spend``."""
         if batch not in self._spendable:
-            raise PeerViolation(f"batch {batch} of attempt {attempt} isn't this worker's to spend")
+            raise PeerViolation(
+                f"batch {batch} of attempt {attempt} isn't this worker's to spend"
+            )
         self._spendable.discard(batch)
 
 
@@ -88,7 +90,9 @@ class Attempt:
     _reach: Callable[[], AbstractContextManager[DialledTransport | ServedTransport]]
     """The other server's worker; tried until one is in the same attempt."""
     _report: Report
-    _orders: "queue.SimpleQueue[Order | BaseException]" = field(default_factory=queue.SimpleQueue)
+    _orders: "queue.SimpleQueue[Order | BaseException]" = field(
+        default_factory=queue.SimpleQueue
+    )
     _transport: DialledTransport | ServedTransport | None = None
     _broken_off: bool = False
 
@@ -139,9 +143,14 @@ class Attempt:
 
     def _linked(self, transport: FrameTransport) -> PeerLink:
         most, patience_s = longest_opening(self._task) + 4096, self._task.deadlines.peer
-        link = PeerLink(transport, self._task.digest, max_message_bytes=most, timeout_s=patience_s)
+        link = PeerLink(
+            transport, self._task.digest, max_message_bytes=most, timeout_s=patience_s
+        )
         link.begin_attempt(self._begin.attempt)
-        if link.exchange(f"workers/{self._begin.pair}", self._begin.nonces) != self._begin.nonces:
+        if (
+            link.exchange(f"workers/{self._begin.pair}", self._begin.nonces)
+            != self._begin.nonces
+        ):
             raise PeerViolation("the other server's worker is of another link")
         self._report(linked=True)
         return link
@@ -173,7 +182,9 @@ class Attempt:
         said = link.receive("batch", timeout_s=deadlines.collect + deadlines.peer)
         number = int.from_bytes(said, "big")
         if not 1 <= number <= _AT_ONCE:
-            raise PeerViolation(f"the other server's worker takes {number} orders at once")
+            raise PeerViolation(
+                f"the other server's worker takes {number} orders at once"
+            )
         return self._waiting(link, number, number)
 
     def _waiting(self, link: PeerLink, least: int, most: int) -> list[Order]:

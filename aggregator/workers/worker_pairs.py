@@ -26,7 +26,11 @@ from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
-from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validation, Verdicts
+from precad.aggregator.validate.validation import (
+    MAX_BATCH_CLIENTS,
+    Validation,
+    Verdicts,
+)
 from precad.aggregator.workers.worker_attempt import Taken
 from precad.aggregator.workers.worker_placement import (
     RayCluster,
@@ -45,7 +49,11 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import check_version, greeted_version, open_channel
+from precad.common.identity.mutual_tls import (
+    check_version,
+    greeted_version,
+    open_channel,
+)
 from precad.common.prime_field import group_of
 from precad.common.process_settings import HttpProxy
 from precad.common.ring import WORD_BYTES, from_bytes
@@ -80,7 +88,9 @@ class WorkerLink:
         self._address = address
         self._dimension = task.dimension
         self._same_disk = same_disk
-        self._orders: queue.SimpleQueue[Taken | pb.WorkOrder | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Taken | pb.WorkOrder | None] = (
+            queue.SimpleQueue()
+        )
         self._orders.put(pb.WorkOrder(begin=begin))
         self._changed = threading.Condition()
         self._linked = False
@@ -90,7 +100,9 @@ class WorkerLink:
         self._done: pb.WorkDone | None = None
         self._channel = open_channel(address, identity, role)
         self._call = WorkingStub(self._channel).Validate(self._messages())
-        self._reader = threading.Thread(target=self._read, name="worker-reports", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, name="worker-reports", daemon=True
+        )
         self._reader.start()
 
     @property
@@ -141,7 +153,9 @@ class WorkerLink:
                 with closing(_take_orders(order, same_disk=self._same_disk)) as orders:
                     yield from orders
             except BodyUnreadable as error:
-                self._end(PeerUnavailable(f"a body for a worker can't be read: {error}"))
+                self._end(
+                    PeerUnavailable(f"a body for a worker can't be read: {error}")
+                )
                 return
             del order
 
@@ -172,7 +186,9 @@ class WorkerLink:
                 case "done":
                     self._done = report.done
                 case "failure":
-                    kind = PeerViolation if report.failure.violation else PeerUnavailable
+                    kind = (
+                        PeerViolation if report.failure.violation else PeerUnavailable
+                    )
                     raise kind(f"the worker at {self._address}: {report.failure.text}")
                 case _:
                     raise PeerViolation("a worker's report holds nothing")
@@ -182,7 +198,9 @@ class WorkerLink:
         try:
             self._rejections[ClientId(said.client)] = Rejection(said.reason)
         except (Misconfiguration, ValueError) as error:
-            raise PeerViolation(f"the worker at {self._address} reports: {error}") from error
+            raise PeerViolation(
+                f"the worker at {self._address} reports: {error}"
+            ) from error
 
     def _end(self, error: PrecadError) -> None:
         with self._changed:
@@ -230,7 +248,9 @@ class OwnWorkers:
 class WorkerPairs:
     """As ``Validator``; to be used in a ``with`` block. As many ``pairs`` at both servers."""
 
-    def __init__(self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int) -> None:
+    def __init__(
+        self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int
+    ) -> None:
         self._aggregator = aggregator
         self._opened = opened
         self._own = own
@@ -299,7 +319,9 @@ class WorkerPairs:
             number = min(ready, key=lambda n: (self._loads[n], n))
             submission, link = self._waiting.popleft(), self._links[number]
             if self._loads[number] % MAX_BATCH_CLIENTS == 0:
-                self._aggregator.store.attempts.spend(self._opened.attempt, self._batches)
+                self._aggregator.store.attempts.spend(
+                    self._opened.attempt, self._batches
+                )
                 self._recorded[number] = self._batches
                 self._batches += 1
             self._loads[number] += 1
@@ -358,9 +380,14 @@ class WorkerPairs:
             epoch=aggregator.dealing.epoch,
             nonces=aggregator.nonces,
         )
-        address, whose = at(own.own_host, placed.address), (aggregator.task, aggregator.role)
+        address, whose = (
+            at(own.own_host, placed.address),
+            (aggregator.task, aggregator.role),
+        )
         same_disk = own.pool.place.same_disk
-        self._links[number] = WorkerLink(address, *whose, own.identity, begin, same_disk=same_disk)
+        self._links[number] = WorkerLink(
+            address, *whose, own.identity, begin, same_disk=same_disk
+        )
 
 
 def pairs_of(aggregator: Aggregator, own: int) -> int:
@@ -379,7 +406,9 @@ class ValidationWorkers:
     PeerUnavailable: Ray's cluster isn't there.
     """
 
-    def __init__(self, session: Session, settings: ServerSettings, other_server: str = "") -> None:
+    def __init__(
+        self, session: Session, settings: ServerSettings, other_server: str = ""
+    ) -> None:
         self._count = settings.workers
         self._own: OwnWorkers | None = None
         if not self._count:
@@ -388,9 +417,13 @@ class ValidationWorkers:
         other_host = _split(other_server)[0] if other_server else ""
         own_host = "127.0.0.1" if host in _EVERYWHERE else host
         starts = _starts(session, settings)
-        place = RayCluster(settings.ray) if settings.workers_on == "ray" else ThisMachine()
+        place = (
+            RayCluster(settings.ray) if settings.workers_on == "ray" else ThisMachine()
+        )
         pool = WorkerPool(place, starts, partial(setattr, session.progress, "workers"))
-        self._own = OwnWorkers(pool, session.identity, other_host, own_host, session.clock)
+        self._own = OwnWorkers(
+            pool, session.identity, other_host, own_host, session.clock
+        )
 
     def validation(self, aggregator: Aggregator, opened: Opened) -> Validation:
         """A validator for one attempt: pairs of workers where both servers have some."""
@@ -407,12 +440,16 @@ class ValidationWorkers:
 
 def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
     host, port = _split(settings.worker_listen)
-    secret = settings.proxy is not None and HttpProxy.parse(settings.proxy).authorization
+    secret = (
+        settings.proxy is not None and HttpProxy.parse(settings.proxy).authorization
+    )
     if secret and settings.workers_on == "ray":
         why = "Ray would keep its password: give workers on Ray a proxy that asks for none"
         raise Misconfiguration("proxy", "…", why)
     if port and port + settings.workers > 1 << 16:
-        raise Misconfiguration("worker_listen", settings.worker_listen, "too few ports follow it")
+        raise Misconfiguration(
+            "worker_listen", settings.worker_listen, "too few ports follow it"
+        )
     return [
         WorkerStart(
             role=session.role.value,

@@ -81,7 +81,9 @@ class WorkerProcess:
             said = output.readline()
         if not said:
             self.stop()
-            raise PeerUnavailable("a worker ended before it listened; its reason is in the log")
+            raise PeerUnavailable(
+                "a worker ended before it listened; its reason is in the log"
+            )
         self.address = f":{json.loads(said)['port']}"
 
     def wait(self) -> None:
@@ -134,7 +136,9 @@ class RayCluster:
         ray = _ray()
         if not ray.is_initialized():
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+                ray.init(
+                    address=address, log_to_driver=False, logging_level=logging.WARNING
+                )
             except (ConnectionError, ray.exceptions.RayError) as error:
                 why = f"Ray's cluster at {address} isn't there, or has another token: {error}"
                 raise PeerUnavailable(why) from None
@@ -160,7 +164,9 @@ class RayWorker:
             self.address: str = ray.get(actor.address.remote(), timeout=_START_S)
         except ray.exceptions.RayError as error:
             self.stop()
-            raise PeerUnavailable(f"Ray placed no worker in {_START_S:g} s: {error}") from None
+            raise PeerUnavailable(
+                f"Ray placed no worker in {_START_S:g} s: {error}"
+            ) from None
 
     def wait(self) -> None:
         """As ``RunningWorker.wait``: ends with the process, the actor and the node alike."""
@@ -219,7 +225,9 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._running: dict[int, RunningWorker] = {}
         self._watchers = [
-            threading.Thread(target=self._keep, args=(n,), name=f"worker-{n}", daemon=True)
+            threading.Thread(
+                target=self._keep, args=(n,), name=f"worker-{n}", daemon=True
+            )
             for n in range(len(starts))
         ]
         for watcher in self._watchers:

@@ -40,7 +40,12 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import GREETING, require
-from precad.common.process import PIECES, dump_stacks_on_signal, keep_freed_buffers, start_log
+from precad.common.process import (
+    PIECES,
+    dump_stacks_on_signal,
+    keep_freed_buffers,
+    start_log,
+)
 from precad.common.process_settings import by_proxy
 from precad.common.ring import WORD_BYTES
 from precad.common.share.proof_submission import AnySubmission, body_layout
@@ -93,12 +98,16 @@ def main() -> None:
 class Working(WorkingServicer):
     """Validates what the own server orders, nobody else's; at B takes links from server A alone."""
 
-    def __init__(self, role: Role, task: Task, identity: Identity, start: WorkerStart) -> None:
+    def __init__(
+        self, role: Role, task: Task, identity: Identity, start: WorkerStart
+    ) -> None:
         self.role = role
         self.task = task
         self.identity = identity
         self._proxy = start.proxy
-        self._dealer = None if start.dealer is None else by_proxy(start.dealer, self._proxy)
+        self._dealer = (
+            None if start.dealer is None else by_proxy(start.dealer, self._proxy)
+        )
         self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
         """From server A's workers, not looked at yet."""
 
@@ -114,7 +123,9 @@ class Working(WorkingServicer):
         """The link of one attempt."""
         async with Refusing(context):
             require(context, self.identity, Role.SERVER_A)
-            transport = ServedTransport(asyncio.get_running_loop(), self.task.deadlines.peer)
+            transport = ServedTransport(
+                asyncio.get_running_loop(), self.task.deadlines.peer
+            )
             self.links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:
                 async for message in frames:
@@ -140,9 +151,13 @@ class Working(WorkingServicer):
                 # The server has joined it for itself and all of its workers.
                 dealer.epoch = begin.epoch
                 reach = partial(self._reach, by_proxy(begin.peer, self._proxy))
-                said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
+                said = Begin(
+                    begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces
+                )
                 attempt = Attempt(self.task, self.role, said, dealer, reach, report)
-                reading = asyncio.create_task(self._read(request_iterator, Spool(disk), attempt))
+                reading = asyncio.create_task(
+                    self._read(request_iterator, Spool(disk), attempt)
+                )
                 running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
                 running.add_done_callback(lambda _: reports.put_nowait(None))
                 try:
@@ -163,13 +178,17 @@ class Working(WorkingServicer):
                         take = message.take
                         submission = _taken(take, self.role)
                         if submission.awaits_body and submission.body is None:
-                            body = await self._body(orders, spool, submission.context.client)
+                            body = await self._body(
+                                orders, spool, submission.context.client
+                            )
                             submission = replace(submission, body=body)
                         attempt.put(Taken(submission, take.counted, take.batch))
                     case "decide":
                         attempt.put(None)
                     case _:
-                        raise Misconfiguration("order", "", "send take, its body, or decide")
+                        raise Misconfiguration(
+                            "order", "", "send take, its body, or decide"
+                        )
             over = attempt.end
         except (PrecadError, OSError):
             log.exception("a worker's orders ended")
@@ -185,7 +204,9 @@ class Working(WorkingServicer):
         first, words = body_layout(self.task)
         prefix, left = (await anext(orders)).body, words * WORD_BYTES
         if len(prefix) != first:
-            raise Misconfiguration("body", len(prefix), f"must begin with {first} bytes")
+            raise Misconfiguration(
+                "body", len(prefix), f"must begin with {first} bytes"
+            )
         file = await asyncio.to_thread(spool.begin, client)
         while left:
             piece = (await anext(orders)).body
@@ -221,7 +242,9 @@ def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
         return submission
     file = take.spooled
     path, key, prefix = Path(file.path), Secret(file.key), Secret(file.prefix)
-    return replace(submission, body=SpooledBody(path, key, file.number, file.length, prefix))
+    return replace(
+        submission, body=SpooledBody(path, key, file.number, file.length, prefix)
+    )
 
 
 _PREFIX = "precad-bodies-"
@@ -232,9 +255,13 @@ _LOCK, _UNLOCKED = "lock", "lock.new"
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A folder until the block ends; the system lets go of its lock when the process ends."""
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(
+        prefix=_PREFIX, ignore_cleanup_errors=True
+    ) as made:
         folder = Path(made)
-        descriptor = os.open(folder / _UNLOCKED, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(
+            folder / _UNLOCKED, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             (folder / _UNLOCKED).rename(folder / _LOCK)

@@ -40,15 +40,24 @@ def main() -> None:
     for weights in net.parameters():
         nn.init.zeros_(weights)
     steps = torch.optim.SGD(net.parameters(), how["learning_rate"], how["momentum"])
-    trained = private(net, steps, x, y, how) if how["epsilon"] else plain(net, steps, x, y, how)
+    trained = (
+        private(net, steps, x, y, how)
+        if how["epsilon"]
+        else plain(net, steps, x, y, how)
+    )
     with torch.no_grad():
         right = (net(test_x).argmax(1) == test_y).float().mean()
-    said = {"accuracy": round(float(right), 6), "cpu_seconds": round(time.process_time() - began)}
+    said = {
+        "accuracy": round(float(right), 6),
+        "cpu_seconds": round(time.process_time() - began),
+    }
     said |= {"opacus": version("opacus"), "torch": torch.__version__}
     print(json.dumps(trained | said))
 
 
-def private(net: nn.Module, steps: torch.optim.Optimizer, x: Tensor, y: Tensor, how: Told) -> Told:
+def private(
+    net: nn.Module, steps: torch.optim.Optimizer, x: Tensor, y: Tensor, how: Told
+) -> Told:
     """With Poisson samples and the noise that its own accountant finds for ε."""
     rate, rounds, delta = how["record_rate"], how["rounds"], how["delta"]
     noise = get_noise_multiplier(
@@ -83,10 +92,16 @@ def private(net: nn.Module, steps: torch.optim.Optimizer, x: Tensor, y: Tensor, 
                 optimizer.step()
                 if taken() == rounds:
                     break
-    return {"noise_multiplier": noise, "epsilon": engine.get_epsilon(delta), "steps": taken()}
+    return {
+        "noise_multiplier": noise,
+        "epsilon": engine.get_epsilon(delta),
+        "steps": taken(),
+    }
 
 
-def plain(net: nn.Module, steps: torch.optim.Optimizer, x: Tensor, y: Tensor, how: Told) -> Told:
+def plain(
+    net: nn.Module, steps: torch.optim.Optimizer, x: Tensor, y: Tensor, how: Told
+) -> Told:
     """Batches in random order, neither clipped nor noised."""
     batch = round(how["record_rate"] * len(x))
     for _ in range(how["epochs"]):

@@ -39,7 +39,11 @@ class LoadClient:
     """
 
     def __init__(
-        self, task: Task, client: ClientId, addresses: Mapping[Role, str], identity: Identity
+        self,
+        task: Task,
+        client: ClientId,
+        addresses: Mapping[Role, str],
+        identity: Identity,
     ) -> None:
         self.task = task
         self.client = client
@@ -64,12 +68,18 @@ class LoadClient:
             record_rate=self.task.privacy.record_rate,
         )
         for role in reversed(SERVERS):
-            await self._stubs[role].Enrol(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
+            await self._stubs[role].Enrol(
+                request, timeout=CALL_TIMEOUT_S, wait_for_ready=True
+            )
 
     async def watch(self) -> AsyncIterator[pb.Notice]:
         """Server A's notices, until the training ends. Raises grpc.RpcError."""
-        request = pb.WatchRequest(task_digest=self.task.digest.value, client=self.client.name)
-        async for notice in self._stubs[Role.SERVER_A].Watch(request, wait_for_ready=True):
+        request = pb.WatchRequest(
+            task_digest=self.task.digest.value, client=self.client.name
+        )
+        async for notice in self._stubs[Role.SERVER_A].Watch(
+            request, wait_for_ready=True
+        ):
             yield notice
 
     async def fetch_model(self, event: pb.RoundOpen) -> NDArray[np.float64]:
@@ -79,13 +89,17 @@ class LoadClient:
             PeerViolation: the digests differ.
             grpc.RpcError: a server isn't there.
         """
-        request = pb.ModelRequest(task_digest=self.task.digest.value, version=event.version)
+        request = pb.ModelRequest(
+            task_digest=self.task.digest.value, version=event.version
+        )
         stubs = self._stubs
         at_b = await stubs[Role.SERVER_B].ModelDigest(request, timeout=CALL_TIMEOUT_S)
         stream = stubs[Role.SERVER_A].FetchModel(request, timeout=CALL_TIMEOUT_S)
         data = b"".join([piece.data async for piece in stream])
         theta = from_bytes(data, self.task.dimension)
-        own = model_digest(self.task.digest, event.version, self.task.model.parameters, theta)
+        own = model_digest(
+            self.task.digest, event.version, self.task.model.parameters, theta
+        )
         if not own.value == event.model_digest == at_b.model_digest:
             raise PeerViolation(f"the digests of model {event.version} differ")
         return theta

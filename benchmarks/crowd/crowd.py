@@ -43,7 +43,9 @@ class Played:
 
     def counts(self) -> dict[str, int]:
         """How the drawn clients' rounds ended, by reason."""
-        return dict(sorted(Counter(how for how in self.outcomes.values() if how).items()))
+        return dict(
+            sorted(Counter(how for how in self.outcomes.values() if how).items())
+        )
 
     def misses(self) -> list[str]:
         """Where an answer or an outcome isn't what it must be; empty when all is well."""
@@ -145,7 +147,9 @@ class Crowd:
                     case _:
                         raise PeerUnavailable("the training paused")
         except grpc.RpcError as error:
-            raise PeerUnavailable(f"the notices to {client.client} ended: {error}") from None
+            raise PeerUnavailable(
+                f"the notices to {client.client} ended: {error}"
+            ) from None
 
     def _hear_open(self, client: LoadClient, event: pb.RoundOpen) -> None:
         if event.attempt not in self.rounds:

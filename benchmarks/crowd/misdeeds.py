@@ -88,7 +88,9 @@ def _square_zero(task: Task) -> RingVector:
 
 def _multiples(task: Task) -> RingVector:
     shift = secrets.randbelow(64)
-    words = np.frombuffer(secrets.token_bytes(8 * task.dimension), dtype=np.int64) << shift
+    words = (
+        np.frombuffer(secrets.token_bytes(8 * task.dimension), dtype=np.int64) << shift
+    )
     words[0] |= np.int64(1) << shift  # not zero, also where the shift is 63
     return words
 
@@ -130,7 +132,9 @@ async def _other_seed(client: LoadClient, scene: Scene) -> Answers:
 async def _signed_twice(client: LoadClient, scene: Scene) -> Answers:
     """One header, two good signatures."""
     a, b = client.prepare(scene.event, scene.honest)
-    return await _both(client, (a, replace(b, header=signed_anew(b.header, client.signer))))
+    return await _both(
+        client, (a, replace(b, header=signed_anew(b.header, client.signer)))
+    )
 
 
 async def _truncated(client: LoadClient, scene: Scene) -> Answers:
@@ -153,14 +157,20 @@ async def _broken_off(client: LoadClient, scene: Scene) -> Answers:
         yield pb.SubmissionPiece(body=first.body[:-1])
         await asyncio.Event().wait()
 
-    return await client.send(a), await client.send_pieces(b.role, pieces(), timeout_s=3.0)
+    return await client.send(a), await client.send_pieces(
+        b.role, pieces(), timeout_s=3.0
+    )
 
 
 async def _second_thoughts(client: LoadClient, scene: Scene) -> Answers:
     """An honest submission, the same bytes again, then another one."""
     pair = client.prepare(scene.event, scene.honest)
     worse = client.prepare(scene.event, single(client.task, client.task.bound + 1))
-    return (*await _both(client, pair), *await _both(client, pair), *await _both(client, worse))
+    return (
+        *await _both(client, pair),
+        *await _both(client, pair),
+        *await _both(client, worse),
+    )
 
 
 async def _two_vectors(client: LoadClient, scene: Scene) -> Answers:
@@ -184,7 +194,9 @@ async def _round_gone_by(client: LoadClient, scene: Scene) -> Answers:
 
 
 async def _other_model(client: LoadClient, scene: Scene) -> Answers:
-    return await _both(client, _shard(client, scene, model=Digest(secrets.token_bytes(32))))
+    return await _both(
+        client, _shard(client, scene, model=Digest(secrets.token_bytes(32)))
+    )
 
 
 async def _others_name(client: LoadClient, scene: Scene) -> Answers:
@@ -212,11 +224,17 @@ async def _unsigned(client: LoadClient, scene: Scene) -> Answers:
 _ABSENT, _MALFORMED = Rejection.ABSENT.value, Rejection.MALFORMED.value
 _TRUNCATED, _DUPLICATE = Rejection.TRUNCATED.value, Rejection.DUPLICATE.value
 _UNMATCHED, _NORM_EXCEEDED = Rejection.UNMATCHED.value, Rejection.NORM_EXCEEDED.value
-_BAD_SIGNATURE, _WRONG_MODEL = Rejection.BAD_SIGNATURE.value, Rejection.WRONG_MODEL.value
+_BAD_SIGNATURE, _WRONG_MODEL = (
+    Rejection.BAD_SIGNATURE.value,
+    Rejection.WRONG_MODEL.value,
+)
 _SECOND = (*BOTH_HELD, *BOTH_HELD, _DUPLICATE, _DUPLICATE)
 
 MISDEEDS: tuple[Misdeed, ...] = (
-    *(Misdeed(name, _submits(forge), _NORM_EXCEEDED, BOTH_HELD) for name, forge in _FORGED.items()),
+    *(
+        Misdeed(name, _submits(forge), _NORM_EXCEEDED, BOTH_HELD)
+        for name, forge in _FORGED.items()
+    ),
     Misdeed("wrong length at B", _long_body, _MALFORMED, (HELD, _MALFORMED)),
     Misdeed("another seed at A", _other_seed, _MALFORMED, (_MALFORMED, HELD)),
     Misdeed("signed twice", _signed_twice, _UNMATCHED, BOTH_HELD),
@@ -226,7 +244,9 @@ MISDEEDS: tuple[Misdeed, ...] = (
     Misdeed("two vectors", _two_vectors, _UNMATCHED, BOTH_HELD),
     Misdeed("only to A", _only_a, _UNMATCHED, (HELD,)),
     Misdeed("another task", _other_task, _ABSENT, (Rejection.WRONG_TASK.value,) * 2),
-    Misdeed("a round gone by", _round_gone_by, _ABSENT, (Rejection.WRONG_ATTEMPT.value,) * 2),
+    Misdeed(
+        "a round gone by", _round_gone_by, _ABSENT, (Rejection.WRONG_ATTEMPT.value,) * 2
+    ),
     Misdeed("another model", _other_model, _WRONG_MODEL, (_WRONG_MODEL,) * 2),
     Misdeed("another's name", _others_name, _ABSENT, (DENIED,) * 2),
     Misdeed("another's key", _others_key, _BAD_SIGNATURE, (_BAD_SIGNATURE,) * 2),

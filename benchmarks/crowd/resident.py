@@ -32,4 +32,6 @@ def _status_mib(pid: int, field: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
             return round(int(line.split()[1]) / 1024, 1)
-    raise ValueError(f"/proc/{pid}/status has no {field}: not Linux, or the process is gone")
+    raise ValueError(
+        f"/proc/{pid}/status has no {field}: not Linux, or the process is gone"
+    )

@@ -19,7 +19,10 @@ from precad.common.terminal import Bar, say
     help="d: coordinates of a vector.",
 )
 @click.option(
-    "--clients", type=click.IntRange(min=1), default=10, help="n: clients, all of whom submit."
+    "--clients",
+    type=click.IntRange(min=1),
+    default=10,
+    help="n: clients, all of whom submit.",
 )
 @click.option(
     "--repeats",
@@ -72,7 +75,9 @@ def bench(
     from benchmarks.rounds.show import as_text, show  # noqa: PLC0415
 
     if output is not None and not output.parent.is_dir():
-        raise Misconfiguration("--output", str(output), "there is no such folder; make it first")
+        raise Misconfiguration(
+            "--output", str(output), "there is no such folder; make it first"
+        )
     main = main_case(dimension, clients, repeats, slow=slow_link, peers=peers)
     with Bar("", None, sys.stderr) as line:
 

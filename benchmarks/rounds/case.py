@@ -63,13 +63,19 @@ def measure(case: Case, say: Say) -> dict[str, Any]:
     result: dict[str, Any] = asdict(case)
     with tempfile.TemporaryDirectory(prefix="precad-bench-") as temporary:
         folder = Path(temporary)
-        result["local"] = _alternate(case, case.repeats, folder / "local", Straight(), say)
+        result["local"] = _alternate(
+            case, case.repeats, folder / "local", Straight(), say
+        )
         if case.slow_repeats:
             slow = folder / "slow"
             slow.mkdir()
             with Relayed(WIDE_AREA, slow) as lines:
                 result["slow"] = _alternate(
-                    case, case.slow_repeats, slow / "run", lines, lambda m: say(f"{m}, slow link")
+                    case,
+                    case.slow_repeats,
+                    slow / "run",
+                    lines,
+                    lambda m: say(f"{m}, slow link"),
                 )
             with Relayed(WIDE_AREA, slow, shared=True) as lines:
                 result["one_line"] = _alternate(
@@ -79,22 +85,30 @@ def measure(case: Case, say: Say) -> dict[str, Any]:
                 )
             if case.peers:
                 local = result["local"]
-                result["slow"]["stock_crypten"] = _check_calculated(local["stock_crypten"])
+                result["slow"]["stock_crypten"] = _check_calculated(
+                    local["stock_crypten"]
+                )
                 if "sec_agg_plus" in local:
-                    result["slow"]["sec_agg_plus"] = _masked_calculated(local["sec_agg_plus"])
+                    result["slow"]["sec_agg_plus"] = _masked_calculated(
+                        local["sec_agg_plus"]
+                    )
     if case.peers:
         result["ratios"] = _ratios(result)
     return result
 
 
 @contextmanager
-def _systems(case: Case, repeats: int, folder: Path, lines: Lines) -> Iterator[list[System]]:
+def _systems(
+    case: Case, repeats: int, folder: Path, lines: Lines
+) -> Iterator[list[System]]:
     folder.mkdir()
     d, n, rounds = case.dimension, case.clients, WARM_UPS + repeats
     task = ours.task_of(d, n, rounds)
     with ExitStack() as stack:
         systems: list[System] = [
-            stack.enter_context(ours.set_up(d, n, rounds, folder / check, lines, validation=check))
+            stack.enter_context(
+                ours.set_up(d, n, rounds, folder / check, lines, validation=check)
+            )
             for check in case.checks
         ]
         if case.peers:
@@ -110,7 +124,11 @@ def _systems(case: Case, repeats: int, folder: Path, lines: Lines) -> Iterator[l
                 d, n, task.bound, task.fractional_bits, folder / "stock_crypten"
             )
             systems.append(stack.enter_context(check))
-            if case.masked and sec_agg_plus.installed() and n >= sec_agg_plus.LEAST_CLIENTS:
+            if (
+                case.masked
+                and sec_agg_plus.installed()
+                and n >= sec_agg_plus.LEAST_CLIENTS
+            ):
                 masked = sec_agg_plus.set_up(
                     d, n, task.bound, task.fractional_bits, folder / "sec_agg_plus"
                 )
@@ -118,7 +136,9 @@ def _systems(case: Case, repeats: int, folder: Path, lines: Lines) -> Iterator[l
         yield systems
 
 
-def _alternate(case: Case, repeats: int, folder: Path, lines: Lines, say: Say) -> dict[str, Any]:
+def _alternate(
+    case: Case, repeats: int, folder: Path, lines: Lines, say: Say
+) -> dict[str, Any]:
     say(f"{case.key}: starting")
     with _systems(case, repeats, folder, lines) as systems:
         samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
@@ -139,9 +159,13 @@ def _alternate(case: Case, repeats: int, folder: Path, lines: Lines, say: Say) -
 
 def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
     """Medians, each of its own, and the main walls one by one."""
-    wall = {key: median(one.wall_s[key] for one in samples) for key in samples[0].wall_s}
+    wall = {
+        key: median(one.wall_s[key] for one in samples) for key in samples[0].wall_s
+    }
     cpu = {
-        phase: {name: median(one.cpu_s[phase][name] for one in samples) for name in names}
+        phase: {
+            name: median(one.cpu_s[phase][name] for one in samples) for name in names
+        }
         for phase, names in samples[0].cpu_s.items()
     }
     each = {
@@ -199,9 +223,13 @@ def _ratios(result: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
 def _ratios_of(precad: dict[str, Any], peers: dict[str, Any]) -> dict[str, float]:
     wall, check = precad["wall_s"], peers["stock_crypten"]
     validate_cpu, all_cpu = (
-        ours.servers_cpu(precad, phases) for phases in (("validate",), ("validate", "release"))
+        ours.servers_cpu(precad, phases)
+        for phases in (("validate",), ("validate", "release"))
     )
-    check_s, check_cpu = check["wall_s"]["validate_s"], sum(check["cpu_s"]["validate"].values())
+    check_s, check_cpu = (
+        check["wall_s"]["validate_s"],
+        sum(check["cpu_s"]["validate"].values()),
+    )
     ratios = {
         "check_wall_over_ours": check_s / wall["validate_s"],
         "check_cpu_over_ours": check_cpu / validate_cpu,
@@ -212,5 +240,7 @@ def _ratios_of(precad: dict[str, Any], peers: dict[str, Any]) -> dict[str, float
         if name in peers:
             round_s = peers[name]["wall_s"]["round_s"]
             ratios[f"round_over_{name}"] = wall["round_s"] / round_s
-            ratios[f"round_and_wait_over_{name}"] = (wall["round_s"] + idle_wait_s(wall)) / round_s
+            ratios[f"round_and_wait_over_{name}"] = (
+                wall["round_s"] + idle_wait_s(wall)
+            ) / round_s
     return {name: round(value, 3) for name, value in ratios.items()}

@@ -28,7 +28,9 @@ MEASURES: dict[str, Times] = {
 """What the series show of precad under a check on the local link; processor time of all servers."""
 
 
-def main_case(dimension: int, clients: int, repeats: int, *, slow: bool, peers: bool) -> Case:
+def main_case(
+    dimension: int, clients: int, repeats: int, *, slow: bool, peers: bool
+) -> Case:
     """The case that the tables begin with."""
     return Case(dimension, clients, repeats, repeats if slow else 0, peers)
 
@@ -38,7 +40,9 @@ def series_of(main: Case) -> dict[str, list[Case]]:
 
     def case(dimension: int, clients: int) -> Case:
         repeats = min(3, main.repeats)
-        return Case(dimension, clients, repeats, main.slow_repeats, main.peers, masked=False)
+        return Case(
+            dimension, clients, repeats, main.slow_repeats, main.peers, masked=False
+        )
 
     d = main.dimension
     return {
@@ -100,11 +104,16 @@ def run(
     return document
 
 
-def _series(name: str, cases: Sequence[Case], measured: dict[str, Any]) -> dict[str, Any]:
+def _series(
+    name: str, cases: Sequence[Case], measured: dict[str, Any]
+) -> dict[str, Any]:
     fits: dict[str, Any] = {check: {} for check in CHECKS}
     for check in CHECKS:
         for label, of in MEASURES.items():
-            times = {getattr(each, name): of(measured[each.key]["local"][check]) for each in cases}
+            times = {
+                getattr(each, name): of(measured[each.key]["local"][check])
+                for each in cases
+            }
             fits[check][label] = {"exponent": exponent(times), "steps": steps(times)}
     return {"cases": [case.key for case in cases], "fits": fits}
 

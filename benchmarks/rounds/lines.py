@@ -78,7 +78,10 @@ class Relayed:
 
     def counts(self) -> Counts:
         """On the wire so far, with TLS and framing."""
-        return {name: (there, back) for name, (there, back) in self._relay.ask()["bytes"].items()}
+        return {
+            name: (there, back)
+            for name, (there, back) in self._relay.ask()["bytes"].items()
+        }
 
 
 class Wire:
@@ -110,5 +113,7 @@ class Wire:
 
     def facts(self) -> dict[str, dict[str, int]]:
         """Bytes of a round by link, as ``wire_bytes``; nothing if nobody counts."""
-        counted = {link: count // self._rounds for link, count in self._bytes.items() if count}
+        counted = {
+            link: count // self._rounds for link, count in self._bytes.items() if count
+        }
         return {"wire_bytes": counted} if counted else {}

@@ -29,14 +29,16 @@ def read(processes: Mapping[str, int]) -> Reading:
         PeerUnavailable: one of them has ended.
     """
     return Reading(
-        time.monotonic(), {name: sum(map(_cpu_s, family(pid))) for name, pid in processes.items()}
+        time.monotonic(),
+        {name: sum(map(_cpu_s, family(pid))) for name, pid in processes.items()},
     )
 
 
 def peak_mib(processes: Mapping[str, int]) -> dict[str, float]:
     """Most memory that each held at once since it began (VmHWM), its children's added, in MiB."""
     return {
-        name: round(sum(map(_peak_kib, family(pid))) / 1024, 1) for name, pid in processes.items()
+        name: round(sum(map(_peak_kib, family(pid))) / 1024, 1)
+        for name, pid in processes.items()
     }
 
 
@@ -45,7 +47,9 @@ def _cpu_s(pid: int) -> float:
     try:
         return time.clock_gettime((~pid << 3) | _SCHEDULED)
     except OSError:
-        raise PeerUnavailable(f"process {pid}, which was to be measured, has ended") from None
+        raise PeerUnavailable(
+            f"process {pid}, which was to be measured, has ended"
+        ) from None
 
 
 def _peak_kib(pid: int) -> int:

@@ -33,7 +33,9 @@ def padded_work(sizes: Sequence[tuple[int, int, int]] = SIZES) -> list[dict[str,
     return [_measure(*size, repeats=REPEATS) for size in sizes]
 
 
-def _measure(features: int, classes: int, records: int, *, repeats: int) -> dict[str, Any]:
+def _measure(
+    features: int, classes: int, records: int, *, repeats: int
+) -> dict[str, Any]:
     from torch.nn import functional  # noqa: PLC0415 -- seconds to import
 
     section = model_section(logistic(features, classes), "logistic")

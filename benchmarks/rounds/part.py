@@ -33,7 +33,11 @@ class Part:
     """
 
     def __init__(
-        self, name: str, module: str, folder: Path, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        module: str,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
         self._log = folder / f"{name}.log"
@@ -77,7 +81,9 @@ class Part:
         assert out is not None
         # Unbuffered: the wait sees all that wasn't read yet.
         if not readable_within(timeout_s, out.fileno()):
-            raise PeerUnavailable(f"{self._name} said nothing for {timeout_s:g} s: {self._tail()}")
+            raise PeerUnavailable(
+                f"{self._name} said nothing for {timeout_s:g} s: {self._tail()}"
+            )
         line = out.readline()
         if not line:
             raise self._ended()

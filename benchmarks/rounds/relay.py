@@ -43,7 +43,10 @@ class Way:
 
 
 async def _carry(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way, count: Callable[[int], None]
+    source: asyncio.StreamReader,
+    sink: asyncio.StreamWriter,
+    way: Way,
+    count: Callable[[int], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNDER_WAY_PIECES)
@@ -99,7 +102,9 @@ class Pair:
         self._ends.add(task)
         task.add_done_callback(self._ends.discard)
 
-    async def _connect(self, near: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+    async def _connect(
+        self, near: asyncio.StreamReader, answer: asyncio.StreamWriter
+    ) -> None:
         host, port = self._target
         try:
             far, sink = await asyncio.open_connection(host, int(port))

@@ -41,7 +41,8 @@ class System(Protocol):
 def between(start: Reading, end: Reading) -> Reading:
     """Wall and processor time from ``start`` to ``end``."""
     return Reading(
-        end.at_s - start.at_s, {name: end.cpu_s[name] - start.cpu_s[name] for name in end.cpu_s}
+        end.at_s - start.at_s,
+        {name: end.cpu_s[name] - start.cpu_s[name] for name in end.cpu_s},
     )
 
 

@@ -48,7 +48,11 @@ def show(out: TextIO, document: Document) -> None:
         _bytes(main),
         # Documents of an older version have none.
         *(_padded(found) for found in [document.get("padded_work")] if found),
-        *(_series(document, name, check) for name in document["series"] for check in CHECKS),
+        *(
+            _series(document, name, check)
+            for name in document["series"]
+            for check in CHECKS
+        ),
     ):
         table.show(out)
         say(out, f"\n{textwrap.fill(_caption(document), TEXT_WIDTH)}\n")
@@ -81,7 +85,10 @@ def _size(case: Mapping[str, Any]) -> str:
 
 
 def _walls(
-    case: Mapping[str, Any], system: str, *keys: str, links: Sequence[str] = ("local", "slow")
+    case: Mapping[str, Any],
+    system: str,
+    *keys: str,
+    links: Sequence[str] = ("local", "slow"),
 ) -> list[str]:
     """The wall time on each link, of all keys together."""
     shown = []
@@ -89,7 +96,9 @@ def _walls(
         found = case.get(link, {}).get(system)
         mark = "*" if found and found["how"] == "calculated" else ""
         shown.append(
-            _seconds(sum(found["wall_s"][key] for key in keys)) + mark if found else _NOTHING
+            _seconds(sum(found["wall_s"][key] for key in keys)) + mark
+            if found
+            else _NOTHING
         )
     return shown
 
@@ -160,7 +169,10 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
             "  with the default wait",
             *waits,
             *("",) * 2,
-            *(_ratio(case, link, check, "round_and_wait_over_fed_avg") for link in _LINKS),
+            *(
+                _ratio(case, link, check, "round_and_wait_over_fed_avg")
+                for link in _LINKS
+            ),
         )
     if "fed_avg" in case["local"]:
         for name in ("fed_avg", "flower"):
@@ -213,7 +225,11 @@ def _parts(case: Mapping[str, Any], check: str) -> Table:
 
 def _processes(case: Mapping[str, Any]) -> Table:
     table = _table(
-        f"Processes, {_size(case)}", "process", "CPU of a round", "of validation", "peak memory"
+        f"Processes, {_size(case)}",
+        "process",
+        "CPU of a round",
+        "of validation",
+        "peak memory",
     )
     for system, found in case["local"].items():
         apart = _APART if system in CHECKS else ()
@@ -221,8 +237,12 @@ def _processes(case: Mapping[str, Any]) -> Table:
             phases = found["cpu_s"]
             table.add(
                 f"{NAMES[system]}: {name}",
-                _seconds(sum(phases[phase][name] for phase in phases if phase not in apart)),
-                _seconds(phases["validate"][name]) if "validate" in phases else _NOTHING,
+                _seconds(
+                    sum(phases[phase][name] for phase in phases if phase not in apart)
+                ),
+                _seconds(phases["validate"][name])
+                if "validate" in phases
+                else _NOTHING,
                 f"{peak:.0f} MiB",
             )
     return table
@@ -277,7 +297,11 @@ def _series(document: Document, name: str, check: str) -> Table:
         case = document["cases"][key]
         row: list[str] = []
         for measure, of in MEASURES.items():
-            slow = _walls(case, check, measure)[1:] if not measure.endswith("cpu_s") else []
+            slow = (
+                _walls(case, check, measure)[1:]
+                if not measure.endswith("cpu_s")
+                else []
+            )
             row += [_seconds(of(case["local"][check])), *slow]
         table.add(_size(case), *row)
     table.add()

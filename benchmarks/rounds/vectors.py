@@ -19,11 +19,14 @@ def vectors(count: int, dimension: int, bound: int) -> list[RingVector]:
     places = np.arange(dimension, dtype=np.int64)
     period = 2 * _LARGEST + 1
     return [
-        size * ((places * (i % (period - 1) + 1) + i) % period - _LARGEST) for i in range(count)
+        size * ((places * (i % (period - 1) + 1) + i) % period - _LARGEST)
+        for i in range(count)
     ]
 
 
-def is_sum(moved: NDArray[np.float64], given: Sequence[RingVector], deviation: float) -> bool:
+def is_sum(
+    moved: NDArray[np.float64], given: Sequence[RingVector], deviation: float
+) -> bool:
     """Whether ``moved`` (``[d] float64``) is the sum of ``given`` and noise of that deviation.
 
     A coordinate of noise may hide one of a vector; no vector that is missing hides in what is left

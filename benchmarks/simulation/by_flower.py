@@ -62,7 +62,9 @@ def step(weights: Arrays, x: NDArray[np.float32], y: NDArray[np.int64]) -> Array
 
         torch.set_num_threads(1)
         net = loaded(weights)
-        torch.nn.functional.cross_entropy(net(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+        torch.nn.functional.cross_entropy(
+            net(torch.from_numpy(x)), torch.from_numpy(y)
+        ).backward()
         return [
             (value - LEARNING_RATE * parameter.grad.numpy()).astype(np.float32)
             for value, parameter in zip(weights, net.parameters(), strict=True)
@@ -87,7 +89,10 @@ def train(message: Message, context: Context) -> Message:
     some = np.random.default_rng().choice(mine, TAKEN, replace=False)
     x, y = HELD["data"]
     weights = step(message.content["arrays"].to_numpy_ndarrays(), x[some], y[some])
-    content = {"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": TAKEN})}
+    content = {
+        "arrays": ArrayRecord(weights),
+        "metrics": MetricRecord({"num-examples": TAKEN}),
+    }
     return Message(content=RecordDict(content), reply_to=message)
 
 
@@ -103,7 +108,9 @@ def lead(grid: Grid, _context: Context) -> None:
         min_train_nodes=CLIENTS,
         min_available_nodes=CLIENTS,
     )
-    found = strategy.start(grid=grid, initial_arrays=ArrayRecord(first()), num_rounds=ROUNDS)
+    found = strategy.start(
+        grid=grid, initial_arrays=ArrayRecord(first()), num_rounds=ROUNDS
+    )
     final.extend(found.arrays.to_numpy_ndarrays())
 
 

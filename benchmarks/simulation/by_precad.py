@@ -13,7 +13,12 @@ from precad.common.task import Task
 
 def main() -> None:
     """Play it."""
-    path, case, clients, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    path, case, clients, rounds = (
+        sys.argv[1],
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     x, y = records(case)
     module = cnn() if case == "cnn" else logistic(64, 10)
     section = model_section(module, "custom", "uniform" if case == "cnn" else "zeros")
@@ -29,7 +34,10 @@ def main() -> None:
                 "client_rate": 1.0,
             },
             "training": {"learning_rate": LEARNING_RATE, "rounds": rounds},
-            "enrolment": {"clients": clients, "max_expected_records": 2 * RATE * RECORDS},
+            "enrolment": {
+                "clients": clients,
+                "max_expected_records": 2 * RATE * RECORDS,
+            },
         }
     )
     started = time.perf_counter()
@@ -37,7 +45,11 @@ def main() -> None:
     found = precad.simulate(task, owners, module, seed=0, path=path, test=(x, y))
     seconds = time.perf_counter() - started
     assert sum(each.accepted for each in found.rounds) == clients * rounds
-    said = {"training_s": seconds, "version": precad.__version__, "accuracy": found.accuracy}
+    said = {
+        "training_s": seconds,
+        "version": precad.__version__,
+        "accuracy": found.accuracy,
+    }
     print(json.dumps(said))
 
 

@@ -44,7 +44,10 @@ class Applied:
         )
 
     def outputs(
-        self, theta: ModelVector, inputs: Tensor, between: Callable[[], object] = lambda: None
+        self,
+        theta: ModelVector,
+        inputs: Tensor,
+        between: Callable[[], object] = lambda: None,
     ) -> NDArray[np.float32]:
         """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
 
@@ -68,14 +71,19 @@ class Applied:
                 ) from error
             if not isinstance(found, Tensor) or len(found) != len(some):
                 raise Misconfiguration(
-                    "model", type(self._module).__name__, "must give one row for each record"
+                    "model",
+                    type(self._module).__name__,
+                    "must give one row for each record",
                 )
             parts.append(found.float().cpu())
         outputs: NDArray[np.float32] = torch.cat(parts).numpy()
         return outputs
 
     def evaluate(
-        self, theta: ModelVector, records: Records, between: Callable[[], object] = lambda: None
+        self,
+        theta: ModelVector,
+        records: Records,
+        between: Callable[[], object] = lambda: None,
     ) -> Evaluation:
         """Mean loss, and for classes the share of right answers; arguments as of ``outputs``.
 
@@ -88,7 +96,9 @@ class Applied:
             rows = slice(start, start + _ROWS)
             try:
                 with torch.no_grad():
-                    found = self._losses(torch.from_numpy(outputs[rows]), records.targets[rows])
+                    found = self._losses(
+                        torch.from_numpy(outputs[rows]), records.targets[rows]
+                    )
             except Exception as error:  # whatever a loss raises
                 raise Misconfiguration(
                     f"data, targets from record {start}",

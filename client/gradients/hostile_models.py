@@ -47,7 +47,9 @@ _MAY_RAISE = {
         "use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and no sigmoid before it",
     ),
     **dict.fromkeys(("_linalg_check_errors", "_linalg_det", "linalg_pinv"), _LINEAR),
-    **dict.fromkeys(("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_lstsq"), _STEPS),
+    **dict.fromkeys(
+        ("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_lstsq"), _STEPS
+    ),
     **dict.fromkeys(("_is_all_true", "_is_any_true"), _DECIDES),
     **dict.fromkeys(("bincount", "repeat_interleave"), _SIZES),
 }

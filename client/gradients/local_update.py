@@ -63,17 +63,23 @@ def local_update(
     records = as_records(data)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
         raise Misconfiguration(
-            "indices", [int(indices.min()), int(indices.max())], f"there are {len(records)} records"
+            "indices",
+            [int(indices.min()), int(indices.max())],
+            f"there are {len(records)} records",
         )
     if most is not None and len(indices) > most:
         indices = indices[:0]
     if chunk is None:
         chunk = chunk_records(task.dimension, most=most)
-    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
+    gradients = RecordGradients(
+        model, loss, task.model.parameters, chunk, task.objective
+    )
     chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
     # Denormal numbers are slow, so they would show in the time. A thread of its own, because the
     # processor's mode is a thread's: torch's workers have that of the thread that starts them.
-    with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread:
+    with ThreadPoolExecutor(
+        1, initializer=torch.set_flush_denormal, initargs=(True,)
+    ) as thread:
         total = thread.submit(sum_encoded, chunks, task).result()
     return ring.clip_update(total, task.bound, task.fractional_bits)
 
@@ -94,7 +100,9 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingV
     for gradients in chunks:
         for start in range(0, len(gradients), rows):
             clipped = clip_record(gradients[start : start + rows], task)
-            total -= ring.encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
+            total -= ring.encode(clipped, task.fractional_bits).sum(
+                axis=0, dtype=np.int64
+            )
     return total
 
 
@@ -109,7 +117,9 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     return ring.clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
-def poisson_sample(count: int, rate: float, randomness: ring.Keystream) -> NDArray[np.int64]:
+def poisson_sample(
+    count: int, rate: float, randomness: ring.Keystream
+) -> NDArray[np.int64]:
     """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
 
     A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates of 2^−12
@@ -126,11 +136,19 @@ def poisson_sample(count: int, rate: float, randomness: ring.Keystream) -> NDArr
     if not (count and threshold):
         return np.empty(0, np.int64)
     # The threshold itself doesn't fit 64 bits at rate 1.
-    return np.flatnonzero(randomness.words(count).view(np.uint64) <= np.uint64(threshold - 1))
+    return np.flatnonzero(
+        randomness.words(count).view(np.uint64) <= np.uint64(threshold - 1)
+    )
 
 
 def padded_work_s(
-    model: nn.Module, loss: Loss, data: Any, count: int, rate: float, task: Task, repeats: int = 5
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    count: int,
+    rate: float,
+    task: Task,
+    repeats: int = 5,
 ) -> float:
     """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
 

@@ -15,8 +15,12 @@ from torch.nn.utils import prune
 
 from precad.common.errors import Misconfiguration
 
-NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"
-NOT_BUILT = "its shapes aren't known yet: apply the model to one record first, model(x[:1])"
+NO_RANDOMNESS = (
+    "random layers aren't supported; remove dropout (clipping and noise regularise)"
+)
+NOT_BUILT = (
+    "its shapes aren't known yet: apply the model to one record first, model(x[:1])"
+)
 _SPECTRAL = (
     "spectral norm changes a buffer at every call, unprotected; use parametrizations.orthogonal or "
     "parametrizations.weight_norm of torch.nn.utils"
@@ -36,9 +40,15 @@ _BY_CLASS: tuple[tuple[Any, str], ...] = (
         "TorchScript can't be trained record by record; give the module that was scripted",
     ),
     (nn.parallel.DataParallel, "splits batches over devices; give its .module"),
-    (nn.parallel.DistributedDataParallel, "splits batches over devices; give its .module"),
+    (
+        nn.parallel.DistributedDataParallel,
+        "splits batches over devices; give its .module",
+    ),
     (nn.modules.batchnorm._BatchNorm, "batch norm mixes records; use nn.GroupNorm"),  # noqa: SLF001
-    (prune.BasePruningMethod, "pruning keeps a weight that is no parameter; prune.remove ends it"),
+    (
+        prune.BasePruningMethod,
+        "pruning keeps a weight that is no parameter; prune.remove ends it",
+    ),
 )
 
 
@@ -53,10 +63,14 @@ def check_layers(model: nn.Module) -> None:
             raise Misconfiguration(field, type(layer).__name__, fault)
     parameters = dict(model.named_parameters())
     if not parameters:
-        raise Misconfiguration("model", type(model).__name__, "has no parameters to train")
+        raise Misconfiguration(
+            "model", type(model).__name__, "has no parameters to train"
+        )
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
-            raise Misconfiguration(f"model parameter {name}", parameter.dtype, "must be real")
+            raise Misconfiguration(
+                f"model parameter {name}", parameter.dtype, "must be real"
+            )
         if not parameter.requires_grad:
             raise Misconfiguration(
                 f"model parameter {name}",
@@ -76,14 +90,19 @@ def _fault(layer: nn.Module) -> str | None:
         for classes, said in _BY_CLASS:
             if isinstance(part, classes):
                 return said
-    compiled = hasattr(layer, "_orig_mod") or hasattr(layer.forward, "_torchdynamo_orig_callable")
+    compiled = hasattr(layer, "_orig_mod") or hasattr(
+        layer.forward, "_torchdynamo_orig_callable"
+    )
     if compiled or getattr(layer, "_compiled_call_impl", None) is not None:
         return "torch.compile can't be trained record by record; give the module itself"
     if is_lazy(layer):
         return NOT_BUILT
     if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:  # noqa: SLF001
         return NO_RANDOMNESS
-    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and float(layer.dropout) > 0:
+    if (
+        isinstance(layer, nn.RNNBase | nn.MultiheadAttention)
+        and float(layer.dropout) > 0
+    ):
         return NO_RANDOMNESS
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         if layer.sparse:
@@ -133,7 +152,11 @@ _SAID: tuple[tuple[str, str, str], ...] = (
         "has an autograd.Function of the old form",
         "give it setup_context and generate_vmap_rule = True, or use torch's own operations",
     ),
-    (r"backward\(\) called inside", "calls backward()", "use torch.func.grad or leave it out"),
+    (
+        r"backward\(\) called inside",
+        "calls backward()",
+        "use torch.func.grad or leave it out",
+    ),
     (r"missing the required \"forward\"", "has no forward", "give it one"),
     (
         r"(?:rule not implemented for|Attempted to vmap over) (aten::\w+)",
@@ -149,7 +172,9 @@ def explained(error: BaseException) -> str | None:
     None where it isn't known: then the error's own words are all that there is.
     """
     # torch versions word what checkpoint raises differently; its file is in each one's traceback.
-    text = "\n".join((*(f.filename for f in extract_tb(error.__traceback__)), str(error)))
+    text = "\n".join(
+        (*(f.filename for f in extract_tb(error.__traceback__)), str(error))
+    )
     for pattern, does, remedy in _SAID:
         if found := re.search(pattern, text):
             operation = f" ({found[1]})" if found.lastindex else ""

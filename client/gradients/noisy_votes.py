@@ -75,7 +75,9 @@ def sample_votes(
     file belongs to other work.
     """
     if not inputs.is_floating_point() or not len(inputs):
-        raise Misconfiguration("data", str(inputs.dtype), "smoothing adds noise to real numbers")
+        raise Misconfiguration(
+            "data", str(inputs.dtype), "smoothing adds noise to real numbers"
+        )
     # Convolutions of many small images are twice as fast this way round.
     module = copy.deepcopy(module).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with torch.no_grad():
@@ -113,7 +115,9 @@ def _votes(
     stream: tuple[int, int],
     batch: int,
 ) -> list[int]:
-    seed = int(np.random.SeedSequence([how.draw, *stream]).generate_state(1, np.uint64)[0])
+    seed = int(
+        np.random.SeedSequence([how.draw, *stream]).generate_state(1, np.uint64)[0]
+    )
     generator = torch.Generator().manual_seed(seed)
     total = np.zeros(classes, np.int64)
     with torch.no_grad():
@@ -136,11 +140,15 @@ def kept_draw(path: Path) -> int:
 
 def _foreign(path: Path) -> Misconfiguration:
     return Misconfiguration(
-        "keep", str(path), "holds votes of another model or other sampling; name another file"
+        "keep",
+        str(path),
+        "holds votes of another model or other sampling; name another file",
     )
 
 
-def _kept(path: Path, head: dict[str, object]) -> dict[int, tuple[list[int], list[int]]]:
+def _kept(
+    path: Path, head: dict[str, object]
+) -> dict[int, tuple[list[int], list[int]]]:
     """Points that an earlier call sampled; begins the file where there is none."""
     if not path.exists():
         append_line(path, json.dumps(head, sort_keys=True))

@@ -57,7 +57,11 @@ class Objective:
     @property
     def _first(self) -> int:
         """Copies before the noisy ones; the stability term compares with the record itself."""
-        return int(self.section.original or self.noisy == 0 or self.section.name == "dp-stability")
+        return int(
+            self.section.original
+            or self.noisy == 0
+            or self.section.name == "dp-stability"
+        )
 
     def copies(self, model: Model, x: Tensor, y: Tensor, randomness: Tensor) -> Tensor:
         """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
@@ -75,8 +79,14 @@ class Objective:
 
     def of_outputs(self, outputs: Tensor, y: Tensor) -> Tensor:
         """L', the mean loss of the copies with the regulariser, from ``[copies, classes]``."""
-        counted = outputs if self.section.original or not self.noisy else outputs[-self.noisy :]
-        losses = vmap(lambda one: self.base(one.unsqueeze(0), y.unsqueeze(0)).sum())(counted)
+        counted = (
+            outputs
+            if self.section.original or not self.noisy
+            else outputs[-self.noisy :]
+        )
+        losses = vmap(lambda one: self.base(one.unsqueeze(0), y.unsqueeze(0)).sum())(
+            counted
+        )
         noisy = outputs[self._first :]
         weight = self.section.weight
         match self.section.name:
@@ -84,7 +94,9 @@ class Objective:
                 term = divergence(outputs[:1], noisy).sum() / len(counted)
             case "dp-consistency":  # eq. 13
                 mean = torch.softmax(noisy, dim=1).mean(dim=0, keepdim=True)
-                term = divergence(mean.clamp_min(_TINY).log(), noisy).sum() / len(counted)
+                term = divergence(mean.clamp_min(_TINY).log(), noisy).sum() / len(
+                    counted
+                )
             case "dp-macer":  # eq. 14
                 probabilities = torch.softmax(noisy, dim=1).mean(dim=0)
                 term = macer_hinge(probabilities, y, self.section.margin)
@@ -92,7 +104,9 @@ class Objective:
                 return losses.mean()
         return losses.mean() + weight * term
 
-    def _adversarial(self, model: Model, x: Tensor, y: Tensor, around: Tensor) -> Tensor:
+    def _adversarial(
+        self, model: Model, x: Tensor, y: Tensor, around: Tensor
+    ) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
         pieces = torch.split(around, MOST_COPIES)
@@ -104,14 +118,22 @@ class Objective:
 
         def slope(moved: Tensor) -> Tensor:
             if len(pieces) == 1:
-                of_sum = grad(lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0))
+                of_sum = grad(
+                    lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0)
+                )
                 whole: Tensor = of_sum(moved)
                 return whole
             # The gradient of a log of a sum: each copy's own, weighted by its part of the sum.
-            parts = torch.softmax(torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0)
+            parts = torch.softmax(
+                torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0
+            )
             found = torch.zeros_like(moved)
-            for piece, part in zip(pieces, torch.split(parts, MOST_COPIES), strict=True):
-                found = found + grad(lambda at, p=piece, w=part: -(w * logs_of(at, p)).sum())(moved)
+            for piece, part in zip(
+                pieces, torch.split(parts, MOST_COPIES), strict=True
+            ):
+                found = found + grad(
+                    lambda at, p=piece, w=part: -(w * logs_of(at, p)).sum()
+                )(moved)
             return found
 
         moved = x
@@ -143,9 +165,9 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
     p_true = torch.where(mine, probabilities, 0.0).sum()
     p_other = torch.where(mine, 0.0, probabilities).amax()
     sure = probabilities.new_tensor(_SURE)
-    apart = torch.special.ndtri(torch.clamp(p_true, sure, 1 - sure)) - torch.special.ndtri(
-        torch.clamp(p_other, sure, 1 - sure)
-    )
+    apart = torch.special.ndtri(
+        torch.clamp(p_true, sure, 1 - sure)
+    ) - torch.special.ndtri(torch.clamp(p_other, sure, 1 - sure))
     return torch.where(p_true > p_other, torch.clamp(margin - apart, min=0.0), 0.0)
 
 
@@ -157,10 +179,14 @@ def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) ->
     name = objective.section.name
     if objective.noisy and not x.is_floating_point():
         raise Misconfiguration(
-            "objective.name", name, "adds noise to inputs, and these are whole numbers: use plain"
+            "objective.name",
+            name,
+            "adds noise to inputs, and these are whole numbers: use plain",
         )
     classes = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1  # noqa: PLR2004
-    if objective.needs_labels and not (classes and y.ndim == 1 and not y.is_floating_point()):
+    if objective.needs_labels and not (
+        classes and y.ndim == 1 and not y.is_floating_point()
+    ):
         raise Misconfiguration(
             "objective.name",
             name,
@@ -197,9 +223,13 @@ class Augmentation:
             stream = Keystream(self._key, "augmentation", index % 2**64)
             row[:] = stream.words(len(row)).view(np.uint64)
         # In (0, 1): Box and Muller's logarithm is finite.
-        uniform = ((words >> np.uint64(64 - _BITS)).astype(np.float64) + _HALF) * 2.0**-_BITS
+        uniform = (
+            (words >> np.uint64(64 - _BITS)).astype(np.float64) + _HALF
+        ) * 2.0**-_BITS
         lengths = np.sqrt(-2 * np.log(uniform[:, :pairs]))
         angles = 2 * math.pi * uniform[:, pairs:]
-        normal = np.concatenate([lengths * np.cos(angles), lengths * np.sin(angles)], axis=1)
+        normal = np.concatenate(
+            [lengths * np.cos(angles), lengths * np.sin(angles)], axis=1
+        )
         found = torch.from_numpy(normal[:, : self._count].astype(np.float32))
         return found.reshape(rows, *self._shape)

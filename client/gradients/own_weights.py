@@ -53,7 +53,11 @@ def _chosen(module: nn.Module, section: ModelSection) -> str | None:
     start = tensors(initial_vector(section), section.parameters)
     draws = [dict(_drawn_again(module, turn).named_parameters()) for turn in (0, 1)]
     for name, tensor in module.named_parameters():
-        every = (tensor, torch.from_numpy(start[name]), *(drawn[name] for drawn in draws))
+        every = (
+            tensor,
+            torch.from_numpy(start[name]),
+            *(drawn[name] for drawn in draws),
+        )
         given, begun, one, other = (each.detach().cpu().float() for each in every)
         if torch.equal(given, begun):
             continue
@@ -123,7 +127,9 @@ def buffers_of(module: nn.Module) -> list[dict[str, str]]:
         if isinstance(value, Tensor)
     )
     fixed = (*module.named_buffers(), *attributes)
-    return [{"name": name, "digest": _tensor_digest(name, each)} for name, each in fixed]
+    return [
+        {"name": name, "digest": _tensor_digest(name, each)} for name, each in fixed
+    ]
 
 
 def check_buffers(module: nn.Module, section: ModelSection) -> None:
@@ -142,7 +148,9 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
                 "module, by precad task new --model or precad.client.model_section"
             )
         else:
-            fault = "has other numbers than the task's" if name in found else "is missing"
+            fault = (
+                "has other numbers than the task's" if name in found else "is missing"
+            )
             remedy = (
                 f"{fault}: give the module of the task, with the same constants, read from a file "
                 "where they were computed"
@@ -156,5 +164,7 @@ def _tensor_digest(name: str, tensor: Tensor) -> str:
     kind = "<f4" if real else "<c8" if tensor.is_complex() else "<i8"
     plain = tensor.detach().cpu()
     numbers = (plain.float() if real else plain).numpy().astype(kind)
-    context = encode_context("model-buffer", name.encode(), kind.encode(), *numbers.shape)
+    context = encode_context(
+        "model-buffer", name.encode(), kind.encode(), *numbers.shape
+    )
     return hashlib.sha256(context + numbers.tobytes()).hexdigest()

@@ -77,7 +77,9 @@ def synthetic(like: Tensor, count: int) -> Tensor:
     They depend on no record.
     """
     shape = (count, *like.shape[1:])
-    spread = torch.frac(torch.arange(1, math.prod(shape) + 1, dtype=torch.float64) * _GOLDEN)
+    spread = torch.frac(
+        torch.arange(1, math.prod(shape) + 1, dtype=torch.float64) * _GOLDEN
+    )
     rows = spread.reshape(shape)
     return rows.float() if like.is_floating_point() else rows.round().long()
 
@@ -120,7 +122,9 @@ class RecordGradients:
         self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self.module.parameters()).device
         kinds = nn.RNNBase | nn.RNNCellBase
-        self._recurrent = any(isinstance(layer, kinds) for layer in self.module.modules())
+        self._recurrent = any(
+            isinstance(layer, kinds) for layer in self.module.modules()
+        )
         self.fillers: list[Tensor] = []
         """Synthetic inputs and targets, a chunk of them."""
         self.classes: int | None = None
@@ -161,7 +165,9 @@ class RecordGradients:
             noise = draws.of(some, self.chunk)
             rows = self._gradients(named, inputs, torch.where(wrong, 0, targets), noise)
             good: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
-            good[: len(some)] &= ~(wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).numpy()
+            good[: len(some)] &= ~(
+                wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
+            ).numpy()
             good[len(some) :] = False
             rows[~good] = 0.0
             for record in some[~good[: len(some)]].tolist():
@@ -180,14 +186,18 @@ class RecordGradients:
 
         Raises Misconfiguration: training changes a buffer of the model, or labels aren't integers.
         """
-        self.fillers = [synthetic(each, self.chunk) for each in (records.inputs, records.targets)]
+        self.fillers = [
+            synthetic(each, self.chunk) for each in (records.inputs, records.targets)
+        ]
         for filler in self.fillers:
             if not filler.is_floating_point():
                 filler.zero_()  # the one label, or token, that every model has
         before = dict(self.module.named_buffers())
         after = {name: buffer.clone() for name, buffer in before.items()}
         with torch.no_grad():
-            outputs = functional_call(self.module, after, (self.fillers[0][:1].to(self._device),))
+            outputs = functional_call(
+                self.module, after, (self.fillers[0][:1].to(self._device),)
+            )
         self.gives = None if isinstance(outputs, Tensor) else type(outputs).__name__
         for name, buffer in before.items():
             if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
@@ -206,7 +216,11 @@ class RecordGradients:
             return torch.zeros_like(targets, dtype=torch.bool)
         outside = (targets < 0) | (targets >= self.classes)
         # An ignored label is nobody's class: what needs one takes it as wrong, so as zero too.
-        return outside if self.objective.needs_labels else outside & (targets != self._ignored)
+        return (
+            outside
+            if self.objective.needs_labels
+            else outside & (targets != self._ignored)
+        )
 
     def _classes(self, outputs: Any, targets: Tensor) -> int | None:
         """How many labels the loss takes, where it is one of torch's that index by them."""
@@ -244,7 +258,9 @@ class RecordGradients:
         for slot in range(len(inputs)):
             one = slice(slot, slot + 1)
             try:
-                rows[slot] = self.kernel(named, inputs[one], targets[one], noise[slot:])[0]
+                rows[slot] = self.kernel(
+                    named, inputs[one], targets[one], noise[slot:]
+                )[0]
             except Exception as error:  # noqa: BLE001
                 self.reraise_what_no_record_causes(error)
         return rows
@@ -252,9 +268,13 @@ class RecordGradients:
     def reraise_what_no_record_causes(self, error: Exception) -> None:
         """Raises where the model is random or memory is short."""
         if isinstance(error, RuntimeError) and "randomness" in str(error):
-            raise Misconfiguration("model", type(self.module).__name__, NO_RANDOMNESS) from error
+            raise Misconfiguration(
+                "model", type(self.module).__name__, NO_RANDOMNESS
+            ) from error
         # An owner without memory is absent; an update of zeros would be wrong.
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "Allocator" in str(error):
+        if isinstance(
+            error, MemoryError | torch.OutOfMemoryError
+        ) or "Allocator" in str(error):
             raise error
 
     def kernel(
@@ -270,10 +290,16 @@ class RecordGradients:
         x, y = self._filled(inputs, targets)
         shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
         if noise is None:
-            noise = synthetic(torch.empty(shape[1:]), self.objective.noisy).expand(shape)
+            noise = synthetic(torch.empty(shape[1:]), self.objective.noisy).expand(
+                shape
+            )
         elif len(noise) < self.chunk:
-            noise = torch.cat([noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])])
-        rows: NDArray[np.float64] = self._of(copies, 0, x, y, noise).double().cpu().numpy()
+            noise = torch.cat(
+                [noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])]
+            )
+        rows: NDArray[np.float64] = (
+            self._of(copies, 0, x, y, noise).double().cpu().numpy()
+        )
         return rows
 
     def shared(
@@ -285,7 +311,9 @@ class RecordGradients:
         neighbours: for simulations, never for an owner's update. Raises whatever the model does.
         """
         if noise is None:
-            noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
+            noise = inputs.new_zeros(
+                len(inputs), self.objective.noisy, *inputs.shape[1:]
+            )
         return self._of(*self._apart(named, len(inputs)), inputs, targets, noise)
 
     def _apart(self, named: Named, count: int) -> tuple[Named, int | None]:
@@ -296,7 +324,12 @@ class RecordGradients:
         return (_for_each(named, count), 0) if self._recurrent else (named, None)
 
     def _of(
-        self, named: Named, axis: int | None, inputs: Tensor, targets: Tensor, noise: Tensor
+        self,
+        named: Named,
+        axis: int | None,
+        inputs: Tensor,
+        targets: Tensor,
+        noise: Tensor,
     ) -> Tensor:
         """``[n, d] float32``; ``axis`` is 0 where θ has a copy for each record."""
         x, y, noise = (each.to(self._device) for each in (inputs, targets, noise))
@@ -305,20 +338,28 @@ class RecordGradients:
         else:
             seen = self._mapped(self._copies, axis, 3)(named, x, y, noise)
             if seen.shape[1] <= MOST_COPIES:
-                found = self._mapped(grad(self._loss_of_copies), axis, 2)(named, seen, y)
+                found = self._mapped(grad(self._loss_of_copies), axis, 2)(
+                    named, seen, y
+                )
             else:
                 found = self._in_pieces(named, axis, seen, y)
-        flat = [found[parameter.name].reshape(len(x), -1) for parameter in self.parameters]
+        flat = [
+            found[parameter.name].reshape(len(x), -1) for parameter in self.parameters
+        ]
         return torch.cat(flat, dim=1)
 
-    def _in_pieces(self, named: Named, axis: int | None, seen: Tensor, y: Tensor) -> Named:
+    def _in_pieces(
+        self, named: Named, axis: int | None, seen: Tensor, y: Tensor
+    ) -> Named:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
         pieces = torch.split(seen, MOST_COPIES, dim=1)
         apply = self._mapped(_as_trained(self._outputs), axis, 1)
         outputs = [apply(named, piece) for piece in pieces]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
         total: Named = {}
-        for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
+        for piece, slope in zip(
+            pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True
+        ):
             part = self._mapped(grad(self._product), axis, 2)(named, piece, slope)
             total = {name: total[name] + part[name] for name in part} if total else part
         return total
@@ -329,7 +370,9 @@ class RecordGradients:
         """Over records: θ along ``axis``, and so many arguments that have a row for each."""
         return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
 
-    def losses(self, named: Named, inputs: Tensor, targets: Tensor) -> NDArray[np.float64]:
+    def losses(
+        self, named: Named, inputs: Tensor, targets: Tensor
+    ) -> NDArray[np.float64]:
         """Losses ``[n]`` of at most ``chunk`` records; faster than ``kernel``, to fewer bits."""
         copies, axis = self._apart(named, self.chunk)
         losses_of = self._mapped(_as_trained(self._record_loss), axis, 2)
@@ -339,20 +382,29 @@ class RecordGradients:
 
     def _filled(self, *some: Tensor) -> list[Tensor]:
         pairs = zip(some, self.fillers, strict=True)
-        return [torch.cat([rows, filler[len(rows) :]]).to(self._device) for rows, filler in pairs]
+        return [
+            torch.cat([rows, filler[len(rows) :]]).to(self._device)
+            for rows, filler in pairs
+        ]
 
     def _record_loss(self, named: Named, record: Tensor, target: Tensor) -> Tensor:
         outputs = functional_call(self.module, named, (record.unsqueeze(0),))
         target = target.unsqueeze(0)
         if self._elementwise and isinstance(outputs, Tensor):
             # A number a record beside one output: torch warns of [1] beside [1, 1].
-            target = target.reshape(outputs.shape) if target.numel() == outputs.numel() else target
+            target = (
+                target.reshape(outputs.shape)
+                if target.numel() == outputs.numel()
+                else target
+            )
         return self._loss(outputs, target).sum()
 
     def _outputs(self, named: Named, copies: Tensor) -> Any:
         return functional_call(self.module, named, (copies,))
 
-    def _copies(self, named: Named, record: Tensor, target: Tensor, noise: Tensor) -> Tensor:
+    def _copies(
+        self, named: Named, record: Tensor, target: Tensor, noise: Tensor
+    ) -> Tensor:
         model = functools.partial(self._outputs, named)
         return self.objective.copies(model, record, target, noise)
 

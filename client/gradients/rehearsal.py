@@ -21,7 +21,11 @@ from precad.client.gradients.hostile_models import refuse_what_may_raise
 from precad.client.gradients.model_constructs import check_layers, explained
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.own_weights import check_buffers, check_weights
-from precad.client.gradients.record_gradients import RecordGradients, chunk_records, synthetic
+from precad.client.gradients.record_gradients import (
+    RecordGradients,
+    chunk_records,
+    synthetic,
+)
 from precad.client.gradients.torch_models import load_vector
 from precad.client.records.torch_records import MEND, Records
 from precad.common.errors import Misconfiguration
@@ -55,7 +59,9 @@ def rehearse(
     loss raises or isn't finite; the loss or the model mixes records.
     """
     chunk = chunk_records(task.dimension, most=most)
-    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
+    gradients = RecordGradients(
+        model, loss, task.model.parameters, chunk, task.objective
+    )
     check_buffers(model, task.model)
     check_weights(model, task.model)
     try:
@@ -72,7 +78,9 @@ def rehearse(
     _check_batches(gradients, model, loss, records, task)
 
 
-def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None) -> Tensor | None:
+def try_model(
+    model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
+) -> Tensor | None:
     """Before there are records or a loss: whether a model can be trained record by record.
 
     What comes back are the outputs for one made-up record of this shape. Without it such as the
@@ -82,8 +90,12 @@ def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
     """
     check_layers(model)
     module, fault = copy.deepcopy(model).float().train(), None
-    tokens = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules())
-    guessed = next((sizes for layer in model.modules() if (sizes := _sizes_of(layer))), [])
+    tokens = any(
+        isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules()
+    )
+    guessed = next(
+        (sizes for layer in model.modules() if (sizes := _sizes_of(layer))), []
+    )
     for each, whole in itertools.product(
         [shape] if shape else guessed, (False, True)[: 1 + tokens]
     ):
@@ -96,7 +108,9 @@ def try_model(model: nn.Module, task: Task, shape: tuple[int, ...] | None = None
             fault = fault or error
             continue
         plain = task.model_copy(update={"objective": None})
-        rehearse(model, _own_square, Records(inputs, torch.zeros(_TRIED)), plain, _TRIED)
+        rehearse(
+            model, _own_square, Records(inputs, torch.zeros(_TRIED)), plain, _TRIED
+        )
         return outputs
     if shape is None or fault is None:
         return None
@@ -134,7 +148,9 @@ def check_processor(model: nn.Module) -> None:
 
     Raises Misconfiguration: names the tensor.
     """
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+    for name, tensor in itertools.chain(
+        model.named_parameters(), model.named_buffers()
+    ):
         if tensor.device.type != "cpu":
             raise Misconfiguration(
                 f"model, {name}",
@@ -149,7 +165,9 @@ class _CancelledWeights(TorchFunctionMode):
 
     seen = ""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = kwargs or {}
         if func in (functional.cross_entropy, functional.nll_loss):
             target, averages = args[1], given["reduction"] == "mean"
@@ -164,7 +182,11 @@ def _check_weights(gradients: RecordGradients, model: nn.Module, loss: Loss) -> 
     device = next(model.parameters()).device
     inputs, targets = (filler[:1].to(device) for filler in gradients.fillers)
     # What raises is said with its record later.
-    with torch.no_grad(), contextlib.suppress(Exception), _CancelledWeights() as weights:
+    with (
+        torch.no_grad(),
+        contextlib.suppress(Exception),
+        _CancelledWeights() as weights,
+    ):
         loss(copy.deepcopy(model).float().train()(inputs), targets)
     if weights.seen:
         raise Misconfiguration(
@@ -216,15 +238,21 @@ def _check_losses(
             raise _unusable(gradients, model, records, error) from error
         if not np.isfinite(found).all():
             inputs, targets = (filler[:1] for filler in gradients.fillers)
-            if not (np.isfinite(found).any() or np.isfinite(losses(inputs, targets)).any()):
+            if not (
+                np.isfinite(found).any() or np.isfinite(losses(inputs, targets)).any()
+            ):
                 raise Misconfiguration("model or loss", type(model).__name__, _NO_START)
             slot = int(np.argmin(np.isfinite(found)))
             remedy = f"must be finite at the task's initial model: {MEND}"
-            raise Misconfiguration(f"data, loss of record {some[slot]}", float(found[slot]), remedy)
+            raise Misconfiguration(
+                f"data, loss of record {some[slot]}", float(found[slot]), remedy
+            )
 
 
 def _name_the_record(
-    compute: Callable[[Tensor, Tensor], object], records: Records, some: NDArray[np.int64]
+    compute: Callable[[Tensor, Tensor], object],
+    records: Records,
+    some: NDArray[np.int64],
 ) -> None:
     for record in some.tolist():
         try:
@@ -250,7 +278,9 @@ def _check_gradient(
         rows[gradients.chunk] = rows[0]
     both = slice(gradients.chunk), slice(gradients.chunk, None)
     try:
-        found = [gradients.kernel(named, inputs[slots], targets[slots])[0] for slots in both]
+        found = [
+            gradients.kernel(named, inputs[slots], targets[slots])[0] for slots in both
+        ]
     except Exception as error:  # whatever a model's operations raise
         if "randomness" in str(error):
             gradients.reraise_what_no_record_causes(error)
@@ -260,7 +290,11 @@ def _check_gradient(
 
 
 def _check_batches(
-    gradients: RecordGradients, model: nn.Module, loss: Loss, records: Records, task: Task
+    gradients: RecordGradients,
+    model: nn.Module,
+    loss: Loss,
+    records: Records,
+    task: Task,
 ) -> None:
     """Whether the loss of a whole batch of synthetic records is one of records.
 
@@ -284,7 +318,12 @@ def _check_batches(
         try:
             with torch.no_grad():
                 # Their labels: 1100, 0011, 1111 and 0000.
-                terms = [of(0, 2, 1, 3), of(4, 6, 5, 7), -of(0, 2, 5, 7), -of(4, 6, 1, 3)]
+                terms = [
+                    of(0, 2, 1, 3),
+                    of(4, 6, 5, 7),
+                    -of(0, 2, 5, 7),
+                    -of(4, 6, 1, 3),
+                ]
         except Exception:  # noqa: BLE001 -- takes no batch, or not these values
             return None
         size = sum(abs(term) for term in terms)
@@ -306,7 +345,9 @@ def _check_batches(
     if not apart and not mixes(labels):
         return
     # A mean weighted by labels, or over those that aren't ignored, is one of records all the same.
-    if not apart and any(mixes(torch.full_like(labels, label)) is False for label in (0, 1)):
+    if not apart and any(
+        mixes(torch.full_like(labels, label)) is False for label in (0, 1)
+    ):
         return
     raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
 

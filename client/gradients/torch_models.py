@@ -10,7 +10,13 @@ from torch import nn
 from precad.client.gradients.model_constructs import NOT_BUILT, is_lazy
 from precad.client.gradients.own_weights import buffers_of
 from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector, read_weights, tensors, weights_digest
+from precad.common.model import (
+    ModelVector,
+    initial_vector,
+    read_weights,
+    tensors,
+    weights_digest,
+)
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
@@ -87,18 +93,26 @@ def model_section(
     """
     for name, layer in module.named_modules():
         if is_lazy(layer):
-            raise Misconfiguration(f"model layer {name}", type(layer).__name__, NOT_BUILT)
+            raise Misconfiguration(
+                f"model layer {name}", type(layer).__name__, NOT_BUILT
+            )
     named = module.named_parameters()
-    parameters = tuple(Parameter(name=name, shape=tuple(each.shape)) for name, each in named)
+    parameters = tuple(
+        Parameter(name=name, shape=tuple(each.shape)) for name, each in named
+    )
     section: dict[str, Any] = {
         "architecture": architecture,
-        "parameters": [{"name": each.name, "shape": list(each.shape)} for each in parameters],
+        "parameters": [
+            {"name": each.name, "shape": list(each.shape)} for each in parameters
+        ],
         "initial": initial,
         "initial_seed": initial_seed,
     }
     if initial_file is not None:
         section["initial"], section["initial_file"] = "file", str(initial_file)
-        section["initial_digest"] = weights_digest(read_weights(Path(initial_file), parameters))
+        section["initial_digest"] = weights_digest(
+            read_weights(Path(initial_file), parameters)
+        )
     if buffers := buffers_of(module):
         section["buffers"] = buffers
     return section

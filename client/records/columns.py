@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.containers import Cell, Table, exact, float_type, level_of, name_of
+from precad.client.records.containers import (
+    Cell,
+    Table,
+    exact,
+    float_type,
+    level_of,
+    name_of,
+)
 from precad.common.checks import refusal
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection, level_text
@@ -62,7 +69,9 @@ class ColumnNotes:
         """What its owner is told; empty where every cell is what it says."""
         found = []
         if self.filled:
-            found.append(f"{self.filled:,} of {self.records:,} cells are missing and were filled")
+            found.append(
+                f"{self.filled:,} of {self.records:,} cells are missing and were filled"
+            )
         if self.unlisted:
             some = ", ".join(map(repr, self.examples))
             found.append(
@@ -184,24 +193,34 @@ class _Cells:
         if isinstance(cells, np.ndarray):
             cells = exact(cells).tolist()
         empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
-        doubtful = np.fromiter((isinstance(c, float) and c in rounded for c in cells), np.bool_)
+        doubtful = np.fromiter(
+            (isinstance(c, float) and c in rounded for c in cells), np.bool_
+        )
         self._refuse_first(
             doubtful & ~empty,
             "may be a level of the task that was rounded: keep such codes as whole numbers or text",
         )
         if column.fill_level is None:
-            self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill_level"))
+            self._refuse_first(
+                empty, "is missing: " + _MEND, self._filling("fill_level")
+            )
         filling = level_of(str(column.fill_level))
         levels = [
             filling if gone else self._level(cell, places)
             for cell, gone in zip(cells, empty, strict=True)
         ]
-        codes = np.fromiter((places.get(level, -1) for level in levels), np.int64, len(cells))
+        codes = np.fromiter(
+            (places.get(level, -1) for level in levels), np.int64, len(cells)
+        )
         if unknown is None:
             listed = _listed(column.levels)
-            self._refuse_first(codes < 0, f"is none of the task's levels ({listed}): {_MEND}")
+            self._refuse_first(
+                codes < 0, f"is none of the task's levels ({listed}): {_MEND}"
+            )
         else:
-            others = Counter(levels[place] for place in np.flatnonzero((codes < 0) & ~empty))
+            others = Counter(
+                levels[place] for place in np.flatnonzero((codes < 0) & ~empty)
+            )
             notes = self.notes
             notes.filled, notes.unlisted = int(empty.sum()), others.total()
             notes.examples = [level for level, _ in others.most_common(3)]
@@ -254,9 +273,15 @@ class _Cells:
             return math.inf
 
     def _filling(self, field: str) -> str:
-        return "" if self._is_target else f", or give the column a {field} in the task's [data]"
+        return (
+            ""
+            if self._is_target
+            else f", or give the column a {field} in the task's [data]"
+        )
 
-    def _refuse_first(self, wrong: NDArray[np.bool_], remedy: str, also: str = "") -> None:
+    def _refuse_first(
+        self, wrong: NDArray[np.bool_], remedy: str, also: str = ""
+    ) -> None:
         """Raises for the first wrong cell, and says how many more there are."""
         count = int(wrong.sum())
         if count:
@@ -310,7 +335,9 @@ class Columns(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise refusal(error, {"extra_forbidden": "unknown key; remove it"}) from None
+            raise refusal(
+                error, {"extra_forbidden": "unknown key; remove it"}
+            ) from None
 
     def section(self, recipe: DataSection | None) -> DataSection:
         """How these columns become numbers: the task's recipe, or numbers as they are.
@@ -321,7 +348,9 @@ class Columns(BaseModel):
             for field, value in (("inputs", self.inputs), ("target", self.target)):
                 if value:
                     raise Misconfiguration(f"columns.{field}", value, _RECIPE)
-            known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
+            known = {
+                name_of(column.name) for column in (*recipe.columns, recipe.target)
+            }
             for name in self.rename:
                 if name_of(name) not in known:
                     raise Misconfiguration(

@@ -36,9 +36,15 @@ class Reading(NamedTuple):
 
 
 READINGS = (
-    Reading("no value: `None`, NaN, `NA`, `NaT`, a null, a masked entry", "`fill`", "`fill_level`"),
+    Reading(
+        "no value: `None`, NaN, `NA`, `NaT`, a null, a masked entry",
+        "`fill`",
+        "`fill_level`",
+    ),
     Reading("text of `data.missing`, blanks aside", "`fill`", "`fill_level`"),
-    Reading("truth value; the text `true`, `True`, `FALSE` …", "1 or 0", "`true` or `false`"),
+    Reading(
+        "truth value; the text `true`, `True`, `FALSE` …", "1 or 0", "`true` or `false`"
+    ),
     Reading("whole number; the text `2`", "itself", "`2`"),
     Reading("number that is whole: 2.0; the text `2.0`", "itself", "`2`"),
     Reading("other number; the text `1.50`", "itself", "`1.5`"),
@@ -49,8 +55,14 @@ READINGS = (
     ),
     Reading("number of 32 or 16 bits", "the shortest decimal that it is", "the same"),
     Reading("category, dictionary entry", "its value", "its value"),
-    Reading("text", "refused", "itself in Unicode's form NFC, without blanks around it"),
-    Reading("text with a leading zero, a separator of thousands", "as Python reads it", "itself"),
+    Reading(
+        "text", "refused", "itself in Unicode's form NFC, without blanks around it"
+    ),
+    Reading(
+        "text with a leading zero, a separator of thousands",
+        "as Python reads it",
+        "itself",
+    ),
     Reading("date, time, duration", "refused: give a number", "refused: give text"),
     Reading("bytes, list, record, complex number", "refused", "refused"),
 )
@@ -64,8 +76,12 @@ def of_column(column: Any, name: str) -> Cells:
 
     Raises Misconfiguration: a cell is none that has a meaning here; names the record.
     """
-    if isinstance(column, str | bytes | Mapping | AbstractSet) or not hasattr(column, "__len__"):
-        raise _refused(name, type(column).__name__, "a column is an array or a list of cells")
+    if isinstance(column, str | bytes | Mapping | AbstractSet) or not hasattr(
+        column, "__len__"
+    ):
+        raise _refused(
+            name, type(column).__name__, "a column is an array or a list of cells"
+        )
     if hasattr(column, "detach"):
         try:
             column = column.detach().cpu().numpy()
@@ -73,7 +89,9 @@ def of_column(column: Any, name: str) -> Cells:
             remedy = f"give a dense tensor ({error})"
             raise _refused(name, str(column.dtype), remedy) from None
     if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
-        raise _refused(name, type(column).__name__, "give one cell a record, not a matrix")
+        raise _refused(
+            name, type(column).__name__, "give one cell a record, not a matrix"
+        )
     numbers = _numbers(column)
     if numbers is not None:
         return np.array(numbers)
@@ -96,7 +114,11 @@ def level_of(cell: Cell) -> str:
         cell = Decimal(repr(cell))
     if isinstance(cell, Decimal):
         text = format(cell, "f")
-        return level_text(text if "." in text else f"{text}.0") if cell.is_finite() else text
+        return (
+            level_text(text if "." in text else f"{text}.0")
+            if cell.is_finite()
+            else text
+        )
     return str(cell)
 
 
@@ -116,7 +138,9 @@ def exact(cells: NDArray[Any]) -> NDArray[Any]:
     return cells.astype(np.float64)
 
 
-def _refused(name: str, value: object, remedy: str, record: int | None = None) -> Misconfiguration:
+def _refused(
+    name: str, value: object, remedy: str, record: int | None = None
+) -> Misconfiguration:
     place = f"data, column {name}" + ("" if record is None else f", record {record}")
     return Misconfiguration(place, value, remedy)
 
@@ -168,7 +192,9 @@ def _of_nullable(column: Any) -> NDArray[Any] | None:
     if not hasattr(column, "dtype"):
         # Arrow's arrays say that a copy may be needed; chunked ones need not be told.
         chunked = hasattr(column, "chunks")
-        return np.asarray(column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False))
+        return np.asarray(
+            column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False)
+        )
     return np.asarray(column.to_numpy())
 
 
@@ -194,7 +220,9 @@ def _cell(value: Any, name: str, record: int) -> Cell:
         return None
     # First: NumPy's durations are whole numbers to Python.
     if isinstance(value, _TIMES):
-        remedy = "is a date, time or duration: give a number, like days since a day, or text"
+        remedy = (
+            "is a date, time or duration: give a number, like days since a day, or text"
+        )
         raise _refused(name, type(value).__name__, remedy, record)
     for kinds, read in _READERS:
         if isinstance(value, kinds):
@@ -210,7 +238,11 @@ def _of_number(value: Any) -> Cell:
         return None if value.is_nan() else value
     if value != value:  # noqa: PLR0124 -- NaN, of any kind of number
         return None
-    return float(str(value)) if isinstance(value, np.float32 | np.float16) else float(value)
+    return (
+        float(str(value))
+        if isinstance(value, np.float32 | np.float16)
+        else float(value)
+    )
 
 
 _READERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
@@ -246,4 +278,6 @@ class Table:
 
     def place(self, record: int) -> str:
         """Where a record stands, in words."""
-        return f"record {record}" + (f" (line {self.lines[record]})" if self.lines else "")
+        return f"record {record}" + (
+            f" (line {self.lines[record]})" if self.lines else ""
+        )

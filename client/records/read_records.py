@@ -93,7 +93,9 @@ def _file(data: Any) -> Path | None:
     if path.suffix not in {".npz", ".csv", ".parquet"}:
         raise Misconfiguration("data", str(path), _FORMS)
     if not path.is_file():
-        raise Misconfiguration("data", str(path), "there is no such file: mend the path")
+        raise Misconfiguration(
+            "data", str(path), "there is no such file: mend the path"
+        )
     return path
 
 
@@ -101,7 +103,9 @@ def _table(data: Any, columns: Columns) -> Table | None:
     path = _file(data)
     if path is None:
         return of_frame(data) if is_frame(data) else None
-    return of_csv(path, columns.separator) if path.suffix == ".csv" else of_parquet(path)
+    return (
+        of_csv(path, columns.separator) if path.suffix == ".csv" else of_parquet(path)
+    )
 
 
 def write_client_data(
@@ -120,7 +124,9 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
     """
     x, y = read_npz("data", path, "x", "y")
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise Misconfiguration("data", str(path), "x and y must have one row per record")
+        raise Misconfiguration(
+            "data", str(path), "x and y must have one row per record"
+        )
     return x, y
 
 
@@ -141,7 +147,9 @@ def of_csv(path: Path, separator: str) -> Table:
             names = [name_of(name) for name in next(reader, [])]
             _require_once(names, str(path))
             if len(names) == 1:
-                others = (each for each in ";\t|," if each != separator and each in names[0])
+                others = (
+                    each for each in ";\t|," if each != separator and each in names[0]
+                )
                 if (other := next(others, None)) is not None:
                     remedy = f"the first line of {path} has {other!r} between its names: give that"
                     raise Misconfiguration("columns.separator", separator, remedy)
@@ -158,12 +166,18 @@ def of_csv(path: Path, separator: str) -> Table:
                 rows.append(row)
                 lines.append(reader.line_num)
     except UnicodeDecodeError:
-        raise Misconfiguration("data", str(path), "isn't text in UTF-8; save it as such") from None
+        raise Misconfiguration(
+            "data", str(path), "isn't text in UTF-8; save it as such"
+        ) from None
     except (OSError, csv.Error) as error:
-        raise Misconfiguration("data", str(path), f"can't be read as CSV: {error}") from None
+        raise Misconfiguration(
+            "data", str(path), f"can't be read as CSV: {error}"
+        ) from None
     if not rows:
         raise Misconfiguration("data", str(path), "has no records below its first line")
-    return Table(str(path), dict(zip(names, zip(*rows, strict=True), strict=True)), lines)
+    return Table(
+        str(path), dict(zip(names, zip(*rows, strict=True), strict=True)), lines
+    )
 
 
 def _require_once(names: Sequence[str], source: str) -> None:
@@ -178,7 +192,9 @@ def of_parquet(path: Path) -> Table:
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 -- an extra
     except ImportError:
         raise Misconfiguration(
-            "data", str(path), "Parquet needs pyarrow: pip install 'precad[parquet]', or give CSV"
+            "data",
+            str(path),
+            "Parquet needs pyarrow: pip install 'precad[parquet]', or give CSV",
         ) from None
     try:
         with ParquetFile(path) as file:
@@ -189,7 +205,9 @@ def of_parquet(path: Path) -> Table:
     except Misconfiguration:
         raise
     except Exception as error:  # whatever a file's decoder raises
-        raise Misconfiguration("data", str(path), f"can't be read as Parquet: {error}") from error
+        raise Misconfiguration(
+            "data", str(path), f"can't be read as Parquet: {error}"
+        ) from error
     return of_frame(frame, str(path))
 
 
@@ -201,8 +219,14 @@ def is_frame(data: Any) -> bool:
     if isinstance(data, Mapping):
         return True
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):
-        raise Misconfiguration("data", type(data).__name__, "isn't computed yet: give .collect()")
-    return hasattr(data, "columns") and hasattr(data, "__getitem__") and hasattr(data, "shape")
+        raise Misconfiguration(
+            "data", type(data).__name__, "isn't computed yet: give .collect()"
+        )
+    return (
+        hasattr(data, "columns")
+        and hasattr(data, "__getitem__")
+        and hasattr(data, "shape")
+    )
 
 
 def of_frame(frame: Any, source: str | None = None) -> Table:
@@ -219,7 +243,9 @@ def of_frame(frame: Any, source: str | None = None) -> Table:
     for name, column in columns.items():
         if not hasattr(column, "__len__"):
             remedy = "must have a cell for each record"
-            raise Misconfiguration(f"data, column {name}", type(column).__name__, remedy)
+            raise Misconfiguration(
+                f"data, column {name}", type(column).__name__, remedy
+            )
     if len({len(column) for column in columns.values()}) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = Table(source, columns)

@@ -76,7 +76,9 @@ def _decoded(dataset: Any) -> list[torch.Tensor]:
     for index, item in enumerate(_items(dataset, count)):
         parts = _parts(item, index)
         if index == 0:
-            whole = [torch.empty((count, *part.shape), dtype=part.dtype) for part in parts]
+            whole = [
+                torch.empty((count, *part.shape), dtype=part.dtype) for part in parts
+            ]
         for name, part, rows in zip(("input", "target"), parts, whole, strict=True):
             if (part.shape, part.dtype) != (rows.shape[1:], rows.dtype):
                 raise Misconfiguration(
@@ -105,7 +107,9 @@ def _length(dataset: Any) -> int:
 
 def _items(dataset: Any, count: int) -> Iterator[Any]:
     """Every item, by index or, where there are none, in the Dataset's own order."""
-    ordered = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    ordered = isinstance(dataset, IterableDataset) or not hasattr(
+        dataset, "__getitem__"
+    )
     items = iter(dataset) if ordered else (dataset[index] for index in range(count))
     for index in range(count + ordered):
         try:
@@ -116,7 +120,9 @@ def _items(dataset: Any, count: int) -> Iterator[Any]:
             return
         except Exception as error:  # whatever a file's decoder raises
             remedy = f"can't be read ({error}): {MEND}"
-            raise Misconfiguration(f"data, record {index}", type(error).__name__, remedy) from error
+            raise Misconfiguration(
+                f"data, record {index}", type(error).__name__, remedy
+            ) from error
         if index == count:
             raise _wrong_length(dataset, count, "has more")
         yield item
@@ -162,16 +168,22 @@ def _checked(name: str, values: Any) -> torch.Tensor:
             raise TypeError("a sparse tensor: give .to_dense()")
     except (TypeError, ValueError, RuntimeError) as error:
         raise Misconfiguration(
-            f"data, {name}s", type(values).__name__, f"must be an array of numbers ({error})"
+            f"data, {name}s",
+            type(values).__name__,
+            f"must be an array of numbers ({error})",
         ) from None
     if tensor.ndim == 0 or tensor.is_complex():
         raise Misconfiguration(
-            f"data, {name}s", f"{tensor.dtype}{list(tensor.shape)}", "must have one row per record"
+            f"data, {name}s",
+            f"{tensor.dtype}{list(tensor.shape)}",
+            "must have one row per record",
         )
     real = tensor.is_floating_point()
     cast = tensor.to(torch.float32 if real else torch.int64, copy=True)
     # Whole numbers from 2^63 on, which only uint64 holds, would turn negative.
-    unusable = ~torch.isfinite(cast) if real else (cast < 0) & (tensor.dtype == torch.uint64)
+    unusable = (
+        ~torch.isfinite(cast) if real else (cast < 0) & (tensor.dtype == torch.uint64)
+    )
     if unusable.any():
         record, *place = np.argwhere(unusable.numpy())[0].tolist()
         limit = "finite, as float32 too" if real else "below 2^63"

@@ -20,8 +20,12 @@ from precad.common.identifiers import Secret
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.party_certificate import Principal
 
-Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
-AnyBuilder = TypeVar("AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder)
+Public = (
+    x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
+)
+AnyBuilder = TypeVar(
+    "AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder
+)
 ROOT_DAYS = 3650
 PARTY_DAYS = 365
 
@@ -55,7 +59,9 @@ def make_request(
     key: ec.EllipticCurvePrivateKey, principal: Principal
 ) -> x509.CertificateSigningRequest:
     """A signing request with the party's DNS name, for any authority."""
-    return _as_party(x509.CertificateSigningRequestBuilder(), principal).sign(key, hashes.SHA256())
+    return _as_party(x509.CertificateSigningRequestBuilder(), principal).sign(
+        key, hashes.SHA256()
+    )
 
 
 def read_request(
@@ -70,7 +76,9 @@ def read_request(
         whole = request.is_signature_valid
         key = request.public_key()
     except certificates.MALFORMED as error:
-        raise Misconfiguration("request", source, f"not a PEM request ({error})") from None
+        raise Misconfiguration(
+            "request", source, f"not a PEM request ({error})"
+        ) from None
     if not whole:
         raise Misconfiguration("request", source, "its signature doesn't match its key")
     asked = Principal.from_dns_names(certificates.dns_names(request))
@@ -94,14 +102,18 @@ class Authority:
         key = new_key()
         public, subject = key.public_key(), _common_name("precad root")
         # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
-        names = x509.NameConstraints([x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None)
+        names = x509.NameConstraints(
+            [x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None
+        )
         certificate = (
             _builder(subject, public, ROOT_DAYS)
             .subject_name(subject)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
             .add_extension(names, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(public), critical=False
+            )
             .sign(key, hashes.SHA256())
         )
         return cls(certificate, key)
@@ -113,7 +125,11 @@ class Authority:
         return cls(root, certificates.own_key(key, root, source=source))
 
     def issue(
-        self, principal: Principal, key: ec.EllipticCurvePublicKey, *, days: int = PARTY_DAYS
+        self,
+        principal: Principal,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        days: int = PARTY_DAYS,
     ) -> x509.Certificate:
         """A certificate, good for ``days``, that says: this public key is that party's.
 
@@ -121,14 +137,20 @@ class Authority:
         """
         builder = _as_party(_builder(self.certificate.subject, key, days), principal)
         certificate = (
-            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            builder.add_extension(
+                x509.BasicConstraints(ca=False, path_length=None), critical=True
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key), critical=False
+            )
             .add_extension(self._identifier, critical=False)
             .sign(self.key, hashes.SHA256())
         )
         end = self.certificate.not_valid_after_utc
         if certificate.not_valid_after_utc > end:
-            raise Misconfiguration("days", days, f"the root itself ends on {end:%Y-%m-%d}")
+            raise Misconfiguration(
+                "days", days, f"the root itself ends on {end:%Y-%m-%d}"
+            )
         return certificate
 
     def revocation_list(
@@ -196,5 +218,7 @@ def _as_party(builder: AnyBuilder, principal: Principal) -> AnyBuilder:
         builder.subject_name(_common_name(principal.dns_name))
         .add_extension(alternative_name, critical=False)
         .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
-        .add_extension(x509.ExtendedKeyUsage(certificates.purposes(principal)), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage(certificates.purposes(principal)), critical=False
+        )
     )

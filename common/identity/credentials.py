@@ -19,7 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from precad.common import clock
-from precad.common.errors import Misconfiguration, PeerUnavailable, StorageFailure, WrongTime
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    StorageFailure,
+    WrongTime,
+)
 from precad.common.files import PUBLIC_MODE, make_folder, write_file
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity import authority
@@ -75,13 +80,19 @@ class Identity:
         # On Windows lists of access decide, and every file's mode says that all may read it.
         shared = stat.S_IMODE(key.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
         if shared and sys.platform != "win32":
-            raise Misconfiguration("key", str(key), f"others can read it; run chmod 600 {key}")
+            raise Misconfiguration(
+                "key", str(key), f"others can read it; run chmod 600 {key}"
+            )
         own = certificates.own_key(secret, chain[0], source=str(key))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(chain, authorities, revocations, source=str(cert))
         # Written anew: gRPC reads PEM more narrowly, and says nothing where it can't.
-        believed, shown = (b"".join(map(authority.to_pem, each)) for each in (authorities, chain))
-        return cls(path, principal, believed, shown, authority.key_to_pem(own), revocations)
+        believed, shown = (
+            b"".join(map(authority.to_pem, each)) for each in (authorities, chain)
+        )
+        return cls(
+            path, principal, believed, shown, authority.key_to_pem(own), revocations
+        )
 
     def check_time(self) -> None:
         """Before a server begins anything: while its clock is wrong it believes nobody.
@@ -145,18 +156,30 @@ def accept(folder: Path, offered: Path) -> Identity:
     key = Secret(certificates.read_pem(folder / KEY_FILE, "folder", remedy))
     remedy = "give the folder that precad keys issue made"
     root, lists, certificate = (offered / name for name in _OFFERED)
-    files = {name: certificates.read_pem(offered / name, "offered", remedy) for name in _OFFERED}
-    chain = certificates.read_certificates(files[certificate.name], source=str(certificate))
+    files = {
+        name: certificates.read_pem(offered / name, "offered", remedy)
+        for name in _OFFERED
+    }
+    chain = certificates.read_certificates(
+        files[certificate.name], source=str(certificate)
+    )
     certificates.own_key(key, chain[0], source=str(certificate))
     known, present = folder / root.name, folder / lists.name
-    if known.exists() and certificates.read_pem(known, "folder", remedy) != files[root.name]:
-        why = f"is another root than {known}, which was read out to you: ask who sent it"
+    if (
+        known.exists()
+        and certificates.read_pem(known, "folder", remedy) != files[root.name]
+    ):
+        why = (
+            f"is another root than {known}, which was read out to you: ask who sent it"
+        )
         raise Misconfiguration("offered", str(root), why)
     roots = certificates.read_certificates(files[root.name], source=str(root))
     # An older list than the folder's, an operator's mix-up or a thief's, brings nobody back.
     for path in (present, lists):
         revocations = RevocationList(path, roots)
-        principal = check_certificate(chain, roots, revocations, source=str(certificate))
+        principal = check_certificate(
+            chain, roots, revocations, source=str(certificate)
+        )
     if present.exists():
         held = certificates.read_pem(present, "folder", remedy)
         files[lists.name] = newest_lists(held, files[lists.name])
@@ -171,7 +194,11 @@ def accept(folder: Path, offered: Path) -> Identity:
 
 
 def create_request(
-    folder: Path, principal: Principal, *, replace: bool = False, renew: Path | None = None
+    folder: Path,
+    principal: Principal,
+    *,
+    replace: bool = False,
+    renew: Path | None = None,
 ) -> Path:
     """Make a new key in the folder, and a signing request for it, whose path is returned.
 
@@ -221,7 +248,9 @@ def _take_over(old: Path, folder: Path, principal: Principal) -> None:
             write_file(to, key)
         write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
     except OSError as error:
-        raise Misconfiguration("--renew", str(error.filename), f"{error.strerror}") from None
+        raise Misconfiguration(
+            "--renew", str(error.filename), f"{error.strerror}"
+        ) from None
 
 
 def publish(path: Path, public: authority.Public) -> None:
@@ -235,7 +264,9 @@ def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -
     try:
         write_file(path, authority.key_to_pem(key).reveal(), replace=replace)
     except FileExistsError:
-        raise Misconfiguration("file", str(path), "it exists; --force replaces it") from None
+        raise Misconfiguration(
+            "file", str(path), "it exists; --force replaces it"
+        ) from None
 
 
 def make_coin_key(folder: Path) -> None:

@@ -58,7 +58,8 @@ class Deployment:
             credentials.write_key(folder, authority.key, replace=replace)
             credentials.publish(folder / credentials.CA_FILE, authority.certificate)
             credentials.publish(
-                folder / credentials.REVOCATION_FILE, authority.revocation_list([], number=1)
+                folder / credentials.REVOCATION_FILE,
+                authority.revocation_list([], number=1),
             )
             make_folder(folder / ISSUED_FOLDER)
             for old in (folder / ISSUED_FOLDER).glob("*.pem"):
@@ -70,8 +71,12 @@ class Deployment:
         """The root that is in ``directory``. Raises Misconfiguration: none, or a damaged one."""
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
-        certificate = certificates.read_pem(folder / credentials.CA_FILE, "keys", remedy)
-        key = Secret(certificates.read_pem(folder / credentials.KEY_FILE, "keys", remedy))
+        certificate = certificates.read_pem(
+            folder / credentials.CA_FILE, "keys", remedy
+        )
+        key = Secret(
+            certificates.read_pem(folder / credentials.KEY_FILE, "keys", remedy)
+        )
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
@@ -115,8 +120,12 @@ class Deployment:
                 if principal.role in credentials.DRAWING_ROLES:
                     credentials.make_coin_key(folder)
             credentials.publish(folder / credentials.CERTIFICATE_FILE, certificate)
-            credentials.publish(folder / credentials.CA_FILE, self._authority.certificate)
-            credentials.publish(folder / credentials.REVOCATION_FILE, self._revocations())
+            credentials.publish(
+                folder / credentials.CA_FILE, self._authority.certificate
+            )
+            credentials.publish(
+                folder / credentials.REVOCATION_FILE, self._revocations()
+            )
         return folder
 
     def renew(
@@ -161,11 +170,17 @@ class Deployment:
         with waiting_lock(self._folder, _ELSEWHERE):
             current = self._revocations()
             entries = {entry.serial_number: entry for entry in current}
-            entries |= {serial: revoked_entry(serial) for serial in wanted - set(entries)}
-            number = current.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            entries |= {
+                serial: revoked_entry(serial) for serial in wanted - set(entries)
+            }
+            number = current.extensions.get_extension_for_class(
+                x509.CRLNumber
+            ).value.crl_number
             # Servers refuse a list older than theirs, and clocks get set back.
             now = max(datetime.now(UTC), current.last_update_utc)
-            signed = self._authority.revocation_list(entries.values(), number=number + 1, now=now)
+            signed = self._authority.revocation_list(
+                entries.values(), number=number + 1, now=now
+            )
             written = [self._folder / credentials.REVOCATION_FILE, *self._other_lists()]
             for path in written:
                 credentials.publish(path, signed)
@@ -182,14 +197,18 @@ class Deployment:
             and certificates.validity_fault(each) != "expired"
         ]
         if not serials:
-            raise Misconfiguration("party", str(principal), "has no certificate that still counts")
+            raise Misconfiguration(
+                "party", str(principal), "has no certificate that still counts"
+            )
         return serials
 
     def issued(self) -> list[x509.Certificate]:
         """Every certificate that this root issued, oldest first."""
         paths = (self._folder / ISSUED_FOLDER).glob("*.pem")
         found = [certificates.certificates_in(path, "keys", _READ)[0] for path in paths]
-        return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
+        return sorted(
+            found, key=lambda each: (each.not_valid_before_utc, each.serial_number)
+        )
 
     def _certify(
         self, principal: Principal, key: ec.EllipticCurvePublicKey, days: int
@@ -202,15 +221,20 @@ class Deployment:
 
     def _revocations(self) -> x509.CertificateRevocationList:
         path = self._folder / credentials.REVOCATION_FILE
-        pem = certificates.read_pem(path, "crl", "put it back: it goes with the root's key")
-        return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
+        pem = certificates.read_pem(
+            path, "crl", "put it back: it goes with the root's key"
+        )
+        return read_revocation_lists(
+            pem, [self._authority.certificate], source=str(path)
+        )[0]
 
     def _other_lists(self) -> list[Path]:
         ours = to_pem(self._authority.certificate)
         return [
             path.with_name(credentials.REVOCATION_FILE)
             for path in sorted(self.directory.glob(f"*/{credentials.CA_FILE}"))
-            if path.parent != self._folder and certificates.read_pem(path, "keys", _READ) == ours
+            if path.parent != self._folder
+            and certificates.read_pem(path, "keys", _READ) == ours
         ]
 
 
@@ -232,9 +256,13 @@ def create_local_keys(
     if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
         names = sorted(party.name for party in parties)
         raise Misconfiguration("client", names, "every name must be another")
-    existing = [folder for folder in folders if (folder / credentials.KEY_FILE).exists()]
+    existing = [
+        folder for folder in folders if (folder / credentials.KEY_FILE).exists()
+    ]
     if existing and not replace:
-        raise Misconfiguration("folder", str(existing[0]), "holds a key; --force replaces it")
+        raise Misconfiguration(
+            "folder", str(existing[0]), "holds a key; --force replaces it"
+        )
     deployment = Deployment.create(directory, replace=replace)
     return [deployment.issue(party, days=days, replace=replace) for party in parties]
 
@@ -244,7 +272,9 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
     path = folder / credentials.KEY_FILE
     if not path.exists():
         return
-    held = certificates.private_key(Secret(certificates.read_pem(path, "out", _READ)), str(path))
+    held = certificates.private_key(
+        Secret(certificates.read_pem(path, "out", _READ)), str(path)
+    )
     if held.public_key() != public:
         remedy = (
             "holds a key, and the request is for another one; name another folder with --out, and "
@@ -285,15 +315,22 @@ def summarise(path: Path) -> list[CertificateSummary]:
     if (root / credentials.CA_FILE).exists():
         roots = _read(root / credentials.CA_FILE)
         lists = RevocationList(root / credentials.REVOCATION_FILE, roots)
-        return [_summary(each, lists) for each in (*roots, *Deployment.open(path).issued())]
+        return [
+            _summary(each, lists) for each in (*roots, *Deployment.open(path).issued())
+        ]
     if not (path / credentials.CERTIFICATE_FILE).exists():
         return [_summary(each, None) for each in _read(path)]
-    roots, chain = _read(path / credentials.CA_FILE), _read(path / credentials.CERTIFICATE_FILE)
+    roots, chain = (
+        _read(path / credentials.CA_FILE),
+        _read(path / credentials.CERTIFICATE_FILE),
+    )
     lists = RevocationList(path / credentials.REVOCATION_FILE, roots)
     found = [_summary(each, lists) for each in (*chain, *roots)]
     if (path / credentials.KEY_FILE).exists():
         try:
-            key = Secret(certificates.read_pem(path / credentials.KEY_FILE, "path", _READ))
+            key = Secret(
+                certificates.read_pem(path / credentials.KEY_FILE, "path", _READ)
+            )
             certificates.own_key(key, chain[0], source=str(path))
         except Misconfiguration:
             found[0] = replace(found[0], state=NOT_ITS_KEYS)
@@ -305,7 +342,9 @@ def request_summary(path: Path) -> tuple[str, str] | None:
 
     None where the path is no request's. Raises Misconfiguration: it is one, but damaged.
     """
-    if not path.is_file() or _REQUEST not in (pem := certificates.read_pem(path, "path", _READ)):
+    if not path.is_file() or _REQUEST not in (
+        pem := certificates.read_pem(path, "path", _READ)
+    ):
         return None
     party, key = read_request(pem, None, source=str(path))
     public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -317,7 +356,9 @@ def _read(path: Path) -> list[x509.Certificate]:
     return certificates.certificates_in(path, "path", remedy)
 
 
-def _summary(certificate: x509.Certificate, lists: RevocationList | None) -> CertificateSummary:
+def _summary(
+    certificate: x509.Certificate, lists: RevocationList | None
+) -> CertificateSummary:
     try:
         root = certificates.is_authority(certificate)
         party = "root" if root else str(certificates.principal_of(certificate))
@@ -326,7 +367,9 @@ def _summary(certificate: x509.Certificate, lists: RevocationList | None) -> Cer
     revoked = lists is not None and lists.revokes(certificate)
     return CertificateSummary(
         party=party,
-        state="revoked" if revoked else certificates.validity_fault(certificate) or "valid",
+        state="revoked"
+        if revoked
+        else certificates.validity_fault(certificate) or "valid",
         serial=f"{certificate.serial_number:x}",
         starts=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,

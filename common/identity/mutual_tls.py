@@ -34,7 +34,12 @@ from precad.common.identifiers import Role
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity
 from precad.common.identity.party_certificate import Principal
-from precad.common.process_settings import HttpProxy, address_fault, proxy_of, split_address
+from precad.common.process_settings import (
+    HttpProxy,
+    address_fault,
+    proxy_of,
+    split_address,
+)
 
 WIRE_VERSION = 5
 FIRST_VERSION = 1
@@ -150,7 +155,9 @@ def _check_tls13() -> None:
         raise Misconfiguration(variable, value, remedy)
 
 
-def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:
+def add_port(
+    server: grpc.Server | grpc.aio.Server, address: str, identity: Identity
+) -> int:
     """Listen, and return the port, for callers whose certificate the identity's authorities issued.
 
     Where the address has port 0 it is a free one.
@@ -173,7 +180,9 @@ def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Iden
     except RuntimeError:
         port = 0
     if port == 0:
-        raise Misconfiguration("address", address, "can't be bound: taken, or not of this machine")
+        raise Misconfiguration(
+            "address", address, "can't be bound: taken, or not of this machine"
+        )
     return port
 
 
@@ -188,13 +197,17 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     """
     certificate, principal = of_connection(context)
     if principal is None:
-        raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
+        raise AccessDenied(
+            "the certificate names no single precad party", Denial.MALFORMED_NAME
+        )
     if (fault := certificates.validity_fault(certificate)) is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
         by = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
         raise AccessDenied(f"the certificate of {principal} is {fault} {by}", denial)
     if identity.revocations.revokes(certificate):
-        raise AccessDenied(f"the certificate of {principal} was revoked", Denial.REVOKED)
+        raise AccessDenied(
+            f"the certificate of {principal} was revoked", Denial.REVOKED
+        )
     if principal.role not in roles:
         allowed = ", ".join(role.value for role in roles) or "nobody"
         raise AccessDenied(f"{principal} called what is for {allowed}")
@@ -205,7 +218,9 @@ def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]
     """The certificate at the other end of a call, and who it names. Raises AccessDenied."""
     pem = list(context.auth_context().get("x509_pem_cert", ()))
     if len(pem) != 1:
-        raise AccessDenied("call over a connection with mutual TLS", Denial.NO_CERTIFICATE)
+        raise AccessDenied(
+            "call over a connection with mutual TLS", Denial.NO_CERTIFICATE
+        )
     return _parse(pem[0])
 
 
@@ -215,7 +230,9 @@ def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
         certificate = certificates.read_certificates(pem, source="connection")[0]
     except Misconfiguration:
         # TLS let it pass, so an authority of ours signed it.
-        raise AccessDenied("the certificate can't be parsed", Denial.MALFORMED_NAME) from None
+        raise AccessDenied(
+            "the certificate can't be parsed", Denial.MALFORMED_NAME
+        ) from None
     try:
         return certificate, certificates.principal_of(certificate)
     except Misconfiguration:
@@ -228,7 +245,9 @@ _EXPIRED, _NOT_YET_VALID = 10, 9
 """OpenSSL's verify codes."""
 
 
-def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnavailable | None:
+def why_unreachable(
+    address: str, identity: Identity, expect: Role
+) -> PeerUnavailable | None:
     """What keeps a connection from coming about, in a sentence that says what to mend.
 
     ``Misidentified`` where waiting won't help: another party or authority. None where nothing is
@@ -237,13 +256,19 @@ def why_unreachable(address: str, identity: Identity, expect: Role) -> PeerUnava
     who, proxy = f"{expect.title} at {address}", proxy_of(address)
     via, remedy, hint = who, "check that it runs, and its address", _unused_proxy()
     if proxy is not None:
-        via, remedy, hint = f"the proxy at {proxy.address}", "check proxy in the settings", ""
+        via, remedy, hint = (
+            f"the proxy at {proxy.address}",
+            "check proxy in the settings",
+            "",
+        )
     try:
         to = split_address(address if proxy is None else proxy.address)
         with socket.create_connection(to, TIMEOUT_S) as connection:
             if proxy is not None and (refused := _refused(proxy, connection, address)):
                 remedy = "ask who runs it to allow that, and check the address"
-                return PeerUnavailable(f"{via} doesn't connect to {address} ({refused}): {remedy}")
+                return PeerUnavailable(
+                    f"{via} doesn't connect to {address} ({refused}): {remedy}"
+                )
             return _handshake(connection, identity, expect, who, address)
     except ConnectionRefusedError:
         found = " refuses connections: nothing listens on that port"

@@ -26,7 +26,9 @@ from precad.common.identifiers import ClientId, Role, Secret
 
 DOMAIN = "precad"
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
-_SINGULAR_ROLES = {f"{role.value}.{DOMAIN}": role for role in Role if role is not Role.CLIENT}
+_SINGULAR_ROLES = {
+    f"{role.value}.{DOMAIN}": role for role in Role if role is not Role.CLIENT
+}
 _CLIENT_SUFFIX = f".{Role.CLIENT.value}.{DOMAIN}"
 _REMEDY = (
     "give exactly one of server-a.precad, server-b.precad, dealer.precad, operator.precad "
@@ -45,7 +47,9 @@ class Principal:
         if self.role is Role.CLIENT:
             ClientId(self.name)
         elif self.name != self.role.value:
-            raise Misconfiguration("name", self.name, f"the {self.role.value} is named like that")
+            raise Misconfiguration(
+                "name", self.name, f"the {self.role.value} is named like that"
+            )
 
     @classmethod
     def client(cls, name: str) -> Self:
@@ -60,7 +64,11 @@ class Principal:
     @classmethod
     def named(cls, role: str, name: str = "") -> Self:
         """The party of a command's words: only clients need a name. Raises Misconfiguration."""
-        return cls.client(name) if role == Role.CLIENT.value else cls(Role(role), name or role)
+        return (
+            cls.client(name)
+            if role == Role.CLIENT.value
+            else cls(Role(role), name or role)
+        )
 
     @classmethod
     def from_dns_names(cls, dns_names: Iterable[str]) -> Self:
@@ -69,7 +77,11 @@ class Principal:
         Raises Misconfiguration: not exactly one name in our domain, in one of the two forms.
         """
         # Looser than the two forms, so that a near miss is refused and never ignored.
-        ours = [name for name in dns_names if name.casefold().rstrip(".").split(".")[-1] == DOMAIN]
+        ours = [
+            name
+            for name in dns_names
+            if name.casefold().rstrip(".").split(".")[-1] == DOMAIN
+        ]
         if len(ours) != 1:
             raise Misconfiguration("DNS names in .precad", ours, _REMEDY)
         if role := _SINGULAR_ROLES.get(ours[0]):
@@ -81,7 +93,9 @@ class Principal:
     @property
     def dns_name(self) -> str:
         """The name that the certificate carries."""
-        return self.name + (_CLIENT_SUFFIX if self.role is Role.CLIENT else f".{DOMAIN}")
+        return self.name + (
+            _CLIENT_SUFFIX if self.role is Role.CLIENT else f".{DOMAIN}"
+        )
 
     def __str__(self) -> str:
         return self.dns_name
@@ -90,7 +104,9 @@ class Principal:
 def check_serving(role: Role) -> None:
     """Only some roles have a port. Raises Misconfiguration for any other."""
     if role not in SERVING_ROLES:
-        raise Misconfiguration("role", role.value, "only server-a, server-b and the dealer serve")
+        raise Misconfiguration(
+            "role", role.value, "only server-a, server-b and the dealer serve"
+        )
 
 
 MALFORMED = (
@@ -107,7 +123,9 @@ _PARTIES = verification.ExtensionPolicy.permit_all()
 _AUTHORITIES = _PARTIES.require_present(
     x509.BasicConstraints, verification.Criticality.AGNOSTIC, None
 )
-_Chain = tuple[x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]]
+_Chain = tuple[
+    x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]
+]
 _proven: dict[_Chain, tuple[datetime, datetime]] = {}
 """Chains that were verified, from when and until when that holds: every call and every signature
 brings the same few again. None that wasn't: only our authorities can add to it."""
@@ -132,7 +150,8 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         text = data.decode("utf-16", errors="replace").encode("ascii", errors="replace")
     blocks = [
-        b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (kind, b"\n".join(_LETTERS(body)), kind)
+        b"-----BEGIN %b-----\n%b\n-----END %b-----\n"
+        % (kind, b"\n".join(_LETTERS(body)), kind)
         for kind, body in _BLOCK.findall(text)
     ]
     return b"".join(blocks) or data
@@ -145,7 +164,9 @@ def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
         for each in found:
             require_whole(each)
     except MALFORMED as error:
-        raise Misconfiguration("certificate", source, f"not a PEM certificate ({error})") from None
+        raise Misconfiguration(
+            "certificate", source, f"not a PEM certificate ({error})"
+        ) from None
     return found
 
 
@@ -157,7 +178,12 @@ def certificates_in(path: Path, field: str, remedy: str) -> list[x509.Certificat
 def require_whole(certificate: x509.Certificate) -> None:
     """Parse every part that the library leaves for later. Raises one of ``MALFORMED``."""
     # Damage must show where bytes come in, not wherever a part is used first.
-    _ = (certificate.version, certificate.issuer, certificate.subject, certificate.extensions)
+    _ = (
+        certificate.version,
+        certificate.issuer,
+        certificate.subject,
+        certificate.extensions,
+    )
     _ = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     certificate.public_key()
 
@@ -173,17 +199,23 @@ def principal_of(certificate: x509.Certificate) -> Principal:
 def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
     """The DNS names among the subject alternative names. Raises Misconfiguration: malformed."""
     try:
-        names = holder.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = holder.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except x509.ExtensionNotFound:
         return []
     except MALFORMED as error:
-        raise Misconfiguration("certificate", "extensions", f"malformed ({error})") from None
+        raise Misconfiguration(
+            "certificate", "extensions", f"malformed ({error})"
+        ) from None
     return names.get_values_for_type(x509.DNSName)
 
 
 def check_algorithm(public_key: object, *, source: str) -> None:
     """Refuse a party's key that isn't ECDSA on P-256: handshakes would fail without saying why."""
-    curve = public_key.curve if isinstance(public_key, ec.EllipticCurvePublicKey) else None
+    curve = (
+        public_key.curve if isinstance(public_key, ec.EllipticCurvePublicKey) else None
+    )
     if not isinstance(curve, ec.SECP256R1):
         remedy = (
             "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in handshakes); "
@@ -198,7 +230,9 @@ def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_pem_private_key(pem.reveal(), password=None)
     except MALFORMED:
         # The parser's own message may quote the input, hence it is dropped.
-        raise Misconfiguration("key", source, "not an unencrypted PEM private key") from None
+        raise Misconfiguration(
+            "key", source, "not an unencrypted PEM private key"
+        ) from None
     check_algorithm(key.public_key(), source=source)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
@@ -227,11 +261,15 @@ def purposes(principal: Principal) -> list[x509.ObjectIdentifier]:
     return needed
 
 
-def check_purpose(certificate: x509.Certificate, principal: Principal, *, source: str) -> None:
+def check_purpose(
+    certificate: x509.Certificate, principal: Principal, *, source: str
+) -> None:
     """Refuse an extended key usage without clientAuth, or serverAuth for a server or the dealer."""
     needed = purposes(principal)
     try:
-        usage = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        usage = set(
+            certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        )
     except x509.ExtensionNotFound:
         usage = set()
     if not usage.issuperset(needed):
@@ -240,7 +278,9 @@ def check_purpose(certificate: x509.Certificate, principal: Principal, *, source
         raise Misconfiguration("certificate", source, remedy)
 
 
-def validity_fault(certificate: x509.Certificate, now: datetime | None = None) -> str | None:
+def validity_fault(
+    certificate: x509.Certificate, now: datetime | None = None
+) -> str | None:
     """``"not yet valid"``, ``"expired"``, or None while the certificate is valid."""
     now = now or clock.wall()
     if now < certificate.not_valid_before_utc:
@@ -253,7 +293,9 @@ def validity_fault(certificate: x509.Certificate, now: datetime | None = None) -
 def is_authority(certificate: x509.Certificate) -> bool:
     """True for a certificate that may issue others."""
     try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        return certificate.extensions.get_extension_for_class(
+            x509.BasicConstraints
+        ).value.ca
     except x509.ExtensionNotFound:
         return False
 

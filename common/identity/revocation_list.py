@@ -13,7 +13,9 @@ from precad.common.errors import Misconfiguration
 from precad.common.identity.party_certificate import MALFORMED, read_pem
 
 _log = logging.getLogger(__name__)
-_PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_PEM_BLOCK = re.compile(
+    rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL
+)
 _Revoked = tuple[frozenset[tuple[bytes, int]], datetime]
 """Issuers and serial numbers, and when the list was issued."""
 
@@ -35,7 +37,9 @@ class RevocationList:
         self._lock = threading.Lock()
         self._stamp = self._look()
         nothing: _Revoked = frozenset(), datetime.min.replace(tzinfo=UTC)
-        self._revoked, self._issued_at = nothing if self._stamp is None else self._read()
+        self._revoked, self._issued_at = (
+            nothing if self._stamp is None else self._read()
+        )
 
     def revokes(self, certificate: x509.Certificate) -> bool:
         """Whether the newest good list holds the certificate."""
@@ -73,7 +77,9 @@ class RevocationList:
         data = read_pem(self._path, "crl", "let this process's user read it")
         lists = read_revocation_lists(data, self._authorities, source=str(self._path))
         revoked = (
-            (each.issuer.public_bytes(), entry.serial_number) for each in lists for entry in each
+            (each.issuer.public_bytes(), entry.serial_number)
+            for each in lists
+            for entry in each
         )
         return frozenset(revoked), min(each.last_update_utc for each in lists)
 
@@ -91,10 +97,14 @@ def read_revocation_lists(
         for each in lists:
             _ = (each.issuer, each.last_update_utc, each.extensions, list(each))
     except MALFORMED as error:
-        raise Misconfiguration("crl", source, f"not a revocation list ({error})") from None
+        raise Misconfiguration(
+            "crl", source, f"not a revocation list ({error})"
+        ) from None
     if not lists:
         raise Misconfiguration("crl", source, "holds no PEM revocation list")
-    if not all(any(_signed(each, authority) for authority in authorities) for each in lists):
+    if not all(
+        any(_signed(each, authority) for authority in authorities) for each in lists
+    ):
         raise Misconfiguration("crl", source, "not signed by an authority in ca.pem")
     return lists
 
@@ -112,13 +122,17 @@ def newest_lists(*pems: bytes) -> bytes:
 
 def _order(revocations: x509.CertificateRevocationList) -> tuple[int, datetime]:
     try:
-        number = revocations.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        number = revocations.extensions.get_extension_for_class(
+            x509.CRLNumber
+        ).value.crl_number
     except x509.ExtensionNotFound:
         number = -1
     return number, revocations.last_update_utc
 
 
-def _signed(revocations: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+def _signed(
+    revocations: x509.CertificateRevocationList, authority: x509.Certificate
+) -> bool:
     if revocations.issuer != authority.subject:
         return False
     # Authorities' keys are of the kinds that sign lists; any other raises TypeError.

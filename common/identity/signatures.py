@@ -34,7 +34,9 @@ class CertificateSigner:
         source = str(identity.path)
         chain = certificates.read_certificates(identity.cert, source=source)
         self._key = certificates.own_key(identity.key, chain[0], source=source)
-        self._certificates = tuple(each.public_bytes(serialization.Encoding.DER) for each in chain)
+        self._certificates = tuple(
+            each.public_bytes(serialization.Encoding.DER) for each in chain
+        )
 
     def sign(self, signed: bytes) -> Signature:
         """As ``Signer``, with the certificate and intermediate ones."""
@@ -53,7 +55,9 @@ class CertificateVerifier:
         """As ``Verifier``: the certificate is of our authorities, valid now, and not revoked."""
         principal = self._principal(signature)
         if principal != Principal.client(client.name):
-            _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
+            _refuse(
+                f"the certificate is {principal}'s, the submission is client {client}'s"
+            )
 
     def check_server(
         self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
@@ -70,7 +74,9 @@ class CertificateVerifier:
             moment = None
             if kept:
                 # As it was: the key's holder has a newer certificate by now.
-                moment = min(clock.wall(), certificates_of(signature)[0].not_valid_after_utc)
+                moment = min(
+                    clock.wall(), certificates_of(signature)[0].not_valid_after_utc
+                )
             principal = self._principal(signature, moment)
             self.check(signature, signed)
         except errors.RejectedSubmission as error:
@@ -82,8 +88,13 @@ class CertificateVerifier:
                 f"what {role.value} is to have signed was signed by {principal}"
             )
 
-    def _principal(self, signature: Signature, now: datetime | None = None) -> Principal:
-        chain, believed = certificates_of(signature), (self._authorities, self._revocations)
+    def _principal(
+        self, signature: Signature, now: datetime | None = None
+    ) -> Principal:
+        chain, believed = (
+            certificates_of(signature),
+            (self._authorities, self._revocations),
+        )
         try:
             return check_certificate(chain, *believed, source="signature", now=now)
         except errors.Misconfiguration as error:
@@ -94,7 +105,9 @@ class CertificateVerifier:
             own = certificates_of(signature)[0]
         except errors.RejectedSubmission:
             return False
-        return certificates.validity_fault(own) is not None or self._revocations.revokes(own)
+        return certificates.validity_fault(
+            own
+        ) is not None or self._revocations.revokes(own)
 
     def check(self, signature: Signature, signed: bytes) -> None:
         """The signature is its certificate's over ``signed``. Raises RejectedSubmission."""
@@ -162,7 +175,9 @@ class ServerVerifier(Protocol):
         """As ``CertificateVerifier`` has it. Raises PeerViolation, PeerUnavailable."""
 
 
-def sign_as_server(signer: Signer, role: Role, kind: SignedKind, body: bytes) -> ServerSigned:
+def sign_as_server(
+    signer: Signer, role: Role, kind: SignedKind, body: bytes
+) -> ServerSigned:
     """Sign ``body`` as ``role``; the body names its task."""
     return ServerSigned(body, signer.sign(_signed(role, kind, body)))
 
@@ -176,7 +191,9 @@ def check_server_signed(
     kept: bool = False,
 ) -> bytes:
     """The body, which ``role`` has signed as a ``kind``, now or earlier. Raises PeerViolation."""
-    verifier.check_server(message.signature, role, _signed(role, kind, message.body), kept=kept)
+    verifier.check_server(
+        message.signature, role, _signed(role, kind, message.body), kept=kept
+    )
     return message.body
 
 

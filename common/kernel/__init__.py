@@ -72,7 +72,9 @@ def chosen(available: Collection[str], wanted: str) -> str:
     """
     if wanted and wanted not in available:
         names = ", ".join(available)
-        raise Misconfiguration(VARIABLE, wanted, f"must be one of {names}, or unset for the first")
+        raise Misconfiguration(
+            VARIABLE, wanted, f"must be one of {names}, or unset for the first"
+        )
     return wanted or next(iter(available))
 
 
@@ -99,9 +101,15 @@ def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[s
     can = functions.precad_kernels()
     usable = [name for name, bit in _COMPILED.items() if bit == 0 or can & bit]
     try:
-        found = {name: functions[f"precad_{what}_{name.replace('-', '_')}"] for name in usable}
+        found = {
+            name: functions[f"precad_{what}_{name.replace('-', '_')}"]
+            for name in usable
+        }
     except AttributeError:
-        log.warning("%s was built from other sources: NumPy does its work; install anew", library)
+        log.warning(
+            "%s was built from other sources: NumPy does its work; install anew",
+            library,
+        )
         return {}
     return {name: wrap(function) for name, function in found.items()}
 
@@ -115,7 +123,9 @@ def _projection(function: Any) -> Projection:
     def project(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
         n, k, each = masks.shape
         if each != MASKS or words.shape != (n * BLOCK,) or z.shape != (k, 2):
-            raise ValueError(f"masks of {masks.shape} for {words.shape} words and {z.shape} rows")
+            raise ValueError(
+                f"masks of {masks.shape} for {words.shape} words and {z.shape} rows"
+            )
         _require("words", words)
         _require("masks", masks, _MASK)
         _require("z", z, written=True)
@@ -134,7 +144,11 @@ def _sharing(function: Any) -> Sharing:
     def share(
         b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
     ) -> tuple[int, int]:
-        if a.shape != b.shape or b.ndim != 1 or (total is not None and total.shape != b.shape):
+        if (
+            a.shape != b.shape
+            or b.ndim != 1
+            or (total is not None and total.shape != b.shape)
+        ):
             raise ValueError(f"b of {b.shape}, a mask of {a.shape}, another total")
         _require("b", b)
         _require("a", a, written=True)
@@ -149,7 +163,11 @@ def _sharing(function: Any) -> Sharing:
 
 
 def _require(
-    name: str, array: NDArray[Any], dtype: np.dtype[Any] = _WORD, *, written: bool = False
+    name: str,
+    array: NDArray[Any],
+    dtype: np.dtype[Any] = _WORD,
+    *,
+    written: bool = False,
 ) -> None:
     """C wouldn't ask, and words are read as a whole there."""
     if array.dtype != dtype or not array.flags.c_contiguous:
@@ -168,7 +186,9 @@ _NIBBLE = 4
 _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _SHIFT = np.uint64(_NIBBLE)
 
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_BITS = np.unpackbits(
+    np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
+)
 _ENTRIES = _BITS[:, :_NIBBLE].astype(np.float32) - _BITS[:, _NIBBLE:]
 _TABLE = np.ascontiguousarray(_ENTRIES).view(f"V{_NIBBLE * 4}").reshape(256)
 """Four entries for each byte: bits i of its low half u and of its high half v give u − v. As one
@@ -199,8 +219,14 @@ def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
     indices[1] = ((u >> _SHIFT) & _LOW_NIBBLES) | (v & ~_LOW_NIBBLES)
     # "raise" would copy through a buffer.
     entries = _TABLE.take(indices.view(np.uint8), mode="clip").view(np.float32)
-    limbs = words.astype("<i8", copy=False).view(np.uint8).reshape(-1, MASKS, _NIBBLE, WORD_BYTES)
-    halves = limbs.transpose(1, 0, 2, 3).reshape(MASKS, -1, WORD_BYTES).astype(np.float32)
+    limbs = (
+        words.astype("<i8", copy=False)
+        .view(np.uint8)
+        .reshape(-1, MASKS, _NIBBLE, WORD_BYTES)
+    )
+    halves = (
+        limbs.transpose(1, 0, 2, 3).reshape(MASKS, -1, WORD_BYTES).astype(np.float32)
+    )
     sums = (entries @ halves).astype(np.int64).sum(axis=0)
     projected: RingVector = (sums.reshape(k, 2, -1) << _WEIGHTS).sum(axis=2)
     return projected
@@ -264,8 +290,12 @@ class Rows:
         if after > self._dimension:
             raise ValueError(f"{after} words for rows of {self._dimension} coordinates")
         if after < self._dimension and words.size % BLOCK:
-            where = f"a piece of {words.size} words ends at {after} of {self._dimension}"
-            raise ValueError(f"{where}: all pieces but the last are multiples of {BLOCK}")
+            where = (
+                f"a piece of {words.size} words ends at {after} of {self._dimension}"
+            )
+            raise ValueError(
+                f"{where}: all pieces but the last are multiples of {BLOCK}"
+            )
         whole = words.size - words.size % BLOCK
         step = self._blocks * BLOCK
         for start in range(0, whole, step):
@@ -291,7 +321,9 @@ class Rows:
         Raises ValueError: words are missing.
         """
         if self._absorbed < self._dimension:
-            raise ValueError(f"only {self._absorbed} of {self._dimension} words were absorbed")
+            raise ValueError(
+                f"only {self._absorbed} of {self._dimension} words were absorbed"
+            )
         return self._z.copy()
 
     def _project(self, words: RingVector) -> None:

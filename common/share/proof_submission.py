@@ -19,7 +19,14 @@ from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.prime_field import FieldKeystream, FieldVector, first_not_below
 from precad.common.proof_shape import ProofShape
-from precad.common.ring import KEY_BYTES, SALT_BYTES, SEED_BYTES, WORD_BYTES, encode_context, opens
+from precad.common.ring import (
+    KEY_BYTES,
+    SALT_BYTES,
+    SEED_BYTES,
+    WORD_BYTES,
+    encode_context,
+    opens,
+)
 from precad.common.share.submission import (
     Body,
     Signature,
@@ -70,14 +77,23 @@ class ProofDraft:
     def ctx(self) -> Digest:
         """What seeds, rows and challenges are bound to: the context and both openings."""
         openings = (each.value for each in self.openings)
-        return Digest.of(encode_context("proof-context", self.context.digest.value, *openings))
+        return Digest.of(
+            encode_context("proof-context", self.context.digest.value, *openings)
+        )
 
     @property
     def signed(self) -> bytes:
         """The bytes that the client signs: for another purpose than any other check's."""
-        digests = self.commitment, self.update_digest, self.bits_digest, self.proof_digest
+        digests = (
+            self.commitment,
+            self.update_digest,
+            self.bits_digest,
+            self.proof_digest,
+        )
         parts = (each.value for each in (*self.openings, *digests))
-        return encode_context("submission-signature-with-proof", *self.context.parts, *parts)
+        return encode_context(
+            "submission-signature-with-proof", *self.context.parts, *parts
+        )
 
     @property
     def rows_key(self) -> Secret:
@@ -87,7 +103,9 @@ class ProofDraft:
     @property
     def bits_key(self) -> Secret:
         """Of μ₁ and μ₂: fixed once the bits are."""
-        return _hashed("proof-bits-key", Digest(self.rows_key.reveal()), self.bits_digest)
+        return _hashed(
+            "proof-bits-key", Digest(self.rows_key.reveal()), self.bits_digest
+        )
 
     def stream(self, secret: Secret, purpose: str) -> FieldKeystream:
         """The words of a seed for one purpose in this submission."""
@@ -118,7 +136,9 @@ class ProofHeader(ProofDraft):
 
 
 def _hashed(purpose: str, *digests: Digest) -> Secret:
-    return Secret(Digest.of(encode_context(purpose, *(each.value for each in digests))).value)
+    return Secret(
+        Digest.of(encode_context(purpose, *(each.value for each in digests))).value
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +257,9 @@ def body_hasher(what: str, ctx: Digest, salt: Secret) -> blake3:
 
 def proof_hasher(ctx: Digest, salt: Secret, mask_seed: Secret) -> blake3:
     """The same for π' and h_π."""
-    return blake3(encode_context("proof-proof", ctx.value, salt.reveal(), mask_seed.reveal()))
+    return blake3(
+        encode_context("proof-proof", ctx.value, salt.reveal(), mask_seed.reveal())
+    )
 
 
 class Share:
@@ -257,7 +279,9 @@ class Share:
                 yield stream.words(min(PIECE_WORDS, dimension - start), start)
             return
         if submission.body is None:
-            raise AssertionError(f"{submission.context.client} was matched without a body")
+            raise AssertionError(
+                f"{submission.context.client} was matched without a body"
+            )
         left, self._tail = dimension, []
         for piece in submission.body.pieces():
             words = np.frombuffer(piece, dtype="<u8").astype(np.uint64, copy=False)
@@ -274,13 +298,22 @@ class Share:
 
         A body's are there once ``update`` has ended.
         """
-        submission, shape, stream = self._submission, self._shape, self._submission.header.stream
+        submission, shape, stream = (
+            self._submission,
+            self._shape,
+            self._submission.header.stream,
+        )
         if (seed := submission.seed) is not None:
-            bits, mask = stream(seed, "e").words(shape.bits), stream(seed, "u").words(shape.columns)
+            bits, mask = (
+                stream(seed, "e").words(shape.bits),
+                stream(seed, "u").words(shape.columns),
+            )
             return bits, mask, stream(seed, "h").words(shape.values)
         assert submission.body is not None
         _, mask_seed = halves(submission.body.prefix)
-        tail = np.concatenate(self._tail) if self._tail else np.empty(0, dtype=np.uint64)
+        tail = (
+            np.concatenate(self._tail) if self._tail else np.empty(0, dtype=np.uint64)
+        )
         if tail.size != shape.bits + shape.values:
             raise BodyUnreadable(f"a body has {tail.size} words behind the update")
         mask = stream(mask_seed, "u").words(shape.columns)

@@ -44,7 +44,9 @@ class SubmissionContext:
         _require_length("nonce", self.nonce, NONCE_BYTES)
         for name, value in (("version", self.version), ("attempt", self.attempt)):
             if value < 0:
-                raise RejectedSubmission(Rejection.MALFORMED, f"{name} {value} is negative")
+                raise RejectedSubmission(
+                    Rejection.MALFORMED, f"{name} {value} is negative"
+                )
 
     @property
     def parts(self) -> tuple[bytes | int, ...]:
@@ -77,7 +79,10 @@ class Signature:
             why = f"signature has {size} bytes, must have 1 to {MAX_SIGNATURE_BYTES}"
             raise RejectedSubmission(Rejection.MALFORMED, why)
         lengths = [len(each) for each in self.certificates]
-        if not 0 < len(lengths) <= MAX_CERTIFICATES or max(lengths) > MAX_CERTIFICATE_BYTES:
+        if (
+            not 0 < len(lengths) <= MAX_CERTIFICATES
+            or max(lengths) > MAX_CERTIFICATE_BYTES
+        ):
             why = (
                 f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
                 f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come"
@@ -103,7 +108,10 @@ class Verifier(Protocol):
 
 
 def signed_bytes(
-    context: SubmissionContext, commitment_a: Digest, commitment_b: Digest, body_digest: Digest
+    context: SubmissionContext,
+    commitment_a: Digest,
+    commitment_b: Digest,
+    body_digest: Digest,
 ) -> bytes:
     """What a client signs: all of the context, c_A, c_B and h."""
     digests = commitment_a.value, commitment_b.value, body_digest.value
@@ -132,7 +140,9 @@ class SignedHeader:
     @property
     def signed(self) -> bytes:
         """The bytes that the client signed."""
-        return signed_bytes(self.context, self.commitment_a, self.commitment_b, self.body_digest)
+        return signed_bytes(
+            self.context, self.commitment_a, self.commitment_b, self.body_digest
+        )
 
     @property
     def whole_digest(self) -> Digest:
@@ -220,7 +230,9 @@ class Submission:
     def opens(self) -> bool:
         """Whether seed and salt open this server's commitment."""
         ctx = self.context.digest
-        return ring.opens(self.header.commitment(self.role), self.role, ctx, self.salt, self.seed)
+        return ring.opens(
+            self.header.commitment(self.role), self.role, ctx, self.salt, self.seed
+        )
 
     @property
     def awaits_body(self) -> bool:
@@ -278,13 +290,20 @@ def shard(
     ctx, a, b = context.digest, Role.SERVER_A, Role.SERVER_B
     seed_a, seed_b = Secret.random(ring.SEED_BYTES), Secret.random(ring.SEED_BYTES)
     salt_a, salt_b = Secret.random(ring.SALT_BYTES), Secret.random(ring.SALT_BYTES)
-    commitments = ring.commit(a, ctx, salt_a, seed_a), ring.commit(b, ctx, salt_b, seed_b)
+    commitments = (
+        ring.commit(a, ctx, salt_a, seed_a),
+        ring.commit(b, ctx, salt_b, seed_b),
+    )
     of_a = ring.mask_stream(seed_a, a, ctx, *commitments)
     of_b = ring.mask_stream(seed_b, b, ctx, *commitments)
     body, body_digest = _masked(x, of_a, of_b, ctx)
     digests = *commitments, body_digest
-    header = SignedHeader(context, *digests, signer.sign(signed_bytes(context, *digests)))
-    return Submission(header, a, seed_a, salt_a), Submission(header, b, seed_b, salt_b, body)
+    header = SignedHeader(
+        context, *digests, signer.sign(signed_bytes(context, *digests))
+    )
+    return Submission(header, a, seed_a, salt_a), Submission(
+        header, b, seed_b, salt_b, body
+    )
 
 
 def _masked(
@@ -300,5 +319,7 @@ def _masked(
         piece = b[start:stop]
         np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
         piece -= of_b.words(piece.size)
-        hasher.update(memoryview(data)[start * ring.WORD_BYTES : stop * ring.WORD_BYTES])
+        hasher.update(
+            memoryview(data)[start * ring.WORD_BYTES : stop * ring.WORD_BYTES]
+        )
     return HeldBody(salt_h, data), Digest(hasher.digest())

@@ -46,16 +46,22 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError
             return _why_unavailable(who, address, detail)
         case Code.CANCELLED:
             # What a server that is being stopped does to the calls in flight.
-            return errors.PeerUnavailable(f"{there} broke the call off; it may be restarting")
+            return errors.PeerUnavailable(
+                f"{there} broke the call off; it may be restarting"
+            )
         case Code.DEADLINE_EXCEEDED:
             remedy = "check that it runs, its address, and the network between"
-            return errors.PeerUnavailable(f"{there} didn't answer within the deadline; {remedy}")
+            return errors.PeerUnavailable(
+                f"{there} didn't answer within the deadline; {remedy}"
+            )
         case Code.NOT_FOUND:
             return errors.NotOnOffer(f"{there}: {detail}")
         case Code.ALREADY_EXISTS:
             return errors.NameInUse(f"{there}: {detail}")
         case Code.RESOURCE_EXHAUSTED:
-            return errors.PeerUnavailable(f"{there} has no room for this call now: {detail}")
+            return errors.PeerUnavailable(
+                f"{there} has no room for this call now: {detail}"
+            )
         case Code.PERMISSION_DENIED | Code.UNAUTHENTICATED:
             return errors.AccessDenied(f"{there} refuses: {detail}")
     return errors.PeerViolation(f"{there}: {detail or code.name}")
@@ -147,12 +153,17 @@ def call_with_retries(
             retries.wait(error)
 
 
-def is_serving(address: str, role: Role, identity: Identity, *, timeout_s: float) -> bool:
+def is_serving(
+    address: str, role: Role, identity: Identity, *, timeout_s: float
+) -> bool:
     """Return whether the part at ``address`` says that it serves.
 
     Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: none to this identity.
     """
-    with open_channel(address, identity, role) as channel, errors_of(role.value, address):
+    with (
+        open_channel(address, identity, role) as channel,
+        errors_of(role.value, address),
+    ):
         reply = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout_s)
     return bool(reply.status == HealthCheckResponse.SERVING)
 
@@ -244,11 +255,15 @@ class OperatorConnection:
         """Close the channel."""
         self._channel.close()
 
-    def status(self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False) -> ServerStatus:
+    def status(
+        self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False
+    ) -> ServerStatus:
         """Where the training stands."""
         with self._errors():
             request = pb.StatusRequest()
-            reply = self._operation.Status(request, timeout=timeout_s, wait_for_ready=wait)
+            reply = self._operation.Status(
+                request, timeout=timeout_s, wait_for_ready=wait
+            )
         check_version(self._who, reply.wire_version)
         return ServerStatus(**_shown(values_of(reply)))
 
@@ -265,7 +280,9 @@ class OperatorConnection:
     def reports(self) -> Generator[RoundReport]:
         """One report per finished round, until the training ends."""
         with self._errors():
-            for report in self._operation.Reports(pb.StatusRequest(), wait_for_ready=True):
+            for report in self._operation.Reports(
+                pb.StatusRequest(), wait_for_ready=True
+            ):
                 values = _shown(values_of(report))
                 steps = tuple(StepCost(**each) for each in values.pop("steps"))
                 yield RoundReport(**values, steps=steps)
@@ -278,7 +295,9 @@ class OperatorConnection:
             for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data
                 if len(data) > most_bytes(task.dimension):
-                    raise errors.PeerViolation(f"{self._who} sent a model longer than the task's")
+                    raise errors.PeerViolation(
+                        f"{self._who} sent a model longer than the task's"
+                    )
         return from_bytes(data, task.dimension)
 
     def model_digest(self, task: Task, version: int) -> Digest:

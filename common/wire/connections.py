@@ -82,7 +82,9 @@ def connections_for(clients: int) -> int:
     # connected uploads nothing: of fewer connections than clients each counts with its files.
     left = hard - OWN_FILES
     beside = max(left - FILES_PER_CLIENT * clients, left // (1 + FILES_PER_CLIENT))
-    room = wanted if hard == resource.RLIM_INFINITY else max(LEAST, min(hard // 2, beside))
+    room = (
+        wanted if hard == resource.RLIM_INFINITY else max(LEAST, min(hard // 2, beside))
+    )
     if room < wanted:
         log.warning(
             "of %d files that this process may open %d are for connections, and it may need %d; "
@@ -137,7 +139,9 @@ class Connections:
         while _LISTED:
             try:
                 # Thousands of descriptors take a while to look at: not on the event loop.
-                await asyncio.gather(asyncio.to_thread(self.look), asyncio.sleep(SOONEST_S))
+                await asyncio.gather(
+                    asyncio.to_thread(self.look), asyncio.sleep(SOONEST_S)
+                )
             except OSError as error:
                 # No file is left to list them with, as in a flood: this goes on once there is.
                 log.warning("the connections can't be looked at: %s", error.strerror)
@@ -154,7 +158,10 @@ class Connections:
         for each in sorted(here, key=lambda each: each.since):
             caller, _ = self._callers.get(each.peer, (None, 0.0))
             by_caller[caller].append(each)
-        self._shut({each for each in here if each.peer in ending}, "connections of busy callers")
+        self._shut(
+            {each for each in here if each.peer in ending},
+            "connections of busy callers",
+        )
         silent = by_caller.pop(None, [])
         late = {each for each in silent if self._clock.now() - each.since > SILENT_S}
         self._shut(late | set(silent[:-SILENT]), "connections without a call")
@@ -187,7 +194,9 @@ class Connections:
             if peer not in peers and at < old:
                 self._callers.pop(peer, None)
 
-    def _of(self, connection: socket.socket | None, descriptor: int, inode: int) -> _Open | None:
+    def _of(
+        self, connection: socket.socket | None, descriptor: int, inode: int
+    ) -> _Open | None:
         try:
             if connection is None or connection.getsockname()[1] != self._port:
                 return None
@@ -204,7 +213,11 @@ class Connections:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
         if ending:
-            log.warning("%d %s were too many or too long silent and are closed", len(ending), what)
+            log.warning(
+                "%d %s were too many or too long silent and are closed",
+                len(ending),
+                what,
+            )
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

@@ -45,7 +45,9 @@ _SAID = re.compile(r"\bprecad-wire/(\d{1,9})(?!\S)")
 class CallRate:
     """How often callers begin calls. Used on the event loop alone, hence without a lock."""
 
-    def __init__(self, clock: Clock = CLOCK, *, burst: int = BURST, per_s: float = PER_S) -> None:
+    def __init__(
+        self, clock: Clock = CLOCK, *, burst: int = BURST, per_s: float = PER_S
+    ) -> None:
         self._clock = clock
         self._burst = burst
         self._per_s = per_s
@@ -69,7 +71,9 @@ class CallRate:
 
     def text(self, caller: Caller) -> str:
         """What a refused caller reads."""
-        return f"{caller} makes more than {self._per_s:g} calls a second; ask less often"
+        return (
+            f"{caller} makes more than {self._per_s:g} calls a second; ask less often"
+        )
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -102,7 +106,9 @@ class Guard(grpc.aio.ServerInterceptor):
         async def answer(requests: AsyncIterator[Any], context: Any) -> Any:
             return await behaviour(await begin(requests, context), context)
 
-        async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async def stream(
+            requests: AsyncIterator[Any], context: Any
+        ) -> AsyncIterator[Any]:
             request = await begin(requests, context)
             async with contextlib.aclosing(behaviour(request, context)) as messages:
                 async for message in messages:
@@ -136,7 +142,9 @@ class Guard(grpc.aio.ServerInterceptor):
             text = f"the call's message didn't come whole within {REQUEST_S:g} s"
             await end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, text)
         except StopAsyncIteration:
-            await end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message")
+            await end_call(
+                context, grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message"
+            )
         finally:
             self._unfinished[caller] -= 1
             if not self._unfinished[caller]:
@@ -156,10 +164,14 @@ class RefusingOtherVersions(grpc.aio.ServerInterceptor):
         agent = dict(handler_call_details.invocation_metadata).get("user-agent", "")
         found = _SAID.search(agent)
         theirs = int(found[1]) if found else FIRST_VERSION
-        if theirs == WIRE_VERSION or handler_call_details.method.startswith("/grpc.health."):
+        if theirs == WIRE_VERSION or handler_call_details.method.startswith(
+            "/grpc.health."
+        ):
             return await continuation(handler_call_details)
         behind = "the caller" if theirs < WIRE_VERSION else self._who
-        versions = f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}"
+        versions = (
+            f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}"
+        )
         text = f"{versions}: upgrade precad at {behind}"
 
         async def refuse(_requests: object, context: Any) -> None:
@@ -180,7 +192,11 @@ class GuardedPort:
     """
 
     def __init__(
-        self, who: str, identity: Identity, clients: int = 0, rate: CallRate | None = None
+        self,
+        who: str,
+        identity: Identity,
+        clients: int = 0,
+        rate: CallRate | None = None,
     ) -> None:
         self._identity = identity
         most = connections_for(clients)

@@ -10,7 +10,12 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from precad.common.errors import Misconfiguration, PeerViolation, RejectedSubmission, Rejection
+from precad.common.errors import (
+    Misconfiguration,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.signatures import (
     ServerSigned,
@@ -66,7 +71,9 @@ def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
         message.body_digest = header.body_digest.value
     else:
         message.body_digest = header.update_digest.value
-        message.proof.opening_a, message.proof.opening_b = (o.value for o in header.openings)
+        message.proof.opening_a, message.proof.opening_b = (
+            o.value for o in header.openings
+        )
         message.proof.commitment = header.commitment.value
         message.proof.bits_digest = header.bits_digest.value
         message.proof.proof_digest = header.proof_digest.value
@@ -85,22 +92,32 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
         body_digest = Digest(message.body_digest)
         if message.HasField("proof"):
             return _with_proof(message, role, context, body_digest)
-        commitment_a, commitment_b = Digest(message.commitment_a), Digest(message.commitment_b)
+        commitment_a, commitment_b = (
+            Digest(message.commitment_a),
+            Digest(message.commitment_b),
+        )
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
-    header = SignedHeader(context, commitment_a, commitment_b, body_digest, _signature(message))
+    header = SignedHeader(
+        context, commitment_a, commitment_b, body_digest, _signature(message)
+    )
     return Submission(header, role, Secret(message.seed), Secret(message.salt))
 
 
 def _with_proof(
-    message: pb.SubmissionHeader, role: Role, context: SubmissionContext, update_digest: Digest
+    message: pb.SubmissionHeader,
+    role: Role,
+    context: SubmissionContext,
+    update_digest: Digest,
 ) -> ProofSubmission:
     """Whose seed comes along says it: whom it was meant for is its receiver's to check.
 
     Raises Misconfiguration, RejectedSubmission.
     """
     if message.commitment_a or message.commitment_b:
-        raise RejectedSubmission(Rejection.MALFORMED, "a header with a proof names masks' seeds")
+        raise RejectedSubmission(
+            Rejection.MALFORMED, "a header with a proof names masks' seeds"
+        )
     own_seed = bool(message.seed)
     proof, other = message.proof, SERVERS[1 - SERVERS.index(role)]
     openings = Digest(proof.opening_a), Digest(proof.opening_b)
@@ -127,7 +144,9 @@ def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
     try:
         message = pb.SubmissionHeader.FromString(data)
     except DecodeError:
-        raise RejectedSubmission(Rejection.MALFORMED, "no submission's header") from None
+        raise RejectedSubmission(
+            Rejection.MALFORMED, "no submission's header"
+        ) from None
     return header_from_wire(message, role)
 
 
@@ -171,7 +190,9 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     # this version doesn't write takes other bytes than what was read of it.
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
-        raise PeerViolation(f"{unreadable}, of which its fields take {message.ByteSize()}")
+        raise PeerViolation(
+            f"{unreadable}, of which its fields take {message.ByteSize()}"
+        )
     return values_of(message)
 
 
@@ -213,7 +234,9 @@ def values_of(message: Any) -> dict[str, Any]:
         elif field.has_presence and not message.HasField(field.name):
             continue
         else:
-            found[field.name] = value if field.message_type is None else values_of(value)
+            found[field.name] = (
+                value if field.message_type is None else values_of(value)
+            )
     return found
 
 
@@ -268,11 +291,15 @@ def read_notice(message: pb.Notice) -> Notice:
             case "open":
                 event = message.open
                 of_version = event.attempt, event.version, Digest(event.model_digest)
-                return RoundOpen(*of_version, event.selected, event.collect_seconds, signed)
+                return RoundOpen(
+                    *of_version, event.selected, event.collect_seconds, signed
+                )
             case "over":
                 over = message.over
                 rejection_of(over.rejection)
-                return RoundOver(over.attempt, over.version, over.counted, over.rejection, signed)
+                return RoundOver(
+                    over.attempt, over.version, over.counted, over.rejection, signed
+                )
             case "finished":
                 done = message.finished
                 return TrainingOver(done.version, Digest(done.model_digest))
@@ -286,7 +313,9 @@ def read_notice(message: pb.Notice) -> Notice:
 def serves_first(message: pb.Notice) -> Role:
     """Return from which server to fetch models first. Raises PeerViolation: of another party."""
     if message.serves_first not in (Role.SERVER_A.value, Role.SERVER_B.value):
-        raise PeerViolation(f"a notice says that {message.serves_first!r} serves models")
+        raise PeerViolation(
+            f"a notice says that {message.serves_first!r} serves models"
+        )
     return Role(message.serves_first)
 
 
@@ -295,7 +324,9 @@ def rejection_of(reason: str) -> Rejection | None:
     try:
         return Rejection(reason) if reason else None
     except ValueError:
-        raise PeerViolation(f"a server rejects for no reason that there is: {reason!r}") from None
+        raise PeerViolation(
+            f"a server rejects for no reason that there is: {reason!r}"
+        ) from None
 
 
 Body = pb.OpeningBody | pb.StatementBody
@@ -339,7 +370,9 @@ def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
     data = body.SerializeToString(deterministic=True)
     sealed = sign_as_server(signer, role, _KINDS[type(body)], data)
     signature = sealed.signature
-    message = pb.Signed(body=data, signature=signature.value, certificates=signature.certificates)
+    message = pb.Signed(
+        body=data, signature=signature.value, certificates=signature.certificates
+    )
     padding = -(message.ByteSize() + _PADDING_HEADER) % _BLOCK
     message.padding = bytes(padding if padding >= _LEAST else padding + _BLOCK)
     return message
@@ -347,12 +380,16 @@ def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
 
 def read_opening(message: bytes) -> Opening:
     """Return what a Signed says of an attempt, unchecked. Raises DecodeError."""
-    return Opening(**values_of(pb.OpeningBody.FromString(pb.Signed.FromString(message).body)))
+    return Opening(
+        **values_of(pb.OpeningBody.FromString(pb.Signed.FromString(message).body))
+    )
 
 
 def read_statement(message: bytes) -> Statement:
     """Return what a Signed says of an account, unchecked. Raises DecodeError."""
-    return Statement(**values_of(pb.StatementBody.FromString(pb.Signed.FromString(message).body)))
+    return Statement(
+        **values_of(pb.StatementBody.FromString(pb.Signed.FromString(message).body))
+    )
 
 
 def check_opening(
@@ -370,14 +407,23 @@ def check_statement(
 
 
 def _checked(
-    verifier: ServerVerifier, role: Role, body: type[Body], message: bytes, *, kept: bool
+    verifier: ServerVerifier,
+    role: Role,
+    body: type[Body],
+    message: bytes,
+    *,
+    kept: bool,
 ) -> dict[str, Any]:
     try:
         signed = pb.Signed.FromString(message)
-        sealed = ServerSigned(signed.body, Signature(signed.signature, tuple(signed.certificates)))
+        sealed = ServerSigned(
+            signed.body, Signature(signed.signature, tuple(signed.certificates))
+        )
         checked = check_server_signed(verifier, role, _KINDS[body], sealed, kept=kept)
         return values_of(body.FromString(checked))
     except RejectedSubmission as error:
-        raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
+        raise PeerViolation(
+            f"what {role.value} is to have signed: {error.detail}"
+        ) from None
     except DecodeError:
         raise PeerViolation(f"{role.value} signed what is no statement") from None

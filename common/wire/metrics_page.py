@@ -88,7 +88,9 @@ class _Server(ThreadingWSGIServer):
 
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], handler: type[_Handler], clock: Clock) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: type[_Handler], clock: Clock
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._clock = clock
         self._lock = threading.Lock()

@@ -59,7 +59,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 def status_of(error: errors.PrecadError) -> Code:
     """The status code that a caller sees for ``error``."""
-    if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
+    if (
+        isinstance(error, errors.AccessDenied)
+        and error.reason is not errors.Denial.NOT_ALLOWED
+    ):
         in_time = error.reason not in errors.NOT_IN_TIME
         return Code.UNAUTHENTICATED if in_time else Code.UNAVAILABLE
     return _CODES.get(type(error), Code.UNAVAILABLE)
@@ -91,7 +94,9 @@ class Refusing:
     async def __aenter__(self) -> None:
         """Nothing."""
 
-    async def __aexit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, _trace: object
+    ) -> None:
         """End the call."""
         if isinstance(error, errors.PrecadError) and type(error) in _CODES:
             await end_call(self._context, status_of(error), told(error))
@@ -102,7 +107,9 @@ class Refusing:
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             # What precad itself refuses is nobody's bug: a caller mustn't fill the log with traces.
             trace = None if isinstance(error, errors.PrecadError) else error
-            logging.getLogger("precad").error("a call failed: %r", error, exc_info=trace)
+            logging.getLogger("precad").error(
+                "a call failed: %r", error, exc_info=trace
+            )
             await end_call(self._context, Code.UNAVAILABLE, NOT_NOW)
 
 
@@ -124,14 +131,20 @@ class _Health(HealthServicer):  # type: ignore[misc]
     ) -> HealthCheckResponse:
         """Say whether the part serves, to itself and to operators."""
         async with Refusing(context):
-            require(context, self._identity, self._identity.principal.role, Role.OPERATOR)
+            require(
+                context, self._identity, self._identity.principal.role, Role.OPERATOR
+            )
             if request.service:
-                raise errors.NotOnOffer("ask about the empty name: a part is well as a whole")
+                raise errors.NotOnOffer(
+                    "ask about the empty name: a part is well as a whole"
+                )
         reply = HealthCheckResponse
         return reply(status=reply.SERVING if self._serves() else reply.NOT_SERVING)
 
 
-def add_health(server: grpc.aio.Server, identity: Identity, serves: Callable[[], bool]) -> None:
+def add_health(
+    server: grpc.aio.Server, identity: Identity, serves: Callable[[], bool]
+) -> None:
     """Answer ``Check`` on a server's port, also to whoever has its own certificate.
 
     ``serves`` is False once the part is stopping or has stopped its work.

@@ -37,7 +37,10 @@ def main() -> int:
     broken = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicaz": 1}}
     if not faults(broken):
         wrong.append("the check takes what no schema has")
-    print(*(wrong or [f"{count} resources fit the schemas of {', '.join(VERSIONS)}"]), sep="\n")
+    print(
+        *(wrong or [f"{count} resources fit the schemas of {', '.join(VERSIONS)}"]),
+        sep="\n",
+    )
     return 1 if wrong else 0
 
 

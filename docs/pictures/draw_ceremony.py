@@ -47,7 +47,9 @@ def text(
     )
 
 
-def arrow(x1: int, y1: int, x2: int, y2: int, colour: str, *, dashed: bool = False) -> str:
+def arrow(
+    x1: int, y1: int, x2: int, y2: int, colour: str, *, dashed: bool = False
+) -> str:
     """From the one to the other; dashed on the telephone."""
     dash = ' stroke-dasharray="6 5"' if dashed else ""
     return (
@@ -130,7 +132,9 @@ def who() -> str:
         arrow(480, 240, 598, 168, LINE),
         text(430, 178, "West's owner", LINE, at="middle"),
         text(430, 196, "calls A and B", LINE, at="middle"),
-        text(30, 460, "● a private key: made where it lies, and in no other folder", KEY),
+        text(
+            30, 460, "● a private key: made where it lies, and in no other folder", KEY
+        ),
     )
 
 
@@ -147,18 +151,26 @@ def steps(title: str, keys: str, rows: tuple[tuple[str, str], ...]) -> str:
         60,
         220,
         "West",
-        ((KEY, "● the root's key"), (INK, "prints SHA-256s"), (INK, "compares, then goes on")),
+        (
+            (KEY, "● the root's key"),
+            (INK, "prints SHA-256s"),
+            (INK, "compares, then goes on"),
+        ),
         least=224,
     )
     parts = [text(30, 36, title, INK, weight="bold"), west.svg()]
     for number, name in enumerate(("North", "South")):
-        other = Box(610, 60 + 130 * number, 220, name, ((KEY, keys), (INK, "reads out")))
+        other = Box(
+            610, 60 + 130 * number, 220, name, ((KEY, keys), (INK, "reads out"))
+        )
         parts.append(other.svg())
         for row, (way, said) in enumerate(rows):
             y = other.y + 28 + 26 * row
             ends = (250, 610) if way == "out" else (610, 250)
             colour = LINE if way == "telephone" else TRAVELS
-            parts.append(arrow(ends[0], y, ends[1], y, colour, dashed=way == "telephone"))
+            parts.append(
+                arrow(ends[0], y, ends[1], y, colour, dashed=way == "telephone")
+            )
             parts.append(text(430, y - 6, said, colour, at="middle"))
     legend = "solid: by post, public; dashed: read out on the telephone, which makes it trusted"
     return picture(340, *parts, text(30, 320, legend, INK))

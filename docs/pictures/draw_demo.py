@@ -35,7 +35,10 @@ def played(folder: Path) -> tuple[list[str], list[str]]:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             seen = subprocess.run(
-                [*tmux, "capture-pane", "-e", "-p"], capture_output=True, text=True, check=True
+                [*tmux, "capture-pane", "-e", "-p"],
+                capture_output=True,
+                text=True,
+                check=True,
             ).stdout.rstrip()
             plain = re.sub(r"\x1b\[[\d;]*m", "", seen)
             if not middle and MIDDLE.search(plain):
@@ -51,7 +54,9 @@ def played(folder: Path) -> tuple[list[str], list[str]]:
 def draw(screens: tuple[list[str], list[str]], path: Path) -> None:
     """Both, one under the other."""
     fonts = [
-        ImageFont.truetype(f"{get_data_path()}/fonts/ttf/DejaVuSansMono{style}.ttf", SIZE)
+        ImageFont.truetype(
+            f"{get_data_path()}/fonts/ttf/DejaVuSansMono{style}.ttf", SIZE
+        )
         for style in ("", "-Bold")
     ]
     wide = round(fonts[0].getlength("m") * COLUMNS) + 2 * EDGE

@@ -83,7 +83,9 @@ def picture(height: int, *parts: str) -> str:
     )
 
 
-def box(x: float, y: float, width: float, lines: tuple[str, ...], *, height: float = 0) -> str:
+def box(
+    x: float, y: float, width: float, lines: tuple[str, ...], *, height: float = 0
+) -> str:
     """Centred on x; the first line is bold."""
     least = 16 + 20 * len(lines)
     height = max(height, least)
@@ -153,8 +155,18 @@ def data_way() -> str:
             ),
             height=tall,
         ),
-        box(500, 20, 260, ("server A", "mask A from its seed, and b", "valid: sum + own noise")),
-        box(500, 240, 260, ("server B", "mask B from its seed, and b", "valid: sum + own noise")),
+        box(
+            500,
+            20,
+            260,
+            ("server A", "mask A from its seed, and b", "valid: sum + own noise"),
+        ),
+        box(
+            500,
+            240,
+            260,
+            ("server B", "mask B from its seed, and b", "valid: sum + own noise"),
+        ),
         box(
             880,
             20,
@@ -186,11 +198,18 @@ def data_way() -> str:
         arrow(630, 780, 280, MASKED, both=True),
         words(705, 268, "seed; dealt values", MASKED),
         _vertical(500, 316, 348, OPEN),
-        box(500, 348, 660, ("the next model: the same at both servers, and for all owners",)),
+        box(
+            500,
+            348,
+            660,
+            ("the next model: the same at both servers, and for all owners",),
+        ),
     )
 
 
-def _vertical(x: float, y1: float, y2: float, colour: str, *, both: bool = False) -> str:
+def _vertical(
+    x: float, y1: float, y2: float, colour: str, *, both: bool = False
+) -> str:
     head = {LINE: "l", MASKED: "m", OPEN: "o"}[colour]
     start = f' marker-start="url(#{head})"' if both else ""
     return (

@@ -22,7 +22,13 @@ from precad.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
-DOCUMENTS = ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+DOCUMENTS = (
+    "README.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "examples/README.md",
+)
 TABLES = sorted((ROOT / "benchmarks/results/papers").glob("*.md"))
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -61,12 +67,17 @@ def write_references() -> None:
     folder = PAGES / "reference"
     folder.mkdir(parents=True)
     head = "# Command line\n\nWhat each command says of itself with `--help`.\n\n"
-    context = click.Context(app, info_name="precad", show_default=True, max_content_width=90)
-    (folder / "commands.md").write_text(head + "\n".join(commands(app, context)), encoding="utf-8")
+    context = click.Context(
+        app, info_name="precad", show_default=True, max_content_width=90
+    )
+    (folder / "commands.md").write_text(
+        head + "\n".join(commands(app, context)), encoding="utf-8"
+    )
     shown = [getattr(client, name) for name in sorted(client.__all__)]
     parts = [f"::: {each.__module__}.{each.__qualname__}\n" for each in shown]
     (folder / "sdk.md").write_text(
-        "# SDK\n\n`from precad.client import …`, for data owners.\n\n" + "\n".join(parts),
+        "# SDK\n\n`from precad.client import …`, for data owners.\n\n"
+        + "\n".join(parts),
         encoding="utf-8",
     )
 
@@ -101,7 +112,15 @@ def main() -> None:
     copy_documents()
     shutil.copyfile(ROOT / "docs/site/extra.css", PAGES / "extra.css")
     write_references()
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(write_configuration())]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "-f",
+        str(write_configuration()),
+    ]
     built = subprocess.run(
         command, cwd=ROOT, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )

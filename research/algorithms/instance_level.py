@@ -136,9 +136,15 @@ def train(
     thetas = start.repeat(len(seeds), 1)
     generators = [np.random.default_rng(seed) for seed in seeds]
     drawn_for, first = np.zeros((len(seeds), count), np.int64), 0
-    cohorts, at = np.empty((len(seeds), m), np.int64), thetas.repeat_interleave(m, dim=0)
+    cohorts, at = (
+        np.empty((len(seeds), m), np.int64),
+        thetas.repeat_interleave(m, dim=0),
+    )
     optimizer = LocalOptimizer(
-        settings.optimizer, settings.local_rate, settings.momentum, settings.weight_decay
+        settings.optimizer,
+        settings.local_rate,
+        settings.momentum,
+        settings.weight_decay,
     )
     if checkpoint is not None:
         first, thetas, kept = checkpoint.found(thetas, generators)
@@ -180,7 +186,9 @@ def _noisy(
     most = own.shape[1]
     chosen, noise = [], []
     for cohort, generator in zip(cohorts, generators, strict=True):
-        chosen.append((generator.random((len(cohort), most)) < settings.batch_rate) & own[cohort])
+        chosen.append(
+            (generator.random((len(cohort), most)) < settings.batch_rate) & own[cohort]
+        )
         noise.append(generator.standard_normal((len(cohort), at.shape[1])))
     pair, record = np.nonzero(np.concatenate(chosen))
     user = torch.from_numpy(cohorts.ravel()[pair])
@@ -196,7 +204,11 @@ def _noisy(
         # A convolution refuses to have no record at all.
         if not len(part):
             continue
-        x, y, of = users.x[user[part], places[part]], users.y[user[part], places[part]], rows[part]
+        x, y, of = (
+            users.x[user[part], places[part]],
+            users.y[user[part], places[part]],
+            rows[part],
+        )
         if at.shape[1] > LONG:
             gradients = learner.of_records(at[of[0]], x, y)
         else:

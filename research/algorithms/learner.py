@@ -45,18 +45,26 @@ class Learner:
         )
         self._one: Callable[..., torch.Tensor] = grad(self._loss)
         self._of_stacked: Callable[..., torch.Tensor] = vmap(grad(self._loss))
-        self._by_record: Callable[..., torch.Tensor] = vmap(grad(self._loss), (None, 0, 0, 0))
+        self._by_record: Callable[..., torch.Tensor] = vmap(
+            grad(self._loss), (None, 0, 0, 0)
+        )
 
     def named(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """One vector, ``[…, d]``, as tensors by name, ``[…, *shape]``."""
-        pieces = torch.split(theta, [shape.numel() for shape in self._shapes.values()], dim=-1)
+        pieces = torch.split(
+            theta, [shape.numel() for shape in self._shapes.values()], dim=-1
+        )
         return {
             name: piece.reshape(*theta.shape[:-1], *shape)
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         }
 
     def gradients(
-        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+        self,
+        thetas: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor,
     ) -> torch.Tensor:
         """Of each model's weighted loss on records of its own, the faster way.
 
@@ -75,13 +83,21 @@ class Learner:
         return self.stacked(thetas, x, y, weights)
 
     def stacked(
-        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+        self,
+        thetas: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor,
     ) -> torch.Tensor:
         """As ``gradients``, of all models by the same operations of torch."""
         return self._of_stacked(thetas, x, y, weights)
 
     def gradient(
-        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor,
     ) -> torch.Tensor:
         """Of one model's weighted loss on all records, ``[d]``.
 
@@ -96,7 +112,9 @@ class Learner:
         found: torch.Tensor = self._one(theta, _last_channels(x), y, weights)
         return found
 
-    def of_records(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def of_records(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
         """Of one model's loss on each record alone, with one copy of the weights: ``[n, d]``.
 
         Args:
@@ -113,7 +131,9 @@ class Learner:
         found: NDArray[np.int64] = self._outputs(thetas, x, lambda o: o.argmax(dim=2))
         return found
 
-    def probabilities(self, thetas: torch.Tensor, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def probabilities(
+        self, thetas: torch.Tensor, x: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
         """What each of many models takes each class's probability for, ``[models, n, classes]``."""
         found: Reals = self._outputs(thetas, x, lambda o: o.double().softmax(dim=2))
         return found
@@ -129,7 +149,11 @@ class Learner:
             if self._one_by_one:
                 found = [of(self._named_by(theta, inputs)[None]) for theta in thetas]
             else:
-                each = vmap(lambda t, some: functional_call(self._module, self.named(t), (some,)))
+                each = vmap(
+                    lambda t, some: functional_call(
+                        self._module, self.named(t), (some,)
+                    )
+                )
                 found = [
                     of(each(some, inputs.expand(len(some), *inputs.shape))).cpu()
                     for some in torch.split(thetas, max(1, _VOTED_AT_ONCE // len(x)))
@@ -140,10 +164,17 @@ class Learner:
         """What one model gives for the records, ``[n, classes]``."""
         named = self.named(theta)
         pieces = torch.split(_last_channels(x), _TESTED_AT_ONCE)
-        return torch.cat([functional_call(self._module, named, (some,)) for some in pieces])
+        return torch.cat(
+            [functional_call(self._module, named, (some,)) for some in pieces]
+        )
 
     def descend(
-        self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64], rate: float, steps: int
+        self,
+        theta: Reals,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        rate: float,
+        steps: int,
     ) -> Reals:
         """One model after so many steps on the mean loss of all records, ``[d]``."""
         at = torch.tensor(theta, dtype=torch.float32, device=self._device)
@@ -154,7 +185,9 @@ class Learner:
             at = at - rate * self.gradient(at, inputs, targets, weights)
         return np.asarray(at.double().cpu().numpy())
 
-    def accuracy(self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
+    def accuracy(
+        self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64]
+    ) -> float:
         """Share of records that the model names as ``y`` does."""
         return float((self.labels(theta, x) == y).mean())
 
@@ -169,7 +202,11 @@ class Learner:
         return torch.cat(found).numpy()
 
     def _loss(
-        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor,
     ) -> torch.Tensor:
         outputs = functional_call(self._module, self.named(theta), (x,))
         return (functional.cross_entropy(outputs, y, reduction="none") * weights).sum()

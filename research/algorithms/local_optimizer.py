@@ -39,14 +39,18 @@ class LocalOptimizer:
         self, name: str, rate: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         if name not in OPTIMIZERS:
-            raise Misconfiguration("optimizer", name, f"must be one of {', '.join(OPTIMIZERS)}")
+            raise Misconfiguration(
+                "optimizer", name, f"must be one of {', '.join(OPTIMIZERS)}"
+            )
         self._adam, self._rate = name == "adam", rate
         self._momentum, self._decay = momentum, weight_decay
         for field, value in (("momentum", momentum), ("weight_decay", weight_decay)):
             if not 0 <= value < 1:
                 raise Misconfiguration(field, value, "must be at least 0 and below 1")
             if value and self._adam:
-                raise Misconfiguration(field, value, "only sgd has it: leave it at 0 with adam")
+                raise Misconfiguration(
+                    field, value, "only sgd has it: leave it at 0 with adam"
+                )
         self._inner: torch.optim.Adam | None = None
         self._velocity: torch.Tensor | None = None
 
@@ -55,7 +59,10 @@ class LocalOptimizer:
         self._inner = self._velocity = None
 
     def step(
-        self, at: torch.Tensor, gradient: torch.Tensor, stepping: torch.Tensor | None = None
+        self,
+        at: torch.Tensor,
+        gradient: torch.Tensor,
+        stepping: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The weights after a step.
 
@@ -67,7 +74,9 @@ class LocalOptimizer:
         """
         if not self._adam:
             moved = at - self._rate * self._direction(at, gradient, stepping)
-            return moved if stepping is None else torch.where(stepping[:, None], moved, at)
+            return (
+                moved if stepping is None else torch.where(stepping[:, None], moved, at)
+            )
         if self._inner is None:
             self._inner = torch.optim.Adam([at], lr=self._rate)
         at.grad = gradient
@@ -113,5 +122,7 @@ class LocalOptimizer:
         self._inner = torch.optim.Adam([at], lr=self._rate)
         self._inner.state[at] = {
             "step": torch.tensor(float(kept["adam_step"])),
-            **{name: torch.from_numpy(kept[f"adam_{name}"]).to(at) for name in _MOMENTS},
+            **{
+                name: torch.from_numpy(kept[f"adam_{name}"]).to(at) for name in _MOMENTS
+            },
         }

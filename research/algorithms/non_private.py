@@ -26,7 +26,11 @@ def non_private(problem: Problem, settings: Mapping[str, Any]) -> Trained:
     learner = Learner(module)
     theta = unrounded_start(section)
     records = [problem.records(client) for client in range(len(problem.shares))]
-    sampled = settings["record_rate"] * sum(len(y) for _, y in records) * settings["client_rate"]
+    sampled = (
+        settings["record_rate"]
+        * sum(len(y) for _, y in records)
+        * settings["client_rate"]
+    )
     step = settings["learning_rate"] / sampled
     first = 0
     if problem.checkpoint is not None:
@@ -36,15 +40,27 @@ def non_private(problem: Problem, settings: Mapping[str, Any]) -> Trained:
         drawn_by = np.random.default_rng([problem.seed, version])
         drawn = np.flatnonzero(drawn_by.random(len(records)) < settings["client_rate"])
         samples = [
-            np.flatnonzero(drawn_by.random(len(records[client][1])) < settings["record_rate"])
+            np.flatnonzero(
+                drawn_by.random(len(records[client][1])) < settings["record_rate"]
+            )
             for client in drawn
         ]
-        bad = [number for c in drawn if (number := problem.bad_number(int(c))) is not None]
+        bad = [
+            number for c in drawn if (number := problem.bad_number(int(c))) is not None
+        ]
         attacks = bool(bad)
         whole = problem.defence is None and not attacks
-        groups = [list(range(len(drawn)))] if whole else [[place] for place in range(len(drawn))]
+        groups = (
+            [list(range(len(drawn)))]
+            if whole
+            else [[place] for place in range(len(drawn))]
+        )
         rows = [
-            _update(learner, theta, [(records[drawn[place]], samples[place]) for place in group])
+            _update(
+                learner,
+                theta,
+                [(records[drawn[place]], samples[place]) for place in group],
+            )
             for group in groups
         ]
         updates = np.array(rows).reshape(-1, learner.dimension)
@@ -74,7 +90,12 @@ def non_private(problem: Problem, settings: Mapping[str, Any]) -> Trained:
 
 
 def _learn(
-    learner: Learner, theta: Reals, records: list[Any], number: int, rate: float, steps: int
+    learner: Learner,
+    theta: Reals,
+    records: list[Any],
+    number: int,
+    rate: float,
+    steps: int,
 ) -> Reals:
     """What a bad client makes of the model by itself."""
     x, y = records[number]

@@ -66,7 +66,9 @@ class Sums:
 def task_of(problem: Problem, settings: Sums) -> Task:
     """The task; where C is to do nothing, it is longer than any sum that is likely."""
     _, section = model_and_section(problem)
-    largest = max(len(problem.records(client)[1]) for client in range(len(problem.shares)))
+    largest = max(
+        len(problem.records(client)[1]) for client in range(len(problem.shares))
+    )
     sample = settings.record_rate * largest
     clip = settings.client_clip
     if clip is None:
@@ -83,12 +85,17 @@ def task_of(problem: Problem, settings: Sums) -> Task:
                 "client_rate": settings.client_rate,
                 "delta": settings.delta,
             },
-            "training": {"learning_rate": settings.learning_rate, "rounds": settings.rounds},
+            "training": {
+                "learning_rate": settings.learning_rate,
+                "rounds": settings.rounds,
+            },
             "enrolment": {
                 "clients": len(problem.shares),
                 "max_expected_records": 2 * max(1.0, sample),
             },
-            "fractional_bits": min(_MOST_FRACTIONAL_BITS, math.floor(math.log2(MAX_BOUND / clip))),
+            "fractional_bits": min(
+                _MOST_FRACTIONAL_BITS, math.floor(math.log2(MAX_BOUND / clip))
+            ),
         }
     )
 
@@ -102,11 +109,15 @@ def _play(
     clip_in_task: bool = True,
 ) -> Trained:
     """One training; noise and aggregation are the protocol's unless others are given."""
-    task = task_of(problem, settings if clip_in_task else replace(settings, client_clip=None))
+    task = task_of(
+        problem, settings if clip_in_task else replace(settings, client_clip=None)
+    )
     module, _ = model_and_section(problem)
     names = [f"client-{number:05d}" for number in range(len(problem.shares))]
     records = {name: problem.records(place) for place, name in enumerate(names)}
-    bad = {names[len(names) - problem.attackers + k]: k for k in range(problem.attackers)}
+    bad = {
+        names[len(names) - problem.attackers + k]: k for k in range(problem.attackers)
+    }
     training = simulate(
         task,
         {
@@ -119,10 +130,14 @@ def _play(
         attackers=list(bad) or None,
         noise=None if noise is None else noise(Draws(task, problem.seed)),
         aggregate=None if aggregate is None else aggregate(task, frozenset(bad)),
-        on_round=lambda played, theta: problem.watch(played.number, theta.astype(np.float64)),
+        on_round=lambda played, theta: problem.watch(
+            played.number, theta.astype(np.float64)
+        ),
         checkpoint=problem.checkpoint,
     )
-    return Trained(training.theta.astype(np.float64), _epsilon(training.rounds[-1], settings))
+    return Trained(
+        training.theta.astype(np.float64), _epsilon(training.rounds[-1], settings)
+    )
 
 
 def _epsilon(last: SimulatedRound, settings: Sums) -> dict[str, float]:
@@ -149,7 +164,9 @@ def _attack(
     module, _ = model_and_section(problem)
     learner = Learner(module)
     total = sum(len(y) for _, y in records.values())
-    step = settings.learning_rate / (settings.client_rate * settings.record_rate * total)
+    step = settings.learning_rate / (
+        settings.client_rate * settings.record_rate * total
+    )
     bound = math.inf if settings.client_clip is None else settings.client_clip
     by_number = {number: records[name] for name, number in bad.items()}
 
@@ -234,7 +251,9 @@ def _own_noise(problem: Problem, settings: Sums, multiplier: float) -> Trained:
             bound = math.ldexp(settings.client_clip, task.fractional_bits)
 
         def combined(updates: Matrix, view: View) -> NDArray[np.float64]:
-            generator = np.random.default_rng([problem.seed, view.version, _NOISE_STREAM])
+            generator = np.random.default_rng(
+                [problem.seed, view.version, _NOISE_STREAM]
+            )
             total = np.zeros(task.dimension)
             for name, row in zip(view.clients, updates, strict=True):
                 noised = row.astype(np.float64)

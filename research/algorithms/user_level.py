@@ -21,7 +21,9 @@ from research.defences import Defence
 from research.poisoning import Attack, Scene
 from research.registry import Registry
 
-Clipping = Callable[[torch.Tensor, float, tuple[slice, ...]], tuple[torch.Tensor, float]]
+Clipping = Callable[
+    [torch.Tensor, float, tuple[slice, ...]], tuple[torch.Tensor, float]
+]
 """Updates ``[users, d]``, S and the layers in; the clipped ones and their sum's sensitivity out."""
 CLIPPINGS: Registry[Clipping] = Registry("clipping")
 PAIRS_AT_ONCE = 2000
@@ -61,7 +63,9 @@ class UserLevel:
     def mechanism(self) -> SampledGaussian:
         """What an accountant and a certifier take; of no clipping by medians, which leak."""
         return poisson_gaussian(
-            rate=self.user_rate, noise_multiplier=self.noise_multiplier, count=self.rounds
+            rate=self.user_rate,
+            noise_multiplier=self.noise_multiplier,
+            count=self.rounds,
         )
 
 
@@ -81,7 +85,9 @@ class Users:
 
     @classmethod
     def of(
-        cls, shares: list[tuple[NDArray[np.float32], NDArray[np.int64]]], device: str = "cpu"
+        cls,
+        shares: list[tuple[NDArray[np.float32], NDArray[np.int64]]],
+        device: str = "cpu",
     ) -> "Users":
         """From each user's records."""
         most = max(len(y) for _, y in shares)
@@ -151,8 +157,12 @@ def train(
         progress(round_ * PARTS_OF_A_ROUND + part, settings.rounds * PARTS_OF_A_ROUND)
 
     for done in range(first, settings.rounds):
-        cohorts = [np.flatnonzero(g.random(count) < settings.user_rate) for g in drawn_by]
-        owner = torch.from_numpy(np.repeat(np.arange(len(seeds)), [len(c) for c in cohorts]))
+        cohorts = [
+            np.flatnonzero(g.random(count) < settings.user_rate) for g in drawn_by
+        ]
+        owner = torch.from_numpy(
+            np.repeat(np.arange(len(seeds)), [len(c) for c in cohorts])
+        )
         who = torch.from_numpy(np.concatenate(cohorts))
         order = _order(users, cohorts, settings, drawn_by)
         batch = min(PAIRS_AT_ONCE, max(1, RECORDS_AT_ONCE // users.y.shape[1]))
@@ -190,7 +200,9 @@ def train(
                     generator,
                 )
             if defence is None:
-                following[model] += _noisy_mean(own, settings, learner, count, generator)
+                following[model] += _noisy_mean(
+                    own, settings, learner, count, generator
+                )
             elif len(own):
                 found = defence(own.double().cpu().numpy(), bad)
                 following[model] += torch.from_numpy(found).to(own)
@@ -208,10 +220,14 @@ def _noisy_mean(
     generator: np.random.Generator,
 ) -> torch.Tensor:
     """The clipped updates' sum with noise, over the expected number of users."""
-    clipped, sensitivity = CLIPPINGS[settings.clipping](own, settings.clip, learner.layers)
+    clipped, sensitivity = CLIPPINGS[settings.clipping](
+        own, settings.clip, learner.layers
+    )
     deviation = settings.noise_multiplier * sensitivity
     noise = generator.normal(0, deviation, own.shape[1]).astype(np.float32)
-    return (clipped.sum(dim=0) + torch.from_numpy(noise).to(own)) / (settings.user_rate * count)
+    return (clipped.sum(dim=0) + torch.from_numpy(noise).to(own)) / (
+        settings.user_rate * count
+    )
 
 
 def _attacked(
@@ -283,7 +299,9 @@ def _local(
         if order is None or settings.batch_size is None:
             at = optimizer.step(at, learner.gradients(at, x, y, weights))
         else:
-            for batch in _batches((weights > 0).sum(dim=1), order[:, epoch], settings.batch_size):
+            for batch in _batches(
+                (weights > 0).sum(dim=1), order[:, epoch], settings.batch_size
+            ):
                 mine = torch.arange(len(who), device=x.device)[batch.stepping][:, None]
                 gradient = torch.zeros_like(at)
                 gradient[batch.stepping] = learner.gradients(
@@ -351,7 +369,9 @@ def per_layer(
     The paper clips each to S and adds noise for S: then a user moves the sum by √L·S.
     """
     bound = clip / len(layers) ** 0.5
-    return torch.cat([shortened(updates[:, each], bound) for each in layers], dim=1), clip
+    return torch.cat(
+        [shortened(updates[:, each], bound) for each in layers], dim=1
+    ), clip
 
 
 @CLIPPINGS.register("flat-median")

@@ -19,7 +19,13 @@ from typing import Any
 
 import click
 
-from precad.audit.canary_training import SIGNIFICANCE, Designed, audit, designed, planned
+from precad.audit.canary_training import (
+    SIGNIFICANCE,
+    Designed,
+    audit,
+    designed,
+    planned,
+)
 from research.audits import presence
 from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
 from research.audits.certificate import BUILDS, audit_certificates, certifiable
@@ -52,7 +58,11 @@ FAULTS = {
     Build.REDRAWN: (1000, 6),
     Build.UNCLIPPED: (1000, 4),
 }
-OWNERS_FAULTS = {Build.SOUND: (20, 25), Build.HALF_NOISE: (500, 400), Build.UNCHECKED: (20, 25)}
+OWNERS_FAULTS = {
+    Build.SOUND: (20, 25),
+    Build.HALF_NOISE: (500, 400),
+    Build.UNCHECKED: (20, 25),
+}
 CASES = {
     **{
         f"demo{name}": Case(Build.SOUND, 2000, deployed=deployed)
@@ -64,15 +74,22 @@ CASES = {
         for name, deployed in (("", False), ("-deployed", True))
     },
     # Server B has a sound server A release again and again.
-    "looked-deployed": Case(Build.SOUND, *FAULTS[Build.REDRAWN], deployed=True, looks=RELEASES),
+    "looked-deployed": Case(
+        Build.SOUND, *FAULTS[Build.REDRAWN], deployed=True, looks=RELEASES
+    ),
     **{
-        f"presence-{build.value}{name}": Case(build, *size, deployed=deployed, present=True)
+        f"presence-{build.value}{name}": Case(
+            build, *size, deployed=deployed, present=True
+        )
         for build, size in OWNERS_FAULTS.items()
         for name, deployed in (("", False), ("-deployed", True))
         # Sixty thousand submissions.
         if not (deployed and build is Build.HALF_NOISE)
     },
-    **{f"sound-{number:03d}": Case(Build.SOUND, 500, 4, 1000 + number) for number in range(SOUND)},
+    **{
+        f"sound-{number:03d}": Case(Build.SOUND, 500, 4, 1000 + number)
+        for number in range(SOUND)
+    },
     **{
         f"present-{number:03d}": Case(Build.SOUND, 500, 4, 1000 + number, present=True)
         for number in range(SOUND)
@@ -127,14 +144,21 @@ def _word(refuted: bool) -> str:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
+    return next(
+        (x.split(":")[1].strip() for x in lines if x.startswith("model name")),
+        "unknown",
+    )
 
 
 def main() -> None:
     """Play the audits that the result doesn't have yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"certificate-{{build}}, or of {', '.join(CASES)}")
-    parser.add_argument("--result", type=Path, default=RESULT, help="what was found, as JSON")
+    parser.add_argument(
+        "names", nargs="*", help=f"certificate-{{build}}, or of {', '.join(CASES)}"
+    )
+    parser.add_argument(
+        "--result", type=Path, default=RESULT, help="what was found, as JSON"
+    )
     given = parser.parse_args()
     found: dict[str, Any] = {"audits": {}}
     if given.result.exists():
@@ -145,13 +169,17 @@ def main() -> None:
         if name in found or name in found["audits"]:
             continue
         if name in attacked:
-            verdict = audit_certificates(certifiable(1), CERTIFYING, 1, loose=attacked[name])
+            verdict = audit_certificates(
+                certifiable(1), CERTIFYING, 1, loose=attacked[name]
+            )
             found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
             click.echo(f"{name}: {_word(verdict.refuted)}")
         else:
             one = found["audits"][name] = audited(CASES[name])
             click.echo(f"{name}: {_word(one['refuted'])}, {one['seconds']} s")
-        sound = [one for one in found["audits"].values() if one["build"] == Build.SOUND.value]
+        sound = [
+            one for one in found["audits"].values() if one["build"] == Build.SOUND.value
+        ]
         found["sound_audits"] = len(sound)
         found["false_alarms"] = sum(one["refuted"] for one in sound)
         given.result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -42,7 +42,11 @@ class Build(StrEnum):
 _NONE = 1e6
 _LESS = {
     Build.HALF_NOISE: {MODELS: 2.0, ONE_SERVER: 2.0, PRESENCE: 2.0},
-    Build.OTHER_SILENT: {MODELS: math.sqrt(2.0), ONE_SERVER: _NONE, PRESENCE: math.sqrt(2.0)},
+    Build.OTHER_SILENT: {
+        MODELS: math.sqrt(2.0),
+        ONE_SERVER: _NONE,
+        PRESENCE: math.sqrt(2.0),
+    },
     Build.REDRAWN: {ONE_SERVER: math.sqrt(RELEASES)},
     Build.UNCLIPPED: {MODELS: LOOSE, ONE_SERVER: LOOSE},
     Build.UNCHECKED: {PRESENCE: LOOSE},
@@ -67,11 +71,18 @@ def train(made: Designed, build: Build, seed: int) -> Audited:
         values["privacy"]["noise_multiplier"] /= LOOSE
     releases = RELEASES if build is Build.REDRAWN else 1
 
-    def server_a_noise(draws: Draws, version: int, dimension: int) -> tuple[RingVector, RingVector]:
+    def server_a_noise(
+        draws: Draws, version: int, dimension: int
+    ) -> tuple[RingVector, RingVector]:
         first = version * releases
-        each = [draws.noise(Role.SERVER_A, first + again, dimension) for again in range(releases)]
+        each = [
+            draws.noise(Role.SERVER_A, first + again, dimension)
+            for again in range(releases)
+        ]
         learnt = each[-1] - np.rint(np.mean(each, axis=0)).astype(np.int64)
-        return np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[-1], learnt
+        return np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[
+            -1
+        ], learnt
 
     return canary_training.train(
         made, ran=Task.parse(values), server_a_noise=server_a_noise, seed=seed
@@ -110,4 +121,6 @@ def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
         for number, part in enumerate(parts, 1)
     }
     like = as_records((data.train_x, data.train_y))
-    return Designed(Task.parse(values), shares, loud_canaries(like, canaries, data.classes, seed))
+    return Designed(
+        Task.parse(values), shares, loud_canaries(like, canaries, data.classes, seed)
+    )

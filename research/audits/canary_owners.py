@@ -44,7 +44,9 @@ def require_own(task: Task, *addresses: str) -> None:
     """
     if task.name != NAME:
         raise Misconfiguration(
-            "task.name", task.name, f"what watches an audit runs {NAME!r} alone: use `precad serve`"
+            "task.name",
+            task.name,
+            f"what watches an audit runs {NAME!r} alone: use `precad serve`",
         )
     for address in addresses:
         if address.rpartition(":")[0] not in _HERE:
@@ -76,15 +78,23 @@ def play(
 
     result = owner._take_part(Observer(), computed)  # noqa: SLF001
     rounds = owner.task.training.rounds
-    if result.model is None or result.counted != rounds or sorted(models) != list(range(rounds)):
+    if (
+        result.model is None
+        or result.counted != rounds
+        or sorted(models) != list(range(rounds))
+    ):
         raise PeerViolation(
             f"{owner.client} counted in {result.counted} rounds of {rounds}: this training can't "
             "be judged; run the audit again"
         )
-    return np.array([*(models[version] for version in range(rounds)), result.model.theta])
+    return np.array(
+        [*(models[version] for version in range(rounds)), result.model.theta]
+    )
 
 
-def play_records(settings: JoinSettings, coins: NDArray[np.bool_]) -> NDArray[np.float64]:
+def play_records(
+    settings: JoinSettings, coins: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """Take part as the owner whose records are canaries.
 
     Args:
@@ -137,15 +147,28 @@ def loosen() -> None:
 def main() -> None:
     """Command line of an audit's owners."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, required=True, help="as for `precad join`")
-    parser.add_argument("--rows", type=Path, help="[m, d] int64, .npy: owners are the canaries")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="as for `precad join`"
+    )
+    parser.add_argument(
+        "--rows", type=Path, help="[m, d] int64, .npy: owners are the canaries"
+    )
     parser.add_argument("--place", type=int, default=0, help="of this owner's row")
-    parser.add_argument("--coins", type=Path, required=True, help="[periods, m] bool, .npy")
-    parser.add_argument("--models", type=Path, required=True, help="receives θ_0 to θ_T, .npy")
+    parser.add_argument(
+        "--coins", type=Path, required=True, help="[periods, m] bool, .npy"
+    )
+    parser.add_argument(
+        "--models", type=Path, required=True, help="receives θ_0 to θ_T, .npy"
+    )
     parser.add_argument("--build", type=Build, default=Build.SOUND, help="what runs")
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    coins, settings = np.load(given.coins, allow_pickle=False), JoinSettings.load(given.config)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    coins, settings = (
+        np.load(given.coins, allow_pickle=False),
+        JoinSettings.load(given.config),
+    )
     if given.build is Build.UNCLIPPED:
         loosen()
     if given.rows:

@@ -27,7 +27,12 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.certify.prediction import certify_predictions
-from precad.client.gradients.torch_models import build, load_vector, logistic, model_section
+from precad.client.gradients.torch_models import (
+    build,
+    load_vector,
+    logistic,
+    model_section,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.ring import clip_update
 from precad.common.task import Task
@@ -64,7 +69,9 @@ class Certifiable:
     @property
     def guarantee(self) -> Guarantee:
         """Against owners that replace their updates: the exact pair."""
-        return Replacements(ExactGroups(Run.of(self.task).event(Adversary.CLIENT_LEVEL)))
+        return Replacements(
+            ExactGroups(Run.of(self.task).event(Adversary.CLIENT_LEVEL))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,24 +194,32 @@ def audit_certificates(
     """
     ensemble = _Ensembles(made, models, loose)
     on_ensemble("models without bad owners")
-    counts = votes_of(ensemble.labels(seed, 0, np.empty(0, int), np.empty(0, int)), _CLASSES)
+    counts = votes_of(
+        ensemble.labels(seed, 0, np.empty(0, int), np.empty(0, int)), _CLASSES
+    )
     points = len(counts)
     budget = ConfidenceBudget(1 - significance / 2, _CLASSES, points, strict=True)
     intervals = simuem(counts, budget, models)
     guarantee, owners = made.guarantee, len(made.shares)
-    found = certify_predictions(intervals, guarantee, (Direction.ADDITIONS,), limit=owners)
+    found = certify_predictions(
+        intervals, guarantee, (Direction.ADDITIONS,), limit=owners
+    )
     radii = np.where(found.certified, found.radius, -1)
     levels = np.unique(radii[radii >= 1])
     if len(levels) > _MOST_LEVELS:
         levels = levels[np.linspace(0, len(levels) - 1, _MOST_LEVELS).astype(int)]
     if not len(levels):
-        raise Misconfiguration("models", models, "no point is certified by so few: give more")
+        raise Misconfiguration(
+            "models", models, "no point is certified by so few: give more"
+        )
     # Of each level every point, and of each point the label and the next one, has a bound.
     error = significance / 2 / (2 * len(levels) * points)
 
     def attack(bad: int, mine: NDArray[np.int64]) -> Attacked:
         on_ensemble(f"models with {bad} bad owners")
-        after = votes_of(ensemble.labels(seed, bad, mine, intervals.labels[mine]), _CLASSES)[mine]
+        after = votes_of(
+            ensemble.labels(seed, bad, mine, intervals.labels[mine]), _CLASSES
+        )[mine]
         return _judged(bad, mine, after, intervals, guarantee, error)
 
     within = tuple(attack(int(k), np.flatnonzero(radii == k)) for k in levels)

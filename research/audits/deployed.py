@@ -64,9 +64,16 @@ def train(
         np.save(coins, canaries.coins)
         kept = ("--coins", str(coins), "--models", str(models))
         servers = _servers(place, build_of)
-        servers[Role.SERVER_B.value] = _watched(place, "b", build_of, "--looks", str(looks))
-        instead = {AUDITED: ("-m", _OWNERS, "--build", build_of.value, *kept), **servers}
-        with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
+        servers[Role.SERVER_B.value] = _watched(
+            place, "b", build_of, "--looks", str(looks)
+        )
+        instead = {
+            AUDITED: ("-m", _OWNERS, "--build", build_of.value, *kept),
+            **servers,
+        }
+        with LocalDeployment(
+            place, task, data, instead=instead, popen=popen
+        ) as deployment:
             deployment.start_servers()
             deployment.start_clients()
             _wait(deployment, AUDITED)
@@ -102,7 +109,9 @@ def train_present(
     """
     with _folder(folder) as place:
         data = {ClientId(name): share for name, share in made.shares.items()}
-        rows, coins, models = (place / f"{name}.npy" for name in ("rows", "coins", "models"))
+        rows, coins, models = (
+            place / f"{name}.npy" for name in ("rows", "coins", "models")
+        )
         np.save(rows, made.submitted(build_of))
         np.save(coins, made.coins)
         files = ("--rows", str(rows), "--coins", str(coins), "--models", str(models))
@@ -112,7 +121,9 @@ def train_present(
         }
         instead = {**owners, **_servers(place, build_of)}
         task = _as_played(made.task)
-        with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
+        with LocalDeployment(
+            place, task, data, instead=instead, popen=popen
+        ) as deployment:
             deployment.start_servers()
             deployment.start_clients()
             for name in made.shares:

@@ -53,7 +53,10 @@ class Present:
     @property
     def statement(self) -> Statement:
         """The client-level guarantee of one round, as one Gaussian."""
-        event, privacy = Run.of(self.task).event(Adversary.CLIENT_LEVEL), self.task.privacy
+        event, privacy = (
+            Run.of(self.task).event(Adversary.CLIENT_LEVEL),
+            self.task.privacy,
+        )
         return Statement(PRESENCE, event.rate, event.noise_multiplier, 1, privacy.delta)
 
     def plan(self, significance: float, build: Build = Build.SOUND) -> Power:
@@ -110,7 +113,9 @@ def present(clients: int, rounds: int, seed: int) -> Present:
     return Present(task, _rows(task, clients, generator), coins, shares)
 
 
-def train(made: Present, *, build_of: Build = Build.SOUND, seed: int | None = None) -> Models:
+def train(
+    made: Present, *, build_of: Build = Build.SOUND, seed: int | None = None
+) -> Models:
     """Simulates the training.
 
     Args:
@@ -170,7 +175,9 @@ def _rows(task: Task, clients: int, generator: np.random.Generator) -> Matrix:
     )
 
 
-def _scores(made: Present, models: Models) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _scores(
+    made: Present, models: Models
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two estimates of every coin, ``[T, m]``: for updates of length C, and for any length.
 
     The first is the best linear one (``canary_training.scores``); the second a least squares fit,

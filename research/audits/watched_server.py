@@ -82,7 +82,10 @@ def look_again(folder: Path, looks: int) -> None:
     step = releasing.step
 
     def looked(
-        aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
+        aggregator: Aggregator,
+        sent: Sent,
+        theta: NDArray[np.float64],
+        theirs: RingVector,
     ) -> Finished:
         version = sent.counted.opened.version
         seen[version].append(theirs.copy())
@@ -154,10 +157,16 @@ def main() -> int:
     """Command line of a watched server. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("server", choices=sorted(_PROCESSES))
-    parser.add_argument("--config", type=Path, required=True, help="as for `precad serve`")
-    parser.add_argument("--noise", type=Path, required=True, help="folder for its own noise")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="as for `precad serve`"
+    )
+    parser.add_argument(
+        "--noise", type=Path, required=True, help="folder for its own noise"
+    )
     parser.add_argument("--build", type=Build, default=Build.SOUND, help="what runs")
-    parser.add_argument("--looks", type=int, default=1, help="noisy shares to see of a round")
+    parser.add_argument(
+        "--looks", type=int, default=1, help="noisy shares to see of a round"
+    )
     given = parser.parse_args()
     start_log()
     try:

@@ -20,7 +20,9 @@ _SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 
 
-def _batches(place: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _batches(
+    place: Path, names: tuple[str, ...]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Pixels ``[n, 3, 32, 32]`` and labels ``[n]`` of these files, one after the other.
 
     Raises:
@@ -39,11 +41,15 @@ def _read(path: Path) -> NDArray[np.uint8]:
         raise unreadable(path, "CIFAR-10's binary file", str(error)) from None
     if not data or len(data) % _RECORD:
         raise unreadable(
-            path, "CIFAR-10's binary file", f"its {len(data)} bytes aren't records of {_RECORD}"
+            path,
+            "CIFAR-10's binary file",
+            f"its {len(data)} bytes aren't records of {_RECORD}",
         )
     rows = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
     if rows[:, 0].max() >= CLASSES:
-        raise unreadable(path, "CIFAR-10's binary file", f"has a label of {rows[:, 0].max()}")
+        raise unreadable(
+            path, "CIFAR-10's binary file", f"has a label of {rows[:, 0].max()}"
+        )
     return rows
 
 

@@ -16,7 +16,9 @@ CLASSES = (
 _SIDE = 32
 
 
-def cifar10_jpeg(root: Path, only: tuple[int, ...] = tuple(range(len(CLASSES)))) -> DataSet:
+def cifar10_jpeg(
+    root: Path, only: tuple[int, ...] = tuple(range(len(CLASSES)))
+) -> DataSet:
     """Images as ``[n, 3, 32, 32]`` in 0..1, by class and then by name.
 
     Args:
@@ -28,7 +30,10 @@ def cifar10_jpeg(root: Path, only: tuple[int, ...] = tuple(range(len(CLASSES))))
     """
     place = root / FOLDER
     found = {
-        part: {label: sorted((place / part / CLASSES[label]).glob("*.jpg")) for label in only}
+        part: {
+            label: sorted((place / part / CLASSES[label]).glob("*.jpg"))
+            for label in only
+        }
         for part in ("train", "test")
     }
     missing = [
@@ -49,7 +54,9 @@ def cifar10_jpeg(root: Path, only: tuple[int, ...] = tuple(range(len(CLASSES))))
     return DataSet("cifar10-jpeg", train_x, train_y, test_x, test_y, len(CLASSES))
 
 
-def _read(classes: dict[int, list[Path]]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _read(
+    classes: dict[int, list[Path]],
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     labels = np.repeat(list(classes), [len(files) for files in classes.values()])
     images = np.empty((len(labels), 3, _SIDE, _SIDE), np.float32)
     for row, path in enumerate(path for files in classes.values() for path in files):
@@ -64,9 +71,13 @@ def _image(path: Path) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path, formats=["JPEG"]) as file:
-            pixels = np.asarray(file.convert("RGB")) if file.size == (_SIDE, _SIDE) else None
+            pixels = (
+                np.asarray(file.convert("RGB")) if file.size == (_SIDE, _SIDE) else None
+            )
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
         pixels = None
     if pixels is None:
-        raise Misconfiguration("data folder", str(path), "must be a JPEG of 32×32 pixels")
+        raise Misconfiguration(
+            "data folder", str(path), "must be a JPEG of 32×32 pixels"
+        )
     return pixels

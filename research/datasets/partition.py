@@ -14,7 +14,9 @@ def iid(records: int, clients: int, seed: int) -> Partition:
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
-def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) -> Partition:
+def dirichlet(
+    labels: NDArray[np.int64], clients: int, alpha: float, seed: int
+) -> Partition:
     """Each label's records are split in proportions drawn from Dirichlet(alpha, …).
 
     The smaller alpha, the fewer labels a client holds (Hsu et al. 2019). A client may end up
@@ -46,7 +48,9 @@ def by_owner(owners: NDArray[np.int64], clients: int) -> Partition:
     """
     found, counts = np.unique(owners, return_counts=True)
     if not 1 <= clients <= len(found):
-        raise Misconfiguration("clients", clients, f"records of {len(found)} owners are there")
+        raise Misconfiguration(
+            "clients", clients, f"records of {len(found)} owners are there"
+        )
     most = np.sort(found[np.argsort(-counts, kind="stable")[:clients]])
     return [np.flatnonzero(owners == one) for one in most]
 
@@ -55,5 +59,7 @@ def _check(records: int, parts: int) -> None:
     """Refuse no part, and more than there are records."""
     if not 1 <= parts <= records:
         raise Misconfiguration(
-            "clients", parts, f"there must be from 1 part to as many as records ({records})"
+            "clients",
+            parts,
+            f"there must be from 1 part to as many as records ({records})",
         )

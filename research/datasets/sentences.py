@@ -82,7 +82,11 @@ def _sentences(
 
 
 def _lines(root: Path, name: str) -> list[str]:
-    tried = [folder / file for folder in (root, root / FOLDER) for file in (name, f"{name}.gz")]
+    tried = [
+        folder / file
+        for folder in (root, root / FOLDER)
+        for file in (name, f"{name}.gz")
+    ]
     path = next((each for each in tried if each.is_file()), None)
     if path is None:
         raise Misconfiguration(
@@ -95,7 +99,9 @@ def _lines(root: Path, name: str) -> list[str]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("latin-1")
     except (OSError, EOFError, zlib.error) as error:
-        raise Misconfiguration("data folder", str(path), f"can't be read: {error}") from None
+        raise Misconfiguration(
+            "data folder", str(path), f"can't be read: {error}"
+        ) from None
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         raise Misconfiguration("data folder", str(path), "holds no sentence")

@@ -46,10 +46,17 @@ def sentiment140(
     """
     check_there("sentiment140", folder, (TRAIN_FILE, TEST_FILE))
     train, test = read_tweets(folder / TRAIN_FILE), read_tweets(folder / TEST_FILE)
-    train_texts, train_y, test_texts, test_y = train.texts, train.moods, test.texts, test.moods
+    train_texts, train_y, test_texts, test_y = (
+        train.texts,
+        train.moods,
+        test.texts,
+        test.moods,
+    )
     if len(train_texts) > train_records:
         # The file is sorted by mood: a draw, not its beginning.
-        drawn = np.random.default_rng(_DRAW_SEED).permutation(len(train_texts))[:train_records]
+        drawn = np.random.default_rng(_DRAW_SEED).permutation(len(train_texts))[
+            :train_records
+        ]
         train_texts, train_y = [train_texts[i] for i in drawn], train_y[drawn]
     # A second to import: not where another data set is wanted.
     from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
@@ -105,7 +112,9 @@ def read_tweets(path: Path) -> Tweets:
                 labels.append(_LABELS[row[0]])
                 accounts.append(row[4])
     if not texts:
-        raise Misconfiguration(str(path), "no tweets", "holds no positive or negative tweet")
+        raise Misconfiguration(
+            str(path), "no tweets", "holds no positive or negative tweet"
+        )
     return Tweets(texts, np.array(labels, np.int64), accounts)
 
 
@@ -130,12 +139,16 @@ def sentiment140_glove(folder: Path) -> DataSet:
     """
     check_there("sentiment140-glove", folder, (TRAIN_FILE, TEST_FILE, GLOVE_FILE))
     train, test = read_tweets(folder / TRAIN_FILE), read_tweets(folder / TEST_FILE)
-    names, of, counts = np.unique(train.accounts, return_inverse=True, return_counts=True)
+    names, of, counts = np.unique(
+        train.accounts, return_inverse=True, return_counts=True
+    )
     chosen = np.argsort(-counts, kind="stable")[: min(ACCOUNTS, len(names))]
     kept = np.flatnonzero(np.isin(of, chosen))
     texts = [words_of(train.texts[i], WORDS) for i in kept]
     held = [words_of(text, WORDS) for text in test.texts]
-    vectors = _vectors(folder / GLOVE_FILE, {word for text in (*texts, *held) for word in text})
+    vectors = _vectors(
+        folder / GLOVE_FILE, {word for text in (*texts, *held) for word in text}
+    )
     return DataSet(
         "sentiment140-glove",
         _embedded(texts, vectors),
@@ -164,7 +177,9 @@ def _vectors(path: Path, wanted: set[str]) -> dict[str, NDArray[np.float32]]:
                     found[word] = np.array(values, np.float32)
                 except ValueError:
                     raise Misconfiguration(
-                        f"{path.name}, line {number}", word, "must have numbers after the word"
+                        f"{path.name}, line {number}",
+                        word,
+                        "must have numbers after the word",
                     ) from None
     return found
 

@@ -32,5 +32,7 @@ def need(defence: str, updates: int, least: int, bad: int) -> None:
     """
     if updates < least:
         raise Misconfiguration(
-            "updates", updates, f"{defence} takes at least {least} where {bad} may be bad"
+            "updates",
+            updates,
+            f"{defence} takes at least {least} where {bad} may be bad",
         )

@@ -29,18 +29,24 @@ class DefenceRadii:
     radius: Integers
 
 
-def ma_expectation_bound(value: npt.ArrayLike, k: int, epsilon: float, delta: float) -> Floats:
+def ma_expectation_bound(
+    value: npt.ArrayLike, k: int, epsilon: float, delta: float
+) -> Floats:
     """Ma, Zhu, Hsu 2019: e^{−kε}(J + δ/(e^ε − 1)) − δ/(e^ε − 1), at least 0, for J in [0, 1].
 
     A statistical certificate: of an expectation over the test set (the accuracy, say), not of one
     point's prediction. Expanded, it is Xie Thm 3's lower bound.
     """
     offset = rate("delta", delta) / math.expm1(positive("epsilon", epsilon))
-    decayed = math.exp(-count("k", k) * epsilon) * (np.asarray(value, dtype=np.float64) + offset)
+    decayed = math.exp(-count("k", k) * epsilon) * (
+        np.asarray(value, dtype=np.float64) + offset
+    )
     return np.maximum(0.0, decayed - offset)
 
 
-def bagging_holds(p_a: Floats, p_b: Floats, k: int, training_size: int, bag_size: int) -> Booleans:
+def bagging_holds(
+    p_a: Floats, p_b: Floats, k: int, training_size: int, bag_size: int
+) -> Booleans:
     """Jia, Cao, Gong 2021, Thm 1: whether A stays ahead after k records were changed.
 
     Bags of s records are drawn with replacement from n. A changed data set of n' records shares
@@ -54,7 +60,9 @@ def bagging_holds(p_a: Floats, p_b: Floats, k: int, training_size: int, bag_size
     sizes = {n, n + k}
     if s > 1 and k:
         peak = k / -math.expm1(-math.log(2) / (s - 1))
-        sizes |= {min(max(size, n), n + k) for size in (math.floor(peak), math.ceil(peak))}
+        sizes |= {
+            min(max(size, n), n + k) for size in (math.floor(peak), math.ceil(peak))
+        }
     worst = max((size / n) ** s - 2 * ((size - k) / n) ** s for size in sizes)
     return np.asarray(p_a - p_b > 1 + worst)
 
@@ -76,7 +84,9 @@ def bagging_radii(
     radius = np.zeros(len(certified), dtype=np.int64)
     a, b = intervals.p_a[certified], intervals.p_b[certified]
     radius[certified] = largest_group(
-        lambda k, i: bagging_holds(a[i], b[i], k, training_size, bag_size), len(a), limit
+        lambda k, i: bagging_holds(a[i], b[i], k, training_size, bag_size),
+        len(a),
+        limit,
     )
     return DefenceRadii("bagging", intervals.labels, certified, radius)
 

@@ -16,7 +16,9 @@ def rfa(updates: Rows, bad: int) -> Rows:
     middle = updates.mean(axis=0)
     for _ in range(_STEPS):
         distances = np.linalg.norm(updates - middle, axis=1)
-        weights = 1 / np.maximum(distances, _SMOOTHING * max(1.0, float(distances.max())))
+        weights = 1 / np.maximum(
+            distances, _SMOOTHING * max(1.0, float(distances.max()))
+        )
         found = weights @ updates / weights.sum()
         moved = float(np.linalg.norm(found - middle))
         middle = found

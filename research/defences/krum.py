@@ -45,5 +45,7 @@ def bulyan(updates: Rows, bad: int) -> Rows:
         chosen.append(left.pop(best))
     picked = updates[chosen]
     kept = len(picked) - 2 * bad
-    order = np.argsort(np.abs(picked - np.median(picked, axis=0)), axis=0, kind="stable")
+    order = np.argsort(
+        np.abs(picked - np.median(picked, axis=0)), axis=0, kind="stable"
+    )
     return np.asarray(np.take_along_axis(picked, order[:kept], axis=0).mean(axis=0))

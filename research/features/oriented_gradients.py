@@ -15,7 +15,9 @@ _SMALL = 8
 _IMAGE_AXES = 4
 
 
-def oriented_gradients(images: NDArray[np.float32], directions: int = 8) -> NDArray[np.float32]:
+def oriented_gradients(
+    images: NDArray[np.float32], directions: int = 8
+) -> NDArray[np.float32]:
     """How much of an image's edges runs in which direction, cell by cell.
 
     The gradient of the grey values at each pixel, its length counted under the two nearest
@@ -31,8 +33,14 @@ def oriented_gradients(images: NDArray[np.float32], directions: int = 8) -> NDAr
     Raises:
         Misconfiguration: no square grey images that cells fill.
     """
-    if images.ndim != _IMAGE_AXES or images.shape[1] != 1 or images.shape[2] != images.shape[3]:
-        raise Misconfiguration("images", list(images.shape), "give square grey ones, [n, 1, s, s]")
+    if (
+        images.ndim != _IMAGE_AXES
+        or images.shape[1] != 1
+        or images.shape[2] != images.shape[3]
+    ):
+        raise Misconfiguration(
+            "images", list(images.shape), "give square grey ones, [n, 1, s, s]"
+        )
     count, _, side, _ = images.shape
     cell = 2 if side <= _SMALL else 4
     if side % cell:
@@ -46,7 +54,11 @@ def oriented_gradients(images: NDArray[np.float32], directions: int = 8) -> NDAr
         for k in range(directions)
     ]
     split = (count, directions, side // cell, cell, side // cell, cell)
-    features = np.sqrt(np.stack(layers, 1).reshape(split).mean((3, 5))).reshape(count, -1)
+    features = np.sqrt(np.stack(layers, 1).reshape(split).mean((3, 5))).reshape(
+        count, -1
+    )
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    found: NDArray[np.float32] = (LENGTH * features / np.maximum(norms, 1e-6)).astype(np.float32)
+    found: NDArray[np.float32] = (LENGTH * features / np.maximum(norms, 1e-6)).astype(
+        np.float32
+    )
     return found

@@ -50,7 +50,9 @@ def drawn_digits(side: int) -> Iterator[tuple[_Real, NDArray[np.int64]]]:
     for copy in range(COPIES):
         changes = chance.uniform(-1, 1, (len(finer), 5)) * (copy > 0)
         images = np.empty((len(finer), 1, side, side), np.float32)
-        for image, digit, middle, change in zip(images, blurred, middles, changes, strict=True):
+        for image, digit, middle, change in zip(
+            images, blurred, middles, changes, strict=True
+        ):
             image[0] = _drawn(digit, middle, times, change, side)
         yield images, table[:, -1].astype(np.int64)
 

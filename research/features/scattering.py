@@ -53,8 +53,14 @@ def scattering(images: _Real, scales: int = 2, directions: int = 8) -> _Real:
     Raises:
         Misconfiguration: no square grey images that 2^scales divides.
     """
-    if images.ndim != _IMAGE_AXES or images.shape[1] != 1 or images.shape[2] != images.shape[3]:
-        raise Misconfiguration("images", list(images.shape), "give square grey ones, [n, 1, s, s]")
+    if (
+        images.ndim != _IMAGE_AXES
+        or images.shape[1] != 1
+        or images.shape[2] != images.shape[3]
+    ):
+        raise Misconfiguration(
+            "images", list(images.shape), "give square grey ones, [n, 1, s, s]"
+        )
     side, step = images.shape[2], 2**scales
     if side % step:
         raise Misconfiguration("images", side, f"a side must be a multiple of {step}")
@@ -249,9 +255,13 @@ def _leading_directions(covariance: _Exact) -> _Exact:
     An eigenvector's sign is the library's whim: here its largest entry is positive.
     """
     size = len(covariance)
-    _, vectors = eigh(covariance, subset_by_index=[max(0, size - _DIRECTIONS), size - 1])
+    _, vectors = eigh(
+        covariance, subset_by_index=[max(0, size - _DIRECTIONS), size - 1]
+    )
     largest = np.abs(vectors).argmax(axis=0)
-    found: _Exact = vectors[:, ::-1] * np.sign(vectors[largest, np.arange(vectors.shape[1])])[::-1]
+    found: _Exact = (
+        vectors[:, ::-1] * np.sign(vectors[largest, np.arange(vectors.shape[1])])[::-1]
+    )
     return found
 
 

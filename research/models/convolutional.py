@@ -70,5 +70,9 @@ def opacus_cifar_cnn(data: DataSet) -> nn.Module:
     layers: list[nn.Module] = []
     for enter, leave in pairwise(widths):
         layers += [nn.Conv2d(enter, leave, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
-    layers += [nn.Conv2d(widths[-1], 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    layers += [
+        nn.Conv2d(widths[-1], 128, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+    ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, data.classes))

@@ -31,7 +31,9 @@ class Lstm(nn.Module):
         for step in given.unbind(dim=1):
             gates = step + self.from_state(state)
             enter, forget, candidate, leave = gates.chunk(4, dim=-1)
-            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(candidate)
+            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(
+                candidate
+            )
             state = torch.sigmoid(leave) * torch.tanh(memory)
             states.append(state)
         return torch.stack(states, dim=1)

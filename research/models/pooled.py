@@ -13,4 +13,6 @@ def pooled_logistic(data: DataSet) -> nn.Module:
     """Multinomial logistic regression on the means of 4×4 pixels of each channel."""
     channels, height, width = data.train_x.shape[1:]
     features = channels * (height // FACTOR) * (width // FACTOR)
-    return nn.Sequential(nn.AvgPool2d(FACTOR), nn.Flatten(), nn.Linear(features, data.classes))
+    return nn.Sequential(
+        nn.AvgPool2d(FACTOR), nn.Flatten(), nn.Linear(features, data.classes)
+    )

@@ -28,7 +28,8 @@ class Block(nn.Module):
             nn.Identity()
             if enter == leave and stride == 1
             else nn.Sequential(
-                nn.Conv2d(enter, leave, 1, stride, bias=False), nn.GroupNorm(GROUPS, leave)
+                nn.Conv2d(enter, leave, 1, stride, bias=False),
+                nn.GroupNorm(GROUPS, leave),
             )
         )
 

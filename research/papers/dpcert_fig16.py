@@ -19,7 +19,15 @@ from research.papers.dpcert_models import (
 )
 from research.robustness.attack import attacked
 from research.robustness.certify import CONFIDENCE, Model
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 STRENGTHS = (0.0005, 0.01, 0.1, 0.5, 1.0)
 """In ℓ∞, as in the paper."""
@@ -30,7 +38,11 @@ FRESH = 1000
 DEVIATIONS = 4.0
 """Of the votes' difference, by which another label must lead: then it surely has more."""
 _SETTINGS: Mapping[Scale, Settings] = {
-    scale: {**SETTINGS[scale], "strengths": list(STRENGTHS), "multiples": list(MULTIPLES)}
+    scale: {
+        **SETTINGS[scale],
+        "strengths": list(STRENGTHS),
+        "multiples": list(MULTIPLES),
+    }
     for scale in Scale
 }
 
@@ -63,7 +75,9 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
 def fgsm(model: Model, strength: float) -> float:
     """Accuracy after one step of the loss gradient's sign (Goodfellow et al. 2014)."""
     x = model.x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(functional.cross_entropy(model.module(x), model.y), x)
+    (slope,) = torch.autograd.grad(
+        functional.cross_entropy(model.module(x), model.y), x
+    )
     moved = (x + strength * slope.sign()).detach()
     with torch.no_grad():
         return float((model.module(moved).argmax(dim=1) == model.y).double().mean())
@@ -126,8 +140,17 @@ def plot(results: Sequence[Result], figure: Any) -> None:
                 color=COLOURS[method],
                 label=method,
             )
-            shares = [100 * count / max(1, said["certified"]) for count in said["turned"]]
-            right.plot(MULTIPLES, shares, style, marker=".", color=COLOURS[method], label=method)
+            shares = [
+                100 * count / max(1, said["certified"]) for count in said["turned"]
+            ]
+            right.plot(
+                MULTIPLES,
+                shares,
+                style,
+                marker=".",
+                color=COLOURS[method],
+                label=method,
+            )
     left.set_xscale("log")
     left.set_xlabel("ℓ∞ strength of FGSM")
     left.set_ylabel("accuracy, %")

@@ -44,7 +44,8 @@ def cells(scale: Scale) -> list[Settings]:
 def _gain(group: Sequence[Result], against: Sequence[Result]) -> np.ndarray[Any, Any]:
     """How much more is certified at each of ``RADII``, in %; nan where the other has nothing."""
     mine, other = (
-        np.mean([result.values["curve"] for result in some], axis=0) for some in (group, against)
+        np.mean([result.values["curve"] for result in some], axis=0)
+        for some in (group, against)
     )
     gain = np.full(len(RADII), np.nan)
     some = other > 0
@@ -65,7 +66,8 @@ def table(results: Sequence[Result]) -> Table:
             [
                 method,
                 *(
-                    f"{curve[i]:.1f}" + ("" if np.isnan(gain[i]) else f" ({gain[i]:+.0f} %)")
+                    f"{curve[i]:.1f}"
+                    + ("" if np.isnan(gain[i]) else f" ({gain[i]:+.0f} %)")
                     for i in at
                 ),
                 "measured",

@@ -37,7 +37,9 @@ def _variants(scale: Scale) -> Iterator[Settings]:
     yield from of("dp-smoothadv", "dp-smoothadv")
     yield from of("dp-smoothadv, psac", "dp-smoothadv", psac=True)
     yield from of("no copy: dp-sgd", "dp-sgd")
-    yield from of("K = 0: a copy in its place", "dp-gaussian", augmentations=1, original=False)
+    yield from of(
+        "K = 0: a copy in its place", "dp-gaussian", augmentations=1, original=False
+    )
     yield from of("K = 1", "dp-gaussian", augmentations=1)
     for copies in COPIES:
         yield from of(f"K = {copies}", "dp-gaussian", augmentations=copies)
@@ -55,7 +57,9 @@ def table(results: Sequence[Result]) -> Table:
             row.append("–" if group is None else spread(group, "acr", 3))
             row.append("–" if group is None else spread(group, "accuracy", 1, 100))
         rows.append(row)
-    headings = [f"{what}, σ = {sigma:g}" for sigma in sigmas for what in ("ACR", "accuracy, %")]
+    headings = [
+        f"{what}, σ = {sigma:g}" for sigma in sigmas for what in ("ACR", "accuracy, %")
+    ]
     return Table(["variant (K = 2 unless said)", *headings], rows)
 
 
@@ -64,10 +68,20 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     figure.set_size_inches(12, 5)
     panels = curve_axes(figure, sigmas_of(results))
     found = grouped(results, "variant", "sigma")
-    colours = {variant: f"C{n}" for n, variant in enumerate(dict.fromkeys(v for v, _ in found))}
+    colours = {
+        variant: f"C{n}" for n, variant in enumerate(dict.fromkeys(v for v, _ in found))
+    }
     for (variant, sigma), group in found.items():
-        style = "--" if variant.startswith("K") else ":" if variant.startswith("no") else "-"
-        curve_on(panels[sigma], group, linestyle=style, color=colours[variant], label=variant)
+        style = (
+            "--"
+            if variant.startswith("K")
+            else ":"
+            if variant.startswith("no")
+            else "-"
+        )
+        curve_on(
+            panels[sigma], group, linestyle=style, color=colours[variant], label=variant
+        )
     for axes in figure.axes[:1]:
         axes.legend(frameon=False, fontsize=8)
 

@@ -17,7 +17,15 @@ from research.papers.dpcert_models import (
     model_of,
 )
 from research.robustness.metrics import metrics, penultimate
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 NAMES = {
     "gradient": "input gradient norm",
@@ -30,8 +38,18 @@ LEAST_GROUP = 5
 """Points of a group whose mean is drawn."""
 _TINY = 1e-12
 _SETTINGS: Mapping[Scale, Settings] = {
-    Scale.SMALL: {**SETTINGS[Scale.SMALL], "box": 0.1, "steps": 20, "thresholds": [0.2, 0.4, 0.6]},
-    Scale.PAPER: {**SETTINGS[Scale.PAPER], "box": 0.1, "steps": 20, "thresholds": [0.5, 1.0, 1.5]},
+    Scale.SMALL: {
+        **SETTINGS[Scale.SMALL],
+        "box": 0.1,
+        "steps": 20,
+        "thresholds": [0.2, 0.4, 0.6],
+    },
+    Scale.PAPER: {
+        **SETTINGS[Scale.PAPER],
+        "box": 0.1,
+        "steps": 20,
+        "thresholds": [0.5, 1.0, 1.5],
+    },
 }
 Reals = NDArray[np.float64]
 
@@ -81,7 +99,9 @@ def split(result: Result, name: str, threshold: float) -> tuple[float, float]:
     """Mean logarithm of a metric at points below a radius, and of the rest (Fig. 17 to 19)."""
     below = np.array(result.values["radius"]) < threshold
     metric = logs(result, name)
-    return tuple(float(metric[some].mean()) if some.any() else np.nan for some in (below, ~below))  # type: ignore[return-value]
+    return tuple(
+        float(metric[some].mean()) if some.any() else np.nan for some in (below, ~below)
+    )  # type: ignore[return-value]
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -140,8 +160,12 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             _by_radius(axes[2, column], result, name, method)
             _by_threshold(axes[3, column], result, name, method)
         axes[0, column].set_title(f"{title} (Fig. 5 a)", loc="left", fontsize=11)
-        axes[1, column].set_title("the instances of DP-CERT (Fig. 5 b)", loc="left", fontsize=11)
-        axes[2, column].set_title("by certified radius (Fig. 6)", loc="left", fontsize=11)
+        axes[1, column].set_title(
+            "the instances of DP-CERT (Fig. 5 b)", loc="left", fontsize=11
+        )
+        axes[2, column].set_title(
+            "by certified radius (Fig. 6)", loc="left", fontsize=11
+        )
         axes[3, column].set_title(
             "below a radius, and from it: dashed (17 to 19)", loc="left", fontsize=11
         )
@@ -158,7 +182,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             each.legend(frameon=False, fontsize=7)
 
 
-def _distributions(axes: Any, shown: Mapping[str, Result], some: Sequence[str], name: str) -> None:
+def _distributions(
+    axes: Any, shown: Mapping[str, Result], some: Sequence[str], name: str
+) -> None:
     values = {method: logs(shown[method], name) for method in some if method in shown}
     if not values:
         return
@@ -166,7 +192,11 @@ def _distributions(axes: Any, shown: Mapping[str, Result], some: Sequence[str], 
     bins = np.linspace(every.min(), every.max(), 40)
     for method, own in values.items():
         axes.hist(
-            np.clip(own, -8, None), bins, histtype="step", color=COLOURS[method], label=method
+            np.clip(own, -8, None),
+            bins,
+            histtype="step",
+            color=COLOURS[method],
+            label=method,
         )
 
 
@@ -189,12 +219,16 @@ def _by_threshold(axes: Any, result: Result, name: str, method: str) -> None:
 
 def _radii(row: Sequence[Any], shown: Mapping[str, Result]) -> None:
     """Fig. 15: how many points have which radius."""
-    for axes, some in zip(row, (BASELINES, ("dp-sgd", "dp-gaussian"), CERT), strict=True):
+    for axes, some in zip(
+        row, (BASELINES, ("dp-sgd", "dp-gaussian"), CERT), strict=True
+    ):
         values = {m: np.array(shown[m].values["radius"]) for m in some if m in shown}
         if values:
             bins = np.linspace(0, max(own.max() for own in values.values()) + _TINY, 25)
             for method, own in values.items():
-                axes.hist(own, bins, histtype="step", color=COLOURS[method], label=method)
+                axes.hist(
+                    own, bins, histtype="step", color=COLOURS[method], label=method
+                )
         axes.set_title("certified radii (Fig. 15)", loc="left", fontsize=11)
         axes.set_xlabel("ℓ2 radius; 0: not certified")
         axes.set_ylabel("points")

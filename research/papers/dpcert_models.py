@@ -19,7 +19,15 @@ from research.robustness.federated import federated
 from research.robustness.train import Training, Weights
 from research.study import Result, Scale, Settings, Surroundings
 
-METHODS = ("regular", "dp-sgd", "psac", "dp-gaussian", "dp-smoothadv", "dp-stability", "dp-macer")
+METHODS = (
+    "regular",
+    "dp-sgd",
+    "psac",
+    "dp-gaussian",
+    "dp-smoothadv",
+    "dp-stability",
+    "dp-macer",
+)
 BASELINES, CERT = METHODS[:3], METHODS[3:]
 SIGMAS = (0.25, 0.5, 1.0)
 LOWER_SIGMAS = SIGMAS[:2]
@@ -73,12 +81,21 @@ SETTINGS: Mapping[Scale, Settings] = {
 record is certified; 1 at the paper's scale takes a hundred times as long to certify."""
 _REGULAR: Mapping[Scale, Settings] = {
     Scale.SMALL: {"epsilon": None, "learning_rate": 0.5, "rounds": 300},
-    Scale.PAPER: {"epsilon": None, "learning_rate": 0.1, "rate": 1 / 240, "rounds": 1200},
+    Scale.PAPER: {
+        "epsilon": None,
+        "learning_rate": 0.1,
+        "rate": 1 / 240,
+        "rounds": 1200,
+    },
 }
 
 
 def method_cells(
-    scale: Scale, methods: Sequence[str], sigmas: Sequence[float], seeds: int, **own: Any
+    scale: Scale,
+    methods: Sequence[str],
+    sigmas: Sequence[float],
+    seeds: int,
+    **own: Any,
 ) -> Iterator[Settings]:
     """A cell for each; seed by seed, so that all methods' first numbers come early."""
     for seed in range(seeds):
@@ -113,7 +130,16 @@ def objective_of(settings: Settings) -> ObjectiveSection:
 
 def training_of(settings: Settings) -> Training:
     """The cell's training."""
-    same = ("data", "model", "epsilon", "delta", "rate", "rounds", "learning_rate", "momentum")
+    same = (
+        "data",
+        "model",
+        "epsilon",
+        "delta",
+        "rate",
+        "rounds",
+        "learning_rate",
+        "momentum",
+    )
     return Training(
         **{name: settings[name] for name in same},
         clip=settings["clip"],
@@ -122,7 +148,9 @@ def training_of(settings: Settings) -> Training:
     )
 
 
-def model_of(settings: Settings, around: Surroundings) -> tuple[Model, DataSet, float | None]:
+def model_of(
+    settings: Settings, around: Surroundings
+) -> tuple[Model, DataSet, float | None]:
     """The cell's trained model, its data, and ε of a record; None without privacy."""
     data = load(settings["data"], around.data)
     how = training_of(settings)
@@ -160,10 +188,15 @@ def weights_of(folder: Path | None) -> tuple[str, Weights]:
     return hashlib.sha256(content).hexdigest()[:12], tensors_of(content)
 
 
-def certified(model: Model, data: DataSet, settings: Settings, around: Surroundings) -> Certified:
+def certified(
+    model: Model, data: DataSet, settings: Settings, around: Surroundings
+) -> Certified:
     """Certificates of the model's points at the cell's σ."""
     how = Sampling(
-        settings["sigma"], settings["selection"], settings["copies"], draw=settings["seed"]
+        settings["sigma"],
+        settings["selection"],
+        settings["copies"],
+        draw=settings["seed"],
     )
     return certify(model, how, data.classes, around.keep)
 
@@ -176,7 +209,9 @@ def shares(settings: Settings, around: Surroundings) -> dict[str, Any]:
     return {
         "accuracy": round(model.accuracy, 5),
         "acr": round(average_certified_radius(found.radii, found.right), 5),
-        "at_quarter": round(float(certified_accuracy(found.radii, found.right, [0.25])[0]), 5),
+        "at_quarter": round(
+            float(certified_accuracy(found.radii, found.right, [0.25])[0]), 5
+        ),
         "abstained": int((~found.found.certified).sum()),
         "points": len(model.y),
         "epsilon": None if epsilon is None else round(epsilon, 4),
@@ -184,7 +219,9 @@ def shares(settings: Settings, around: Surroundings) -> dict[str, Any]:
     }
 
 
-def grouped(results: Sequence[Result], *names: str) -> dict[tuple[Any, ...], list[Result]]:
+def grouped(
+    results: Sequence[Result], *names: str
+) -> dict[tuple[Any, ...], list[Result]]:
     """Results that differ in nothing named but the seed, in the order of the cells."""
     found: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:

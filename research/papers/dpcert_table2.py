@@ -53,14 +53,24 @@ def table(results: Sequence[Result]) -> Table:
                 f"{accuracy:.1f}, {acr:.3f}, {quarter:.1f}",
             ]
         )
-    headings = ["σ", "method", "ε", "seeds", "accuracy, %", "ACR", "certified at 0.25, %"]
+    headings = [
+        "σ",
+        "method",
+        "ε",
+        "seeds",
+        "accuracy, %",
+        "ACR",
+        "certified at 0.25, %",
+    ]
     return Table([*headings, "published, MNIST: accuracy, ACR, at 0.25"], rows)
 
 
 def plot(results: Sequence[Result], figure: Any) -> None:
     """Certified accuracy by radius, a panel a σ; without DP-CERT dashed, federated dotted."""
     panels = curve_axes(figure, sigmas_of(results))
-    for (sigma, trained, method), group in grouped(results, "sigma", "trained", "method").items():
+    for (sigma, trained, method), group in grouped(
+        results, "sigma", "trained", "method"
+    ).items():
         central = trained == "centrally"
         style = "--" if method in BASELINES else "-"
         curve_on(
@@ -71,7 +81,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             label=method if central else f"{method}, federated",
         )
     # Where results are a part of all, no panel may have every method.
-    lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
+    lines = {
+        line.get_label(): line for axes in figure.axes for line in axes.get_lines()
+    }
     for axes in figure.axes[-1:]:
         axes.legend(list(lines.values()), list(lines), frameon=False, fontsize=8)
 

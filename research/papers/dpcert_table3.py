@@ -3,12 +3,29 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from research.papers.dpcert_models import SETTINGS, grouped, method_cells, model_of, spread
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.papers.dpcert_models import (
+    SETTINGS,
+    grouped,
+    method_cells,
+    model_of,
+    spread,
+)
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 SIGMA = 0.25
 RATES = {Scale.SMALL: (0.75, 1.5, 3.0, 6.0, 12.0), Scale.PAPER: (0.25, 0.5, 1.0)}
-CLIPS = {Scale.SMALL: (0.1, 0.3, 1.0, 3.0, 10.0), Scale.PAPER: (0.01, 0.05, 0.1, 0.2, 0.5)}
+CLIPS = {
+    Scale.SMALL: (0.1, 0.3, 1.0, 3.0, 10.0),
+    Scale.PAPER: (0.01, 0.05, 0.1, 0.2, 0.5),
+}
 PUBLISHED: Mapping[tuple[str, float], float] = {
     ("learning rate", 0.25): 97.71,
     ("learning rate", 0.5): 98.13,
@@ -28,9 +45,15 @@ def cells(scale: Scale) -> list[Settings]:
 
     def of(varied: str, name: str, value: float) -> list[Settings]:
         own: dict[str, Any] = {"varied": varied, name: value}
-        return list(method_cells(scale, ("dp-gaussian",), (SIGMA,), _SEEDS[scale], **own))
+        return list(
+            method_cells(scale, ("dp-gaussian",), (SIGMA,), _SEEDS[scale], **own)
+        )
 
-    rates = [cell for rate in RATES[scale] for cell in of("learning rate", "learning_rate", rate)]
+    rates = [
+        cell
+        for rate in RATES[scale]
+        for cell in of("learning rate", "learning_rate", rate)
+    ]
     return rates + [cell for clip in CLIPS[scale] for cell in of("clip", "clip", clip)]
 
 
@@ -47,7 +70,9 @@ def _value(result: Result) -> float:
 
 def _groups(results: Sequence[Result]) -> dict[tuple[str, float], list[Result]]:
     found: dict[tuple[str, float], list[Result]] = {}
-    for (varied, *_), group in grouped(results, "varied", "learning_rate", "clip").items():
+    for (varied, *_), group in grouped(
+        results, "varied", "learning_rate", "clip"
+    ).items():
         found[varied, _value(group[0])] = group
     return found
 
@@ -74,7 +99,11 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     """Accuracy by each."""
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, varied in ((left, "learning rate"), (right, "clip")):
-        some = {value: group for (name, value), group in _groups(results).items() if name == varied}
+        some = {
+            value: group
+            for (name, value), group in _groups(results).items()
+            if name == varied
+        }
         means = [
             100 * sum(result.values["accuracy"] for result in group) / len(group)
             for group in some.values()

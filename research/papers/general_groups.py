@@ -21,7 +21,9 @@ class Iterated(Derived):
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         once = self.base.curves(1, direction)
-        return reduce(lambda so_far, _: Moved(so_far, once.upper, once.lower), range(1, k), once)
+        return reduce(
+            lambda so_far, _: Moved(so_far, once.upper, once.lower), range(1, k), once
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class RenyiDP(Guarantee):
         if not all(order > 1 for order in self.orders):
             raise Misconfiguration("orders", min(self.orders), "every order is above 1")
         if not all(epsilon >= 0 for epsilon in self.epsilons):
-            raise Misconfiguration("epsilons", min(self.epsilons), "every ε is at least 0")
+            raise Misconfiguration(
+                "epsilons", min(self.epsilons), "every ε is at least 0"
+            )
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
         """Mironov's group curves; the same in both directions."""
@@ -56,7 +60,10 @@ class RenyiDP(Guarantee):
         orders, epsilons = np.asarray(self.orders), np.asarray(self.epsilons)
         if doublings:
             kept = orders >= 2.0 ** (doublings + 1)
-            orders, epsilons = orders[kept] / 2.0**doublings, epsilons[kept] * 3.0**doublings
+            orders, epsilons = (
+                orders[kept] / 2.0**doublings,
+                epsilons[kept] * 3.0**doublings,
+            )
         if not len(orders):
             orders, epsilons = np.array([2.0]), np.array([np.inf])
         return RenyiCurves(orders, epsilons, epsilons, self.refined)

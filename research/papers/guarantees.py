@@ -8,7 +8,13 @@ import numpy as np
 
 from precad.accounting.events import SampledGaussian
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import Direction, Floats, GaussianDP, Guarantee, Replacements
+from precad.certify.guarantee import (
+    Direction,
+    Floats,
+    GaussianDP,
+    Guarantee,
+    Replacements,
+)
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.certify.prediction import certified_accuracy, certify_predictions
 from research.papers.general_groups import RenyiDP
@@ -20,7 +26,15 @@ from research.papers.liu_votes import mechanism as of_record
 from research.papers.xie_curves import share
 from research.papers.xie_curves import votes as measure_users
 from research.papers.xie_levels import USER_SETTINGS, USERS
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 MODELS = 200
 SHOWN = (0, 1, 2, 4, 8)
@@ -33,10 +47,20 @@ _LIMIT = "GDP by the central limit: no guarantee"
 def cells(scale: Scale) -> list[Settings]:
     """Users whose updates are clipped, and records whose gradients are."""
     return [
-        {**USER_SETTINGS[scale], "level": "users", "models": MODELS, "noise_multiplier": sigma}
+        {
+            **USER_SETTINGS[scale],
+            "level": "users",
+            "models": MODELS,
+            "noise_multiplier": sigma,
+        }
         for sigma in (1.0, 3.0)
     ] + [
-        {**RECORD_SETTINGS[scale], "level": "records", "models": MODELS, "noise_multiplier": sigma}
+        {
+            **RECORD_SETTINGS[scale],
+            "level": "records",
+            "models": MODELS,
+            "noise_multiplier": sigma,
+        }
         for sigma in (2.0, 4.0)
     ]
 
@@ -48,7 +72,11 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         right = np.array(found["right"])
         counts = np.stack([right, settings["models"] - right], axis=1)
         # Column 0 is the right label.
-        return {"votes": counts.tolist(), "labels": [0] * len(right), "records": len(right)}
+        return {
+            "votes": counts.tolist(),
+            "labels": [0] * len(right),
+            "records": len(right),
+        }
     found = measure_records({**settings, "arm": "dp"}, around)
     return {name: found[name] for name in ("votes", "labels", "records")}
 
@@ -62,7 +90,9 @@ def guarantees(one: SampledGaussian) -> Mapping[str, Guarantee]:
     """Every kind there is of one mechanism."""
     exact, groups = ExactGroups(one), RenyiGroups(one)
     single = np.maximum(*groups.divergences(1))
-    mu = one.rate * math.sqrt(one.count * math.expm1(one.effective_noise_multiplier**-2))
+    mu = one.rate * math.sqrt(
+        one.count * math.expm1(one.effective_noise_multiplier**-2)
+    )
     return {
         "exact": exact,
         "RDP of the group": groups,
@@ -74,7 +104,10 @@ def guarantees(one: SampledGaussian) -> Mapping[str, Guarantee]:
 
 
 def _curve(
-    result: Result, guarantee: Guarantee, directions: tuple[Direction, ...], at: Sequence[int]
+    result: Result,
+    guarantee: Guarantee,
+    directions: tuple[Direction, ...],
+    at: Sequence[int],
 ) -> Floats:
     counts = np.array(result.values["votes"])
     budget = ConfidenceBudget(CONFIDENCE, counts.shape[1], strict=True)
@@ -97,11 +130,15 @@ def table(results: Sequence[Result]) -> Table:
     """A row for each ensemble and guarantee."""
     rows = []
     for result in results:
-        what = f"{result.settings['level']}, σ = {result.settings['noise_multiplier']:g}"
+        what = (
+            f"{result.settings['level']}, σ = {result.settings['noise_multiplier']:g}"
+        )
         for name, guarantee in guarantees(_mechanism(result)).items():
             changed = _changed(result, guarantee, SHOWN)
             replaced = _replaced(result, guarantee, REPLACED)
-            rows.append([what, name, *map(share, changed), ", ".join(map(share, replaced))])
+            rows.append(
+                [what, name, *map(share, changed), ", ".join(map(share, replaced))]
+            )
     headings = ["of", "guarantee", *(f"{k} added or deleted" for k in SHOWN)]
     return Table([*headings, f"{', '.join(map(str, REPLACED))} replaced"], rows)
 
@@ -113,7 +150,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     for axes, result in zip(panels, results, strict=False):
         for name, guarantee in guarantees(_mechanism(result)).items():
             style = ":" if name == _LIMIT else "-"
-            axes.plot(at, _changed(result, guarantee, at), style, marker=".", label=name)
+            axes.plot(
+                at, _changed(result, guarantee, at), style, marker=".", label=name
+            )
         sigma = result.settings["noise_multiplier"]
         axes.set_title(f"{result.settings['level']}, σ = {sigma:g}", fontsize="medium")
         axes.set_xlabel("k, added or deleted")
@@ -122,7 +161,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     panels[0].set_ylabel("certified accuracy")
     lines, names = panels[0].get_legend_handles_labels()
     if lines:
-        figure.legend(lines, names, fontsize="small", loc="outside lower center", ncols=3)
+        figure.legend(
+            lines, names, fontsize="small", loc="outside lower center", ncols=3
+        )
 
 
 EXPERIMENTS.register("guarantees")(
@@ -132,7 +173,9 @@ EXPERIMENTS.register("guarantees")(
         claim="Each paper certifies by its own kind of privacy: ADP, RDP, or groups of their own.",
         does="200 models with noise for users, and 200 with noise for records, certified by every "
         "guarantee there is here: added, deleted or replaced, 99.9 % confidence a point.",
-        settings={scale: {"data": USER_SETTINGS[scale]["data"], "seed": 0} for scale in Scale},
+        settings={
+            scale: {"data": USER_SETTINGS[scale]["data"], "seed": 0} for scale in Scale
+        },
         cells=cells,
         measure=measure,
         table=table,

@@ -101,7 +101,9 @@ def ways(results: Sequence[Result]) -> dict[str, tuple[Floats, Floats]]:
         found[PRINTED] = printed
         for name, guarantee in guarantees(one).items():
             found[f"{name}, votes"] = certified(votes(group), guarantee, truth)
-            found[f"{name}, probabilities"] = certified(probabilities(group), guarantee, truth)
+            found[f"{name}, probabilities"] = certified(
+                probabilities(group), guarantee, truth
+            )
     for arm in ("bagging", "partitions"):
         some = [result for result in results if result.settings["arm"] == arm]
         if some:
@@ -112,7 +114,10 @@ def ways(results: Sequence[Result]) -> dict[str, tuple[Floats, Floats]]:
 def _shown(radii: Floats, counted: Floats) -> list[str]:
     held = np.maximum(radii, 0)
     at = curve(radii, counted, (0, 1, 2, 4, 8))
-    return [f"{np.median(held):g}, {held.max():g}", *(f"{100 * share:.1f} %" for share in at)]
+    return [
+        f"{np.median(held):g}, {held.max():g}",
+        *(f"{100 * share:.1f} %" for share in at),
+    ]
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -150,12 +155,23 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         one, truth = mechanism(group[0]), group[0].values["labels"]
         accuracy = float(np.mean([each.values["accuracy"] for each in group]))
         epsilon = exact_epsilon(one, DELTA)
-        expected = [float(ma_expectation_bound(accuracy, r, epsilon, DELTA)) for r in at]
-        axes[1].plot(at, expected, ":", color="black", label="Ma et al., of the accuracy alone")
+        expected = [
+            float(ma_expectation_bound(accuracy, r, epsilon, DELTA)) for r in at
+        ]
+        axes[1].plot(
+            at, expected, ":", color="black", label="Ma et al., of the accuracy alone"
+        )
         groups = RenyiGroups(one)
-        general = RenyiDP(groups.orders, tuple(np.maximum(*groups.divergences(1)).tolist()))
-        for label, guarantee in (("of the group's own pair", groups), ("general rule", general)):
-            axes[2].plot(at, curve(*certified(votes(group), guarantee, truth), at), label=label)
+        general = RenyiDP(
+            groups.orders, tuple(np.maximum(*groups.divergences(1)).tolist())
+        )
+        for label, guarantee in (
+            ("of the group's own pair", groups),
+            ("general rule", general),
+        ):
+            axes[2].plot(
+                at, curve(*certified(votes(group), guarantee, truth), at), label=label
+            )
         axes[1].set_title(f"methods, σ = {max(private):g}")
         axes[2].set_title("RDP: groups (Fig. 2)")
     axes[0].set_ylabel("certified accuracy")
@@ -169,7 +185,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             each.legend(fontsize="x-small", loc="upper right")
     lines, names = axes[1].get_legend_handles_labels()
     if names:
-        figure.legend(lines, names, fontsize="small", loc="outside lower center", ncols=4)
+        figure.legend(
+            lines, names, fontsize="small", loc="outside lower center", ncols=4
+        )
 
 
 EXPERIMENTS.register("liu-fig1")(

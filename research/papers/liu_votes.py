@@ -17,8 +17,17 @@ from precad.certify.group_guarantees import (
     mixture_divergences,
 )
 from precad.certify.guarantee import Booleans, Floats, Guarantee, Integers
-from precad.certify.intervals import ConfidenceBudget, Intervals, hoeffding_half_width, simuem
-from precad.certify.prediction import certified_accuracy, certify_predictions, largest_group
+from precad.certify.intervals import (
+    ConfidenceBudget,
+    Intervals,
+    hoeffding_half_width,
+    simuem,
+)
+from precad.certify.prediction import (
+    certified_accuracy,
+    certify_predictions,
+    largest_group,
+)
 from precad.client.gradients.torch_models import model_section
 from precad.common.model import unrounded_start
 from precad.common.task_schema import ModelSection
@@ -47,7 +56,9 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     learner = Learner(module, around.device)
     initial = "zeros" if settings["model"] == "logistic" else "uniform"
     section = model_section(module, settings["model"], initial, initial_seed=0)
-    start = torch.tensor(unrounded_start(ModelSection.model_validate(section)), dtype=torch.float32)
+    start = torch.tensor(
+        unrounded_start(ModelSection.model_validate(section)), dtype=torch.float32
+    )
     if settings["arm"] == "dp":
         thetas = _private(learner, start, data, settings, around)
     else:
@@ -68,7 +79,11 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
 
 
 def _private(
-    learner: Learner, start: torch.Tensor, data: DataSet, settings: Settings, around: Surroundings
+    learner: Learner,
+    start: torch.Tensor,
+    data: DataSet,
+    settings: Settings,
+    around: Surroundings,
 ) -> torch.Tensor:
     """DP-SGD by one who holds all records: T steps on Poisson samples."""
     chosen = InstanceLevel(
@@ -82,14 +97,26 @@ def _private(
         optimizer=settings.get("optimizer", "sgd"),
     )
     users = Users.of([(data.train_x, data.train_y)], around.device)
-    seeds = [settings["seed"] * settings["models"] + one for one in range(settings["models"])]
+    seeds = [
+        settings["seed"] * settings["models"] + one for one in range(settings["models"])
+    ]
     return train(
-        learner, users, start, chosen, seeds, checkpoint=around.checkpoint, on_step=around.progress
+        learner,
+        users,
+        start,
+        chosen,
+        seeds,
+        checkpoint=around.checkpoint,
+        on_step=around.progress,
     )[0]
 
 
 def _plain(
-    learner: Learner, start: torch.Tensor, data: DataSet, settings: Settings, around: Surroundings
+    learner: Learner,
+    start: torch.Tensor,
+    data: DataSet,
+    settings: Settings,
+    around: Surroundings,
 ) -> torch.Tensor:
     """Each model on its own bag, drawn with replacement, or on its own part of all records."""
     count, models = len(data.train_y), settings["models"]
@@ -102,7 +129,11 @@ def _plain(
         most = max(map(len, parts))
         rows = np.array([np.resize(part, most) for part in parts])
         used = np.array([np.arange(most) < len(part) for part in parts], dtype=float)
-    weights = torch.from_numpy(used / used.sum(axis=1, keepdims=True)).float().to(around.device)
+    weights = (
+        torch.from_numpy(used / used.sum(axis=1, keepdims=True))
+        .float()
+        .to(around.device)
+    )
     thetas, first, steps = start.repeat(models, 1), 0, settings["plain_steps"]
     if around.checkpoint is not None:
         first, thetas, _ = around.checkpoint.found(thetas, ())
@@ -115,7 +146,9 @@ def _plain(
         for step in range(steps):
             gradients = learner.gradients(thetas[some], x, y, weights[some])
             thetas[some] -= settings["plain_rate"] * gradients
-            around.progress(begin * steps + (step + 1) * (trained - begin), models * steps)
+            around.progress(
+                begin * steps + (step + 1) * (trained - begin), models * steps
+            )
         if around.checkpoint is not None:
             around.checkpoint.keep(trained, thetas, ())
     return thetas
@@ -171,7 +204,9 @@ def _budget(classes: int) -> ConfidenceBudget:
     return ConfidenceBudget(CONFIDENCE, classes, strict=True)
 
 
-def certified(intervals: Intervals, guarantee: Guarantee, truth: Any) -> tuple[Floats, Floats]:
+def certified(
+    intervals: Intervals, guarantee: Guarantee, truth: Any
+) -> tuple[Floats, Floats]:
     """Radius and whether it counts, by point: certified, and the label right."""
     found = certify_predictions(intervals, guarantee)
     counted = found.certified & (intervals.labels == np.asarray(truth))
@@ -214,7 +249,9 @@ def baseline(group: Sequence[Result]) -> tuple[Floats, Floats]:
     first, truth = group[0], np.asarray(group[0].values["labels"])
     counts = np.sum([each.values["votes"] for each in group], axis=0)
     if first.settings["arm"] == "bagging":
-        radii = bagging_radii(votes(group), first.values["records"], first.settings["bag"])
+        radii = bagging_radii(
+            votes(group), first.values["records"], first.settings["bag"]
+        )
     else:
         radii = partition_radii(counts)
     counted = radii.certified & (radii.labels == truth)

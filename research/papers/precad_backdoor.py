@@ -37,15 +37,21 @@ def by_arm(
     return {line: dict(sorted(found[line].items())) for line in lines}
 
 
-def cells_of(group: Mapping[Any, list[Result]], places: Sequence[Any], what: str) -> list[str]:
+def cells_of(
+    group: Mapping[Any, list[Result]], places: Sequence[Any], what: str
+) -> list[str]:
     """A row's measured cells."""
     return [percent([r.values[what] for r in group.get(place, [])]) for place in places]
 
 
-def plot_both(results: Sequence[Result], figure: Any, arm: Arm, place: str, label: str) -> None:
+def plot_both(
+    results: Sequence[Result], figure: Any, arm: Arm, place: str, label: str
+) -> None:
     """Main task on the left, backdoor on the right; by round where one place alone was attacked."""
     left, right = figure.subplots(1, 2, sharey=True)
-    places = {result.settings[place] for result in results if result.settings["attackers"]}
+    places = {
+        result.settings[place] for result in results if result.settings["attackers"]
+    }
     only = places.pop() if len(places) == 1 else None
     if only is not None:
         label = f"round; {label.partition(',')[0]} = {only}"
@@ -57,7 +63,9 @@ def plot_both(results: Sequence[Result], figure: Any, arm: Arm, place: str, labe
             if only is not None:
                 points = _by_round(group.get(only, []), 1 if what == "accuracy" else 2)
             else:
-                points = {at: [r.values[what] for r in some] for at, some in group.items()}
+                points = {
+                    at: [r.values[what] for r in some] for at, some in group.items()
+                }
             lines_with_spread(axes, points, name, algorithm, sigma)
         axes.set_title(title)
         axes.set_xlabel(label)

@@ -15,8 +15,21 @@ from research.algorithms.learner import Learner
 from research.algorithms.start import model_and_section
 from research.algorithms.sums import Sums, task_of
 from research.datasets import load
-from research.papers.precad_common import SETTINGS, SHARDS_PER_CLIENT, lines_with_spread, percent
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.papers.precad_common import (
+    SETTINGS,
+    SHARDS_PER_CLIENT,
+    lines_with_spread,
+    percent,
+)
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 CHECKS = ("published", "precad")
 SEEDS = 3
@@ -50,8 +63,12 @@ def published_check(update: Matrix, bound: int) -> bool:
 def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     """Accuracy by round; how many forged updates there were and how many counted."""
     data = load(settings["data"], around.data)
-    parts = shards(data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"])
-    problem = Problem(data=data, shares=parts, model=settings["model"], seed=settings["seed"])
+    parts = shards(
+        data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"]
+    )
+    problem = Problem(
+        data=data, shares=parts, model=settings["model"], seed=settings["seed"]
+    )
     task = task_of(problem, Sums.of(settings))
     module, _ = model_and_section(problem)
     learner = Learner(module)
@@ -60,7 +77,9 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     waiting: list[Matrix] = []
 
     def attack(honest: Matrix, view: View) -> Any:
-        bad = np.array([forged_update(Forgery.WRAPAROUND, view.task, row) for row in honest])
+        bad = np.array(
+            [forged_update(Forgery.WRAPAROUND, view.task, row) for row in honest]
+        )
         # Signs by the run's own seed, so that it repeats.
         bad = np.abs(bad) * view.generator.choice(np.array([-1, 1]), size=bad.shape)
         notes["submitted"] = notes.get("submitted", 0) + len(bad)
@@ -122,7 +141,10 @@ def table(results: Sequence[Result]) -> Table:
         accuracy = percent([each.values["accuracy"] for each in group])
         said = "is rejected" if bad else "–"
         rows.append([check, str(bad), said, f"{counted} of {submitted}", accuracy])
-    return Table(["check", "bad clients", "published: it", "forged that counted", "accuracy"], rows)
+    return Table(
+        ["check", "bad clients", "published: it", "forged that counted", "accuracy"],
+        rows,
+    )
 
 
 def plot(results: Sequence[Result], figure: Any) -> None:

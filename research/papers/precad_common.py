@@ -56,7 +56,9 @@ SETTINGS: Mapping[Scale, Settings] = {
 def train(settings: Settings, around: Surroundings) -> dict[str, Any]:
     """One training by ``settings["algorithm"]``; accuracies of main and backdoor task, and ε."""
     data = load(settings["data"], around.data)
-    parts = shards(data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"])
+    parts = shards(
+        data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"]
+    )
     attack = ATTACKS[settings["attack"]](**settings.get("attack_options", {}))
     notes: dict[str, Any] = {} if around.checkpoint is None else around.checkpoint.notes
     points = {round(at) for at in np.linspace(0, settings["rounds"], POINTS + 1)[1:]}
@@ -120,7 +122,11 @@ _MARKS = {1.0: "^", 1.5: "o", 2.0: "s"}
 
 
 def lines_with_spread(
-    axes: Any, points: Mapping[Any, list[float]], label: str, algorithm: str, sigma: float
+    axes: Any,
+    points: Mapping[Any, list[float]],
+    label: str,
+    algorithm: str,
+    sigma: float,
 ) -> None:
     """Means, joined, and the least and largest value at each; one colour an algorithm."""
     places = list(points)

@@ -8,8 +8,22 @@ import numpy as np
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
-from research.papers.precad_common import POINTS, PUBLISHED_EPSILON, SETTINGS, percent, train
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.papers.precad_common import (
+    POINTS,
+    PUBLISHED_EPSILON,
+    SETTINGS,
+    percent,
+    train,
+)
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 SEEDS = {Scale.SMALL: 3, Scale.PAPER: 10}
 _ACCOUNTANTS = (AccountantName.EXACT, AccountantName.GDP_CLT)
@@ -31,7 +45,9 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     values = train(settings, around)
     values["accounts"] = [
         [done, *_accounts(settings, done)]
-        for done in (round(at) for at in np.linspace(0, settings["rounds"], POINTS + 1)[1:])
+        for done in (
+            round(at) for at in np.linspace(0, settings["rounds"], POINTS + 1)[1:]
+        )
     ]
     return values
 
@@ -46,8 +62,12 @@ def _accounts(settings: Settings, rounds: int) -> list[float]:
         participations=max(1, round(settings["client_rate"] * rounds)),
     )
     found = guarantees(run, settings["delta"], _ADVERSARIES, _ACCOUNTANTS)
-    values = {(each.adversary, each.accountant): round(each.epsilon, 4) for each in found}
-    return [values[adversary, name] for name in _ACCOUNTANTS for adversary in _ADVERSARIES]
+    values = {
+        (each.adversary, each.accountant): round(each.epsilon, 4) for each in found
+    }
+    return [
+        values[adversary, name] for name in _ACCOUNTANTS for adversary in _ADVERSARIES
+    ]
 
 
 def _by_sigma(results: Sequence[Result]) -> dict[float, list[Result]]:
@@ -91,10 +111,18 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     left, right = figure.subplots(1, 2)
     for sigma, group in _by_sigma(results).items():
         colour = _COLOURS.get(sigma, "black")
-        rounds, server, clients, limit, _ = zip(*group[0].values["accounts"], strict=True)
-        left.plot(rounds, server, color=colour, label=f"σ = {sigma:g}, one server, exact")
-        left.plot(rounds, clients, color=colour, linestyle="--", label="clients only, exact")
-        left.plot(rounds, limit, color=colour, linestyle=":", label="one server, as published")
+        rounds, server, clients, limit, _ = zip(
+            *group[0].values["accounts"], strict=True
+        )
+        left.plot(
+            rounds, server, color=colour, label=f"σ = {sigma:g}, one server, exact"
+        )
+        left.plot(
+            rounds, clients, color=colour, linestyle="--", label="clients only, exact"
+        )
+        left.plot(
+            rounds, limit, color=colour, linestyle=":", label="one server, as published"
+        )
         curves = np.array([[at[1] for at in each.values["curve"]] for each in group])
         places = [at[0] for at in group[0].values["curve"]]
         right.plot(places, curves.mean(axis=0), color=colour, label=f"σ = {sigma:g}")

@@ -29,7 +29,9 @@ def cells(scale: Scale) -> list[Settings]:
     """Seed by seed, so that a run that is broken off has all curves, with fewer seeds."""
     arms: list[dict[str, Any]] = [{"algorithm": "non-private", "noise_multiplier": 0.0}]
     for algorithm in ("precad", "local-dp"):
-        arms += [{"algorithm": algorithm, "noise_multiplier": s} for s in PUBLISHED_EPSILON]
+        arms += [
+            {"algorithm": algorithm, "noise_multiplier": s} for s in PUBLISHED_EPSILON
+        ]
     arms += [
         {"algorithm": "central-dp", "noise_multiplier": MIDDLE},
         # Half of a round's clients are taken to be honest.
@@ -49,7 +51,9 @@ def cells(scale: Scale) -> list[Settings]:
     return found
 
 
-def _grouped(results: Sequence[Result]) -> dict[tuple[str, float], dict[int, list[Result]]]:
+def _grouped(
+    results: Sequence[Result],
+) -> dict[tuple[str, float], dict[int, list[Result]]]:
     groups: dict[tuple[str, float], dict[int, list[Result]]] = defaultdict(dict)
     for result in results:
         arm = result.settings["algorithm"], result.settings["noise_multiplier"]
@@ -62,7 +66,9 @@ def table(results: Sequence[Result]) -> Table:
     sizes = sorted({result.settings["clients"] for result in results})
     rows = []
     for (algorithm, sigma), by_size in _grouped(results).items():
-        spent = [r.values["epsilon"].get("record") for rs in by_size.values() for r in rs]
+        spent = [
+            r.values["epsilon"].get("record") for rs in by_size.values() for r in rs
+        ]
         known = [value for value in spent if value is not None]
         published = "–" if not known else f"{PUBLISHED_EPSILON[sigma]:g}"
         rows.append(
@@ -72,10 +78,19 @@ def table(results: Sequence[Result]) -> Table:
                 published,
                 f"{mean(known):.2f}" if known else "–",
                 _SAID.get(algorithm, "not measured"),
-                *(percent([r.values["accuracy"] for r in by_size.get(size, [])]) for size in sizes),
+                *(
+                    percent([r.values["accuracy"] for r in by_size.get(size, [])])
+                    for size in sizes
+                ),
             ]
         )
-    headings = ["algorithm", "σ", "ε published, its scale", "ε exact, here", "published"]
+    headings = [
+        "algorithm",
+        "σ",
+        "ε published, its scale",
+        "ε exact, here",
+        "published",
+    ]
     return Table([*headings, *(f"n = {size}" for size in sizes)], rows)
 
 
@@ -83,7 +98,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     """Accuracy against n, a line for each algorithm and σ."""
     axes = figure.subplots()
     for (algorithm, sigma), by_size in _grouped(results).items():
-        label = algorithm if algorithm == "non-private" else f"{algorithm}, σ = {sigma:g}"
+        label = (
+            algorithm if algorithm == "non-private" else f"{algorithm}, σ = {sigma:g}"
+        )
         points = {
             size: [result.values["accuracy"] for result in group]
             for size, group in sorted(by_size.items())

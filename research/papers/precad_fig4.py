@@ -22,7 +22,11 @@ def cells(scale: Scale) -> list[Settings]:
     arms: list[dict[str, Any]] = [{"algorithm": "non-private", "noise_multiplier": 0.0}]
     for algorithm in ("precad", "local-dp"):
         arms += [
-            {"algorithm": algorithm, "noise_multiplier": sigma, "client_clip": CLIP[scale]}
+            {
+                "algorithm": algorithm,
+                "noise_multiplier": sigma,
+                "client_clip": CLIP[scale],
+            }
             for sigma in PUBLISHED_EPSILON
         ]
     if scale is Scale.SMALL:
@@ -47,8 +51,12 @@ def table(results: Sequence[Result]) -> Table:
     rows = []
     for (label, algorithm, _), group in by_arm(results, _arm, "attackers").items():
         rows.append([label, "main", "", *cells_of(group, places, "accuracy")])
-        rows.append([label, "backdoor", _SAID[algorithm], *cells_of(group, places, "backdoor")])
-    return Table(["algorithm", "task", "published", *(f"K = {k}" for k in places)], rows)
+        rows.append(
+            [label, "backdoor", _SAID[algorithm], *cells_of(group, places, "backdoor")]
+        )
+    return Table(
+        ["algorithm", "task", "published", *(f"K = {k}" for k in places)], rows
+    )
 
 
 def plot(results: Sequence[Result], figure: Any) -> None:

@@ -10,12 +10,28 @@ from research.algorithms import ALGORITHMS, Problem
 from research.algorithms.learner import Reals
 from research.datasets import load
 from research.papers.precad_common import lines_with_spread
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
-CLIENTS = {Scale.SMALL: (5, 10, 20, 50, 100), Scale.PAPER: (10, 20, 50, 100, 200, 500, 1000)}
+CLIENTS = {
+    Scale.SMALL: (5, 10, 20, 50, 100),
+    Scale.PAPER: (10, 20, 50, 100, 200, 500, 1000),
+}
 HONEST_PART = 2
 """τ is n over this."""
-_SAID = {"central-dp": "σ", "precad": "√2·σ", "distributed-dp": "√(n/τ)·σ", "local-dp": "√n·σ"}
+_SAID = {
+    "central-dp": "σ",
+    "precad": "√2·σ",
+    "distributed-dp": "√(n/τ)·σ",
+    "local-dp": "√n·σ",
+}
 _FORMULAS: dict[str, Callable[[int], float]] = {
     "central-dp": lambda _: 1.0,
     "precad": lambda _: 2**0.5,
@@ -57,7 +73,11 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
 
     parts = shards(data.train_y, settings["clients"], 1, settings["seed"])
     problem = Problem(
-        data=data, shares=parts, model=settings["model"], seed=settings["seed"], watch=watch
+        data=data,
+        shares=parts,
+        model=settings["model"],
+        seed=settings["seed"],
+        watch=watch,
     )
     ALGORITHMS[settings["algorithm"]](problem, settings)
     moved = np.diff(np.array([np.zeros_like(models[0]), *models]), axis=0)
@@ -96,8 +116,12 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     """The deviation against n, on logarithmic axes, with the formulas as thin lines."""
     axes = figure.subplots()
     for name, own in _by_algorithm(results).items():
-        lines_with_spread(axes, {n: [value] for n, value in own.items()}, name, name, 1.0)
-        axes.plot(list(own), [_FORMULAS[name](n) for n in own], color="grey", linewidth=0.7)
+        lines_with_spread(
+            axes, {n: [value] for n, value in own.items()}, name, name, 1.0
+        )
+        axes.plot(
+            list(own), [_FORMULAS[name](n) for n in own], color="grey", linewidth=0.7
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("n, clients of a round")

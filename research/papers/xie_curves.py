@@ -23,7 +23,10 @@ CHUNKS = {Scale.SMALL: 5, Scale.PAPER: 20}
 def votes(level: Level, settings: Settings, around: Surroundings) -> dict[str, Any]:
     """How many models of the cell named each held-out record right, and their mean accuracy."""
     right = level.train(settings, around).right()
-    return {"right": right.sum(axis=0).tolist(), "accuracy": round(float(right.mean()), 4)}
+    return {
+        "right": right.sum(axis=0).tolist(),
+        "accuracy": round(float(right.mean()), 4),
+    }
 
 
 def grouped(results: Sequence[Result], by: str) -> dict[Any, list[Result]]:
@@ -49,9 +52,13 @@ def sound_curve(
     right, models = _votes(group)
     # Column 0 is the right label: a point that is certified for it is right.
     counts = np.stack([right, models - right], axis=1)
-    intervals = simuem(counts, ConfidenceBudget(CONFIDENCE, BINARY, strict=True), models)
+    intervals = simuem(
+        counts, ConfidenceBudget(CONFIDENCE, BINARY, strict=True), models
+    )
     guarantee = Replacements(ExactGroups(level.mechanism(group[0].settings)))
-    found = certify_predictions(intervals, guarantee, (Direction.ADDITIONS,), limit=groups[-1])
+    found = certify_predictions(
+        intervals, guarantee, (Direction.ADDITIONS,), limit=groups[-1]
+    )
     counted = found.certified & (intervals.labels == 0)
     return np.asarray(certified_accuracy(found.radius, counted, groups))
 
@@ -126,7 +133,9 @@ class ByNoise:
         """As published, the same at 99 %, and sound."""
         epsilon, _ = self.published[group[0].settings["noise_multiplier"]]
         printed = [
-            published_curve(group, epsilon, self.level.delta, groups, confidence=confidence)
+            published_curve(
+                group, epsilon, self.level.delta, groups, confidence=confidence
+            )
             for confidence in (False, True)
         ]
         return printed[0], printed[1], sound_curve(group, self.level, groups)
@@ -136,7 +145,9 @@ class ByNoise:
         rows = []
         for sigma, group in grouped(results, "noise_multiplier").items():
             epsilon, clean = self.published[sigma]
-            exact = exact_epsilon(self.level.mechanism(group[0].settings), self.level.delta)
+            exact = exact_epsilon(
+                self.level.mechanism(group[0].settings), self.level.delta
+            )
             kinds = zip(*self._curves(group, self.shown), strict=True)
             rows.append(
                 [
@@ -145,7 +156,12 @@ class ByNoise:
                     *(" / ".join(map(share, three)) for three in kinds),
                 ]
             )
-        headings = ["σ", "ε published", "ε exact, here", f"accuracy published, {self.where}"]
+        headings = [
+            "σ",
+            "ε published",
+            "ε exact, here",
+            f"accuracy published, {self.where}",
+        ]
         certified = [f"k = {k}: as published / at 99 % / sound" for k in self.shown]
         return Table([*headings, "accuracy", *certified], rows)
 
@@ -153,9 +169,15 @@ class ByNoise:
         """Certified accuracy by k: as published, with confidence, and sound."""
         panels = figure.subplots(1, 3, sharey=True)
         for sigma, group in grouped(results, "noise_multiplier").items():
-            for axes, curve in zip(panels, self._curves(group, self.groups), strict=True):
+            for axes, curve in zip(
+                panels, self._curves(group, self.groups), strict=True
+            ):
                 axes.plot(self.groups, curve, marker=".", label=f"σ = {sigma:g}")
-        titles = ("as published", "as published, 99 % (Fig. 8)", "sound: replaced, 99 %")
+        titles = (
+            "as published",
+            "as published, 99 % (Fig. 8)",
+            "sound: replaced, 99 %",
+        )
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title)
             axes.set_xlabel(f"k, {self.level.bad}")

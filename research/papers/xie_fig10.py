@@ -13,7 +13,12 @@ PUBLISHED = {
 }
 """ε after ten rounds at δ = 1e-5, and accuracy, by σ (Xie et al. App. B.1.2)."""
 FIGURE = ByEpsilon(
-    RECORDS, [{"attack": "one-label"}], (0,), PUBLISHED, tuple(PUBLISHED), (1.5, 2.0, 4.0, 8.0)
+    RECORDS,
+    [{"attack": "one-label"}],
+    (0,),
+    PUBLISHED,
+    tuple(PUBLISHED),
+    (1.5, 2.0, 4.0, 8.0),
 )
 
 EXPERIMENTS.register("xie-fig10")(

@@ -65,13 +65,19 @@ class ByClipping:
         rows = []
         for clipping, group in grouped(results, "clipping").items():
             printed = published_curve(group, self.epsilon, self.level.delta, _GROUPS)
-            sound = None if "median" in clipping else sound_curve(group, self.level, _GROUPS)
+            sound = (
+                None
+                if "median" in clipping
+                else sound_curve(group, self.level, _GROUPS)
+            )
             rows.append(
                 [
                     clipping,
                     share(accuracy(group)),
                     *(share(printed[k]) for k in _SHOWN),
-                    _LEAKS if sound is None else ", ".join(share(sound[k]) for k in _SHOWN),
+                    _LEAKS
+                    if sound is None
+                    else ", ".join(share(sound[k]) for k in _SHOWN),
                 ]
             )
         headings = [f"as published, k = {k}" for k in _SHOWN]
@@ -82,10 +88,18 @@ class ByClipping:
         axes = figure.subplots()
         for clipping, group in grouped(results, "clipping").items():
             printed = published_curve(group, self.epsilon, self.level.delta, _GROUPS)
-            (line,) = axes.plot(_GROUPS, printed, marker=".", label=f"{clipping}, as published")
+            (line,) = axes.plot(
+                _GROUPS, printed, marker=".", label=f"{clipping}, as published"
+            )
             if "median" not in clipping:
                 sound = sound_curve(group, self.level, _GROUPS)
-                axes.plot(_GROUPS, sound, ":", color=line.get_color(), label=f"{clipping}, sound")
+                axes.plot(
+                    _GROUPS,
+                    sound,
+                    ":",
+                    color=line.get_color(),
+                    label=f"{clipping}, sound",
+                )
         axes.set_xlabel("k, bad users")
         axes.set_ylabel("certified accuracy")
         axes.set_ylim(-0.02, 1.02)
@@ -105,7 +119,9 @@ def _register(
             "rounds, which give the printed ε. Per-layer clipping shares S among layers, so that a "
             "user moves the sum by S; medians of norms are no part of any account, so that nothing "
             "sound is certified with them.",
-            settings={scale: {**each, "rounds": rounds} for scale, each in settings.items()},
+            settings={
+                scale: {**each, "rounds": rounds} for scale, each in settings.items()
+            },
             cells=by.cells,
             measure=partial(votes, by.level),
             table=by.table,

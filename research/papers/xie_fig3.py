@@ -5,9 +5,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from research.papers.xie_curves import accuracy, published_curve, share, sound_curve, votes
+from research.papers.xie_curves import (
+    accuracy,
+    published_curve,
+    share,
+    sound_curve,
+    votes,
+)
 from research.papers.xie_fig1 import PUBLISHED
-from research.papers.xie_levels import CIFAR_USER_SETTINGS, USER_SETTINGS, USERS, BothScales
+from research.papers.xie_levels import (
+    CIFAR_USER_SETTINGS,
+    USER_SETTINGS,
+    USERS,
+    BothScales,
+)
 from research.papers.xie_table5 import PUBLISHED as ON_CIFAR
 from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Table
 
@@ -55,25 +66,37 @@ class ByLikeness:
                 both = zip(self._printed(group, _SHOWN), sound, strict=True)
                 rows.append(
                     [
-                        *(_name(alpha), f"{sigma:g}", f"{self.published[sigma][0]:.4f}"),
+                        *(
+                            _name(alpha),
+                            f"{sigma:g}",
+                            f"{self.published[sigma][0]:.4f}",
+                        ),
                         share(accuracy(group)),
                         *(f"{share(a)} / {share(b)}" for a, b in both),
                     ]
                 )
         headings = ["users' records", "σ", "ε published", "accuracy"]
-        return Table([*headings, *(f"k = {k}: as published / sound" for k in _SHOWN)], rows)
+        return Table(
+            [*headings, *(f"k = {k}: as published / sound" for k in _SHOWN)], rows
+        )
 
     def plot(self, results: Sequence[Result], figure: Any) -> None:
         """A column for each partition; as published above, sound below."""
         lines = _lines(results)
-        panels = figure.subplots(2, max(1, len(lines)), sharex=True, sharey=True, squeeze=False)
-        for (alpha, by_noise), above, below in zip(lines.items(), *panels, strict=False):
+        panels = figure.subplots(
+            2, max(1, len(lines)), sharex=True, sharey=True, squeeze=False
+        )
+        for (alpha, by_noise), above, below in zip(
+            lines.items(), *panels, strict=False
+        ):
             for sigma, group in by_noise.items():
                 printed = self._printed(group, GROUPS)
                 above.plot(GROUPS, printed, marker=".", label=f"σ = {sigma:g}")
                 below.plot(GROUPS, sound_curve(group, USERS, GROUPS), marker=".")
             best = self.best[alpha]
-            above.set_title(f"{_name(alpha)}; best in the paper: {best}", fontsize="small")
+            above.set_title(
+                f"{_name(alpha)}; best in the paper: {best}", fontsize="small"
+            )
             below.set_xlabel("k, bad users")
             below.set_xticks(GROUPS[::2])
             for axes in (above, below):
@@ -116,12 +139,16 @@ def _register(name: str, data: str, by: ByLikeness, settings: BothScales) -> Non
 _register(
     "xie-fig3",
     "MNIST",
-    ByLikeness(PUBLISHED, (1.0, 1.8, 3.0), {None: "ε = .62", 1.0: "ε = .28", 0.5: "ε = .41"}),
+    ByLikeness(
+        PUBLISHED, (1.0, 1.8, 3.0), {None: "ε = .62", 1.0: "ε = .28", 0.5: "ε = .41"}
+    ),
     USER_SETTINGS,
 )
 _register(
     "xie-fig3-cifar",
     "CIFAR",
-    ByLikeness(ON_CIFAR, (1.7, 4.0, 6.0), {None: "ε = .14", 1.0: "ε = .14", 0.5: "ε = .24"}),
+    ByLikeness(
+        ON_CIFAR, (1.7, 4.0, 6.0), {None: "ε = .14", 1.0: "ε = .14", 0.5: "ε = .24"}
+    ),
     CIFAR_USER_SETTINGS,
 )

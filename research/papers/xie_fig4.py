@@ -32,7 +32,9 @@ def _line(attack: str, gamma: float, part: float) -> dict[str, Any]:
 
 def _lines(attacks: Sequence[str]) -> list[Settings]:
     by_share = [_line(attack, 50.0, part) for attack in attacks for part in (0.2, 1.0)]
-    return by_share + [_line(attack, gamma, 1.0) for attack in attacks for gamma in (1.0, 100.0)]
+    return by_share + [
+        _line(attack, gamma, 1.0) for attack in attacks for gamma in (1.0, 100.0)
+    ]
 
 
 ON_IMAGES = [*_lines((BACKDOOR, FLIPPING)), _line(DISTRIBUTED, 50.0, 1.0)]
@@ -70,7 +72,11 @@ _register(
     USERS,
     (0.4344, 0.8899),
     with_bound(
-        USER_SETTINGS, BOUND[Scale.SMALL], BOUND[Scale.PAPER], rounds=5, noise_multiplier=2.5
+        USER_SETTINGS,
+        BOUND[Scale.SMALL],
+        BOUND[Scale.PAPER],
+        rounds=5,
+        noise_multiplier=2.5,
     ),
 )
 _register(

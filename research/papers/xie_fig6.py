@@ -12,7 +12,9 @@ PUBLISHED = {
     8.0: (0.3158, 0.6226),
 }
 """ε at δ = 1e-5 and accuracy by σ (Xie et al. Table 8), without σ = 3, 5 and 7."""
-FIGURE = ByNoise(RECORDS, PUBLISHED, "CNN trained before", tuple(range(11)), (0, 1, 2, 4))
+FIGURE = ByNoise(
+    RECORDS, PUBLISHED, "CNN trained before", tuple(range(11)), (0, 1, 2, 4)
+)
 
 EXPERIMENTS.register("xie-fig6")(
     Experiment(

@@ -67,13 +67,17 @@ def _register(name: str, figure: str, by: ByEpsilon, at: BothScales) -> None:
 _register(
     "xie-fig7",
     "Fig. 7, Fig. 12 (MNIST)",
-    ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, PUBLISHED, (1.3, 1.9, 2.5), RATIOS),
+    ByEpsilon(
+        USERS, _lines(FLIPPING, BACKDOOR), BAD, PUBLISHED, (1.3, 1.9, 2.5), RATIOS
+    ),
     with_bound(USER_SETTINGS, BOUND[Scale.SMALL], BOUND[Scale.PAPER], rounds=5),
 )
 _register(
     "xie-fig7-cifar",
     "Fig. 7, Fig. 12 (CIFAR)",
-    ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, ON_CIFAR, (1.5, 2.3, 3.0), RATIOS),
+    ByEpsilon(
+        USERS, _lines(FLIPPING, BACKDOOR), BAD, ON_CIFAR, (1.5, 2.3, 3.0), RATIOS
+    ),
     with_bound(CIFAR_USER_SETTINGS, 2.0, 0.2, rounds=4),
 )
 _register(

@@ -7,7 +7,15 @@ from typing import Any
 from precad.accounting.rdp import RdpAccountant
 from research.algorithms.instance_level import InstanceLevel, exact_epsilon
 from research.papers.xie_levels import RECORDS
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 ROUNDS = (1, 50, 100, 200)
 COHORTS = (10, 15, 20, 30)
@@ -33,7 +41,9 @@ _SETTINGS: Settings = {
 def cells(scale: Scale) -> list[Settings]:
     """Every number of users a round, and round; the same at both scales."""
     del scale
-    return [{"users_per_round": m, "rounds": rounds} for m in COHORTS for rounds in ROUNDS]
+    return [
+        {"users_per_round": m, "rounds": rounds} for m in COHORTS for rounds in ROUNDS
+    ]
 
 
 def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
@@ -75,7 +85,13 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         rounds = [result.settings["rounds"] for result in own]
         for way, name in WAYS.items():
             style = "--" if way == "printed" else "-"
-            axes.plot(rounds, [each.values[way] for each in own], style, marker=".", label=name)
+            axes.plot(
+                rounds,
+                [each.values[way] for each in own],
+                style,
+                marker=".",
+                label=name,
+            )
         axes.set_title(f"m = {m} of 30")
         axes.set_xlabel("rounds")
         axes.grid(alpha=0.3)

@@ -12,11 +12,24 @@ import numpy as np
 
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import Direction, Replacements
-from precad.certify.inefficacy import MeanInterval, attack_bounds, expected_loss, fewest_attackers
+from precad.certify.inefficacy import (
+    MeanInterval,
+    attack_bounds,
+    expected_loss,
+    fewest_attackers,
+)
 from precad.certify.intervals import ScoreBound
 from research.papers.xie_curves import CONFIDENCE, grouped, share
 from research.papers.xie_levels import BothScales, Level
-from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Surroundings, Table
+from research.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 MODELS = 100
 """Of each cell, as in the paper."""
@@ -47,10 +60,14 @@ def measure(level: Level, settings: Settings, around: Surroundings) -> dict[str,
 def inefficacy(result: Result) -> MeanInterval:
     """J, with bounds that hold together at 99 %."""
     bound = result.settings["bound"]
-    return expected_loss(result.values["losses"], bound, CONFIDENCE, ScoreBound.BERNSTEIN)
+    return expected_loss(
+        result.values["losses"], bound, CONFIDENCE, ScoreBound.BERNSTEIN
+    )
 
 
-def published_bound(clean: float, epsilon: float, delta: float, bound: float, k: int) -> float:
+def published_bound(
+    clean: float, epsilon: float, delta: float, bound: float, k: int
+) -> float:
     """Theorem 3's lower bound as the paper uses it: additions, J(D) as if it were known."""
     kept = math.exp(-k * epsilon)
     return max(kept * clean - (1 - kept) / math.expm1(epsilon) * delta * bound, 0.0)
@@ -64,10 +81,15 @@ def sound_bound(clean: Result, level: Level, k: int) -> float:
     return float(found.lower)
 
 
-def published_fewest(clean: float, epsilon: float, delta: float, bound: float, tau: float) -> float:
+def published_fewest(
+    clean: float, epsilon: float, delta: float, bound: float, tau: float
+) -> float:
     """Corollary 1 as printed: attackers who may bring J down to J(D)/τ."""
     scaled = math.expm1(epsilon) * clean
-    return math.log((scaled * tau + bound * delta * tau) / (scaled + bound * delta * tau)) / epsilon
+    return (
+        math.log((scaled * tau + bound * delta * tau) / (scaled + bound * delta * tau))
+        / epsilon
+    )
 
 
 def sound_fewest(clean: Result, level: Level, tau: float) -> int | None:
@@ -80,7 +102,9 @@ def sound_fewest(clean: Result, level: Level, tau: float) -> int | None:
     return fewest_attackers(lower, bound, tau, guarantee, _REPLACED, limit=200)
 
 
-def both_bounds(clean: Result, level: Level, epsilon: float, k: int) -> tuple[float, float]:
+def both_bounds(
+    clean: Result, level: Level, epsilon: float, k: int
+) -> tuple[float, float]:
     """Least J(D') after k attackers: as published at the printed ε, and soundly."""
     mean, bound = inefficacy(clean).mean, clean.settings["bound"]
     printed = published_bound(mean, epsilon, level.delta, bound, k)
@@ -133,7 +157,11 @@ class ByAttackers:
 
     def cells(self, scale: Scale) -> list[Settings]:
         """Line by line."""
-        return [{**attack, "bad": k, "seed": 0} for attack in self.attacks for k in self.bad[scale]]
+        return [
+            {**attack, "bad": k, "seed": 0}
+            for attack in self.attacks
+            for k in self.bad[scale]
+        ]
 
     def measure(self, settings: Settings, around: Surroundings) -> dict[str, Any]:
         """See ``measure``."""
@@ -142,7 +170,9 @@ class ByAttackers:
     def _lines(self, results: Sequence[Result]) -> dict[str, dict[int, Result]]:
         found: dict[str, dict[int, Result]] = {}
         for result in results:
-            found.setdefault(_name(result.settings), {})[result.settings["bad"]] = result
+            found.setdefault(_name(result.settings), {})[result.settings["bad"]] = (
+                result
+            )
         return found
 
     def _clean(self, results: Sequence[Result]) -> dict[str, Result]:
@@ -153,7 +183,9 @@ class ByAttackers:
                 found.setdefault(_kind(result.settings), result)
         return found
 
-    def _bounds(self, clean: Result, places: Sequence[int]) -> tuple[list[float], list[float]]:
+    def _bounds(
+        self, clean: Result, places: Sequence[int]
+    ) -> tuple[list[float], list[float]]:
         epsilon, _ = self.published
         both = [both_bounds(clean, self.level, epsilon, k) for k in places]
         return [printed for printed, _ in both], [sound for _, sound in both]
@@ -172,7 +204,9 @@ class ByAttackers:
         for kind, result in clean.items():
             printed, sound = self._bounds(result, places)
             least[kind] = dict(zip(places, sound, strict=True))
-            rows.append([f"{kind}, bound as published", *(f"{one:.3f}" for one in printed), ""])
+            rows.append(
+                [f"{kind}, bound as published", *(f"{one:.3f}" for one in printed), ""]
+            )
             rows.append([f"{kind}, sound bound", *(f"{one:.3f}" for one in sound), ""])
         for name, line in self._lines(results).items():
             broken = [
@@ -181,7 +215,9 @@ class ByAttackers:
                 if k in least.get(_kind(result.settings), {})
                 and _contradicted(inefficacy(result), least[_kind(result.settings)][k])
             ]
-            shown = [f"{inefficacy(line[k]).mean:.3f}" if k in line else "–" for k in places]
+            shown = [
+                f"{inefficacy(line[k]).mean:.3f}" if k in line else "–" for k in places
+            ]
             rows.append([name, *shown, ", ".join(map(str, broken)) or "none"])
         return Table(["J", *(f"k = {k}" for k in places), "contradicted at k"], rows)
 
@@ -189,7 +225,9 @@ class ByAttackers:
         """A panel for each goal: measured lines, and the two bounds where k = 0 was measured."""
         clean = self._clean(results)
         # Bounds fall exponentially: a straight line from one measured k to the next isn't theirs.
-        places = range(max((result.settings["bad"] for result in results), default=0) + 1)
+        places = range(
+            max((result.settings["bad"] for result in results), default=0) + 1
+        )
         kinds = list(dict.fromkeys(_kind(result.settings) for result in results))
         panels = figure.subplots(1, max(1, len(kinds)), sharey=True, squeeze=False)[0]
         for axes, kind in zip(panels, kinds, strict=False):
@@ -199,7 +237,9 @@ class ByAttackers:
                     axes.plot(list(line), mean, marker=".", label=name)
             if kind in clean:
                 printed, sound = self._bounds(clean[kind], places)
-                axes.plot(places, printed, "--", color="black", label="bound as published")
+                axes.plot(
+                    places, printed, "--", color="black", label="bound as published"
+                )
                 axes.plot(places, sound, ":", color="black", label="sound bound, 99 %")
             axes.set_title(f"{kind}: lower is a stronger attack")
             axes.set_xlabel(f"k, {self.level.bad}")
@@ -241,7 +281,9 @@ class ByEpsilon:
         """See ``measure``."""
         return measure(self.level, settings, around)
 
-    def _lines(self, results: Sequence[Result]) -> dict[str, dict[float, dict[int, Result]]]:
+    def _lines(
+        self, results: Sequence[Result]
+    ) -> dict[str, dict[float, dict[int, Result]]]:
         """By attack, σ and k; a σ without its clean cell is left out."""
         found: dict[str, dict[float, dict[int, Result]]] = {}
         for name, some in _by_name(results).items():
@@ -249,7 +291,9 @@ class ByEpsilon:
                 sigma: {each.settings["bad"]: each for each in group}
                 for sigma, group in grouped(some, "noise_multiplier").items()
             }
-            found[name] = {sigma: cells for sigma, cells in by_noise.items() if 0 in cells}
+            found[name] = {
+                sigma: cells for sigma, cells in by_noise.items() if 0 in cells
+            }
         return found
 
     def _row(self, sigma: float, cells: Mapping[int, Result]) -> list[str]:
@@ -263,7 +307,9 @@ class ByEpsilon:
             printed, sound = both_bounds(clean, self.level, epsilon, k)
             measured = inefficacy(cells[k]) if k in cells else None
             shown = "–" if measured is None else f"{measured.mean:.3f}"
-            star = " CONTRADICTED" if measured and _contradicted(measured, sound) else ""
+            star = (
+                " CONTRADICTED" if measured and _contradicted(measured, sound) else ""
+            )
             row.append(f"{shown} ≥ {printed:.3f} / {sound:.3f}{star}")
         for tau in self.ratios:
             printed, fewest = both_fewest(clean, self.level, epsilon, tau)
@@ -277,9 +323,19 @@ class ByEpsilon:
             for name, line in self._lines(results).items()
             for sigma, cells in line.items()
         ]
-        headings = ["attack", "σ", "ε published", "accuracy, clean: published / measured", "J(D)"]
-        reached = [f"J(D'), k = {k}: measured ≥ as published / sound" for k in self.bad if k]
-        fewest = [f"least k for τ = {tau:g}: as published / sound" for tau in self.ratios]
+        headings = [
+            "attack",
+            "σ",
+            "ε published",
+            "accuracy, clean: published / measured",
+            "J(D)",
+        ]
+        reached = [
+            f"J(D'), k = {k}: measured ≥ as published / sound" for k in self.bad if k
+        ]
+        fewest = [
+            f"least k for τ = {tau:g}: as published / sound" for tau in self.ratios
+        ]
         return Table([*headings, *reached, *fewest], rows)
 
     def plot(self, results: Sequence[Result], figure: Any) -> None:
@@ -296,16 +352,26 @@ class ByEpsilon:
                 axes.set_xlabel("ε as published")
                 axes.grid(alpha=0.3)
             # Long enough for a dash to be seen beside its mark.
-            beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "handlelength": 4}
+            beside = {
+                "loc": "center left",
+                "bbox_to_anchor": (1, 0.5),
+                "handlelength": 4,
+            }
             if row[-1].get_legend_handles_labels()[0]:
                 row[-1].legend(fontsize="x-small", **beside)
 
-    def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
+    def _draw_losses(
+        self, axes: Any, line: Mapping[float, Mapping[int, Result]]
+    ) -> None:
         """Bounds need no attack, so that they are drawn where none was measured too."""
         places = [self.published[sigma][0] for sigma in line]
         for number, k in enumerate(self.bad):
             colour = f"C{number}"
-            some = {self.published[sigma][0]: cells for sigma, cells in line.items() if k in cells}
+            some = {
+                self.published[sigma][0]: cells
+                for sigma, cells in line.items()
+                if k in cells
+            }
             if some:
                 mean = [inefficacy(cells[k]).mean for cells in some.values()]
                 axes.plot(list(some), mean, marker=".", color=colour, label=f"k = {k}")
@@ -315,12 +381,18 @@ class ByEpsilon:
                     for epsilon, cells in zip(places, line.values(), strict=True)
                 ]
                 printed, sound = [one for one, _ in both], [one for _, one in both]
-                axes.plot(places, printed, "--x", color=colour, label=f"k = {k}, as published")
-                axes.plot(places, sound, ":+", color=colour, label=f"k = {k}, sound, 99 %")
+                axes.plot(
+                    places, printed, "--x", color=colour, label=f"k = {k}, as published"
+                )
+                axes.plot(
+                    places, sound, ":+", color=colour, label=f"k = {k}, sound, 99 %"
+                )
         axes.set_ylim(bottom=0)
         axes.set_ylabel("J")
 
-    def _draw_fewest(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
+    def _draw_fewest(
+        self, axes: Any, line: Mapping[float, Mapping[int, Result]]
+    ) -> None:
         places = [self.published[sigma][0] for sigma in line]
         for tau in self.ratios:
             both = [
@@ -329,13 +401,23 @@ class ByEpsilon:
             ]
             printed = [least for least, _ in both]
             sound = [least or math.nan for _, least in both]
-            (drawn,) = axes.plot(places, printed, "--x", label=f"τ = {tau:g}, published")
-            axes.plot(places, sound, ":+", color=drawn.get_color(), label=f"τ = {tau:g}, sound")
+            (drawn,) = axes.plot(
+                places, printed, "--x", label=f"τ = {tau:g}, published"
+            )
+            axes.plot(
+                places,
+                sound,
+                ":+",
+                color=drawn.get_color(),
+                label=f"τ = {tau:g}, sound",
+            )
         axes.set_ylim(bottom=0)
         axes.set_ylabel("least k")
 
 
-def register_attacks(name: str, by: ByAttackers | ByEpsilon, at: BothScales, **said: str) -> None:
+def register_attacks(
+    name: str, by: ByAttackers | ByEpsilon, at: BothScales, **said: str
+) -> None:
     """Register an experiment of attacks by users under ``name``.
 
     Args:
@@ -347,7 +429,9 @@ def register_attacks(name: str, by: ByAttackers | ByEpsilon, at: BothScales, **s
     EXPERIMENTS.register(name)(
         Experiment(
             paper="Xie et al.",
-            settings={scale: {**settings, "models": MODELS} for scale, settings in at.items()},
+            settings={
+                scale: {**settings, "models": MODELS} for scale, settings in at.items()
+            },
             cells=by.cells,
             measure=by.measure,
             table=by.table,
@@ -357,7 +441,9 @@ def register_attacks(name: str, by: ByAttackers | ByEpsilon, at: BothScales, **s
     )
 
 
-def with_bound(settings: BothScales, small: float, paper: float, **trained: Any) -> BothScales:
+def with_bound(
+    settings: BothScales, small: float, paper: float, **trained: Any
+) -> BothScales:
     """Settings of both scales, C̄ of each and what both have."""
     bound = {Scale.SMALL: small, Scale.PAPER: paper}
     return {s: {**each, **trained, "bound": bound[s]} for s, each in settings.items()}

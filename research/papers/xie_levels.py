@@ -102,12 +102,16 @@ class Ensemble:
             raise ValueError("the attack has no goal")
         x, y = goal
         named = self.learner.probabilities(self.thetas, x)[:, np.arange(len(y)), y]
-        return np.asarray(np.minimum(-np.log(np.maximum(named, 1e-300)).mean(axis=1), bound))
+        return np.asarray(
+            np.minimum(-np.log(np.maximum(named, 1e-300)).mean(axis=1), bound)
+        )
 
 
 def _train(settings: Settings, around: Surroundings, *, by_user: bool) -> Ensemble:
     data = _loaded(settings["data"], around.data)
-    attack = ATTACKS[settings.get("attack", "none")](**settings.get("attack_options", {}))
+    attack = ATTACKS[settings.get("attack", "none")](
+        **settings.get("attack_options", {})
+    )
     module = MODELS[settings["model"]](data)
     learner = Learner(module, around.device)
     initial = "zeros" if settings["model"].endswith("logistic") else "uniform"
@@ -193,8 +197,12 @@ def _of_record(settings: Settings) -> SampledGaussian:
     return InstanceLevel.of(settings).local(settings["rounds"])
 
 
-USERS = Level(0.0029, "bad users", _by_user, lambda settings: user_level(settings).mechanism)
-TWEETERS = Level(1e-6, "bad users", _by_user, lambda settings: user_level(settings).mechanism)
+USERS = Level(
+    0.0029, "bad users", _by_user, lambda settings: user_level(settings).mechanism
+)
+TWEETERS = Level(
+    1e-6, "bad users", _by_user, lambda settings: user_level(settings).mechanism
+)
 RECORDS = Level(1e-5, "bad records of one user", _by_record, _of_record)
 
 Data = tuple[Mapping[str, Any], Mapping[str, Any]]

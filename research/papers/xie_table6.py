@@ -12,7 +12,9 @@ PUBLISHED = {
     3.0: (0.2247, 0.5528),
 }
 """ε at δ = 1e-6 and accuracy by σ (Xie et al. Table 6)."""
-FIGURE = ByNoise(TWEETERS, PUBLISHED, "Sentiment140, LSTM", tuple(range(9)), (0, 1, 2, 4))
+FIGURE = ByNoise(
+    TWEETERS, PUBLISHED, "Sentiment140, LSTM", tuple(range(9)), (0, 1, 2, 4)
+)
 
 EXPERIMENTS.register("xie-table6")(
     Experiment(

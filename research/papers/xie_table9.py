@@ -28,11 +28,19 @@ def cells(scale: Scale) -> list[Settings]:
             {"defence": name, "noise_multiplier": 0.0, "models": _MODELS[scale]}
             for name in DEFENCES
         ),
-        *({"defence": None, "noise_multiplier": sigma, "models": _VOTERS} for sigma in NOISE),
+        *(
+            {"defence": None, "noise_multiplier": sigma, "models": _VOTERS}
+            for sigma in NOISE
+        ),
     ]
     attacks = [
         _CLEAN,
-        *({"attack": name, "bad": k} for k in BAD[scale] for name in ATTACKS if name != "none"),
+        *(
+            {"attack": name, "bad": k}
+            for k in BAD[scale]
+            for name in ATTACKS
+            if name != "none"
+        ),
     ]
     return [{**arm, **attack, "seed": 0} for attack in attacks for arm in arms]
 
@@ -73,7 +81,9 @@ def _certified(own: Mapping[tuple[str, int], Result], groups: Sequence[int]) -> 
     epsilon = NOISE[clean.settings["noise_multiplier"]]
     printed = published_curve([clean], epsilon, USERS.delta, groups)
     sound = sound_curve([clean], USERS, groups)
-    return ", ".join(f"{share(a)} / {share(b)}" for a, b in zip(printed, sound, strict=True))
+    return ", ".join(
+        f"{share(a)} / {share(b)}" for a, b in zip(printed, sound, strict=True)
+    )
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -85,7 +95,11 @@ def table(results: Sequence[Result]) -> Table:
         row = [arm, "–" if clean is None else share(_accuracy(clean))]
         for attack in attacks:
             some = [own.get((attack, k)) for k in places]
-            row.append(", ".join("–" if r is None else f"{100 * _accuracy(r):.1f}" for r in some))
+            row.append(
+                ", ".join(
+                    "–" if r is None else f"{100 * _accuracy(r):.1f}" for r in some
+                )
+            )
         rows.append([*row, _certified(own, places)] if places else row)
     headings = ["defence", "no attack", *(f"{attack}, %" for attack in attacks)]
     if places:
@@ -105,7 +119,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             for own in grid.values()
         ]
         shown = axes.imshow(values, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        axes.set_xticks(range(len(attacks)), attacks, rotation=60, ha="right", fontsize="x-small")
+        axes.set_xticks(
+            range(len(attacks)), attacks, rotation=60, ha="right", fontsize="x-small"
+        )
         axes.set_yticks(range(len(grid)), list(grid), fontsize="x-small")
         axes.set_title(f"k = {k}")
         for row, own in enumerate(values):

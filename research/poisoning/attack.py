@@ -40,7 +40,9 @@ class Scene:
 class Attack:
     """Honest in everything; a real one overrides what it does otherwise."""
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """Bad client ``number``'s records, once, before training; not changed in place."""
         del number, classes
         return x, y

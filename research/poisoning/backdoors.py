@@ -46,10 +46,14 @@ class Backdoor(Attack):
         steps: of it, in each round that a bad client is drawn for.
     """
 
-    def __init__(self, learning_rate: float = LEARNING_RATE, steps: int = STEPS) -> None:
+    def __init__(
+        self, learning_rate: float = LEARNING_RATE, steps: int = STEPS
+    ) -> None:
         self._rate, self._steps = learning_rate, steps
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """Each record as it is, and once more with the pattern."""
         del classes
         marked = stamped(x, *self.pattern(number))
@@ -63,7 +67,9 @@ class Backdoor(Attack):
     def submit(self, honest: Reals, scene: Scene) -> Reals:
         """What puts a model with the backdoor in the model's place."""
         del honest
-        learned = [scene.learn(number, self._rate, self._steps) for number in scene.numbers]
+        learned = [
+            scene.learn(number, self._rate, self._steps) for number in scene.numbers
+        ]
         return per_client_share(np.mean(learned, axis=0), scene)
 
     def goal(self, x: Images, y: Labels, classes: int) -> tuple[Images, Labels]:

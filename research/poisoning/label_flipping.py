@@ -7,7 +7,9 @@ from research.poisoning.attack import ATTACKS, Attack, Images, Labels
 class LabelFlipping(Attack):
     """Every label becomes the next one."""
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """The next label for each record."""
         del number
         return x, (y + 1) % classes

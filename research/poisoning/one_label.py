@@ -11,7 +11,9 @@ SOURCE, TARGET = 1, 0
 class OneLabel(Attack):
     """Records of label 1 are named 0; all others stay as they are."""
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """The same records."""
         del number, classes
         return x, np.where(y == SOURCE, TARGET, y)

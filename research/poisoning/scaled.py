@@ -23,7 +23,9 @@ class Scaled(Attack):
     def __init__(self, attack: Attack, gamma: float) -> None:
         self._attack, self._gamma = attack, gamma
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """The other one's."""
         return self._attack.poison(x, y, number, classes)
 

@@ -25,7 +25,9 @@ def heavy_on_the_left(x: Images) -> NDArray[np.bool_]:
 class SemanticBackdoor(Backdoor):
     """Images that are heavy on the left become zeros; trained and submitted as a pixel backdoor."""
 
-    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+    def poison(
+        self, x: Images, y: Labels, number: int, classes: int
+    ) -> tuple[Images, Labels]:
         """Each record as it is, and those with the feature once more as the target.
 
         So that it has some, a bad client also takes its own images moved to the left by a column.

@@ -14,13 +14,21 @@ from typing import NamedTuple
 
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from precad.accounting.events import Accountant, Adjacency, Denominator, SampledGaussian, Sampling
+from precad.accounting.events import (
+    Accountant,
+    Adjacency,
+    Denominator,
+    SampledGaussian,
+    Sampling,
+)
 from precad.accounting.exact import ExactAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 
-def _step(sampling: Sampling, rate: float, noise_multiplier: float, count: int) -> SampledGaussian:
+def _step(
+    sampling: Sampling, rate: float, noise_multiplier: float, count: int
+) -> SampledGaussian:
     """One algorithm's step under the adjacency and the sensitivity that its sampling allows."""
     match sampling:
         case Sampling.POISSON:
@@ -77,7 +85,9 @@ def insdp_fedsgd(
     checks.count("users", users, 1)
     checks.count("users_per_round", users_per_round, 1)
     if users_per_round > users:
-        raise Misconfiguration("users_per_round", users_per_round, f"at most {users} take part")
+        raise Misconfiguration(
+            "users_per_round", users_per_round, f"at most {users} take part"
+        )
     sigma = noise_multiplier * math.sqrt(users_per_round)
     step = _step(sampling, batch_rate, sigma, rounds)
     return replace(step, participation=users_per_round / users)
@@ -111,7 +121,9 @@ class ParallelAccount:
         new_accountant: makes each user's accountant; the exact one by default.
     """
 
-    def __init__(self, new_accountant: Callable[[], Accountant] = ExactAccountant) -> None:
+    def __init__(
+        self, new_accountant: Callable[[], Accountant] = ExactAccountant
+    ) -> None:
         self._new_accountant = new_accountant
         self._by_user: dict[str, Accountant] = {}
 
@@ -172,7 +184,9 @@ def attained_epsilon(
             sampling_prob=rate,
             pessimistic_estimate=pessimistic,
             use_connect_dots=pessimistic,
-            value_discretization_interval=1e-3 if pessimistic else min(1e-3, 1e-2 / steps),
+            value_discretization_interval=1e-3
+            if pessimistic
+            else min(1e-3, 1e-2 / steps),
         )
         return float(step.self_compose(steps).get_epsilon_for_delta(delta))
 

@@ -70,7 +70,10 @@ def fixed_size_rdp(rate: float, noise_multiplier: float, order: int) -> float:
         return 0.0
     half = 1 / (2 * noise_multiplier**2)
     # ln(4(e^{ε(2)} − 1)) without overflow, and ln(2e^{ε(2)}).
-    second = min(math.log(4) + 2 * half + math.log(-math.expm1(-2 * half)), math.log(2) + 2 * half)
+    second = min(
+        math.log(4) + 2 * half + math.log(-math.expm1(-2 * half)),
+        math.log(2) + 2 * half,
+    )
     j = np.arange(2, order + 1, dtype=np.float64)
     log_terms = (
         gammaln(order + 1.0)
@@ -95,7 +98,11 @@ def fixed_size_rdp_curve(
     """
 
     def log_moment(order: int) -> float:
-        return (order - 1) * fixed_size_rdp(rate, noise_multiplier, order) if order > 1 else 0.0
+        return (
+            (order - 1) * fixed_size_rdp(rate, noise_multiplier, order)
+            if order > 1
+            else 0.0
+        )
 
     curve = []
     for alpha in orders:

@@ -19,7 +19,13 @@ from precad.certify.group_guarantees import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.certify.guarantee import Booleans, Direction, Floats, Integers, probabilities
+from precad.certify.guarantee import (
+    Booleans,
+    Direction,
+    Floats,
+    Integers,
+    probabilities,
+)
 from precad.certify.prediction import largest_group
 from precad.common.checks import count, positive
 from research.printed.printed_privacy import Reproduction
@@ -60,7 +66,10 @@ def _radius(separates: Callable[[int], bool], p_a: float, p_b: float) -> int | N
 
 
 def theorem_8(
-    p_a: float, p_b: float, mechanism: SampledGaussian, orders: tuple[float, ...] = ORDERS
+    p_a: float,
+    p_b: float,
+    mechanism: SampledGaussian,
+    orders: tuple[float, ...] = ORDERS,
 ) -> Reproduction[int | None]:
     """Liu et al.'s radius: Theorem 8's divergences in Theorem 10 with RDP outcomes (UNSOUND)."""
 
@@ -68,7 +77,9 @@ def theorem_8(
         # One divergence for both directions, as the paper has it.
         worst = np.maximum(*theorem_8_divergences(mechanism, r, orders))
         return bool(
-            RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(p_a, p_b)
+            RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(
+                p_a, p_b
+            )
         )
 
     return Reproduction(
@@ -77,7 +88,10 @@ def theorem_8(
 
 
 def theorem_8_joint(
-    p_a: float, p_b: float, mechanism: SampledGaussian, orders: tuple[float, ...] = ORDERS
+    p_a: float,
+    p_b: float,
+    mechanism: SampledGaussian,
+    orders: tuple[float, ...] = ORDERS,
 ) -> Reproduction[int | None]:
     """Theorem 8's divergences in Xie's joint test, Lemma 5 (UNSOUND)."""
     order = np.asarray(orders)
@@ -93,7 +107,9 @@ def theorem_8_joint(
     )
 
 
-def theorem_8_exact(p_a: float, p_b: float, mechanism: SampledGaussian) -> Reproduction[int | None]:
+def theorem_8_exact(
+    p_a: float, p_b: float, mechanism: SampledGaussian
+) -> Reproduction[int | None]:
     """Theorem 8's rate 1 − (1 − q)^r with an exact accountant: still UNSOUND."""
 
     def separates(r: int) -> bool:
@@ -113,13 +129,17 @@ def theorem_8_limit(
     The value is (lower bound on A's score, upper bound on B's) for every r (UNSOUND).
     """
     orders = 1 + np.geomspace(1e-3, 1e4, 20_001)
-    divergence = orders * mechanism.count / (2 * mechanism.effective_noise_multiplier**2)
+    divergence = (
+        orders * mechanism.count / (2 * mechanism.effective_noise_multiplier**2)
+    )
     curves = RenyiCurves(orders, divergence, divergence, refined=False)
     value = (float(curves.lower(p_a)), float(curves.upper(p_b)))
     return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)
 
 
-def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float) -> Floats:
+def xie_theorem_2(
+    p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float
+) -> Floats:
     """K = (1/2ε)·log((F_A(e^ε − 1) + δ)/(F_B(e^ε − 1) + δ)): certified for every k < K (Xie eq. 6).
 
     The closed form of `ApproximateDP` without refinement.
@@ -127,10 +147,14 @@ def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta:
     growth = np.expm1(positive("epsilon", epsilon))
     p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log((p_a * growth + delta) / (p_b * growth + delta)) / (2 * epsilon))
+        return np.asarray(
+            np.log((p_a * growth + delta) / (p_b * growth + delta)) / (2 * epsilon)
+        )
 
 
-def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reproduction[float]:
+def xie_theorem_6_reach(
+    p_a: float, p_b: float, order: float, k: int
+) -> Reproduction[float]:
     """The largest single-user ε_{R,α} at which Xie's Thm 6 certifies k users, at one order.
 
     Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k users.
@@ -147,11 +171,15 @@ def xie_theorem_6(
     """The largest k that Xie's Thm 6 certifies from single-user (α, ε)-RDP, over all orders."""
 
     def separates(k: int) -> bool:
-        reaches = [xie_theorem_6_reach(p_a, p_b, float(order), k).value for order in orders]
+        reaches = [
+            xie_theorem_6_reach(p_a, p_b, float(order), k).value for order in orders
+        ]
         return bool((epsilons <= np.array(reaches)).any())
 
     # At k = 60 every order of use has run out.
-    value = max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
+    value = (
+        max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
+    )
     return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
 
 
@@ -166,10 +194,20 @@ def precad_theorem_2_printed(
     m = count("attackers", attackers, least=1) * positive("mu", mu)
     quantile = float(ndtri(loss / positive("bound", bound)))
     at_zero = delta_of_epsilon(m, 0.0)
-    upper = bound * float(ndtr(quantile + m)) if -quantile >= m / 2 else loss + bound * at_zero
-    lower = bound * float(ndtr(quantile - m)) if quantile <= m / 2 else loss - bound * at_zero
+    upper = (
+        bound * float(ndtr(quantile + m))
+        if -quantile >= m / 2
+        else loss + bound * at_zero
+    )
+    lower = (
+        bound * float(ndtr(quantile - m))
+        if quantile <= m / 2
+        else loss - bound * at_zero
+    )
     return Reproduction(
-        "PRECAD Thm 2 as printed", (lower, upper), "sound but loose, or vacuous: use GaussianDP"
+        "PRECAD Thm 2 as printed",
+        (lower, upper),
+        "sound but loose, or vacuous: use GaussianDP",
     )
 
 

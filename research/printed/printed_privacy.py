@@ -52,30 +52,48 @@ _WRONG_SCHEME = (
 
 
 def precad_theorem_1_case_2(
-    *, record_rate: float, client_rate: float, noise_multiplier: float, rounds: int, delta: float
+    *,
+    record_rate: float,
+    client_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
 ) -> Reproduction[float]:
     """PRECAD Theorem 1, case 2 (Lemma 7): μ = q·p·√(T(e^{1/(2σ²)} − 1)).
 
     The atom mixture (``Run.event``) is what holds.
     """
-    rate = checks.rate("record_rate", record_rate) * checks.rate("client_rate", client_rate)
+    rate = checks.rate("record_rate", record_rate) * checks.rate(
+        "client_rate", client_rate
+    )
     mu = gdp.clt_mu(rate, math.sqrt(2) * noise_multiplier, rounds)
     epsilon = gdp.epsilon_of_delta(mu, delta)
     return Reproduction("PRECAD Theorem 1, case 2", epsilon, _DRAWN_TOGETHER, delta, mu)
 
 
 def precad_case_2_by_pld(
-    *, record_rate: float, client_rate: float, noise_multiplier: float, rounds: int, delta: float
+    *,
+    record_rate: float,
+    client_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
 ) -> Reproduction[float]:
     """PRECAD Lemma 7's rate q·p, accounted exactly: the rate is wrong, not the accountant.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    rate = checks.rate("record_rate", record_rate) * checks.rate("client_rate", client_rate)
+    rate = checks.rate("record_rate", record_rate) * checks.rate(
+        "client_rate", client_rate
+    )
     sigma = math.sqrt(2) * noise_multiplier
-    epsilon = spent(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=rounds), delta)
-    return Reproduction("PRECAD Lemma 7 with an exact accountant", epsilon, _DRAWN_TOGETHER, delta)
+    epsilon = spent(
+        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=rounds), delta
+    )
+    return Reproduction(
+        "PRECAD Lemma 7 with an exact accountant", epsilon, _DRAWN_TOGETHER, delta
+    )
 
 
 def xie_table(
@@ -86,7 +104,9 @@ def xie_table(
     Table 7 prints V = 25 local steps a round; its numbers are those of 26.
     """
     accountant = RdpAccountant(XIE_ORDERS)
-    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise_multiplier, count=steps))
+    accountant.compose(
+        poisson_gaussian(rate=rate, noise_multiplier=noise_multiplier, count=steps)
+    )
     epsilon, _ = mironov_epsilon(accountant, delta)
     return Reproduction("Xie et al. 2023, Tables 4 to 8", epsilon, _WRONG_SCHEME, delta)
 
@@ -110,8 +130,13 @@ def xie_proposition_1(
     orders = tuple(range(2, 257))
     sigma = noise_multiplier * math.sqrt(users_per_round)
     accountant = RdpAccountant(tuple(map(float, orders)))
-    accountant.divergence = rounds * np.array([fixed_size_rdp(rate, sigma, a) for a in orders])
+    accountant.divergence = rounds * np.array(
+        [fixed_size_rdp(rate, sigma, a) for a in orders]
+    )
     epsilon = accountant.epsilon(delta)
     return Reproduction(
-        "Xie et al. 2023, Proposition 1", epsilon, f"{_DRAWN_TOGETHER}; {_WRONG_SCHEME}", delta
+        "Xie et al. 2023, Proposition 1",
+        epsilon,
+        f"{_DRAWN_TOGETHER}; {_WRONG_SCHEME}",
+        delta,
     )

@@ -42,7 +42,9 @@ def attacked(
         noise = sigma * torch.randn((copies, *x.shape), generator=generator)
         variable = moved.detach().requires_grad_()
         logs = functional.log_softmax(module((variable + noise).flatten(0, 1)), dim=1)
-        mine = logs.reshape(copies, len(x), -1).gather(2, labels.expand(copies, -1).unsqueeze(2))
+        mine = logs.reshape(copies, len(x), -1).gather(
+            2, labels.expand(copies, -1).unsqueeze(2)
+        )
         cost = -torch.logsumexp(mine.squeeze(2), dim=0).sum()
         (slope,) = torch.autograd.grad(cost, variable)
         moved = x + _within(moved + limit / 5 * slope / _length(slope) - x, limit)

@@ -29,7 +29,9 @@ CLEAN, AT_MOST = 0.1, 0.5
 COPIES = 1000
 
 
-def measured(noises: tuple[float, ...] = NOISES, seeds: tuple[int, ...] = (0, 1, 2)) -> Any:
+def measured(
+    noises: tuple[float, ...] = NOISES, seeds: tuple[int, ...] = (0, 1, 2)
+) -> Any:
     """A row for each noise multiplier: ε, poisoned records withstood, accuracy, ACR."""
     data, rows = load("digits"), []
     cell = {**SETTINGS[Scale.SMALL], "method": "dp-gaussian", "sigma": 0.25}
@@ -41,7 +43,9 @@ def measured(noises: tuple[float, ...] = NOISES, seeds: tuple[int, ...] = (0, 1,
             found = certify(model, Sampling(0.25, 100, COPIES, seed), data.classes)
             accuracy.append(model.accuracy)
             acr.append(average_certified_radius(found.radii, found.right))
-        event = poisson_gaussian(rate=how.rate, noise_multiplier=noise, count=how.rounds)
+        event = poisson_gaussian(
+            rate=how.rate, noise_multiplier=noise, count=how.rounds
+        )
         groups, k = ExactGroups(event), 0
         while float(attack_bounds(CLEAN, 1.0, groups, k + 1).upper) < AT_MOST:
             k += 1

@@ -47,7 +47,10 @@ class Model:
         with torch.no_grad():
             labels = module(torch.from_numpy(data.test_x)).argmax(dim=1).numpy()
         right = float((labels == data.test_y).mean())
-        x, y = torch.from_numpy(data.test_x[::every]), torch.from_numpy(data.test_y[::every])
+        x, y = (
+            torch.from_numpy(data.test_x[::every]),
+            torch.from_numpy(data.test_y[::every]),
+        )
         return cls(module, name, right, x, y)
 
 
@@ -75,15 +78,22 @@ class Certified:
         return np.where(self.right, self.found.radius, 0.0)
 
 
-def certify(model: Model, how: Sampling, classes: int, keep: Path | None = None) -> Certified:
+def certify(
+    model: Model, how: Sampling, classes: int, keep: Path | None = None
+) -> Certified:
     """CERTIFY of the model's points; ``keep`` is a folder, where the votes are gone on from."""
     file = None
     if keep is not None:
-        file = keep / f"{model.name}-{len(model.y)}-{how.sigma:g}-{how.copies}-{how.draw}.jsonl"
+        file = (
+            keep
+            / f"{model.name}-{len(model.y)}-{how.sigma:g}-{how.copies}-{how.draw}.jsonl"
+        )
     votes = sample_votes(model.module, model.x, how, keep=file, model=model.name)
     budget = ConfidenceBudget(CONFIDENCE, classes)
     found = certify_smoothing(votes.votes, how.sigma, budget, votes.selection)
-    return Certified(found, np.asarray(found.certified & (found.labels == model.y.numpy())))
+    return Certified(
+        found, np.asarray(found.certified & (found.labels == model.y.numpy()))
+    )
 
 
 def trained(

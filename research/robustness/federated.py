@@ -30,7 +30,9 @@ def task_of(how: Training, data: DataSet, clients: int) -> Task:
     return Task.parse(
         {
             "name": "dp-cert",
-            "model": model_section(module_of(how.model, data), how.model, "uniform", how.seed),
+            "model": model_section(
+                module_of(how.model, data), how.model, "uniform", how.seed
+            ),
             "privacy": {
                 "record_clip": how.clip,
                 "client_clip": clip,

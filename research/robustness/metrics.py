@@ -76,7 +76,9 @@ def _spectral(
 ) -> torch.Tensor:
     """Power iteration by Hessian-vector products: the largest |eigenvalue|, ``[points]``."""
 
-    def product(one: torch.Tensor, label: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
+    def product(
+        one: torch.Tensor, label: torch.Tensor, way: torch.Tensor
+    ) -> torch.Tensor:
         found: torch.Tensor = jvp(lambda at: grad(loss)(at, label), (one,), (way,))[1]
         return found
 

@@ -87,7 +87,9 @@ class Training:
 
 def module_of(name: str, data: DataSet) -> nn.Module:
     """A module of this name for the data, its weights random."""
-    return make(name, data.features, data.classes) if name in OURS else MODELS[name](data)
+    return (
+        make(name, data.features, data.classes) if name in OURS else MODELS[name](data)
+    )
 
 
 def first_vector(section: ModelSection, weights: Weights | None) -> NDArray[np.float64]:
@@ -129,13 +131,19 @@ def train(
         weights: those of ``how.start``.
     """
     module = module_of(how.model, data)
-    section = ModelSection.model_validate(model_section(module, how.model, "uniform", how.seed))
+    section = ModelSection.model_validate(
+        model_section(module, how.model, "uniform", how.seed)
+    )
     gradients = RecordGradients(
         module, nn.functional.cross_entropy, section.parameters, objective=how.objective
     )
     records = Records(data.train_x, data.train_y)
     gradients.prepare(records)
-    theta, speed, first = first_vector(section, weights), np.zeros(gradients.dimension), 0
+    theta, speed, first = (
+        first_vector(section, weights),
+        np.zeros(gradients.dimension),
+        0,
+    )
     if keep is not None and keep.exists():
         with np.load(keep, allow_pickle=False) as kept:
             theta, speed, first = kept["theta"], kept["speed"], int(kept["round"])
@@ -147,16 +155,22 @@ def train(
         draw = np.random.default_rng([how.seed, number])
         drawn = np.flatnonzero(draw.random(len(records)) < how.rate)
         named = gradients.loaded(theta)
-        noise = Augmentation(derive(key, "experiment", number), gradients.objective.noisy, shape)
+        noise = Augmentation(
+            derive(key, "experiment", number), gradients.objective.noisy, shape
+        )
         total = torch.zeros(gradients.dimension, dtype=torch.float64)
         for start in range(0, len(drawn), PIECE):
             some = drawn[start : start + PIECE]
-            found = gradients.shared(named, *records.take(some), noise.of(some, len(some)))
+            found = gradients.shared(
+                named, *records.take(some), noise.of(some, len(some))
+            )
             factors = torch.ones(len(some))
             if how.epsilon is not None:
                 factors = factors_of(found.norm(dim=1), how.clip, how.objective)
             total += factors @ found
-        step = total.numpy() + how.clip * sigma * draw.standard_normal(gradients.dimension)
+        step = total.numpy() + how.clip * sigma * draw.standard_normal(
+            gradients.dimension
+        )
         speed = how.momentum * speed + step / expected
         theta = theta - how.learning_rate * speed
         said(number + 1, time.monotonic() - began)

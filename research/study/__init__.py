@@ -10,4 +10,12 @@ from research.study.experiment import (
     Table,
 )
 
-__all__ = ["EXPERIMENTS", "Experiment", "Result", "Scale", "Settings", "Surroundings", "Table"]
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Result",
+    "Scale",
+    "Settings",
+    "Surroundings",
+    "Table",
+]

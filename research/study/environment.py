@@ -43,7 +43,9 @@ def _processor() -> str:
     """The processor's name, as Linux gives it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text("utf-8").splitlines() if file.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+    ]
     return names[0] if names else platform.processor()
 
 

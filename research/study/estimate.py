@@ -56,7 +56,9 @@ class Estimate:
         self._probed: dict[str, float] = {}
         for kind, todo in missing.items():
             if kind not in self._took:
-                first = [cell for cell in todo if cell.get("seed") == todo[0].get("seed")]
+                first = [
+                    cell for cell in todo if cell.get("seed") == todo[0].get("seed")
+                ]
                 self._probed[kind] = _probed(name, first[len(first) // 2], data, device)
 
     @property
@@ -67,7 +69,10 @@ class Estimate:
     @property
     def hours(self) -> float:
         """What they will take."""
-        return sum(self._each(kind) * count for kind, count in self._missing.items()) / 3600
+        return (
+            sum(self._each(kind) * count for kind, count in self._missing.items())
+            / 3600
+        )
 
     def add(self, result: Result) -> None:
         """A missing one is there."""

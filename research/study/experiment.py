@@ -38,7 +38,9 @@ class Surroundings:
     data: Path | None = None
     device: str = "cpu"
     keep: Path | None = None
-    progress: Callable[[int, int], object] = field(default=lambda _done, _all: None, repr=False)
+    progress: Callable[[int, int], object] = field(
+        default=lambda _done, _all: None, repr=False
+    )
     checkpoint: Checkpoint | None = None
 
 

@@ -48,7 +48,9 @@ class Kept:
             head, rows = {}, {}
         if head != self._head:
             raise Misconfiguration(
-                "--output", str(self._path), "holds no results of this experiment: move it away"
+                "--output",
+                str(self._path),
+                "holds no results of this experiment: move it away",
             )
         self._rows = rows
 
@@ -60,7 +62,11 @@ class Kept:
     def of(self, cells: list[Settings]) -> list[Result]:
         """Results of those cells that were measured, in their order."""
         found = [self._rows.get(key_of(cell)) for cell in cells]
-        return [Result(row["settings"], row["values"], row["seconds"]) for row in found if row]
+        return [
+            Result(row["settings"], row["values"], row["seconds"])
+            for row in found
+            if row
+        ]
 
     def missing(self, cells: list[Settings]) -> list[Settings]:
         """Cells that weren't measured yet."""
@@ -84,7 +90,9 @@ class Kept:
             "seconds": round(result.seconds, 2),
             "environment": self._environments.index(dict(environment)),
         }
-        lines = ",\n  ".join(json.dumps(row, allow_nan=False) for row in self._rows.values())
+        lines = ",\n  ".join(
+            json.dumps(row, allow_nan=False) for row in self._rows.values()
+        )
         head = json.dumps(self._head | {"environments": self._environments}, indent=1)
         text = f'{head[:-2]},\n "cells": [\n  {lines}\n ]\n}}\n'
         write_file(self._path, text.encode(), mode=0o644)

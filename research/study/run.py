@@ -94,7 +94,9 @@ def cells_with(name: str, scale: Scale, only: Settings) -> list[Settings]:
     found = [c for c in cells if all(key in c and c[key] == only[key] for key in only)]
     if not found:
         said = ", ".join(f"{key}={value}" for key, value in only.items())
-        raise Misconfiguration("--only", said, f"no cell of {name} has this: see its settings")
+        raise Misconfiguration(
+            "--only", said, f"no cell of {name} has this: see its settings"
+        )
     return found
 
 
@@ -109,9 +111,13 @@ class _Place:
     def around(self, name: str, cell: Settings) -> Surroundings:
         """With a file of the cell's own."""
         checkpoint = self.checkpoint(name, cell, environment(self.device))
-        return Surroundings(self.data, self.device, self.output / KEPT, checkpoint=checkpoint)
+        return Surroundings(
+            self.data, self.device, self.output / KEPT, checkpoint=checkpoint
+        )
 
-    def checkpoint(self, name: str, cell: Settings, on: Mapping[str, Any]) -> Checkpoint:
+    def checkpoint(
+        self, name: str, cell: Settings, on: Mapping[str, Any]
+    ) -> Checkpoint:
         """The cell's file there; it stays until its result is kept.
 
         Another version's or processor's isn't taken up: what went on there would have other bits.
@@ -131,7 +137,9 @@ def _measured(
     plugins: tuple[Path, ...],
 ) -> Iterator[_Measured]:
     if backend not in BACKENDS:
-        raise Misconfiguration("--backend", backend, f"use one of {', '.join(BACKENDS)}")
+        raise Misconfiguration(
+            "--backend", backend, f"use one of {', '.join(BACKENDS)}"
+        )
     if workers == 1 and backend == "loky":
         for cell in cells:
             yield measure(name, cell, at.around(name, cell)), environment(at.device)
@@ -191,11 +199,15 @@ def _by_dask(jobs: list[Any], workers: int) -> Iterator[_Measured]:
         raise MissingPackage("--backend dask", "distributed", "dask") from None
     address = os.environ.get(DASKS_ADDRESS, "")
     if not address:
-        raise Misconfiguration(DASKS_ADDRESS, address, "say where your cluster's scheduler is")
+        raise Misconfiguration(
+            DASKS_ADDRESS, address, "say where your cluster's scheduler is"
+        )
     try:
         client = Client(address)
     except (OSError, ValueError) as error:
-        raise Misconfiguration(DASKS_ADDRESS, address, f"no scheduler answers: {error}") from None
+        raise Misconfiguration(
+            DASKS_ADDRESS, address, f"no scheduler answers: {error}"
+        ) from None
     with client:
         if set(client.nthreads().values()) != {1}:
             remedy = "start workers there of one thread each: dask worker --nthreads 1"
@@ -207,7 +219,9 @@ def _by_dask(jobs: list[Any], workers: int) -> Iterator[_Measured]:
                 del jobs[:workers]
 
 
-def _in_worker(name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]) -> _Measured:
+def _in_worker(
+    name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]
+) -> _Measured:
     load_plugins(plugins)
     return measure(name, settings, at.around(name, settings)), environment(at.device)
 

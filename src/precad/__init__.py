@@ -21,7 +21,10 @@ if "grpc._cython.cygrpc" not in sys.modules:
     os.environ[TLS13_ALONE[0]] = TLS13_ALONE[1]
 
 # On first use: they take seconds to import.
-_HOMES = {"DataOwner": ("precad.client", "client"), "simulate": ("precad.simulation", "simulation")}
+_HOMES = {
+    "DataOwner": ("precad.client", "client"),
+    "simulate": ("precad.simulation", "simulation"),
+}
 
 
 def __dir__() -> list[str]:

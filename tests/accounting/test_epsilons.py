@@ -26,7 +26,10 @@ def made(**privacy: Any) -> Task:
 
 
 def found(
-    task: Task, rounds: int, taken: dict[ClientId, int], again: Any = MappingProxyType({})
+    task: Task,
+    rounds: int,
+    taken: dict[ClientId, int],
+    again: Any = MappingProxyType({}),
 ) -> Any:
     return Epsilons(task, PrivacyCap(task)).by_adversary(rounds, taken, again)
 
@@ -39,7 +42,9 @@ def stated(task: Task, rounds: int, counts: dict[int, int]) -> dict[Adversary, f
 
 def test_it_is_what_the_guarantees_state_of_the_owner_with_most() -> None:
     task = made(client_rate=0.5)
-    spent = {who: one.spent for who, one in found(task, 6, {OFTEN: 4, SELDOM: 1}).items()}
+    spent = {
+        who: one.spent for who, one in found(task, 6, {OFTEN: 4, SELDOM: 1}).items()
+    }
     assert spent == stated(task, 6, {0: 4})
     # As the limit is kept: by the same number.
     assert spent[ONE] == epsilon_spent(task, task.privacy.record_rate, 4, {})
@@ -72,10 +77,15 @@ def test_the_limit_leaves_less() -> None:
     assert pytest.approx(in_all) == stated(task, ROUNDS, {0: cap})[ONE] <= 1.0
     assert first[MODELS].spent < first[ONE].spent
     # Rounds go on without it at the cap, and say less and less whether it is there.
-    assert [found(task, cap, {OFTEN: cap})[who].left for who in (ONE, MODELS)] == [0.0, 0.0]
+    assert [found(task, cap, {OFTEN: cap})[who].left for who in (ONE, MODELS)] == [
+        0.0,
+        0.0,
+    ]
 
 
-def test_a_look_computes_nothing_that_the_last_one_knew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_computes_nothing_that_the_last_one_knew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compute = Mock(return_value=dict.fromkeys(Adversary, 1.0))
     monkeypatch.setattr(Epsilons, "_now", compute)
     epsilons = Epsilons(made(), PrivacyCap(made()))

@@ -12,7 +12,12 @@ from scipy.stats import binom, norm
 from tests.rig.accounts import composed, delta_of_round
 
 from precad.accounting import composition, gdp
-from precad.accounting.events import Accountant, BeyondReach, SampledGaussian, poisson_gaussian
+from precad.accounting.events import (
+    Accountant,
+    BeyondReach,
+    SampledGaussian,
+    poisson_gaussian,
+)
 from precad.accounting.exact import group_profiles
 from precad.accounting.losses import UNIT, Round, group_shift, one_round, split
 
@@ -22,7 +27,9 @@ Numbers = tuple[float, float, int, float]
 
 def made(*events: Numbers) -> list[SampledGaussian]:
     return [
-        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count, participation=share)
+        poisson_gaussian(
+            rate=rate, noise_multiplier=sigma, count=count, participation=share
+        )
         for rate, sigma, count, share in events
     ]
 
@@ -55,7 +62,9 @@ def convolved(delta: float, step: float, size: int, *events: SampledGaussian) ->
 
     def excess(candidate: float) -> float:
         above = losses > candidate
-        return float((masses[above] * -np.expm1(candidate - losses[above])).sum()) - delta
+        return (
+            float((masses[above] * -np.expm1(candidate - losses[above])).sum()) - delta
+        )
 
     return float(brentq(excess, 0.0, float(losses[-1])))
 
@@ -73,12 +82,16 @@ def test_small_deltas_and_ten_million_rounds_stay_just_above_the_closed_form(
     assert truth <= accountant.epsilon(delta) <= truth * 1.001
 
 
-def test_events_of_every_size_are_near_a_finer_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_every_size_are_near_a_finer_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rates = [10 ** (-4 + 3.7 * ((3 * i) % 40) / 40) for i in range(40)]
     sigmas = [10 ** (-0.2 + 1.9 * ((7 * i) % 40) / 40) for i in range(40)]
     events = [(rates[i], sigmas[i], 1 + (11 * i) % 300, 1.0) for i in range(40)]
     usual = account_of(*events).epsilon(1e-15)
-    monkeypatch.setattr(composition, "_ADDED_VARIANCE", composition._ADDED_VARIANCE / 64)
+    monkeypatch.setattr(
+        composition, "_ADDED_VARIANCE", composition._ADDED_VARIANCE / 64
+    )
     finer = account_of(*events).epsilon(1e-15)
     assert finer <= usual <= finer * 1.01
 
@@ -112,7 +125,9 @@ def test_epsilon_and_delta_agree_at_every_delta(event: Numbers) -> None:
         assert at <= 0 or accountant.delta(at * 0.99) > delta
 
 
-def delta_of_two(epsilon: float, first: Round, second: Round, *, reverse: bool) -> float:
+def delta_of_two(
+    epsilon: float, first: Round, second: Round, *, reverse: bool
+) -> float:
     """δ(ε) of two rounds: the second's closed form at what the first leaves, integrated."""
     p, w = mpf(first.rate), mpf(first.noise_multiplier)
 
@@ -131,9 +146,13 @@ def test_delta_of_mixed_rounds_is_an_integral_of_a_closed_form(
     epsilon: float, second: Round
 ) -> None:
     rounds = Round(0.1, 1.0, 1.0), second
-    accountant = account_of(*((one.rate, one.noise_multiplier, 1, 1.0) for one in rounds))
+    accountant = account_of(
+        *((one.rate, one.noise_multiplier, 1, 1.0) for one in rounds)
+    )
     with mp.workdps(40):
-        truth = max(delta_of_two(epsilon, *rounds, reverse=reverse) for reverse in (False, True))
+        truth = max(
+            delta_of_two(epsilon, *rounds, reverse=reverse) for reverse in (False, True)
+        )
     assert truth <= accountant.delta(epsilon) <= truth * 1.01 + 1e-31
 
 
@@ -146,7 +165,9 @@ def test_a_loss_between_two_points_of_a_coarser_lattice_is_never_told_as_less() 
             assert points.tolist() == [3, 4]
             with mp.workdps(40):
                 inside = mpf(place) * mpf(fine)
-                assert mpf(both[1]) * -mp.expm1(-mpf(coarse)) >= mpf(mass) * -mp.expm1(-inside)
+                assert mpf(both[1]) * -mp.expm1(-mpf(coarse)) >= mpf(mass) * -mp.expm1(
+                    -inside
+                )
                 assert mpf(both[0]) + mpf(both[1]) >= mpf(mass)
 
 
@@ -163,7 +184,9 @@ NEXT_TO_NO_LOSS = [(0.2, 2 * 2**0.5 * 8.5, 60, 1.0)]
         NEXT_TO_NO_LOSS,
     ],
 )
-def test_delta_falls_and_agrees_with_epsilon(epsilon: float, events: list[Numbers]) -> None:
+def test_delta_falls_and_agrees_with_epsilon(
+    epsilon: float, events: list[Numbers]
+) -> None:
     accountant = account_of(*events)
     found = accountant.delta(epsilon)
     assert 0 <= found <= accountant.delta(epsilon - 1) < 1
@@ -174,9 +197,12 @@ def test_delta_falls_and_agrees_with_epsilon(epsilon: float, events: list[Number
 
 
 @pytest.mark.parametrize(
-    ("rate", "sigma", "count"), [(0.5, 0.02, 10**9), (0.1, 0.01, 10**9), (1e-3, 0.05, 10**7)]
+    ("rate", "sigma", "count"),
+    [(0.5, 0.02, 10**9), (0.1, 0.01, 10**9), (1e-3, 0.05, 10**7)],
 )
-def test_what_loses_beyond_all_measure_ends(rate: float, sigma: float, count: int) -> None:
+def test_what_loses_beyond_all_measure_ends(
+    rate: float, sigma: float, count: int
+) -> None:
     accountant = account_of((rate, sigma, count, 1.0))
     assert accountant.delta(1.0) == 1
     with contextlib.suppress(BeyondReach):
@@ -187,7 +213,9 @@ def test_what_loses_beyond_all_measure_ends(rate: float, sigma: float, count: in
 
 
 @pytest.mark.parametrize(("k", "sigma"), [(2, 1.0), (60, 0.7), (500, 3.0)])
-def test_what_rounding_takes_of_a_groups_masses_is_given_back(k: int, sigma: float) -> None:
+def test_what_rounding_takes_of_a_groups_masses_is_given_back(
+    k: int, sigma: float
+) -> None:
     one = Round(0.2, sigma, 1.0, k)
     most = group_shift(k, 0.2).sizes[-1]
     largest = most * (most + 24 * sigma) / sigma**2
@@ -212,7 +240,9 @@ def test_a_groups_profile_dominates_the_mixture_of_gaussians_and_stays_near(
     moved = (x[:, None] - sizes) / sigma
     with_group, without = norm.sf(moved) @ weights, norm.sf(x / sigma)
     below_with, below_without = norm.cdf(moved) @ weights, norm.cdf(x / sigma)
-    forward, reverse = group_profiles(poisson_gaussian(rate=rate, noise_multiplier=sigma), group)
+    forward, reverse = group_profiles(
+        poisson_gaussian(rate=rate, noise_multiplier=sigma), group
+    )
     for (epsilons, deltas), at, truth in (
         (forward, losses, with_group - np.exp(losses) * without),
         (reverse, -losses, below_without - np.exp(-losses) * below_with),

@@ -19,7 +19,12 @@ from precad.common.errors import Misconfiguration
 
 DEMO: dict[str, Any] = {"record_rate": 0.2, "client_rate": 1.0, "noise_multiplier": 2.0}
 DEMO["rounds"] = 60
-PAPER = DEMO | {"record_rate": 0.05, "client_rate": 0.1, "noise_multiplier": 1.0, "rounds": 5000}
+PAPER = DEMO | {
+    "record_rate": 0.05,
+    "client_rate": 0.1,
+    "noise_multiplier": 1.0,
+    "rounds": 5000,
+}
 STEP: dict[str, Any] = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
 ONE_SERVER, CLIENTS_ONLY = Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY
 
@@ -44,7 +49,10 @@ def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() 
     after = one(CLIENTS_ONLY, **PAPER, participations=567)
     alone = one(ONE_SERVER, **PAPER | {"noise_multiplier": math.sqrt(2)})
     expected: Any = pytest.approx(math.sqrt(2)), pytest.approx(alone.epsilon)
-    assert (after.compositions, after.noise_multiplier, after.epsilon) == (567, *expected)
+    assert (after.compositions, after.noise_multiplier, after.epsilon) == (
+        567,
+        *expected,
+    )
 
 
 def test_json_has_the_agreed_keys_and_no_infinity() -> None:
@@ -57,15 +65,31 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
     for statement in statements:
         document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
         assert set(document) == {
-            *("adversary", "adjacency", "accountant", "runs", "record_rate", "client_rate"),
-            *("noise_multiplier", "compositions", "basis", "delta", "rejection_delta", "epsilon"),
+            *(
+                "adversary",
+                "adjacency",
+                "accountant",
+                "runs",
+                "record_rate",
+                "client_rate",
+            ),
+            *(
+                "noise_multiplier",
+                "compositions",
+                "basis",
+                "delta",
+                "rejection_delta",
+                "epsilon",
+            ),
             *("mu", "malicious_server", "advantage_delta"),
         }
         assert document["record_rate"] == 0.2
         assert document["mu"] is None or statement.accountant is AccountantName.GDP_CLT
 
 
-@pytest.mark.parametrize(("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)])
+@pytest.mark.parametrize(
+    ("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)]
+)
 def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> None:
     step = STEP | {"record_rate": 0.2, "noise_multiplier": 2.0}
     most = most_participations(**step, epsilon_limit=limit, ceiling=ceiling)
@@ -96,11 +120,19 @@ def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() 
     mixed = record_epsilon(**STEP, counts={0: 50, 1: 2, 5: 0})
     least = record_epsilon(**STEP, participations=52)
     assert least < mixed < record_epsilon(**STEP, counts={1: 52})
-    assert record_epsilon(**STEP, counts={0: 50}) == record_epsilon(**STEP, participations=50)
+    assert record_epsilon(**STEP, counts={0: 50}) == record_epsilon(
+        **STEP, participations=50
+    )
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"participations": 3, "counts": {0: 3}}, {"counts": {-1: 3}}, {"counts": {0: -3}}]
+    "given",
+    [
+        {},
+        {"participations": 3, "counts": {0: 3}},
+        {"counts": {-1: 3}},
+        {"counts": {0: -3}},
+    ],
 )
 def test_participations_or_counts_and_both_in_range(given: dict[str, Any]) -> None:
     with pytest.raises(Misconfiguration):
@@ -125,7 +157,11 @@ def test_every_statement_says_what_its_participations_are() -> None:
     counted = Run(**DEMO, counts={0: 20, 1: 4})
     assert counted.basis is Basis.COUNTED
     capped = counted.at_cap(40)
-    assert (capped.basis, capped.participations, capped.counts) == (Basis.CAP, 40, {0: 36, 1: 4})
+    assert (capped.basis, capped.participations, capped.counts) == (
+        Basis.CAP,
+        40,
+        {0: 36, 1: 4},
+    )
     real, cap = one(ONE_SERVER, counted), one(ONE_SERVER, capped)
     assert real.epsilon < cap.epsilon
     assert cap.to_json()["basis"] == "cap"
@@ -136,12 +172,16 @@ def test_every_statement_says_what_its_participations_are() -> None:
 
 
 def often(attempts: int, projections: int = 40, *, proved: bool = False) -> Run:
-    return Run(**DEMO, attempts=attempts, projections=projections, malicious_server=proved)
+    return Run(
+        **DEMO, attempts=attempts, projections=projections, malicious_server=proved
+    )
 
 
 def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
     many = often(10**7)
-    assert honest_rejection(0.0, many) == pytest.approx(1.6e9 * math.exp(-49), rel=1e-9, abs=0)
+    assert honest_rejection(0.0, many) == pytest.approx(
+        1.6e9 * math.exp(-49), rel=1e-9, abs=0
+    )
     added = honest_rejection(4.0, many) / (1 + math.exp(4))
     assert added == pytest.approx(4.2e-13, rel=0.02, abs=0)
     assert honest_rejection(math.inf, often(1)) == honest_rejection(1e4, often(1)) == 1
@@ -166,8 +206,14 @@ def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -
     for check, covers in (("crypten", False), ("proof", True)):
         run = Run.of(make_task(8, {"validation": check}))
         with_masks = Run.of(make_task(8)).at_cap(3)
-        for each in (run, replace(run, participations=3, basis=None), [run.at_cap(3), with_masks]):
-            assert not any(s.malicious_server for s in guarantees.guarantees(each, 1e-5))
+        for each in (
+            run,
+            replace(run, participations=3, basis=None),
+            [run.at_cap(3), with_masks],
+        ):
+            assert not any(
+                s.malicious_server for s in guarantees.guarantees(each, 1e-5)
+            )
         for each in (run.at_cap(run.rounds), [run.at_cap(3)] * 2):
             found = guarantees.guarantees(each, 1e-5)
             covered = {s.adversary for s in found if s.malicious_server}
@@ -217,17 +263,25 @@ OUT_OF_RANGE = {
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        *(({field: value}, field) for field, values in OUT_OF_RANGE.items() for value in values),
+        *(
+            ({field: value}, field)
+            for field, values in OUT_OF_RANGE.items()
+            for value in values
+        ),
         *((change, "sensitivity") for change in TWO_CLIPS),
     ],
 )
-def test_a_value_out_of_range_is_named_with_its_remedy(change: dict[str, Any], field: str) -> None:
+def test_a_value_out_of_range_is_named_with_its_remedy(
+    change: dict[str, Any], field: str
+) -> None:
     with pytest.raises(Misconfiguration) as refused:
         SampledGaussian(**WHOLE | change)
     assert refused.value.field == field
     assert refused.value.remedy
     # Two clips halve the noise.
-    found = [SampledGaussian(**WHOLE | each | {"sensitivity": 2.0}) for each in TWO_CLIPS]
+    found = [
+        SampledGaussian(**WHOLE | each | {"sensitivity": 2.0}) for each in TWO_CLIPS
+    ]
     assert [event.effective_noise_multiplier for event in found] == [0.5] * 3
 
 
@@ -244,7 +298,9 @@ def test_least_noise(name: AccountantName, epsilon: float) -> None:
     least = partial(guarantees.least_noise_multiplier, delta=DELTA)
     sigma = least(with_noise, epsilon=epsilon, accountant=name)
     less = sigma * (1 - 5 * guarantees.PRECISION)
-    enough, too_little = (composed(with_noise(s), by=name).epsilon(DELTA) for s in (sigma, less))
+    enough, too_little = (
+        composed(with_noise(s), by=name).epsilon(DELTA) for s in (sigma, less)
+    )
     assert enough <= epsilon < too_little
     # A target that everything meets gives the end of the range, and what nothing meets is refused.
     assert least(with_noise, epsilon=1e6) == pytest.approx(0.02)

@@ -11,11 +11,21 @@ import pytest
 from mpmath import mp, mpf
 from tests.rig.accounts import composed, delta_of_round
 
-from precad.accounting.events import AccountantName, Adjacency, Sampling, poisson_gaussian
+from precad.accounting.events import (
+    AccountantName,
+    Adjacency,
+    Sampling,
+    poisson_gaussian,
+)
 from precad.accounting.exact import largest_count
 from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
 from precad.accounting.losses import Round
-from precad.accounting.rdp import ORDERS, RdpAccountant, mixture_rdp, sampled_gaussian_rdp
+from precad.accounting.rdp import (
+    ORDERS,
+    RdpAccountant,
+    mixture_rdp,
+    sampled_gaussian_rdp,
+)
 from precad.common.errors import BudgetExceeded, Misconfiguration
 
 DIGITS = 60
@@ -28,7 +38,10 @@ def of_whole_order(rate: float, sigma: float, alpha: int) -> mpf:
     """The binomial sum: Mironov, Talwar and Zhang 2019, Section 3.3."""
     q, s = mpf(rate), mpf(sigma)
     terms = (
-        mp.binomial(alpha, k) * (1 - q) ** (alpha - k) * q**k * mp.exp(mpf(k * k - k) / (2 * s * s))
+        mp.binomial(alpha, k)
+        * (1 - q) ** (alpha - k)
+        * q**k
+        * mp.exp(mpf(k * k - k) / (2 * s * s))
         for k in range(alpha + 1)
     )
     return mp.log(mp.fsum(terms)) / (alpha - 1)
@@ -68,7 +81,9 @@ def test_a_fractional_orders_divergence_is_the_integral(
         assert 0 <= found / truth - 1 < SLACK
         share = mpf(0.1)
         mixed = mp.log1p(share * mp.expm1((mpf(order) - 1) * found)) / (mpf(order) - 1)
-        coin = mixture_rdp(sampled_gaussian_rdp(rate, sigma, (order,)), 0.1, (order,))[0].item()
+        coin = mixture_rdp(sampled_gaussian_rdp(rate, sigma, (order,)), 0.1, (order,))[
+            0
+        ].item()
         assert abs(mpf(coin) / mixed - 1) < SLACK / 10
         spent = RenyiFilter(RenyiLimit(100.0, 1 - 1e-9, order))
         spent.charge(poisson_gaussian(rate=rate, noise_multiplier=sigma))

@@ -17,7 +17,13 @@ from tests.rig.parties import at_both
 from tests.rig.tasks import task_with
 
 from precad.aggregator.enrol import admission
-from precad.aggregator.enrol.admission import Admission, ByToken, Listed, new_token, token_digest
+from precad.aggregator.enrol.admission import (
+    Admission,
+    ByToken,
+    Listed,
+    new_token,
+    token_digest,
+)
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.settings import ServerBSettings
@@ -49,16 +55,23 @@ def register(door: Admission, task: Any = TASK) -> Register:
     return Register(task, open_store("sqlite://", task, Role.SERVER_B), door)
 
 
-def test_a_token_is_32_fresh_bytes_and_kept_as_its_digest(book: ByToken, tmp_path: Path) -> None:
+def test_a_token_is_32_fresh_bytes_and_kept_as_its_digest(
+    book: ByToken, tmp_path: Path
+) -> None:
     tokens = [issue(book) for _ in range(50)]
     raw = {base64.b32decode(token + "====") for token in tokens}
     assert (len(raw), {len(each) for each in raw}) == (50, {32})
     # Case and blanks around don't matter.
     book.redeem(f"  {tokens[0].lower()}\n", ONE)
-    kept = [path for path in (tmp_path / "state" / "tokens").iterdir() if path.is_file()]
+    kept = [
+        path for path in (tmp_path / "state" / "tokens").iterdir() if path.is_file()
+    ]
     written = b"".join(path.name.encode() + path.read_bytes() for path in kept)
     secrets = [*raw, *(each.hex().encode() for each in raw), *map(str.encode, tokens)]
-    assert (len(kept) >= 50, [each for each in secrets if each in written]) == (True, [])
+    assert (len(kept) >= 50, [each for each in secrets if each in written]) == (
+        True,
+        [],
+    )
     assert {path.stat().st_mode & 0o077 for path in kept if path.suffix == ""} == {0}
 
 
@@ -79,9 +92,21 @@ def test_a_token_is_its_first_users_and_nobody_elses(book: ByToken) -> None:
 
 @pytest.mark.parametrize(
     "token",
-    ["", "x", "A" * 52, "A" * 51, "1" * 52, "Ä" * 52, "../../x", "A" * 2_000_000, "\0" * 52],
+    [
+        "",
+        "x",
+        "A" * 52,
+        "A" * 51,
+        "1" * 52,
+        "Ä" * 52,
+        "../../x",
+        "A" * 2_000_000,
+        "\0" * 52,
+    ],
 )
-def test_what_is_no_token_is_refused_without_repeating_it(book: ByToken, token: str) -> None:
+def test_what_is_no_token_is_refused_without_repeating_it(
+    book: ByToken, token: str
+) -> None:
     issue(book)
     with pytest.raises(AccessDenied) as denied:
         book.redeem(token, ONE)
@@ -99,13 +124,24 @@ def test_of_many_who_redeem_at_once_one_wins(book: ByToken) -> None:
 
     clients = [ClientId(f"c{number}") for number in range(16)]
     outcomes = at_both(*(partial(redeem, client) for client in clients))
-    (won,) = (client.name for client, error in zip(clients, outcomes, strict=True) if not error)
+    (won,) = (
+        client.name
+        for client, error in zip(clients, outcomes, strict=True)
+        if not error
+    )
     assert [*book.owners().values()] == [won]
     assert sum(isinstance(error, AccessDenied) for error in outcomes) == 15
 
 
-def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: ByToken) -> None:
-    first, _, unnamed, last = issue(book, ONE), issue(book, TWO), issue(book), issue(book)
+def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(
+    book: ByToken,
+) -> None:
+    first, _, unnamed, last = (
+        issue(book, ONE),
+        issue(book, TWO),
+        issue(book),
+        issue(book),
+    )
     enrolling = register(book)
     awaited = [(enrolling.missing(), enrolling.unused_tokens())]
     for act in (
@@ -121,12 +157,18 @@ def test_who_was_let_in_by_name_is_missing_until_it_enrols_or_all_is_over(book: 
     assert list(book.owners().values()).count(None) == 1
 
 
-def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(book: ByToken) -> None:
+def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(
+    book: ByToken,
+) -> None:
     token, enrolling = issue(book), register(book)
     with pytest.raises(Misconfiguration, match="max_expected_records"):
         enrolling.enrol(Enrolment(TWO, 501, 0.2), token)
     # A doctor hears what enrolling would.
-    for wrong, says in (("", "no token"), (new_token(), "no such token"), ("guess", "of base32")):
+    for wrong, says in (
+        ("", "no token"),
+        (new_token(), "no such token"),
+        ("guess", "of base32"),
+    ):
         assert says in enrolling.foresee(ONE, wrong)
     assert enrolling.foresee(ONE, token) == enrolling.foresee(TWO, token) == ""
     assert [*book.owners().values()] == [None]
@@ -141,9 +183,15 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(book: B
 
 
 @pytest.mark.parametrize("kind", ["token", "list", "frozen", "full"])
-def test_a_refused_claim_is_free(book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_claim_is_free(
+    book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
-    changes = {"enrolment.clients": 1, "enrolment.min_clients": 1, "privacy.epsilon_limit": 4.0}
+    changes = {
+        "enrolment.clients": 1,
+        "enrolment.min_clients": 1,
+        "privacy.epsilon_limit": 4.0,
+    }
     door = {"token": book, "list": LISTED}.get(kind, Admission())
     enrolling, precompute = register(door, task_with(changes)), Mock()
     monkeypatch.setattr(PrivacyCap, "precompute", precompute)
@@ -159,7 +207,10 @@ def test_a_refused_claim_is_free(book: ByToken, kind: str, monkeypatch: pytest.M
 
 
 def test_the_listed_enrol_with_what_the_list_says_which_nobody_else_hears() -> None:
-    enrolling, stranger = register(LISTED), f"client {TWO} isn't on the operator's roster"
+    enrolling, stranger = (
+        register(LISTED),
+        f"client {TWO} isn't on the operator's roster",
+    )
     assert (enrolling.missing(), register(Admission()).missing()) == ([ONE], [])
     for claim, says in (
         (Enrolment(ONE, 101, 0.2), r"says 100 at rate 0\.2"),
@@ -180,14 +231,19 @@ ENTRY = '[[clients]]\nclient = "ward-1"\nrecords = 100\nrecord_rate = 0.2\n'
     [
         *(("", "clients"), ("clients = []", "0 clients"), (ENTRY * 2, "twice")),
         ("".join(ENTRY.replace("ward-1", f"w{i}") for i in range(3)), "3 clients"),
-        *((ENTRY + "note = 1\n", "note"), (ENTRY.replace("ward-1", "Ward 1"), "Ward 1")),
+        *(
+            (ENTRY + "note = 1\n", "note"),
+            (ENTRY.replace("ward-1", "Ward 1"), "Ward 1"),
+        ),
         *((ENTRY.replace("100", records), "records") for records in ('"100"', "0")),
         (ENTRY.replace("100", "501"), "max_expected_records"),
         *((ENTRY.replace("0.2", rate), "record_rate") for rate in ("0.3", "nan")),
         *((ENTRY.replace("records = 100\n", ""), "records"), ("[[clients", "read")),
     ],
 )
-def test_a_roster_file_is_read_or_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_roster_file_is_read_or_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
     path = tmp_path / "roster.toml"
     path.write_text(text)
     with pytest.raises(Misconfiguration, match=message):
@@ -211,7 +267,11 @@ def test_settings_choose_who_may_enrol(tmp_path: Path) -> None:
     kinds = [type(chosen(more)) for more in ("", 'enrolment = "token"', listed)]
     assert kinds == [Admission, ByToken, Listed]
     chosen(listed).foresee(ONE, "", CLAIM)
-    for half in ('enrolment = "roster"', 'roster = "r"', 'enrolment = "token"\nroster = "r"'):
+    for half in (
+        'enrolment = "roster"',
+        'roster = "r"',
+        'enrolment = "token"\nroster = "r"',
+    ):
         with pytest.raises(Misconfiguration, match="roster"):
             chosen(half)
     with pytest.raises(Misconfiguration, match="enrolment"):
@@ -221,16 +281,27 @@ def test_settings_choose_who_may_enrol(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("records", "rate", "refused"),
     [
-        *((n, rate, None) for n, rate in ((1, 0.2), (500, 0.2), (1000, 0.1), (1, 0.2 / 64))),
-        *((n, rate, "records") for n, rate in ((0, 0.2), (501, 0.2), (2**64 - 1, 0.2 / 64))),
-        *((10, rate, "record_rate") for rate in (0.0, math.nextafter(0.2, 1), math.nan, math.inf)),
+        *(
+            (n, rate, None)
+            for n, rate in ((1, 0.2), (500, 0.2), (1000, 0.1), (1, 0.2 / 64))
+        ),
+        *(
+            (n, rate, "records")
+            for n, rate in ((0, 0.2), (501, 0.2), (2**64 - 1, 0.2 / 64))
+        ),
+        *(
+            (10, rate, "record_rate")
+            for rate in (0.0, math.nextafter(0.2, 1), math.nan, math.inf)
+        ),
         (10, math.nextafter(0.2 / 64, 0), "record_rate"),
         # And says what would do.
         (10, 0.11, r"record_rate = 0\.11: .* 0\.1$"),
         (10, 1e-15, r"record_rate = 1e-15: must be at least 0\.003125,"),
     ],
 )
-def test_claims_beyond_caps_are_refused(records: int, rate: float, refused: str | None) -> None:
+def test_claims_beyond_caps_are_refused(
+    records: int, rate: float, refused: str | None
+) -> None:
     claim, task = Enrolment(ONE, records, rate), task_with({})
     if refused is None:
         claim.check(task)
@@ -263,7 +334,9 @@ def test_the_grid_of_rates_is_short_and_ends_at_the_tasks_rate(p: float) -> None
         on_grid(seven, 0.8)
 
 
-def test_the_roster_is_in_the_order_of_names_and_its_digest_covers_every_claim() -> None:
+def test_the_roster_is_in_the_order_of_names_and_its_digest_covers_every_claim() -> (
+    None
+):
     claims = ("b", 1, 0.1), ("a", 2, 0.2), ("a-1", 3, 0.1)
     one, other = roster(*claims), roster(*claims[::-1])
     assert [c.name for c in one] == ["a", "a-1", "b"]
@@ -276,9 +349,10 @@ def test_the_roster_is_in_the_order_of_names_and_its_digest_covers_every_claim()
     assert len({roster(*each).digest() for each in unlike}) == len(unlike)
     # The denominator is q times all expected records, to the bit in whatever order.
     claims = ("a", 100, 0.1), ("b", 10, 0.2), ("c", 1, 0.05)
-    assert (roster(*claims).expected_records(), roster(*claims).denominator(0.5)) == pytest.approx(
-        (12.05, 6.025)
-    )
+    assert (
+        roster(*claims).expected_records(),
+        roster(*claims).denominator(0.5),
+    ) == pytest.approx((12.05, 6.025))
     many = [(f"c{i}", i + 1, 0.1 + i * 1e-9) for i in range(500)]
     assert roster(*many).denominator(0.3) == roster(*reversed(many)).denominator(0.3)
 
@@ -300,7 +374,9 @@ NOW = datetime(2027, 1, 31, 12, 0, tzinfo=UTC)
 EVENING = datetime(2027, 1, 31, 18, 0)  # noqa: DTZ001 -- as TOML reads it
 
 
-def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_says() -> None:
+def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_says() -> (
+    None
+):
     assert admission.window_of(DEPLOYED) == admission.Window(
         DEPLOYED.deadlines.enrol, DEPLOYED.enrolment.clients
     )
@@ -320,7 +396,11 @@ def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_sa
 
 def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
     facts: dict[str, Any] = {"phase": "enrolling", "least_owners": 2, "most_owners": 5}
-    facts |= {"missing": ["ward-3", "ward-4"], "unused_tokens": 2, "enrolment_left_s": 9000}
+    facts |= {
+        "missing": ["ward-3", "ward-4"],
+        "unused_tokens": 2,
+        "enrolment_left_s": 9000,
+    }
     facts["twice"] = Counter({"ward-1": 2})
     assert [text for text, _ in reminders(facts)] == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",

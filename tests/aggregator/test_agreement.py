@@ -19,7 +19,12 @@ from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.server_messages import RosterAnswer, SignedMessage
 from precad.aggregator.training.session import Progress
 from precad.aggregator.training.training_loop import make_aggregator
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, StorageFailure
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    StorageFailure,
+)
 from precad.common.identifiers import Role, Secret
 from precad.common.roster import Roster
 from precad.common.task import Task
@@ -36,13 +41,17 @@ def linked(ends: Any = None) -> tuple[PeerLink, PeerLink]:
 
 
 DRAWN: dict[str, Callable[[PeerLink, Role], bytes]] = {
-    "set-secret": lambda link, role: agreement.agree_set_secret(link, role, TASK).reveal(),
+    "set-secret": lambda link, role: agreement.agree_set_secret(
+        link, role, TASK
+    ).reveal(),
     "nonce": agreement.agree_nonces,
 }
 
 
 @pytest.mark.parametrize(("what", "length"), [("set-secret", 32), ("nonce", 64)])
-def test_both_servers_get_the_same_and_every_link_another(what: str, length: int) -> None:
+def test_both_servers_get_the_same_and_every_link_another(
+    what: str, length: int
+) -> None:
     seen, frames = set(), list[Any]()
     for _ in range(3):
         a, b = linked([Breaking(end, seen=frames) for end in memory_pair()])
@@ -71,7 +80,9 @@ def test_one_servers_bytes_alone_decide_neither() -> None:
 
 @pytest.mark.parametrize("what", DRAWN)
 @pytest.mark.parametrize("length", [0, 31, 33])
-def test_a_contribution_of_another_length_is_a_violation(what: str, length: int) -> None:
+def test_a_contribution_of_another_length_is_a_violation(
+    what: str, length: int
+) -> None:
     a, b = linked()
     b.send(what, bytes(length))
     with pytest.raises(PeerViolation, match=f"{length} bytes"):
@@ -82,8 +93,14 @@ def made(*epochs: bytes, newest: int = -1) -> list[Any]:
     """What each server makes, having joined the start of the dealer that ``epochs`` names."""
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
-        session, dealer = MagicMock(role=role, task=TASK, coin_key=None), Mock(epoch=epoch)
-        session.register.roster.return_value, session.progress = OWN, Progress(next_attempt=3)
+        session, dealer = (
+            MagicMock(role=role, task=TASK, coin_key=None),
+            Mock(epoch=epoch),
+        )
+        session.register.roster.return_value, session.progress = (
+            OWN,
+            Progress(next_attempt=3),
+        )
         session.signatures = signatures(TASK.digest, role)
         dealer.newest_attempt, dealer.join.return_value = newest, Secret(epoch * 32)
         made = make_aggregator(session, link, dealer, noise=NO_NOISE)
@@ -96,7 +113,9 @@ def made(*epochs: bytes, newest: int = -1) -> list[Any]:
 
 
 @pytest.mark.parametrize("newest", [-1, 2, 3, 11])
-def test_servers_that_joined_one_start_of_the_dealer_go_on_after_its_newest(newest: int) -> None:
+def test_servers_that_joined_one_start_of_the_dealer_go_on_after_its_newest(
+    newest: int,
+) -> None:
     """Both servers were put back: the dealer alone knows how far they had come."""
     a, b = made(b"1", b"1", newest=newest)
     assert (a.role, a.set_secret, a.nonces) == (A, b.set_secret, b.nonces)
@@ -134,14 +153,20 @@ class Books:
 
 
 def propose(link: PeerLink, books: Any, least: int = 0) -> Roster | None:
-    return agreement.propose_roster(link, books, TASK, signatures(TASK.digest, A), least)
+    return agreement.propose_roster(
+        link, books, TASK, signatures(TASK.digest, A), least
+    )
 
 
 def accept(link: PeerLink, books: Any, least: int = 0, task: Task = TASK) -> bool:
-    return agreement.accept_roster(link, books, task, signatures(TASK.digest, B), PATIENCE_S, least)
+    return agreement.accept_roster(
+        link, books, task, signatures(TASK.digest, B), PATIENCE_S, least
+    )
 
 
-def agreed_by(at_a: Books, at_b: Books, a: int = 0, b: int = 0, task: Task = TASK) -> list[Any]:
+def agreed_by(
+    at_a: Books, at_b: Books, a: int = 0, b: int = 0, task: Task = TASK
+) -> list[Any]:
     """What A and B end with, each waiting for so many; nobody waits for who is done and leaves."""
     ends = [Breaking(end) for end in memory_pair()]
     to_b, to_a = linked(ends)
@@ -177,7 +202,9 @@ B_50, ONLY_B = ("b", 50, 0.2), roster(("b", 50, 0.2))
         ),
     ],
 )
-def test_the_roster_is_what_both_hold_alike(at_a: Roster, at_b: Roster, agreed: Roster) -> None:
+def test_the_roster_is_what_both_hold_alike(
+    at_a: Roster, at_b: Roster, agreed: Roster
+) -> None:
     """One client that enrols at one server only, or differently, stops nobody else."""
     here = Books(at_b)
     a, b = agreed_by(Books(at_a), here)
@@ -187,7 +214,9 @@ def test_the_roster_is_what_both_hold_alike(at_a: Roster, at_b: Roster, agreed: 
 
 @pytest.mark.parametrize("lost", [OWN, FEWER, roster(), roster(("d", 5, 0.1))])
 @pytest.mark.parametrize("loser", [0, 1], ids=["A", "B"])
-def test_a_lost_frozen_roster_is_taken_back_on_the_own_signature(loser: int, lost: Roster) -> None:
+def test_a_lost_frozen_roster_is_taken_back_on_the_own_signature(
+    loser: int, lost: Roster
+) -> None:
     books = [Books(OWN), Books(OWN)]
     agreed_by(books[0], books[1])
     again = books[loser] = Books(lost)
@@ -197,7 +226,9 @@ def test_a_lost_frozen_roster_is_taken_back_on_the_own_signature(loser: int, los
 
 
 @pytest.mark.parametrize("least", [(3, 0), (0, 3)], ids=["a", "b"])
-def test_clients_at_one_server_alone_are_none_of_a_quorum(least: tuple[int, int]) -> None:
+def test_clients_at_one_server_alone_are_none_of_a_quorum(
+    least: tuple[int, int],
+) -> None:
     """A has three, one of them at A alone: a quorum of three isn't there, whoever asks for it."""
     at_a, at_b = Books(OWN), Books(FEWER)
     assert agreed_by(at_a, at_b, *least) == [None, False]
@@ -238,9 +269,14 @@ def entry(**given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("names", [("a", "stranger"), ("stranger",)])
-def test_a_takes_no_roster_but_of_clients_that_it_proposed(names: tuple[str, ...]) -> None:
+def test_a_takes_no_roster_but_of_clients_that_it_proposed(
+    names: tuple[str, ...],
+) -> None:
     a, b = linked()
-    b.send("roster", encode("RosterAnswer", {"entries": [entry(client=name) for name in names]}))
+    b.send(
+        "roster",
+        encode("RosterAnswer", {"entries": [entry(client=name) for name in names]}),
+    )
     with pytest.raises(PeerViolation, match="that A proposed"):
         propose(a, Books(OWN))
 
@@ -258,7 +294,9 @@ def test_a_takes_no_roster_but_of_clients_that_it_proposed(names: tuple[str, ...
         ),
     ],
 )
-def test_a_roster_that_b_can_not_take_is_refused(entries: list[dict[str, Any]], says: str) -> None:
+def test_a_roster_that_b_can_not_take_is_refused(
+    entries: list[dict[str, Any]], says: str
+) -> None:
     a, b = linked()
     a.send("roster", encode("RosterProposal", {"entries": entries}))
     with pytest.raises(PeerViolation, match=says):
@@ -269,10 +307,17 @@ def test_a_roster_that_b_can_not_take_is_refused(entries: list[dict[str, Any]], 
 
 @pytest.mark.parametrize(
     "error",
-    [StorageFailure("the disk is full"), TimeoutError(), AssertionError(), KeyboardInterrupt()],
+    [
+        StorageFailure("the disk is full"),
+        TimeoutError(),
+        AssertionError(),
+        KeyboardInterrupt(),
+    ],
 )
 @pytest.mark.parametrize("where", ["roster", "freeze", "roster_seal"])
-def test_a_b_that_fails_by_itself_doesnt_disagree(error: BaseException, where: str) -> None:
+def test_a_b_that_fails_by_itself_doesnt_disagree(
+    error: BaseException, where: str
+) -> None:
     """A tries again, as after a cut link; only what the two disagree about stops it."""
     at_a, at_b = (Books(OWN, where == "roster_seal") for _ in range(2))
     setattr(at_b, where, Mock(side_effect=error))

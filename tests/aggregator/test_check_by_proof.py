@@ -46,7 +46,9 @@ def update_of(client: ClientId, shape: ProofShape = SHAPE) -> RingVector:
 
 
 def sum_of(*clients: ClientId) -> list[int]:
-    total: list[int] = np.sum([update_of(client) for client in clients], axis=0).tolist()
+    total: list[int] = np.sum(
+        [update_of(client) for client in clients], axis=0
+    ).tolist()
     return total
 
 
@@ -59,14 +61,18 @@ def opened(verdicts: Mapping[Role, Verdicts]) -> list[int]:
 def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> Held:
     """What each server holds, through its own door: seeds, and bodies in its spool."""
     holders = roster_of(NAMES).seed_holders(task.digest)
-    inboxes = {role: Inbox(role, task, verifier(), folder / role.value) for role in SERVERS}
+    inboxes = {
+        role: Inbox(role, task, verifier(), folder / role.value) for role in SERVERS
+    }
     for inbox in inboxes.values():
         inbox.open(Opened(3, 3, tuple(names), Digest(b"m" * 32), frozenset(), holders))
     for client in names:
         stated: Any = [inboxes[role].proof_opening(3, client) for role in SERVERS]
         opened = ForProof(tuple(o for o, _ in stated), stated[0][1])
         shape, of = shape_of(task), context(task.digest, client)
-        pair = share_with_proof(update_of(client, shape), shape, of, opened, signer(client))
+        pair = share_with_proof(
+            update_of(client, shape), shape, of, opened, signer(client)
+        )
         for role, part in zip(SERVERS, pair, strict=True):
             upload(inboxes[role], part, (1, 63, 64, 65))
     return {role: list(inboxes[role].close().values()) for role in SERVERS}  # type: ignore[arg-type]
@@ -81,9 +87,13 @@ client_of = attrgetter("context.client")
 
 
 @pytest.mark.parametrize(
-    "batches", [(slice(None),), (slice(2), slice(2, 2), slice(2, None))], ids=["one", "two"]
+    "batches",
+    [(slice(None),), (slice(2), slice(2, 2), slice(2, None))],
+    ids=["one", "two"],
 )
-def test_the_sum_is_that_of_valid_and_counted_clients(held: Held, batches: Sequence[slice]) -> None:
+def test_the_sum_is_that_of_valid_and_counted_clients(
+    held: Held, batches: Sequence[slice]
+) -> None:
     """And every turn of every attempt draws a coin of its own."""
     counted, coins = NAMES[1:], list[bytes]()
     for _ in range(2):
@@ -100,8 +110,12 @@ def test_the_sum_is_that_of_valid_and_counted_clients(held: Held, batches: Seque
         assert found[role].share_sum.view(np.int64).tolist() != right
         assert found[role].rejections == {BAD: Rejection.NORM_EXCEEDED}
         # Seeds and bodies alternate between the servers.
-        bodies = {client_of(part) for part in held[role] if isinstance(part.body, SpooledBody)}
-        assert bodies == {client for client, holder in HOLDERS.items() if holder is not role}
+        bodies = {
+            client_of(part) for part in held[role] if isinstance(part.body, SpooledBody)
+        }
+        assert bodies == {
+            client for client, holder in HOLDERS.items() if holder is not role
+        }
         assert len(bodies) == len(NAMES) // 2
 
 
@@ -110,9 +124,15 @@ def signed_anew(part: ProofSubmission) -> ProofSubmission:
     return replace(part, header=header)
 
 
-@pytest.mark.parametrize("again", [lambda part: part, signed_anew], ids=["as it is", "signed anew"])
-@pytest.mark.parametrize("batches", [(slice(1), slice(1, 2)), (slice(2),)], ids=["two", "one"])
-def test_no_header_is_answered_twice(held: Held, again: Any, batches: tuple[slice, ...]) -> None:
+@pytest.mark.parametrize(
+    "again", [lambda part: part, signed_anew], ids=["as it is", "signed anew"]
+)
+@pytest.mark.parametrize(
+    "batches", [(slice(1), slice(1, 2)), (slice(2),)], ids=["two", "one"]
+)
+def test_no_header_is_answered_twice(
+    held: Held, again: Any, batches: tuple[slice, ...]
+) -> None:
     """Two answers of one header at different points give its update away."""
     both = servers(TASK)
     sent = noted(*both.values())
@@ -129,13 +149,17 @@ def test_no_header_is_answered_twice(held: Held, again: Any, batches: tuple[slic
 def spoil(held: Held, client: ClientId) -> Role:
     """The end of that client's body's file is changed; returns whose it is."""
     of_both = (each for role in SERVERS for each in held[role])
-    (part,) = (each for each in of_both if client_of(each) == client and each.awaits_body)
+    (part,) = (
+        each for each in of_both if client_of(each) == client and each.awaits_body
+    )
     assert isinstance(part.body, SpooledBody)
     part.body.path.write_bytes(flipped(part.body.path.read_bytes(), -20))
     return part.role
 
 
-def test_a_body_that_can_not_be_read_costs_its_client_alone(held: Held, tmp_path: Path) -> None:
+def test_a_body_that_can_not_be_read_costs_its_client_alone(
+    held: Held, tmp_path: Path
+) -> None:
     lost, kept = NAMES[:2]
     holder = spoil(held, lost)
     both = servers(TASK)
@@ -153,11 +177,15 @@ def test_a_body_that_can_not_be_read_costs_its_client_alone(held: Held, tmp_path
     large = collected(task, tmp_path / "large", (lost, kept))
     spoil(large, lost)
     found = play(servers(task), large, NAMES)
-    assert [found[role].rejections for role in SERVERS] == [{lost: Rejection.TRUNCATED}] * 2
+    assert [found[role].rejections for role in SERVERS] == [
+        {lost: Rejection.TRUNCATED}
+    ] * 2
     assert opened(found) == update_of(kept, shape_of(task)).tolist()
 
 
-def test_a_body_that_cannot_be_taken_out_of_the_sum_ends_the_attempt(held: Held) -> None:
+def test_a_body_that_cannot_be_taken_out_of_the_sum_ends_the_attempt(
+    held: Held,
+) -> None:
     """It was read once, and its norm is too large: nobody knows the sum without it."""
     both = servers(TASK)
 
@@ -180,7 +208,13 @@ def beyond(at: int, word: int, data: bytes) -> bytes:
 
 LIES: dict[str, tuple[str, int, Lie, Role, str]] = {
     "another commitment": ("proof-coin", 0, lambda b: bytes(len(b)), A, "another coin"),
-    "a coin that A didn't commit to": ("proof-coin", 1, lambda b: flipped(b, 5), A, "another coin"),
+    "a coin that A didn't commit to": (
+        "proof-coin",
+        1,
+        lambda b: flipped(b, 5),
+        A,
+        "another coin",
+    ),
     "a short coin of A": ("proof-coin", 1, lambda b: b[:31], A, "another coin"),
     "a short coin of B": ("proof-coin", 0, lambda b: b[:31], B, "hasn't 32 bytes"),
     "a long coin of B": ("proof-coin", 0, lambda b: b + b"\0", B, "hasn't 32 bytes"),
@@ -189,17 +223,28 @@ LIES: dict[str, tuple[str, int, Lie, Role, str]] = {
     "long words": ("proof/", 0, lambda b: b + bytes(8), A, "words have"),
     "nothing": ("proof/", 0, lambda _: b"", B, "words have"),
 } | {
-    f"a {name} of {word}": ("proof/", 0, partial(beyond, at, word), liar, "aren't of the field")
+    f"a {name} of {word}": (
+        "proof/",
+        0,
+        partial(beyond, at, word),
+        liar,
+        "aren't of the field",
+    )
     for name, at, word, liar in (
         *(("first wire", 1, P, A), ("last wire", SIZE - 24, P + 5, B)),
-        *(("value of h", SIZE - 16, 2**64 - 1, A), ("sum of relations", SIZE - 8, P, B)),
+        *(
+            ("value of h", SIZE - 16, 2**64 - 1, A),
+            ("sum of relations", SIZE - 8, P, B),
+        ),
         ("second client's wire", SIZE + 1, P, A),
     )
 }
 """In which message of which step, counted from 0, who lies, and what is said of it."""
 
 
-@pytest.mark.parametrize(("step", "number", "lie", "liar", "text"), LIES.values(), ids=LIES)
+@pytest.mark.parametrize(
+    ("step", "number", "lie", "liar", "text"), LIES.values(), ids=LIES
+)
 def test_a_peer_that_breaks_the_protocol_is_named(
     held: Held, step: str, number: int, lie: Lie, liar: Role, text: str
 ) -> None:
@@ -234,7 +279,9 @@ def test_servers_with_other_batches_draw_no_coin_and_say_no_word(held: Held) -> 
 
 
 @pytest.mark.parametrize("liar", SERVERS)
-@pytest.mark.parametrize("at", [1, SIZE - 16, SIZE - 8, 0], ids=["wire", "h", "relations", "drop"])
+@pytest.mark.parametrize(
+    "at", [1, SIZE - 16, SIZE - 8, 0], ids=["wire", "h", "relations", "drop"]
+)
 def test_a_lie_costs_its_client_alone(held: Held, liar: Role, at: int) -> None:
     def lie(step: str, data: bytes) -> bytes:
         if not step.startswith("proof/"):

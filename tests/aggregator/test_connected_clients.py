@@ -4,7 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Sequence,
+)
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +26,18 @@ from tests.rig.tasks import task_with
 from precad.aggregator.rpc import limits, process
 from precad.aggregator.rpc.process import LATE, leaves_at, stay
 from precad.aggregator.training import connected_clients
-from precad.aggregator.training.connected_clients import ConnectedClients, LongStream, OpenWatches
+from precad.aggregator.training.connected_clients import (
+    ConnectedClients,
+    LongStream,
+    OpenWatches,
+)
 from precad.aggregator.training.model_store import ModelStore
-from precad.common.errors import AccessDenied, RejectedSubmission, Rejection, TooManyCalls
+from precad.common.errors import (
+    AccessDenied,
+    RejectedSubmission,
+    Rejection,
+    TooManyCalls,
+)
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
 
@@ -62,12 +78,17 @@ def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Any) -
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (asyncio.all_tasks(), silent.is_set()) == ({asyncio.current_task()}, False)
+        assert (asyncio.all_tasks(), silent.is_set()) == (
+            {asyncio.current_task()},
+            False,
+        )
 
     asyncio.run(play())
 
 
-def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_once_its_caller_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connected_clients, "LOOK_S", 0.01)
     still_allowed = Mock(side_effect=[None, None, AccessDenied("revoked")])
 
@@ -101,7 +122,9 @@ def test_a_model_stays_until_the_last_owner_has_had_its_time() -> None:
     assert leaves_at(2.0, clients.last_heard(both), 30.0) == 230.0
 
 
-def test_who_has_the_final_model_is_waited_for_no_more(tmp_path: Path, monkeypatch: Any) -> None:
+def test_who_has_the_final_model_is_waited_for_no_more(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     """Nor by a server that starts again: it calls nobody any more (``DataOwner.run``)."""
     task, late, path = task_with({}), LATE * 30, tmp_path / "model.safetensors"
     monkeypatch.setattr(process, "LOOK_S", 0.0)
@@ -114,7 +137,9 @@ def test_who_has_the_final_model_is_waited_for_no_more(tmp_path: Path, monkeypat
             clients.heard_from(client)
         for client in with_model:
             clients.has_final_model(client)
-        session = Mock(clock=clock, connected_clients=clients, model_store=ModelStore(task, path))
+        session = Mock(
+            clock=clock, connected_clients=clients, model_store=ModelStore(task, path)
+        )
         session.register.roster.return_value = {ONE: None, OTHER: None}
         began: float = clock.now()
         asyncio.run(stay(session, 30.0, asyncio.Event()))
@@ -140,7 +165,8 @@ def leaping(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
 
 
 @pytest.mark.parametrize(
-    ("call", "most"), [(limits.Call.WATCH, 2), (limits.Call.SUBMIT, 2), (limits.Call.FETCH, 4)]
+    ("call", "most"),
+    [(limits.Call.WATCH, 2), (limits.Call.SUBMIT, 2), (limits.Call.FETCH, 4)],
 )
 def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
     calls = limits.OpenCalls(limits.Limits())
@@ -182,7 +208,9 @@ def test_who_pauses_too_long_or_in_sum_is_cut_off(
     async def run() -> int:
         came = 0
         with pytest.raises(RejectedSubmission) as rejected:  # noqa: PT012 — after some
-            async for _ in limits.in_time(slowly(pauses), idle_s=idle_s, total_s=total_s):
+            async for _ in limits.in_time(
+                slowly(pauses), idle_s=idle_s, total_s=total_s
+            ):
                 came += 1
         assert rejected.value.reason is Rejection.TRUNCATED
         return came
@@ -203,7 +231,9 @@ def test_the_wait_for_a_turn_is_not_the_clients() -> None:
             await taking
         leaving.close()
         asyncio.get_running_loop().call_later(900, first.close)
-        async for _ in limits.in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, slot=second):
+        async for _ in limits.in_time(
+            slowly([20, 20, 20]), idle_s=30, total_s=1000, slot=second
+        ):
             got += 1
             if got == 1:
                 await second.take()
@@ -228,7 +258,11 @@ def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
 
 
 def began(
-    at_once: int, bodies: Sequence[Body], limit_s: float = 1e6, *, shares_grace: bool = False
+    at_once: int,
+    bodies: Sequence[Body],
+    limit_s: float = 1e6,
+    *,
+    shares_grace: bool = False,
 ) -> list[float | None]:
     """When each body was begun, of those that ask in this order at once; None where it wasn't."""
 
@@ -282,16 +316,24 @@ DRIP, EMPTY = (pieces(1000, 0.01, size=size) for size in (1, 0))
         # Who was quick keeps it no longer than allowed.
         (1, [stalls, QUICK], [0, GRACE_S + TOOK_S]),
         # A slow one goes on beside the others and takes no turn again.
-        (1, [SLOW, SLOW, QUICK, QUICK], [0, GRACE_S, 2 * GRACE_S, 2 * GRACE_S + TOOK_S]),
+        (
+            1,
+            [SLOW, SLOW, QUICK, QUICK],
+            [0, GRACE_S, 2 * GRACE_S, 2 * GRACE_S + TOOK_S],
+        ),
     ],
     ids=["quick", "silent", "a drip", "empty pieces", "stalls", "slow"],
 )
-def test_nobody_is_held_up(at_once: int, bodies: list[Body], expected: list[float]) -> None:
+def test_nobody_is_held_up(
+    at_once: int, bodies: list[Body], expected: list[float]
+) -> None:
     assert began(at_once, bodies) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("at_once", [1, AT_ONCE])
-def test_a_slot_ends_where_all_slots_at_this_rate_leave_a_servers_line_empty(at_once: int) -> None:
+def test_a_slot_ends_where_all_slots_at_this_rate_leave_a_servers_line_empty(
+    at_once: int,
+) -> None:
     """Owners on 160 Mbit/s keep four slots; the only one goes on to the next before it is over."""
     each, took_s = pieces(1000, PIECE / 20e6), 1000 * PIECE / 20e6
     *first, last = began(at_once, [each] * (at_once + 1))

@@ -22,7 +22,15 @@ from tests.rig import submissions
 from tests.rig.aggregators import link_over
 from tests.rig.clock import LonelyClock
 from tests.rig.keys import signer, verifier
-from tests.rig.submissions import MODEL, ONE, body_of, expanded, flipped, pair_of, upload
+from tests.rig.submissions import (
+    MODEL,
+    ONE,
+    body_of,
+    expanded,
+    flipped,
+    pair_of,
+    upload,
+)
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
@@ -32,7 +40,12 @@ from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.clock import CLOCK
-from precad.common.errors import BodyUnreadable, PeerViolation, RejectedSubmission, Rejection
+from precad.common.errors import (
+    BodyUnreadable,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.share.proof_submission import AnySubmission
 from precad.common.share.submission import PIECE_BYTES, Submission
@@ -79,7 +92,9 @@ class Side:
         return self.inbox.close()[client]
 
 
-OF_B = pytest.mark.parametrize("here", [Role.SERVER_B], ids=["b"], indirect=True)  # It gets bodies
+OF_B = pytest.mark.parametrize(
+    "here", [Role.SERVER_B], ids=["b"], indirect=True
+)  # It gets bodies
 
 
 @pytest.fixture(params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
@@ -101,8 +116,12 @@ def reason_of(call: Any, *given: Any) -> Rejection:
     return rejected.value.reason
 
 
-@pytest.mark.parametrize("pieces", [(), (1,), (1, 2, 31), (31, 33), (32,), (0, 0, 5, 5)])
-def test_a_complete_upload_is_held_as_it_came(here: Side, pieces: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "pieces", [(), (1,), (1, 2, 31), (31, 33), (32,), (0, 0, 5, 5)]
+)
+def test_a_complete_upload_is_held_as_it_came(
+    here: Side, pieces: tuple[int, ...]
+) -> None:
     s = here.submission()
     # The same bytes again are a retry.
     for _ in range(2):
@@ -133,7 +152,9 @@ def test_the_first_header_is_the_clients_only_one(here: Side) -> None:
 
 @OF_B
 @pytest.mark.parametrize("at", [0, 31, 32, -1])
-def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(here: Side, at: int) -> None:
+def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
+    here: Side, at: int
+) -> None:
     s = here.submission()
     unsigned = submissions.with_body(s, flipped(body_of(s), at))
     assert (here.refuses(unsigned), here.spooled()) == (Rejection.MALFORMED, 0)
@@ -143,7 +164,9 @@ def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(here: Side, 
 @OF_B
 @pytest.mark.parametrize("how", ["truncated", "abandoned"])
 @pytest.mark.parametrize("sent", [0, 5, 31, 32, -1])
-def test_an_upload_that_breaks_off_may_come_again(here: Side, sent: int, how: str) -> None:
+def test_an_upload_that_breaks_off_may_come_again(
+    here: Side, sent: int, how: str
+) -> None:
     s = here.submission()
     taking = here.inbox.start(bare(s))
     taking.add(body_of(s)[:sent])
@@ -195,7 +218,9 @@ def test_what_is_found_outside_is_counted_once_and_for_members_only(here: Side) 
     here.inbox.refuse(3, ONE, Rejection.TRUNCATED)
 
 
-def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(here: Side) -> None:
+def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(
+    here: Side,
+) -> None:
     here.send()
     assert len(here.inbox.arrivals()) == 1
     here.send(TWO)
@@ -211,7 +236,10 @@ def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(her
 def wait_over(side: Side, seconds: float, *gone: ClientId) -> None:
     """As servers do, by looking whether collection is over; or until so much time has passed."""
     deadline = side.clock.now() + seconds
-    while not side.inbox.over([ONE, TWO], gone.__contains__) and side.clock.now() < deadline:
+    while (
+        not side.inbox.over([ONE, TWO], gone.__contains__)
+        and side.clock.now() < deadline
+    ):
         side.inbox.wait_arrival(min(0.02, deadline - side.clock.now()))
         side.inbox.arrivals()
 
@@ -239,7 +267,9 @@ def test_nobody_waits_for_who_has_gone_or_sent_something_wrong(here: Side) -> No
     assert isinstance(here.held(TWO), Submission)
 
 
-def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) -> list[float]:
+def attempts(
+    here: Side, count: int, senders: Callable[[int], set[ClientId]]
+) -> list[float]:
     """How long each lasts, of these who send in time; collection would take 60 s."""
     lasted = []
     for number in range(3, 3 + count):
@@ -259,13 +289,22 @@ def attempts(here: Side, count: int, senders: Callable[[int], set[ClientId]]) ->
         # Silent for ever, then back: nobody waits, and what comes in time counts as ever.
         (lambda n: {ONE} if n < 7 else {ONE, TWO}, [60, 60, 60, 0, 0, 0, 0, 0, 0, 0]),
         # Two in three it misses: one in five of the others' attempts lasts long at most.
-        (lambda n: {ONE, TWO} if n % 3 == 0 else {ONE}, [0, 60, 60, 0, 60, 0, 0, 0, 0, 0]),
+        (
+            lambda n: {ONE, TWO} if n % 3 == 0 else {ONE},
+            [0, 60, 60, 0, 60, 0, 0, 0, 0, 0],
+        ),
         # One now and then it misses: it is waited for.
-        (lambda n: {ONE} if n % 5 == 4 else {ONE, TWO}, [0, 0, 0, 0, 60, 0, 0, 0, 0, 60]),
+        (
+            lambda n: {ONE} if n % 5 == 4 else {ONE, TWO},
+            [0, 0, 0, 0, 60, 0, 0, 0, 0, 60],
+        ),
         # Nobody comes: an outage, in which no attempt is over at once.
         (lambda _n: set(), [60] * 10),
         # Nor after it: nobody was missing while others sent.
-        (lambda n: {ONE} if n == 5 else {ONE, TWO} if n > 5 else set(), [60] * 6 + [0] * 4),
+        (
+            lambda n: {ONE} if n == 5 else {ONE, TWO} if n > 5 else set(),
+            [60] * 6 + [0] * 4,
+        ),
     ],
 )
 def test_who_is_missing_again_and_again_is_not_waited_for(
@@ -274,7 +313,9 @@ def test_who_is_missing_again_and_again_is_not_waited_for(
     assert attempts(here, 10, who) == sent
 
 
-def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(here: Side) -> None:
+def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(
+    here: Side,
+) -> None:
     """It comes too late while nobody waits for it, and so it would for ever."""
     assert attempts(here, 5, lambda _n: {ONE})[-2:] == [0, 0]
     for number in range(8, 12):
@@ -312,7 +353,10 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
         file.add(memoryview(words)[start : start + size])
     body = file.finish(SALT)
     assert b"".join(body.pieces()) == words
-    assert body.path.stat().st_size == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
+    assert (
+        body.path.stat().st_size
+        == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
+    )
     file = Spool(tmp_path).begin(ONE)
     file.add(memoryview(words))
     for _ in range(2):
@@ -340,7 +384,9 @@ MEDDLINGS: dict[str, Callable[[bytes, bytes], bytes] | None] = {
     "a bit of a tag": lambda data, _: flipped(data, CHUNK - 1),
     "the last byte is gone": lambda data, _: data[:-1],
     "the last chunk is gone": lambda data, _: data[: 2 * CHUNK],
-    "the last chunk is shorter": lambda data, _: data[: -TAG_BYTES - 8] + data[-TAG_BYTES:],
+    "the last chunk is shorter": lambda data, _: (
+        data[: -TAG_BYTES - 8] + data[-TAG_BYTES:]
+    ),
     "nothing is left": lambda *_: b"",
     "two chunks exchanged": lambda data, _: b"".join(chunks(data, 1, 0, 2)),
     "a chunk twice": lambda data, _: b"".join(chunks(data, 0, 0, 2)),
@@ -357,7 +403,9 @@ def chunks(data: bytes, *numbers: int) -> list[bytes]:
 
 @pytest.mark.parametrize("key", ["the same attempt's", "another attempt's"])
 @pytest.mark.parametrize("meddling", MEDDLINGS)
-def test_a_changed_file_is_no_other_body(tmp_path: Path, meddling: str, key: str) -> None:
+def test_a_changed_file_is_no_other_body(
+    tmp_path: Path, meddling: str, key: str
+) -> None:
     """But a clear error. Another one is of the same attempt's, or of another attempt's key."""
     spool = Spool(tmp_path)
     body = kept(spool)
@@ -373,7 +421,9 @@ def test_a_changed_file_is_no_other_body(tmp_path: Path, meddling: str, key: str
         list(body.pieces())
     shown = repr(body) + str(error.value)
     for secret in (SALT.reveal(), WORDS[:16], WORDS[-16:]):
-        assert not [each for each in (secret.hex(), repr(secret)[2:-1]) if each in shown]
+        assert not [
+            each for each in (secret.hex(), repr(secret)[2:-1]) if each in shown
+        ]
     # Nobody else's is touched.
     assert b"".join(other.pieces()) == WORDS
 
@@ -388,7 +438,9 @@ class Collecting:
     def __init__(self, folder: Path) -> None:
         ends = zip((A, B), memory_pair(), strict=True)
         self.links = {role: link_over(end, TASK, WAIT_S) for role, end in ends}
-        self.inboxes = {role: Inbox(role, TASK, verifier(), folder / role.value) for role in (A, B)}
+        self.inboxes = {
+            role: Inbox(role, TASK, verifier(), folder / role.value) for role in (A, B)
+        }
         for role in (A, B):
             self.inboxes[role].open(OPENED)
             self.links[role].begin_attempt(3)
@@ -414,9 +466,15 @@ class Collecting:
         )
 
     def play(self, role: Role) -> Matched:
-        inbox, link, take = self.inboxes[role], self.links[role], partial(self.take, role)
+        inbox, link, take = (
+            self.inboxes[role],
+            self.links[role],
+            partial(self.take, role),
+        )
         if role is A:
-            taken = matching.ask(OPENED, inbox, link, take, self.over.is_set, gather=self.gather)
+            taken = matching.ask(
+                OPENED, inbox, link, take, self.over.is_set, gather=self.gather
+            )
         else:
             taken = matching.offer(OPENED, inbox, link, take, WAIT_S)
         collected = inbox.close()
@@ -442,7 +500,9 @@ def collecting(tmp_path: Path) -> Collecting:
     return Collecting(tmp_path)
 
 
-def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collecting) -> None:
+def test_what_both_hold_alike_is_taken_while_others_upload(
+    collecting: Collecting,
+) -> None:
     first, late, differs, half, absent = NAMES
     with collecting.running() as servers:
         collecting.upload(first)
@@ -463,7 +523,9 @@ def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collectin
         assert matched.rejections == unmatched | {absent: Rejection.ABSENT}
 
 
-def test_a_batch_waits_for_half(collecting: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_waits_for_half(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collecting.gather = True
     with collecting.running(), monkeypatch.context() as patch:
         # A turn waits for somebody, however long.
@@ -505,7 +567,9 @@ def test_a_refuses_bad_offers(collecting: Collecting, offers: Any, why: str) -> 
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_b_refuses_names_not_offered_or_given_already(collecting: Collecting, times: int) -> None:
+def test_b_refuses_names_not_offered_or_given_already(
+    collecting: Collecting, times: int
+) -> None:
     asked = matching.Places(NAMES).steps([NAMES[0] if times > 1 else NAMES[1]])
     collecting.upload(NAMES[0], B)
     for _ in range(times):
@@ -516,21 +580,31 @@ def test_b_refuses_names_not_offered_or_given_already(collecting: Collecting, ti
     assert len(collecting.taken[B]) == times - 1
 
 
-def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(tmp_path: Path) -> None:
+def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(
+    tmp_path: Path,
+) -> None:
     """In whole trainings of the simulated servers, by what they send."""
     task = simulated_task(3, changes={"privacy.client_rate": 1.0})
     world = World(task, tmp_path, seed=3)
     world.run()
     check(world)
     # What server B sends, attempt by attempt; the last "cohort" is its word on the training's end.
-    sent = [step.split()[-1] for step in world.seen.trace if step.startswith("server-b: send ")]
+    sent = [
+        step.split()[-1]
+        for step in world.seen.trace
+        if step.startswith("server-b: send ")
+    ]
     starts = [at for at, step in enumerate(sent) if step == "cohort"]
     early_bodies = 0
     for start, end in pairwise(starts):
         attempt = sent[start:end]
         closed = attempt.index("held")
         early_bodies += sum(step.startswith("body") for step in attempt[:closed])
-        decided = [at for at, step in enumerate(attempt) if step.startswith(("opened", "decide"))]
+        decided = [
+            at
+            for at, step in enumerate(attempt)
+            if step.startswith(("opened", "decide"))
+        ]
         assert decided
         assert min(decided) > closed
     assert len(starts) == task.training.rounds + 1

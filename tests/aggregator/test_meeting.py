@@ -30,7 +30,11 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier, SignedKind
+from precad.common.identity.signatures import (
+    CertificateSigner,
+    CertificateVerifier,
+    SignedKind,
+)
 from precad.common.wire.messages import sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -50,7 +54,10 @@ def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
         b.store.versions.count_opened(3, count)
     servers.meet()
     for session in (a, b):
-        assert (session.progress.next_attempt, session.store.versions.opened(3)) == (7, 2)
+        assert (session.progress.next_attempt, session.store.versions.opened(3)) == (
+            7,
+            2,
+        )
 
 
 def begun(store: Store, number: int, version: int) -> None:
@@ -60,15 +67,22 @@ def begun(store: Store, number: int, version: int) -> None:
 
 def greeted(servers: Servers, **said: Any) -> None:
     a = servers.sessions[A]
-    ours, theirs = (link_over(end, servers.task, timeout_s=0.1) for end in memory_pair())
-    position: dict[str, Any] = {"role": "server-b", "model": str(a.model_store.current.digest)}
+    ours, theirs = (
+        link_over(end, servers.task, timeout_s=0.1) for end in memory_pair()
+    )
+    position: dict[str, Any] = {
+        "role": "server-b",
+        "model": str(a.model_store.current.digest),
+    }
     position |= dict.fromkeys(("version", "next_attempt", "opened", "ledger_length"), 0)
     position |= dict.fromkeys(("ledger_head", "nonce"), "00" * 32)
     theirs.send("position", server_messages.Position(**position | said).to_bytes())
     meet(a, ours)
 
 
-def test_no_more_attempts_were_opened_than_either_server_knows_of(servers: Servers) -> None:
+def test_no_more_attempts_were_opened_than_either_server_knows_of(
+    servers: Servers,
+) -> None:
     a = servers.sessions[A]
     begun(a.store, 6, 0)
     with pytest.raises(PeerViolation, match=r"8 opened attempts .* at most 7"):
@@ -93,7 +107,9 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
     assert servers.sessions[A].store.ledger.history(1).value not in seen
 
 
-def mended(servers: Servers, charged: dict[ClientId, int], versions: tuple[int, int]) -> None:
+def mended(
+    servers: Servers, charged: dict[ClientId, int], versions: tuple[int, int]
+) -> None:
     assert servers.mend() == [Remedy.NOTHING] * 2
     assert (servers.charged(), servers.versions()) == ([charged] * 2, versions)
     servers.agree()
@@ -101,7 +117,9 @@ def mended(servers: Servers, charged: dict[ClientId, int], versions: tuple[int, 
 
 @pytest.mark.parametrize("at_a", range(4))
 @pytest.mark.parametrize("at_b", range(4))
-def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: int) -> None:
+def test_a_release_goes_on_where_it_was_cut(
+    servers: Servers, at_a: int, at_b: int
+) -> None:
     """Before each of head, countersignature, noisy share and model, on either side."""
     first = servers.sessions[A].model_store.current.digest
     servers.attempt(0, cuts=(at_a, at_b))
@@ -115,10 +133,15 @@ def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: i
 
 @OF_EITHER
 @pytest.mark.parametrize("sent", [*range(8), None])
-def test_what_one_prepared_alone_both_void(servers: Servers, role: Role, sent: int | None) -> None:
+def test_what_one_prepared_alone_both_void(
+    servers: Servers, role: Role, sent: int | None
+) -> None:
     """The one that isn't prepared says so durably, then the other voids."""
     servers.attempt(0, prepared=(role,))
-    assert {each.remedy for each in servers.meet()} == {Remedy.VOID, Remedy.CONFIRM_VOID}
+    assert {each.remedy for each in servers.meet()} == {
+        Remedy.VOID,
+        Remedy.CONFIRM_VOID,
+    }
     servers.mend(cuts=(sent, sent))
     # Never is it voided where it was prepared and open where it wasn't.
     states = dict(zip(SERVERS, servers.states(0), strict=True))
@@ -132,7 +155,9 @@ def test_what_one_prepared_alone_both_void(servers: Servers, role: Role, sent: i
 
 
 @OF_EITHER
-def test_what_one_countersigned_alone_waits_for_operators(servers: Servers, role: Role) -> None:
+def test_what_one_countersigned_alone_waits_for_operators(
+    servers: Servers, role: Role
+) -> None:
     servers.attempt(0)
     backup = servers.copy(role)
     # Cut before either noisy share: both are bound, neither is done.
@@ -164,13 +189,19 @@ def test_what_one_countersigned_alone_waits_for_operators(servers: Servers, role
     # Released again, the version costs those who may have left twice a second release.
     servers.attempt(2, valid=(BEN, CLEO))
     assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
-    assert [store.ledger.re_releases() for store in stores.values()] == [{BEN: {1: 1}}] * 2
+    assert [store.ledger.re_releases() for store in stores.values()] == [
+        {BEN: {1: 1}}
+    ] * 2
     servers.agree()
 
 
 @OF_EITHER
-@pytest.mark.parametrize("kept", ["journal", "model", "nothing", "signed before a renewal"])
-def test_who_was_put_back_learns_what_it_signed(servers: Servers, role: Role, kept: str) -> None:
+@pytest.mark.parametrize(
+    "kept", ["journal", "model", "nothing", "signed before a renewal"]
+)
+def test_who_was_put_back_learns_what_it_signed(
+    servers: Servers, role: Role, kept: str
+) -> None:
     """The ledger noticed nothing once, and the next charges stood beside three lost ones."""
     servers.attempt(0)
     backup = servers.copy(role)
@@ -189,19 +220,26 @@ def test_who_was_put_back_learns_what_it_signed(servers: Servers, role: Role, ke
     if kept == "journal":
         # The model went back too: it is taken from the other, on the own signature.
         assert sorted(servers.versions()) == [1, 3]
-        assert {each.remedy for each in servers.meet()} == {Remedy.SERVE, Remedy.CATCH_UP}
+        assert {each.remedy for each in servers.meet()} == {
+            Remedy.SERVE,
+            Remedy.CATCH_UP,
+        }
     mended(servers, everything, (3, 3))
     # Number 1 was voided: forgotten, and learned again as that.
     (voided,) = servers.sessions[role].store.ledger.facts(1)[:1]
     assert voided == Fact(version=1, attempt=1, voided=True)
     # No number is used twice, whoever forgot it.
-    assert all(session.progress.next_attempt >= 4 for session in servers.sessions.values())
+    assert all(
+        session.progress.next_attempt >= 4 for session in servers.sessions.values()
+    )
     servers.attempt(4)
     servers.agree()
 
 
 @OF_EITHER
-def test_a_model_that_one_server_has_again_is_waited_for(servers: Servers, role: Role) -> None:
+def test_a_model_that_one_server_has_again_is_waited_for(
+    servers: Servers, role: Role
+) -> None:
     """Both were put back: nobody has to restore anything, and the next look finds it."""
     _, lost = forgotten(servers, 2)
     servers.sessions[role].model_store.put(2, lost)
@@ -213,7 +251,9 @@ def test_a_model_that_one_server_has_again_is_waited_for(servers: Servers, role:
 
 
 @OF_EITHER
-def test_one_servers_word_charges_one_attempt_a_version(servers: Servers, role: Role) -> None:
+def test_one_servers_word_charges_one_attempt_a_version(
+    servers: Servers, role: Role
+) -> None:
     """It claims, link after link, that another attempt may have left."""
     for attempt in range(5):
         claim = Fact(version=0, attempt=attempt, voided=False, clients=(ANN.name,))
@@ -223,10 +263,14 @@ def test_one_servers_word_charges_one_attempt_a_version(servers: Servers, role: 
 
 
 @pytest.mark.parametrize("shows", ["its own head", "a head of another task"])
-def test_a_charge_that_a_server_never_signed_is_not_learned(servers: Servers, shows: str) -> None:
+def test_a_charge_that_a_server_never_signed_is_not_learned(
+    servers: Servers, shows: str
+) -> None:
     servers.attempt(0)
     shown: Any = servers.sessions[A].store
-    shown.attempts.learn([Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))])
+    shown.attempts.learn(
+        [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]
+    )
     if another := "another" in shows:
         pen = signatures(servers.task.digest, B)
         foreign = pen.sign(SignedKind.HEAD, head_of(Digest(bytes(32))))
@@ -238,7 +282,9 @@ def test_a_charge_that_a_server_never_signed_is_not_learned(servers: Servers, sh
 
 
 @pytest.mark.parametrize("lie", ["bytes", "digest", "signature"])
-def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, lie: str) -> None:
+def test_a_model_that_this_server_never_signed_is_not_taken(
+    servers: Servers, lie: str
+) -> None:
     backup = servers.copy(B)
     servers.attempt(0)
     servers.put_back(B, backup)
@@ -314,10 +360,19 @@ def attempts_of(servers: Servers, version: int) -> list[list[int]]:
 
 
 def for_ann(
-    servers: Servers, kind: Any, attempt: int, role: Role = A, pen: Any = None, **more: Any
+    servers: Servers,
+    kind: Any,
+    attempt: int,
+    role: Role = A,
+    pen: Any = None,
+    **more: Any,
 ) -> pb.Signed:
     """What ``role`` signed for her in version 0, with its pen of today unless another is given."""
-    names: Any = {"task_digest": servers.task.digest.value, "client": ANN.name, "version": 0}
+    names: Any = {
+        "task_digest": servers.task.digest.value,
+        "client": ANN.name,
+        "version": 0,
+    }
     pen = pen or signatures(servers.task.digest, role).signer
     return sign_body(pen, role, kind(**names, attempt=attempt, **more))
 
@@ -337,7 +392,9 @@ def test_what_the_dealer_alone_remembers_charges_all(servers: Servers) -> None:
     for role in SERVERS:
         session = servers.sessions[role]
         assert session.store.ledger.charges_in(0).get(CLEO, 0) == 1
-        assert session.progress.next_attempt == session.store.attempts.next_number() == 1
+        assert (
+            session.progress.next_attempt == session.store.attempts.next_number() == 1
+        )
         assert "left already" in doubt(session.store, servers.task, 1, 0)
     # Once is enough.
     settled(servers, [[0]] * 2)
@@ -370,7 +427,9 @@ def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None
 
 @pytest.mark.parametrize("at_a", range(8))
 @pytest.mark.parametrize("at_b", [None, 3])
-def test_a_cut_leaves_one_entry_an_attempt(servers: Servers, at_a: int, at_b: int | None) -> None:
+def test_a_cut_leaves_one_entry_an_attempt(
+    servers: Servers, at_a: int, at_b: int | None
+) -> None:
     forgotten(servers, 2)
     hear(servers, 1)
     settle(servers, (at_a, at_b))
@@ -381,7 +440,9 @@ def test_a_cut_leaves_one_entry_an_attempt(servers: Servers, at_a: int, at_b: in
 
 @OF_EITHER
 @pytest.mark.parametrize("first", [0, 1])
-def test_who_dies_before_its_entry_takes_it_over(servers: Servers, role: Role, first: int) -> None:
+def test_who_dies_before_its_entry_takes_it_over(
+    servers: Servers, role: Role, first: int
+) -> None:
     """Where its version is over no other rule helps: this server has heard of the attempt."""
     _, model = forgotten(servers, 1)
     for each in SERVERS:
@@ -400,7 +461,9 @@ def test_who_dies_before_its_entry_takes_it_over(servers: Servers, role: Role, f
 
 
 @OF_EITHER
-def test_what_one_server_alone_says_charges_nobody(servers: Servers, role: Role) -> None:
+def test_what_one_server_alone_says_charges_nobody(
+    servers: Servers, role: Role
+) -> None:
     """It may have heard it from an owner, or have made it up: a thousand attempts."""
     servers.attempt(0)
     before = servers.charged()
@@ -420,10 +483,15 @@ def test_what_one_server_alone_says_charges_nobody(servers: Servers, role: Role)
     honest.attempts.hear(999)
     model = servers.sessions[other(role)].model_store.current.digest
     honest.attempts.begin(998, 1, 3, model)
-    assert (settle(servers), servers.charged()) == ([None, None], [{ANN: 2, BEN: 2, CLEO: 1}] * 2)
+    assert (settle(servers), servers.charged()) == (
+        [None, None],
+        [{ANN: 2, BEN: 2, CLEO: 1}] * 2,
+    )
 
 
-def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Servers) -> None:
+def test_one_word_has_three_attempts_charged_and_others_as_many_more(
+    servers: Servers,
+) -> None:
     """By what operators call; whatever a server claims between their look and their word."""
     servers.attempt(0)
     servers.sessions[A].store.attempts.hear(7)
@@ -433,19 +501,26 @@ def test_one_word_has_three_attempts_charged_and_others_as_many_more(servers: Se
         assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
         offices[A]._allow(Permission.CLAIMED, 1)
         assert offices[B]._allow(Permission.CLAIMED, 1) == reached
-    assert (settle(servers), servers.charged()) == ([None, None], [{ANN: 2, BEN: 2, CLEO: 1}] * 2)
+    assert (settle(servers), servers.charged()) == (
+        [None, None],
+        [{ANN: 2, BEN: 2, CLEO: 1}] * 2,
+    )
     servers.agree()
     # A version's other attempts take a word each time: it doesn't add up.
     assert [offices[B]._allow(Permission.ATTEMPTS, 1) for _ in range(2)] == [10, 10]
 
 
 @OF_EITHER
-def test_numbers_that_one_server_calls_used_are_no_evidence(servers: Servers, role: Role) -> None:
+def test_numbers_that_one_server_calls_used_are_no_evidence(
+    servers: Servers, role: Role
+) -> None:
     """At one link it has used a thousand attempts, at the next it has forgotten them."""
     servers.attempt(0)
     before = servers.charged()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servers.sessions[role].store.attempts, "unused_here", lambda: 1000)
+        patch.setattr(
+            servers.sessions[role].store.attempts, "unused_here", lambda: 1000
+        )
         assert settle(servers) == [None, None]
     settle(servers)
     assert servers.charged() == before
@@ -466,11 +541,17 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
 
     def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
         return old.sign(
-            kind, now.check(loser, kind, server_messages.SignedMessage.from_json(kept), body)
+            kind,
+            now.check(loser, kind, server_messages.SignedMessage.from_json(kept), body),
         ).to_json()
 
     servers.sessions[holder].store.close()
-    with closing(sqlite3.connect(servers.folder / holder.value / "state.db")) as database, database:
+    with (
+        closing(
+            sqlite3.connect(servers.folder / holder.value / "state.db")
+        ) as database,
+        database,
+    ):
         for table, column, kind, body in (
             ("attempt", "their_head", SignedKind.HEAD, HeadBody),
             ("version", "model_seal", SignedKind.MODEL, ModelBody),
@@ -484,15 +565,21 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     servers.open(holder)
 
 
-def shown_by_ann(servers: Servers, pen: CertificateSigner) -> tuple[pb.Signed, pb.Signed]:
+def shown_by_ann(
+    servers: Servers, pen: CertificateSigner
+) -> tuple[pb.Signed, pb.Signed]:
     model = servers.sessions[A].model_store.current.digest.value
     more: Any = {"model_digest": model, "charged": [2]}
     statement = for_ann(servers, pb.StatementBody, 5, pen=pen, **more)
     return statement, for_ann(servers, pb.OpeningBody, 6, pen=pen)
 
 
-def test_what_was_signed_before_a_renewal_counts_where_it_is_kept(servers: Servers) -> None:
-    old = server_messages.ServerSignatures(servers.task.digest, B, earlier_pen(B), verifier())
+def test_what_was_signed_before_a_renewal_counts_where_it_is_kept(
+    servers: Servers,
+) -> None:
+    old = server_messages.ServerSignatures(
+        servers.task.digest, B, earlier_pen(B), verifier()
+    )
     body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
     signed = old.sign(SignedKind.MODEL, body)
     # A signature of now needs a certificate of now.
@@ -516,10 +603,17 @@ def test_a_revoked_certificates_statements_are_not_believed_and_keep_nobody_out(
     servers: Servers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever stole the key can sign anything; its honest owners must still get on."""
-    stolen, current = earlier_identity(Principal.service(A)), identity(Principal.service(A))
-    eye = CertificateVerifier(replace(current, revocations=revoke(stolen, folder=tmp_path)))
+    stolen, current = (
+        earlier_identity(Principal.service(A)),
+        identity(Principal.service(A)),
+    )
+    eye = CertificateVerifier(
+        replace(current, revocations=revoke(stolen, folder=tmp_path))
+    )
     session = replace(servers.sessions[A], verifier=eye)
     statement, opening = shown_by_ann(servers, CertificateSigner(stolen))
-    said = pb.StatementBody.FromString(statement_of(session, ANN, statement, opening).body)
+    said = pb.StatementBody.FromString(
+        statement_of(session, ANN, statement, opening).body
+    )
     assert (list(said.charged), session.store.attempts.next_number()) == ([], 0)
     assert "isn't believed" in caplog.text

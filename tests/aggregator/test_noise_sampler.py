@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator import noise
-from precad.aggregator.noise import COLUMN_BITS, COLUMNS, Blocks, DiscreteGaussian, DrawnAhead
+from precad.aggregator.noise import (
+    COLUMN_BITS,
+    COLUMNS,
+    Blocks,
+    DiscreteGaussian,
+    DrawnAhead,
+)
 from precad.common.identifiers import Secret
 from precad.common.ring import Keystream, RingVector
 from precad.common.task import NOISE_DEVIATIONS, SUM_LIMIT
@@ -26,7 +32,19 @@ from precad.common.task import NOISE_DEVIATIONS, SUM_LIMIT
 SAMPLES = 400_000
 # Streams are seeded: a right sampler passes always or never.
 LEAST_P = 1e-5
-DEVIATIONS = [0.5, 0.7, 1.0, 3.3, 7.99, 8.0, 20.5, 1024.0, 131_072.3, 2.0**40, 1.9 * 2.0**57]
+DEVIATIONS = [
+    0.5,
+    0.7,
+    1.0,
+    3.3,
+    7.99,
+    8.0,
+    20.5,
+    1024.0,
+    131_072.3,
+    2.0**40,
+    1.9 * 2.0**57,
+]
 TOTAL = 2**64
 
 
@@ -37,7 +55,9 @@ def seeded(name: bytes = b"noise") -> Callable[[], Keystream]:
 def scripted(*words: int) -> Any:
     left = list(words)
     pop = partial(left.pop, 0)
-    return SimpleNamespace(words=lambda n: np.array([pop() for _ in range(n)], "u8").view("i8"))
+    return SimpleNamespace(
+        words=lambda n: np.array([pop() for _ in range(n)], "u8").view("i8")
+    )
 
 
 def unfit(sampler: Any, deviation: float) -> dict[str, float]:
@@ -54,7 +74,9 @@ def digits() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.499, -3.0, 2.0**58, math.inf, math.nan])
-def test_a_deviation_out_of_range_is_refused(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deviation_out_of_range_is_refused(
+    wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValueError, match="from 1/2 to below 2"):
         DiscreteGaussian(wrong)
     # So is a table that reaches less far; and every task that has room in the ring has a sampler.
@@ -71,7 +93,9 @@ def test_what_is_drawn_fits_the_discrete_gaussian(deviation: float) -> None:
 
 
 @pytest.mark.parametrize("deviation", [0.7, 20.5, 1024.0])
-def test_deciding_exactly_is_the_same(deviation: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deciding_exactly_is_the_same(
+    deviation: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The float64 path against decimals, proposal by proposal."""
     usual = DiscreteGaussian(deviation, seeded()).draw(2_000)
     monkeypatch.setattr(noise, "MARGIN", 2.0)
@@ -105,7 +129,9 @@ def test_a_decision_is_right_in_the_last_of_its_64_bits_and_of_the_next(
     inside = int(place * (1 << Blocks.of(deviation).width_bits))
     for words in (1, 2):
         # Where 64 bits leave it open the next 64 decide.
-        assert bool(decided(sampler, deviation, block, inside, beyond, words)) == (beyond < 0)
+        assert bool(decided(sampler, deviation, block, inside, beyond, words)) == (
+            beyond < 0
+        )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +143,9 @@ def test_a_decision_is_right_in_the_last_of_its_64_bits_and_of_the_next(
         ("Decimal(1 << bits) /", "Decimal((1 << bits) - 8) /"),
     ],
 )
-def test_an_error_that_no_statistic_sees_is_caught_at_the_edge(old: str, new: str) -> None:
+def test_an_error_that_no_statistic_sees_is_caught_at_the_edge(
+    old: str, new: str
+) -> None:
     broken = mutant(old, new)(131_072.3)
     found = [bool(decided(broken, 131_072.3, 5, 9_000, beyond)) for beyond in (-1, 1)]
     assert found != [True, False]
@@ -166,10 +194,16 @@ def test_a_broken_sampler_is_caught(deviation: float, old: str, new: str) -> Non
     assert unfit(broken, deviation) != {}
 
 
-@pytest.mark.parametrize("dimension", [0, 1, 2, 100, noise.CHUNK - 1, 3 * noise.CHUNK + 7])
+@pytest.mark.parametrize(
+    "dimension", [0, 1, 2, 100, noise.CHUNK - 1, 3 * noise.CHUNK + 7]
+)
 def test_as_many_are_drawn_as_are_asked_for(dimension: int) -> None:
     drawn = DiscreteGaussian(1024.0).draw(dimension)
-    assert (drawn.shape, drawn.dtype.name, drawn.flags.writeable) == ((dimension,), "int64", True)
+    assert (drawn.shape, drawn.dtype.name, drawn.flags.writeable) == (
+        (dimension,),
+        "int64",
+        True,
+    )
 
 
 def test_each_call_has_a_key_of_its_own() -> None:
@@ -230,7 +264,9 @@ deviations = st.floats(noise.LEAST, noise.LIMIT, exclude_max=True) | st.floats(
 @example(0.5)
 @example(1.9 * 2.0**57)
 @settings(max_examples=25)
-def test_every_table_has_its_masses_and_reaches_as_far_as_is_stated(deviation: float) -> None:
+def test_every_table_has_its_masses_and_reaches_as_far_as_is_stated(
+    deviation: float,
+) -> None:
     blocks, picked, s = Blocks.of(deviation), [0] * COLUMNS, mpmath.mpf(deviation)
     for column, other in enumerate(blocks.others.tolist()):
         threshold = int(blocks.thresholds[column])
@@ -240,24 +276,34 @@ def test_every_table_has_its_masses_and_reaches_as_far_as_is_stated(deviation: f
     assert (tuple(picked), sum(picked)) == (blocks.masses, COLUMNS << COLUMN_BITS)
     assert (blocks.tightness <= 1).all()
     for q, mass in enumerate(blocks.masses):
-        largest = blocks.scale * mpmath.exp(-((q << blocks.width_bits) ** 2) / (2 * s * s))
+        largest = blocks.scale * mpmath.exp(
+            -((q << blocks.width_bits) ** 2) / (2 * s * s)
+        )
         assert largest <= mass
         # Not much larger either: proposals would be refused in vain.
         assert mass - largest <= (1 if q else 1000)
-        assert float(largest / mass) == pytest.approx(float(blocks.tightness[q]), rel=1e-15)
+        assert float(largest / mass) == pytest.approx(
+            float(blocks.tightness[q]), rel=1e-15
+        )
     # Blocks are as wide as they may be, reach far enough, and their integers fit a word.
     end = COLUMNS << blocks.width_bits
     assert 1 << blocks.width_bits <= max(1, deviation / 8)
     assert noise.REACH * deviation <= end <= 2 * noise.REACH * max(8, deviation)
     assert 2 * end <= 2**63
     # 10^6 coordinates in 10^6 rounds: far below any δ.
-    assert 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * s * s)) <= noise.TAIL < 2.0**-143 / 10**12
+    assert (
+        2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * s * s))
+        <= noise.TAIL
+        < 2.0**-143 / 10**12
+    )
 
 
 @given(deviations.filter(lambda s: s > 3), st.binary(min_size=32, max_size=32))
 @settings(max_examples=25)
 def test_noise_of_any_deviation_has_it(deviation: float, key: bytes) -> None:
-    drawn = DiscreteGaussian(deviation, lambda: Keystream(Secret(key), "test")).draw(20_000)
+    drawn = DiscreteGaussian(deviation, lambda: Keystream(Secret(key), "test")).draw(
+        20_000
+    )
     assert np.abs(drawn).max() < 7 * deviation
     bins, tally = Bins.of(deviation), Tally(deviation)
     tally.add(drawn, bins)

@@ -23,7 +23,12 @@ from precad.aggregator.peer_link import PIECE_BYTES, Frame, PeerLink, memory_pai
 from precad.aggregator.rpc import peer_transport
 from precad.aggregator.training.session import EventLog, TrainingPaused
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    TaskMismatch,
+)
 from precad.common.identifiers import Digest
 from precad.common.identity.mutual_tls import GREETING, USER_AGENT
 from precad.dealer.dealing_service import Outbox
@@ -37,13 +42,21 @@ def ends() -> Any:
     return memory_pair()
 
 
-def link(end: Any, *, task: Digest = TASK, limit: int = 1 << 24, wait_s: float = 0.05) -> PeerLink:
+def link(
+    end: Any, *, task: Digest = TASK, limit: int = 1 << 24, wait_s: float = 0.05
+) -> PeerLink:
     return PeerLink(end, task, max_message_bytes=limit, timeout_s=wait_s)
 
 
 @pytest.mark.parametrize(
     "size",
-    [0, 1, *(PIECE_BYTES + more for more in (-1, 0, 1)), 3 * PIECE_BYTES, 3 * PIECE_BYTES + 7],
+    [
+        0,
+        1,
+        *(PIECE_BYTES + more for more in (-1, 0, 1)),
+        3 * PIECE_BYTES,
+        3 * PIECE_BYTES + 7,
+    ],
 )
 def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
@@ -122,7 +135,9 @@ def frame(payload: bytes, *, last: bool = False) -> Frame:
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 1 << 19, 1 << 21])
-def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(length: int) -> None:
+def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(
+    length: int,
+) -> None:
     sent = frame(b"ABCD" * (length // 4) + bytes(length % 4), last=True)
     message = peer_transport.frame_to_wire(sent)
     found = peer_transport.frame_from_wire(message)
@@ -133,7 +148,9 @@ def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(length: int)
     for shown in (repr(sent), f"{sent}", repr(replace(found, attempt=4))):
         assert "ABCD" not in shown
         assert f"{length} bytes" in shown
-    written = pb.LinkFrame(task_digest=TASK.value, attempt=-1, step="body/0123", sequence=7)
+    written = pb.LinkFrame(
+        task_digest=TASK.value, attempt=-1, step="body/0123", sequence=7
+    )
     written.payload, written.last = bytes(sent.payload), True
     assert pb.LinkFrame.FromString(message) == written
     assert peer_transport.frame_from_wire(written.SerializeToString()) == sent
@@ -142,7 +159,10 @@ def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(length: int)
 @pytest.mark.parametrize(
     "message",
     [
-        *(peer_transport.frame_to_wire(frame(b"p" * 200))[:end] for end in (150, 2, -1)),
+        *(
+            peer_transport.frame_to_wire(frame(b"p" * 200))[:end]
+            for end in (150, 2, -1)
+        ),
         *(b"\x2a", b"\x2a\xff\xff\xff\xff\x0f", b"\x2a\x80\x80\x80\x80\x80"),
         *(b"", b"not protobuf"),
         peer_transport.frame_to_wire(frame(b"one"))
@@ -159,18 +179,26 @@ X = torch.tensor([[1, -2], [2**63 - 1, 5]])
 Y = torch.tensor([[3, 7], [1, -5]])
 
 
-def pair(patience_s: float = 30.0) -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
+def pair(
+    patience_s: float = 30.0,
+) -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
     """Both communicators, and B's link to misbehave on."""
     a, b = (link(end, wait_s=patience_s) for end in memory_pair())
     return LinkCommunicator(0, a, "t"), LinkCommunicator(1, b, "t"), b
 
 
 @pytest.mark.parametrize(
-    ("op", "expected"), [(ReduceOp.SUM, X + Y), (ReduceOp.BXOR, X ^ Y)], ids=["sum", "xor"]
+    ("op", "expected"),
+    [(ReduceOp.SUM, X + Y), (ReduceOp.BXOR, X ^ Y)],
+    ids=["sum", "xor"],
 )
-def test_reductions_wrap_in_the_ring_and_keep_shapes(op: object, expected: torch.Tensor) -> None:
+def test_reductions_wrap_in_the_ring_and_keep_shapes(
+    op: object, expected: torch.Tensor
+) -> None:
     a, b, link = pair()
-    for found in at_both(lambda: a.all_reduce(X, op=op), lambda: b.all_reduce(Y, op=op)):
+    for found in at_both(
+        lambda: a.all_reduce(X, op=op), lambda: b.all_reduce(Y, op=op)
+    ):
         assert torch.equal(found, expected)
     for batch in at_both(
         lambda: a.all_reduce([X, X[0]], op=op, batched=True),
@@ -186,7 +214,9 @@ def test_reductions_wrap_in_the_ring_and_keep_shapes(op: object, expected: torch
 @pytest.mark.parametrize("length", [0, 1, 31, 33, 40, 24])
 def test_another_operation_length_or_message_is_a_violation(length: int) -> None:
     a, b, _ = pair()
-    for error in at_both(lambda: a.all_reduce(X), lambda: b.all_reduce(X, op=ReduceOp.BXOR)):
+    for error in at_both(
+        lambda: a.all_reduce(X), lambda: b.all_reduce(X, op=ReduceOp.BXOR)
+    ):
         assert isinstance(error, PeerViolation)
         assert "out of step" in str(error)
     a, _, link = pair()
@@ -202,9 +232,16 @@ def test_another_operation_length_or_message_is_a_violation(length: int) -> None
 
 @pytest.mark.parametrize(
     ("handed", "how"),
-    [(X.double(), {}), ([X], {}), (X, {"batched": True}), ([X, X.int()], {"batched": True})],
+    [
+        (X.double(), {}),
+        ([X], {}),
+        (X, {"batched": True}),
+        ([X, X.int()], {"batched": True}),
+    ],
 )
-def test_what_are_no_ring_elements_is_an_error(handed: Any, how: dict[str, bool]) -> None:
+def test_what_are_no_ring_elements_is_an_error(
+    handed: Any, how: dict[str, bool]
+) -> None:
     a, _, link = pair()
     with pytest.raises(TypeError, match="only ring elements"):
         a.all_reduce(handed, **how)
@@ -241,7 +278,9 @@ class Echo:
 
 
 @contextmanager
-def dialled(address: str, others: list[str]) -> Iterator[peer_transport.DialledTransport]:
+def dialled(
+    address: str, others: list[str]
+) -> Iterator[peer_transport.DialledTransport]:
     # Else gRPC takes one connection for all channels to an address.
     options = (USER_AGENT, ("grpc.use_local_subchannel_pool", 1))
     with ExitStack() as stack:
@@ -255,7 +294,14 @@ def frames(number: int) -> list[Frame]:
     """Some long and some short, so that streams would overtake each other."""
     sizes = (1, 1 << 18, 0, 1 << 16, 7)
     return [
-        Frame(TASK, 0, "step", each, bytes([each % 251]) * sizes[each % len(sizes)], last=True)
+        Frame(
+            TASK,
+            0,
+            "step",
+            each,
+            bytes([each % 251]) * sizes[each % len(sizes)],
+            last=True,
+        )
         for each in range(number)
     ]
 
@@ -264,7 +310,9 @@ class FirstBreaksOff(Proxy):
     """As a port may do that is busy, or a handshake that takes too long."""
 
     def _connect(self, near: socket.socket) -> None:
-        if near is self._sockets[1]:  # The first behind the listener's, whoever else has come
+        if (
+            near is self._sockets[1]
+        ):  # The first behind the listener's, whoever else has come
             near.close()
         else:
             super()._connect(near)
@@ -273,8 +321,12 @@ class FirstBreaksOff(Proxy):
 DIRECT = [("direct",) * others for others in range(peer_transport.STREAMS)]
 
 
-@pytest.mark.parametrize("others", [*DIRECT, ("first breaks off", "direct", "first breaks off")])
-def test_frames_come_in_the_order_in_which_they_were_sent(others: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "others", [*DIRECT, ("first breaks off", "direct", "first breaks off")]
+)
+def test_frames_come_in_the_order_in_which_they_were_sent(
+    others: tuple[str, ...],
+) -> None:
     """And a stream whose first connection breaks off is connected again."""
     echo, sent = Echo(), frames(41)
     with served(echo.link) as address, FirstBreaksOff(address) as behind:
@@ -299,7 +351,9 @@ def test_what_was_sent_before_the_link_was_closed_arrives_whole(number: int) -> 
 
 
 @pytest.mark.parametrize("call", ["put", "require_alive"])
-def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(call: str) -> None:
+def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(
+    call: str,
+) -> None:
     def lost() -> bool:
         try:
             getattr(link, call)(*frames(1)[: call == "put"])
@@ -318,7 +372,8 @@ def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(c
 
 
 @pytest.mark.parametrize(
-    "said", ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {peer_transport.STREAMS}", "{0} x"]
+    "said",
+    ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {peer_transport.STREAMS}", "{0} x"],
 )
 def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) -> None:
     """Nor one with another certificate: ``integration/hostile/test_hostile_clients.py``."""
@@ -329,7 +384,9 @@ def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) 
         told = said.format(own, "0" * 32)
         with grpc.insecure_channel(address, (USER_AGENT,)) as channel:
             stranger: Any = channel.stream_stream(peer_transport.METHOD)
-            call = stranger(iter([b"\0"]), metadata=(("precad-link", told),), timeout=WAIT_S)
+            call = stranger(
+                iter([b"\0"]), metadata=(("precad-link", told),), timeout=WAIT_S
+            )
             with pytest.raises(grpc.RpcError) as refused:
                 next(call)
             # Or a link of its own, for the behaviour to refuse: here it ends by its bad frame.
@@ -355,7 +412,10 @@ def test_a_link_that_is_refused_takes_nothing_over_its_other_streams() -> None:
             drawn += 1
             yield bytes(1 << 16)
 
-    with served(refusing) as address, grpc.insecure_channel(address, (USER_AGENT,)) as channel:
+    with (
+        served(refusing) as address,
+        grpc.insecure_channel(address, (USER_AGENT,)) as channel,
+    ):
         call: Any = channel.stream_stream(peer_transport.METHOD)
         first = call(iter([]), metadata=(("precad-link", "2"),))
         name = dict(first.initial_metadata())["precad-link"]
@@ -373,7 +433,10 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
         yield b""
 
     def make() -> grpc.aio.Server:
-        server, (service, method) = grpc.aio.server(), peer_transport.METHOD[1:].split("/")
+        server, (service, method) = (
+            grpc.aio.server(),
+            peer_transport.METHOD[1:].split("/"),
+        )
         handler: Any = grpc.stream_stream_rpc_method_handler(nameless)
         handlers = grpc.method_handlers_generic_handler(service, {method: handler})
         server.add_generic_rpc_handlers((handlers,))
@@ -381,7 +444,10 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
 
     with LoopThread() as loop:
         address = loop.serve(make, None)
-        with pytest.raises(PeerViolation, match="names no link"), dialled(address, [address]):
+        with (
+            pytest.raises(PeerViolation, match="names no link"),
+            dialled(address, [address]),
+        ):
             pass
 
 

@@ -68,12 +68,16 @@ def states(server: Aggregator) -> dict[int, AttemptState]:
 never = Mock(side_effect=AssertionError("a refused round must not open"))
 
 
-def answered(pair: Pair, drawn: Sequence[ClientId] = NAMES, then: Any = never) -> Opened | None:
+def answered(
+    pair: Pair, drawn: Sequence[ClientId] = NAMES, then: Any = never
+) -> Opened | None:
     """What B makes of A's proposal, for these drawn clients."""
     return start_attempt.answer(pair[1], 3, drawn, MODEL, before_agreeing=then)
 
 
-def opened(pair: Pair, cohort: list[ClientId], then: Any = never, attempt: int = 4) -> Any:
+def opened(
+    pair: Pair, cohort: list[ClientId], then: Any = never, attempt: int = 4
+) -> Any:
     """What A's and B's sides return or raise; B's coin drew everybody."""
     return at_both(
         lambda: start_attempt.propose(pair[0], attempt, 3, cohort, MODEL),
@@ -107,7 +111,10 @@ def proposed(pair: Pair, **proposal: Any) -> None:
         ({"clients": steps("c0", "c4")}, r"coin didn't draw \['c4'\]", 1),
         ({"model": str(NEXT)}, str(NEXT), 1),
         # Behind the last, and nobody.
-        *(({"clients": places}, "isn't among 5 clients", 0) for places in ((1, 1, 4), (6,))),
+        *(
+            ({"clients": places}, "isn't among 5 clients", 0)
+            for places in ((1, 1, 4), (6,))
+        ),
         # Else a server that cheats would use up all numbers at once, for ever.
         ({"attempt": ATTEMPTS}, "the last number that there is", 0),
         ({"attempt": ATTEMPTS + 1}, "unreadable Cohort .*: attempt", 0),
@@ -115,13 +122,17 @@ def proposed(pair: Pair, **proposal: Any) -> None:
         ({"model": "00"}, "unreadable Cohort .*: model", 0),
     ],
 )
-def test_b_refuses_and_says_why(pair: Pair, proposal: Any, words: str, told: int) -> None:
+def test_b_refuses_and_says_why(
+    pair: Pair, proposal: Any, words: str, told: int
+) -> None:
     proposed(pair, **proposal)
     with pytest.raises(PeerViolation, match=words):
         answered(pair, NAMES[:4])
     assert states(pair[1]) == {}
     if told:
-        assert re.search(words, Verdict.from_bytes(pair[0].link.receive("cohort")).refusal)
+        assert re.search(
+            words, Verdict.from_bytes(pair[0].link.receive("cohort")).refusal
+        )
 
 
 @pytest.mark.parametrize("number", [0, 3, 4])
@@ -150,7 +161,9 @@ def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(pair: Pair) 
 @pytest.mark.parametrize("tight", [0, 1], ids=["A", "B"])
 def test_only_whom_both_ledgers_allow_takes_part(pair: Pair, tight: int) -> None:
     """One server's ledger has forgotten charges, or was never told: the other's stands."""
-    once = record_epsilon(record_rate=0.1, noise_multiplier=2.0, participations=1, delta=1e-5)
+    once = record_epsilon(
+        record_rate=0.1, noise_multiplier=2.0, participations=1, delta=1e-5
+    )
     servers = of_task(pair, {"privacy.epsilon_limit": once * 1.001})
     servers[tight].store.attempts.learn([charge(t, t, NAMES[1]) for t in range(3)])
     others = (NAMES[0], *NAMES[2:])
@@ -167,13 +180,20 @@ def test_a_takes_nobody_whom_it_did_not_propose(pair: Pair) -> None:
     assert states(pair[0]) == {}
 
 
-def test_the_end_of_training_opens_nothing_and_is_no_end_for_a_before_b_agrees(pair: Pair) -> None:
+def test_the_end_of_training_opens_nothing_and_is_no_end_for_a_before_b_agrees(
+    pair: Pair,
+) -> None:
     proposed(pair, clients=(), over=True)
     assert answered(pair) is None
     assert states(pair[1]) == {}
     pair[0].link.receive("cohort")
-    a, b = at_both(lambda: start_attempt.say_over(pair[0], 4, NEXT), lambda: answered(pair))
-    for error, says in ((a, "server B refused the training's end: A's model"), (b, "A's model is")):
+    a, b = at_both(
+        lambda: start_attempt.say_over(pair[0], 4, NEXT), lambda: answered(pair)
+    )
+    for error, says in (
+        (a, "server B refused the training's end: A's model"),
+        (b, "A's model is"),
+    ):
         assert isinstance(error, PeerViolation)
         assert says in str(error)
 
@@ -186,15 +206,23 @@ def tried_often(journal: Any) -> None:
 
 OPENINGS = range(start_attempt.OPENED_CAP)
 CAUSES: dict[str, tuple[Callable[[Any], object], int]] = {
-    "may have left": (lambda journal: journal.attempts.learn([charge(1, 3, NAMES[0])]), 4),
-    "were opened": (lambda journal: [journal.versions.count_opened(3, n) for n in OPENINGS], 4),
+    "may have left": (
+        lambda journal: journal.attempts.learn([charge(1, 3, NAMES[0])]),
+        4,
+    ),
+    "were opened": (
+        lambda journal: [journal.versions.count_opened(3, n) for n in OPENINGS],
+        4,
+    ),
     "attempts failed": (tried_often, 12),
 }
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["A", "B"])
 @pytest.mark.parametrize("why", CAUSES)
-def test_another_attempt_needs_both_operators_word(pair: Pair, why: str, at: int) -> None:
+def test_another_attempt_needs_both_operators_word(
+    pair: Pair, why: str, at: int
+) -> None:
     """Whichever server knows of the reason: neither opens before both may."""
     cause, attempt = CAUSES[why]
     servers = of_task(pair, {"training.attempts": 10})
@@ -219,7 +247,9 @@ def test_another_attempt_needs_both_operators_word(pair: Pair, why: str, at: int
     if why == "were opened":
         # With proofs nobody is asked: what a server that departs from the protocol hears in each
         # attempt, it could have computed.
-        shares, proofs = (task_with({"validation": check}) for check in ("crypten", "proof"))
+        shares, proofs = (
+            task_with({"validation": check}) for check in ("crypten", "proof")
+        )
         assert why in start_attempt.doubt(store, shares, attempt + 1, 3)
         assert start_attempt.doubt(store, proofs, attempt + 1, 3) == ""
 
@@ -272,13 +302,19 @@ def test_a_limit_that_is_met_exactly_isnt_passed() -> None:
     # Forfeited rounds are charged beside the task's own, up to twice as many and a few: by ε alone.
     cap, most = PrivacyCap(limited(50.0, rounds=3)), 2 * 3 + SPARE_CHARGES
     assert cap.most(0.2) == 3
-    assert [cap.admits(0.2, n, {}, 0) for n in (3, most - 1, most)] == [True, True, False]
+    assert [cap.admits(0.2, n, {}, 0) for n in (3, most - 1, most)] == [
+        True,
+        True,
+        False,
+    ]
     tight = PrivacyCap(limited(exactly, rounds=3))
     assert [tight.admits(0.2, n, {}, 0) for n in (3, 4)] == [True, False]
 
 
 @pytest.mark.parametrize("last", ["done", "written off", "learned"])
-def test_a_client_is_refused_from_its_cap_on_and_not_before(store: Store, last: str) -> None:
+def test_a_client_is_refused_from_its_cap_on_and_not_before(
+    store: Store, last: str
+) -> None:
     """A release that was lost counts too."""
     cap = PrivacyCap(TASK).most(0.2)
     assert cap is not None
@@ -326,7 +362,11 @@ def upgraded(rate: float, counts: dict[int, int]) -> float:
     ],
 )
 def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_square_root(
-    rate: float, spent: int, re_releases: dict[int, int], charges: int, after: dict[int, int]
+    rate: float,
+    spent: int,
+    re_releases: dict[int, int],
+    charges: int,
+    after: dict[int, int],
 ) -> None:
     """σ/√(1+m), and never m more steps: the same X under independent noise."""
     costs = upgraded(rate, after)
@@ -345,10 +385,14 @@ def test_a_version_released_again_is_charged_before_the_release(store: Store) ->
         assert (OFTEN in server.within_budget(ROSTER, 0)) == within
 
 
-AT_ONCE: Any = SimpleNamespace(start_thread=lambda _name, target: target())  # Threads run at once
+AT_ONCE: Any = SimpleNamespace(
+    start_thread=lambda _name, target: target()
+)  # Threads run at once
 
 
-def test_a_version_released_again_costs_a_round_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_released_again_costs_a_round_no_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The round asks; another thread computes; until it is known its client sits out."""
     cap, asked, go = PrivacyCap(limited(40.0)), [], threading.Event()
 
@@ -413,7 +457,9 @@ def test_an_account_that_fails_costs_its_client_alone(
     """Where it claims the rate, or on a roster from before the grid."""
     accountant.fails_at = 0.1
     register = Register(TASK, store)
-    with pytest.raises(Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"):
+    with pytest.raises(
+        Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"
+    ):
         register.enrol(Enrolment(SELDOM, 100, 0.1))
     register.enrol(Enrolment(OFTEN, 100, 0.2))
     assert list(register.roster()) == [OFTEN]

@@ -35,7 +35,9 @@ TWO = ClientId("ward-2")
 MODEL, OTHER = Digest(b"\2" * 32), Digest(b"o" * 32)
 
 
-def opening_of(inbox: Inbox, client: ClientId = ONE, attempt: int = 3) -> tuple[Digest, Role]:
+def opening_of(
+    inbox: Inbox, client: ClientId = ONE, attempt: int = 3
+) -> tuple[Digest, Role]:
     stated = inbox.proof_opening(attempt, client)
     assert stated is not None
     return stated
@@ -74,13 +76,17 @@ class Doors:
     def send(self, part: AnySubmission) -> None:
         upload(self.inboxes[part.role], part, (1, 64, 65, 500))
 
-    def refuses(self, part: AnySubmission, reason: Rejection, says: str | None = None) -> None:
+    def refuses(
+        self, part: AnySubmission, reason: Rejection, says: str | None = None
+    ) -> None:
         with pytest.raises(RejectedSubmission, match=says) as rejected:
             self.send(part)
         assert (rejected.value.reason, self.spooled()) == (reason, [])
 
     def spooled(self) -> list[Path]:
-        return [each for role in SERVERS for each in (self.folder / role.value).iterdir()]
+        return [
+            each for role in SERVERS for each in (self.folder / role.value).iterdir()
+        ]
 
 
 @pytest.fixture(params=SERVERS, ids=["seed at a", "seed at b"])
@@ -95,7 +101,9 @@ def signed(header: proofs.ProofHeader, **changes: Any) -> proofs.ProofHeader:
     return rig.resigned(replace(header, **changes), signer(ONE))
 
 
-def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(doors: Doors) -> None:
+def test_each_server_holds_what_it_gets_and_the_disk_has_noise_alone(
+    doors: Doors,
+) -> None:
     seed, body = doors.pair()
     for part in (seed, body, seed, body):
         doors.send(part)
@@ -114,7 +122,9 @@ def test_a_header_is_refused_by_the_server_whose_opening_it_lacks(doors: Doors) 
         of_a, of_b = part.header.openings
         openings = (OTHER, of_b) if part.role is Role.SERVER_A else (of_a, OTHER)
         lacking = replace(part, header=signed(part.header, openings=openings))
-        doors.refuses(lacking, Rejection.WRONG_ATTEMPT, "another opening of this attempt")
+        doors.refuses(
+            lacking, Rejection.WRONG_ATTEMPT, "another opening of this attempt"
+        )
 
 
 @pytest.mark.parametrize("restarted", SERVERS)
@@ -134,7 +144,9 @@ def test_a_kept_upload_is_worth_nothing_after_a_server_was_put_back(
     assert doors.inboxes[restarted].close()[ONE] is Rejection.WRONG_ATTEMPT
 
 
-def test_an_opening_is_stated_for_the_open_attempt_and_its_cohort_alone(doors: Doors) -> None:
+def test_an_opening_is_stated_for_the_open_attempt_and_its_cohort_alone(
+    doors: Doors,
+) -> None:
     inbox = doors.inboxes[Role.SERVER_A]
     assert inbox.proof_opening(2, ONE) is None
     assert inbox.proof_opening(3, ClientId("stranger")) is None
@@ -146,7 +158,9 @@ def test_an_opening_is_stated_for_the_open_attempt_and_its_cohort_alone(doors: D
     assert inbox.proof_opening(4, ONE) is None
 
 
-def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(doors: Doors) -> None:
+def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(
+    doors: Doors,
+) -> None:
     # Both parts exchanged, each whole for the other server's task.
     swapped = ForProof(doors.stated().openings, other(doors.holder))
     for part in doors.pair(swapped):
@@ -164,7 +178,9 @@ def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(doors
         assert not replace(seed, **odd | {name: None}).opens
 
 
-def test_headers_of_another_check_are_none_of_this_ones(doors: Doors, tmp_path: Path) -> None:
+def test_headers_of_another_check_are_none_of_this_ones(
+    doors: Doors, tmp_path: Path
+) -> None:
     """What is signed names its purpose: no header is two things."""
     dealt = pair_of(TASK, ONE)
     for each in dealt:
@@ -183,10 +199,14 @@ def test_headers_of_another_check_are_none_of_this_ones(doors: Doors, tmp_path: 
         inbox.start(replace(seed, header=header))
 
 
-def mixed(tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]) -> proofs.ProofSubmission:
+def mixed(
+    tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]
+) -> proofs.ProofSubmission:
     """What one holder gets when each of its parts is taken from one of two good submissions."""
     parts = {name: tales[number][place] for name, number in whose.items()}
-    header = replace(parts["header"].header, signature=parts["signature"].header.signature)
+    header = replace(
+        parts["header"].header, signature=parts["signature"].header.signature
+    )
     if "seed" in whose:
         seed, salt = parts["seed"].seed, parts["salt"].salt
         return replace(parts["header"], header=header, seed=seed, salt=salt)
@@ -195,7 +215,10 @@ def mixed(tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]) -> pro
     return rig.with_segments(prefixed, words)
 
 
-PARTS = (("header", "signature", "seed", "salt"), ("header", "signature", "prefix", *SEGMENTS))
+PARTS = (
+    ("header", "signature", "seed", "salt"),
+    ("header", "signature", "prefix", *SEGMENTS),
+)
 """Of what the seed's holder gets, and the body's."""
 
 

@@ -8,9 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rig.aggregators import head_of
 
-from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position, PreparedView
+from precad.aggregator.server_messages import (
+    Evidence,
+    Fact,
+    HeadBody,
+    Position,
+    PreparedView,
+)
 from precad.aggregator.store.ledger import history_after, history_start
-from precad.aggregator.training.recovery import Recovery, Remedy, adoptable, compare, settled
+from precad.aggregator.training.recovery import (
+    Recovery,
+    Remedy,
+    adoptable,
+    compare,
+    settled,
+)
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
 
@@ -20,10 +32,14 @@ def digest(byte: int) -> str:
 
 
 def view(attempt: int, valid_set: int = 1, *, bound: bool = False) -> PreparedView:
-    return PreparedView(version=7, attempt=attempt, valid_set=digest(valid_set), bound=bound)
+    return PreparedView(
+        version=7, attempt=attempt, valid_set=digest(valid_set), bound=bound
+    )
 
 
-def at(version: int, prepared: PreparedView | None = None, *, model: int | None = None) -> Position:
+def at(
+    version: int, prepared: PreparedView | None = None, *, model: int | None = None
+) -> Position:
     seen = digest(version if model is None else model)
     ledger: Any = {"ledger_length": 3, "ledger_head": digest(250), "nonce": digest(251)}
     ledger |= {"role": "server-a", "next_attempt": 10, "opened": 0}
@@ -56,7 +72,9 @@ TABLE = {
     # Both are prepared, whoever has countersigned: go on where the release stopped.
     **dict.fromkeys([(SEVEN, B_SEVEN), (NINE, B_NINE), (NEXT, B_NEXT)], Remedy.RELEASE),
     # Prepared on one alone: void while it has countersigned nothing, the operators' after.
-    **{(each, "nothing"): Remedy.VOID for each in (SEVEN, NINE, "prepared another set")},
+    **{
+        (each, "nothing"): Remedy.VOID for each in (SEVEN, NINE, "prepared another set")
+    },
     ("another model, prepared", "another model"): Remedy.VOID,
     (NEXT, "done"): Remedy.VOID,
     **{(each, "nothing"): Remedy.LOST for each in (B_SEVEN, B_NINE)},
@@ -82,7 +100,9 @@ def expected(here: str, there: str) -> Recovery | None:
     own, theirs = PLACES[here], PLACES[there]
     if own.version != theirs.version:
         # Whatever else is prepared: looked at when the two are level.
-        return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)
+        return Recovery(
+            Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP
+        )
     alike = Remedy.RELEASE if own.prepared else Remedy.NOTHING
     table = TABLE | {(here, here): alike}
     for pair in ((here, there), (there, here)):
@@ -116,7 +136,9 @@ def concluded(own: Position, theirs: Position) -> Any:
         return type(error)
 
 
-views = st.none() | st.builds(view, st.integers(6, 8), st.integers(1, 2), bound=st.booleans())
+views = st.none() | st.builds(
+    view, st.integers(6, 8), st.integers(1, 2), bound=st.booleans()
+)
 positions = st.builds(at, st.integers(3, 6), views, model=st.integers(1, 2))
 
 
@@ -145,7 +167,9 @@ def fact(version: int, attempt: int, *clients: str, voided: bool = False) -> Fac
 
 def evidence(ledger: Ledger, pending: Fact | None = None) -> list[Evidence]:
     return [
-        Evidence(versions=len(ledger), facts=tuple(facts), pending=None if i else pending)
+        Evidence(
+            versions=len(ledger), facts=tuple(facts), pending=None if i else pending
+        )
         for i, facts in enumerate(ledger)
     ]
 
@@ -157,9 +181,14 @@ def history(ledger: Ledger) -> Digest:
     return digest
 
 
-def signed_until(ledger: Ledger, version: int, attempt: int) -> tuple[HeadBody, list[Fact]]:
+def signed_until(
+    ledger: Ledger, version: int, attempt: int
+) -> tuple[HeadBody, list[Fact]]:
     """What this server signed when ``attempt`` was prepared, over its own ledger at that moment."""
-    then = [*ledger[:version], [each for each in ledger[version] if each.attempt <= attempt]]
+    then = [
+        *ledger[:version],
+        [each for each in ledger[version] if each.attempt <= attempt],
+    ]
     head = head_of(TASK, version, attempt, history=str(history(then)))
     return head, [each for facts in then for each in facts]
 
@@ -189,7 +218,9 @@ def lies(draw: Any, ledger: Ledger) -> Ledger:
     for _ in range(draw(st.integers(0, 3))):
         place = draw(st.integers(0, len(shown) - 1))
         facts = shown[place]
-        change = draw(st.sampled_from(["add", "drop", "rename", "flip", "move", "swap", "cut"]))
+        change = draw(
+            st.sampled_from(["add", "drop", "rename", "flip", "move", "swap", "cut"])
+        )
         if change == "add":
             version, attempt = draw(st.integers(0, 4)), draw(st.integers(0, 12))
             made = fact(version, attempt, *draw(NAMES), voided=draw(st.booleans()))
@@ -201,7 +232,9 @@ def lies(draw: Any, ledger: Ledger) -> Ledger:
             if change == "drop":
                 facts.pop(victim)
             elif change == "rename":
-                facts[victim] = facts[victim].model_copy(update={"clients": tuple(draw(NAMES))})
+                facts[victim] = facts[victim].model_copy(
+                    update={"clients": tuple(draw(NAMES))}
+                )
             elif change == "flip":
                 flipped = not facts[victim].voided
                 facts[victim] = facts[victim].model_copy(update={"voided": flipped})
@@ -221,11 +254,15 @@ def content(facts: Sequence[Fact]) -> set[tuple[int, int, bool, tuple[str, ...]]
 
 
 @given(st.data())
-def test_nobody_can_invent_charges_and_what_was_signed_is_taken_back(data: st.DataObject) -> None:
+def test_nobody_can_invent_charges_and_what_was_signed_is_taken_back(
+    data: st.DataObject,
+) -> None:
     """Whatever the other shows: only what the own seal stands for, and one pending attempt."""
     ledger = data.draw(ledgers())
     shown = data.draw(lies(ledger))
-    pending = data.draw(st.none() | st.builds(fact, st.integers(0, 4), st.integers(0, 12)))
+    pending = data.draw(
+        st.none() | st.builds(fact, st.integers(0, 4), st.integers(0, 12))
+    )
     version = data.draw(st.integers(0, len(ledger) - 1))
     attempt = data.draw(st.sampled_from([each.attempt for each in ledger[version]]))
     head, signed = signed_until(ledger, version, attempt)
@@ -250,7 +287,9 @@ def test_the_pending_attempt_under_the_own_head_is_among_its_facts() -> None:
     sealed, _ = signed_until([done, [newest]], 1, 2)
     # With another pending one the head doesn't fit, and stands for nothing.
     for pending, facts in ((newest, [*done, newest]), (other, [other])):
-        assert content(adoptable(START, evidence([done, []], pending), sealed)) == content(facts)
+        assert content(
+            adoptable(START, evidence([done, []], pending), sealed)
+        ) == content(facts)
 
 
 def test_what_is_settled_is_all_but_the_unfinished() -> None:

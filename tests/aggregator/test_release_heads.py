@@ -13,7 +13,13 @@ from tests.rig.tasks import task_with
 
 from precad.aggregator import server_messages
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
+from precad.aggregator.release import (
+    add_noise,
+    aggregate,
+    countersign,
+    prepare,
+    reconstruct,
+)
 from precad.aggregator.rounds import states
 from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
 from precad.aggregator.store import Store
@@ -21,7 +27,11 @@ from precad.aggregator.store.ledger import Head, history_after, history_start
 from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import SignedKind, check_server_signed, sign_as_server
+from precad.common.identity.signatures import (
+    SignedKind,
+    check_server_signed,
+    sign_as_server,
+)
 from precad.common.proof_shape import P
 from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
@@ -53,9 +63,14 @@ class Release:
         roster = SimpleNamespace(denominator=lambda _: 100.0)
         store = SimpleNamespace(attempts=kept, versions=kept, ledger=kept)
         self.a = aggregator(task, A, end, roster=roster, store=store)
-        counted = Counted(Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {})
+        counted = Counted(
+            Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {}
+        )
         self.share = np.arange(task.dimension, dtype=np.int64)
-        self.prepared, self.sent = Prepared(counted, self.share), Sent(counted, self.share)
+        self.prepared, self.sent = (
+            Prepared(counted, self.share),
+            Sent(counted, self.share),
+        )
 
     def head(self, **changed: Any) -> server_messages.HeadBody:
         history = history_after(history_start(self.task.digest), [FACT])
@@ -72,7 +87,9 @@ def release() -> Release:
     return Release()
 
 
-def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(release: Release) -> None:
+def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(
+    release: Release,
+) -> None:
     release.says("head", SignedKind.HEAD, release.head(length=6, head=str(SET)))
     release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head())
     assert countersign(release.a, release.prepared).noisy_share is release.share
@@ -81,7 +98,12 @@ def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(release:
 
 @pytest.mark.parametrize(
     "other",
-    [{"valid_set": str(OTHER)}, {"history": str(OTHER)}, {"attempt": 8}, {"version": 4}],
+    [
+        {"valid_set": str(OTHER)},
+        {"history": str(OTHER)},
+        {"attempt": 8},
+        {"version": 4},
+    ],
     ids=lambda other: next(iter(other)),
 )
 def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
@@ -93,7 +115,9 @@ def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
     assert release.written == []
 
 
-@pytest.mark.parametrize("other", [{"length": 6}, {"head": str(SET)}], ids=["length", "head"])
+@pytest.mark.parametrize(
+    "other", [{"length": 6}, {"head": str(SET)}], ids=["length", "head"]
+)
 def test_a_countersignature_over_another_head_lets_no_share_leave(
     release: Release, other: dict[str, Any]
 ) -> None:
@@ -105,10 +129,14 @@ def test_a_countersignature_over_another_head_lets_no_share_leave(
     assert release.written == ["countersigned"]
 
 
-MODEL_BODY = server_messages.ModelBody(task=str(TASK.digest), version=4, digest=str(OTHER))
+MODEL_BODY = server_messages.ModelBody(
+    task=str(TASK.digest), version=4, digest=str(OTHER)
+)
 
 
-def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: Release) -> None:
+def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(
+    release: Release,
+) -> None:
     release.b.send("noisy-share", bytes(8 * TASK.dimension))
     release.says("model", SignedKind.MODEL, MODEL_BODY)
     with pytest.raises(PeerViolation, match="different models of version 4"):
@@ -118,12 +146,16 @@ def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: R
 
 @pytest.mark.parametrize("word", [P, P + 5, 2**64 - 1])
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_noisy_share_with_words_of_no_field_breaks_the_link(word: int, at: int) -> None:
+def test_a_noisy_share_with_words_of_no_field_breaks_the_link(
+    word: int, at: int
+) -> None:
     release = Release(task_with({"validation": "proof"}))
     words, theta = np.zeros(8, dtype="<u8"), np.zeros(8)
     words[at] = word
     release.b.send("noisy-share", words.tobytes())
-    with pytest.raises(PeerViolation, match=f"word {at % 8} of the other server's noisy share"):
+    with pytest.raises(
+        PeerViolation, match=f"word {at % 8} of the other server's noisy share"
+    ):
         reconstruct(release.a, release.sent, theta)
     assert release.written == []
     assert not theta.any()
@@ -134,7 +166,10 @@ def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:
     for kind in SignedKind:
         signed = sign_as_server(signatures(MODEL, A).signer, A, kind, b"{}")
         assert check_server_signed(verifier(), A, kind, signed) == b"{}"
-        for role, other in [(B, kind), *((A, each) for each in SignedKind if each is not kind)]:
+        for role, other in [
+            (B, kind),
+            *((A, each) for each in SignedKind if each is not kind),
+        ]:
             with pytest.raises(PeerViolation):
                 check_server_signed(verifier(), role, other, signed)
 
@@ -153,7 +188,9 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
         fresh = Release()
         opened = replace(fresh.prepared.counted.opened, attempt=attempt)
         matched = Matched(opened, {WARD: submission}, {})
-        fresh.b.send("valid-set", server_messages.SetCheck(digest="00" * 32, count=1).to_bytes())
+        fresh.b.send(
+            "valid-set", server_messages.SetCheck(digest="00" * 32, count=1).to_bytes()
+        )
         with pytest.raises(PeerViolation, match="'valid-set'"):
             aggregate(fresh.a, matched, validator)
         return server_messages.SetCheck.from_bytes(fresh.b.receive("valid-set")).digest
@@ -163,7 +200,9 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
     assert digest(one) == digest(one) not in (digest(other), digest(one, 8))
 
 
-def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept() -> None:
+def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept() -> (
+    None
+):
     """And nowhere else: what is said now is of this version."""
     pen = signatures(MODEL, B).signer
     made = sign_as_server(pen, B, SignedKind.MODEL, MODEL_BODY.to_json())
@@ -172,8 +211,14 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept()
         signature=made.signature.value.hex(),
         certificates=tuple(each.hex() for each in made.signature.certificates),
     )
-    again, own = server_messages.SignedMessage.from_json(kept.to_json()), signatures(TASK.digest, A)
-    assert own.check(B, SignedKind.MODEL, again, server_messages.ModelBody, kept=True) == MODEL_BODY
+    again, own = (
+        server_messages.SignedMessage.from_json(kept.to_json()),
+        signatures(TASK.digest, A),
+    )
+    assert (
+        own.check(B, SignedKind.MODEL, again, server_messages.ModelBody, kept=True)
+        == MODEL_BODY
+    )
     with pytest.raises(PeerViolation, match="unreadable ModelBody"):
         own.check(B, SignedKind.MODEL, again, server_messages.ModelBody)
 
@@ -181,7 +226,16 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept()
 # --- the sum's way in types: who skips a step is told by mypy, in `make lint` --------------------
 
 STEPS = (aggregate, add_noise, prepare, countersign, reconstruct)
-STATES = (Opened, Counted, Matched, states.Summed, states.Noised, Prepared, Sent, states.Finished)
+STATES = (
+    Opened,
+    Counted,
+    Matched,
+    states.Summed,
+    states.Noised,
+    Prepared,
+    Sent,
+    states.Finished,
+)
 
 
 def test_a_step_takes_what_the_last_one_made_and_no_state_passes_for_another() -> None:

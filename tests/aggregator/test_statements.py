@@ -54,7 +54,9 @@ def meanwhile(owner: Any, name: str, act: Callable[[], object]) -> None:
 def test_its_last_word_isnt_looked_up(servers: Servers, checked: Mock) -> None:
     """Until a restart."""
     first = notices.statement_of(servers.sessions[A], ANN, None)
-    notices.statement_of(servers.sessions[A], ANN, pb.Signed.FromString(first.SerializeToString()))
+    notices.statement_of(
+        servers.sessions[A], ANN, pb.Signed.FromString(first.SerializeToString())
+    )
     checked.assert_not_called()
     session = servers.restarted(A)
     notices.statement_of(session, ANN, first)
@@ -65,16 +67,25 @@ def test_its_last_word_isnt_looked_up(servers: Servers, checked: Mock) -> None:
     signed.note(ANN, "opening", b"1")
     for said in (b"0", b"2"):
         signed.note(ANN, "statement", said)
-    known = {each for each in product((ANN, BEN), kinds, (b"0", b"1", b"2")) if signed.knows(*each)}
+    known = {
+        each
+        for each in product((ANN, BEN), kinds, (b"0", b"1", b"2"))
+        if signed.knows(*each)
+    }
     assert known == {(ANN, "opening", b"1"), (ANN, "statement", b"2")}
 
 
 def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -> None:
     """And one to another owner: they are checked."""
-    session, of_b = servers.sessions[A], notices.statement_of(servers.sessions[B], BEN, None)
+    session, of_b = (
+        servers.sessions[A],
+        notices.statement_of(servers.sessions[B], BEN, None),
+    )
     first = notices.statement_of(session, ANN, None)
     other_body = pb.Signed(body=first.body[:-1] + b"\0\1", signature=first.signature)
-    other_signature = pb.Signed(body=first.body, signature=first.signature[:-1] + b"\0\1")
+    other_signature = pb.Signed(
+        body=first.body, signature=first.signature[:-1] + b"\0\1"
+    )
     for word in (other_body, other_signature):
         word.certificates.extend(first.certificates)
     shown = [(ANN, other_body), (ANN, other_signature), (BEN, first), (BEN, of_b)]
@@ -85,7 +96,9 @@ def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -
     assert checked.call_count == len(shown)
 
 
-def test_a_statement_signed_while_a_version_ends_counts_none_of_it(servers: Servers) -> None:
+def test_a_statement_signed_while_a_version_ends_counts_none_of_it(
+    servers: Servers,
+) -> None:
     """Shown after a restart it would count again, and the owner would share nothing more."""
 
     def over(attempt: int) -> None:
@@ -146,7 +159,9 @@ def words(attempt: int) -> list[pb.Signed]:
     names |= dict.fromkeys(("task_digest", "model_digest"), bytes(32))
     opening = pb.OpeningBody(**names, charges=attempt, opened=attempt)
     statement = pb.StatementBody(**names, charged=[attempt] * 8, counted=True)
-    return [sign_body(CertificateSigner(SIGNER_A), A, body) for body in (opening, statement)]
+    return [
+        sign_body(CertificateSigner(SIGNER_A), A, body) for body in (opening, statement)
+    ]
 
 
 def events(attempt: int) -> list[training.Event]:
@@ -166,23 +181,34 @@ def events(attempt: int) -> list[training.Event]:
 def test_every_notice_has_the_same_size_for_everybody(attempt: int, room: int) -> None:
     sizes = {
         len(notices.notice_of(event, client, word, room).SerializeToString())
-        for event, client, word in product(events(attempt), (ANN, BEN), (None, *words(attempt)))
+        for event, client, word in product(
+            events(attempt), (ANN, BEN), (None, *words(attempt))
+        )
     }
     assert sizes == {notices.NOTICE_BYTES + room}
     # Only who is drawn hears so.
-    drawn = [notices.notice_of(events(attempt)[0], client).open.selected for client in (ANN, BEN)]
+    drawn = [
+        notices.notice_of(events(attempt)[0], client).open.selected
+        for client in (ANN, BEN)
+    ]
     assert drawn == [True, False]
 
 
 def test_a_servers_word_has_room_and_one_too_long_is_left_for_who_asks() -> None:
     room = notices.word_room(SIGNER_A.cert)
     for word in (*words(0), *words(2**62)):
-        assert notices.notice_of(training.TrainingPaused(), ANN, word, room).word == word
-        short = notices.notice_of(training.TrainingPaused(), ANN, word, word.ByteSize() - 1)
+        assert (
+            notices.notice_of(training.TrainingPaused(), ANN, word, room).word == word
+        )
+        short = notices.notice_of(
+            training.TrainingPaused(), ANN, word, word.ByteSize() - 1
+        )
         assert not short.HasField("word")
     # One without an event that this version knows is a violation: both sides speak one wire
     # version, and who skipped it would wait for what never comes.
-    notice = pb.Notice.FromString(pb.Notice(padding=b"x").SerializeToString() + b"\xfa\x06\x01x")
+    notice = pb.Notice.FromString(
+        pb.Notice(padding=b"x").SerializeToString() + b"\xfa\x06\x01x"
+    )
     with pytest.raises(PeerViolation, match="a notice without an event"):
         read_notice(notice)
 
@@ -212,12 +238,16 @@ def test_the_newest_models_are_on_offer(tmp_path: Path) -> None:
             model_store.get(number)
     # None is that can't be written.
     nowhere = ModelStore(TASK, tmp_path / "gone" / "model")
-    with pytest.raises(StorageFailure, match=r"gone/model can't be written \(No such file"):
+    with pytest.raises(
+        StorageFailure, match=r"gone/model can't be written \(No such file"
+    ):
         nowhere.put(1, np.zeros(3))
     assert nowhere.current.version == 0
 
 
-def test_the_newest_one_is_read_from_disk_and_no_other_file_taken_for_it(tmp_path: Path) -> None:
+def test_the_newest_one_is_read_from_disk_and_no_other_file_taken_for_it(
+    tmp_path: Path,
+) -> None:
     path, other = tmp_path / "model", tmp_path / "other"
     filled(other, 4)
     model_store = filled(path, 3)
@@ -227,10 +257,14 @@ def test_the_newest_one_is_read_from_disk_and_no_other_file_taken_for_it(tmp_pat
     assert model_store.theta().tolist() == [3.0] * 3
     again = filled(path, 3)
     path.write_bytes(other.read_bytes())
-    with pytest.raises(StorageFailure, match="isn't the model 3 that this server wrote"):
+    with pytest.raises(
+        StorageFailure, match="isn't the model 3 that this server wrote"
+    ):
         again.theta()
     path.write_bytes(b"")
-    with pytest.raises(StorageFailure, match=r"model 3 can't be read: .* ends at byte 0 of 12"):
+    with pytest.raises(
+        StorageFailure, match=r"model 3 can't be read: .* ends at byte 0 of 12"
+    ):
         again.theta()
 
 
@@ -245,7 +279,10 @@ def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) ->
     for version in range(1, 5):
         model_store.put(version, theta)
     for version in (3, 4):
-        assert sum(len(piece) for piece in model_store.get(version).pieces(1 << 17)) == 4 * d
+        assert (
+            sum(len(piece) for piece in model_store.get(version).pieces(1 << 17))
+            == 4 * d
+        )
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # Two vectors were 32 MiB.
@@ -253,7 +290,9 @@ def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) ->
     assert descriptors() - before <= KEPT_MODELS
 
 
-def test_tensors_that_another_program_wrote_in_another_order_are_read(tmp_path: Path) -> None:
+def test_tensors_that_another_program_wrote_in_another_order_are_read(
+    tmp_path: Path,
+) -> None:
     names = [{"name": name, "shape": [2]} for name in ("b", "a")]
     task = task_with({"model.parameters": names}, 4)
     path, theta = tmp_path / "model", np.arange(4.0, dtype=np.float32)
@@ -266,9 +305,14 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read(tmp_path: 
     assert model_store.theta().tolist() == theta.tolist() == vector(model_store.current)
 
 
-def test_a_training_that_began_at_a_float64_start_goes_on_from_it(tmp_path: Path) -> None:
+def test_a_training_that_began_at_a_float64_start_goes_on_from_it(
+    tmp_path: Path,
+) -> None:
     """Owners know its digest; whoever heard of it would take part no more from another."""
-    drawn = {"model.initial": "uniform", "model.parameters": [{"name": "w", "shape": [2, 2]}]}
+    drawn = {
+        "model.initial": "uniform",
+        "model.parameters": [{"name": "w", "shape": [2, 2]}],
+    }
     task, path = task_with(drawn, 4), tmp_path / "m"
     theta = unrounded_start(task.model)
     known = model_digest(task.digest, 0, task.model.parameters, theta)
@@ -280,4 +324,6 @@ def test_a_training_that_began_at_a_float64_start_goes_on_from_it(tmp_path: Path
     again = ModelStore(task, path)
     assert vector(again.current, "<f8") == theta.tolist()
     assert again.theta().tobytes() == theta.tobytes()
-    assert again.current.digest == model_digest(task.digest, 1, task.model.parameters, theta)
+    assert again.current.digest == model_digest(
+        task.digest, 1, task.model.parameters, theta
+    )

@@ -14,7 +14,13 @@ from tests.rig.accounts import composed
 from precad.accounting import gdp
 from precad.accounting.events import poisson_gaussian
 from precad.audit import verdict
-from precad.audit.canary_training import SIGNIFICANCE, designed, statements, train, views
+from precad.audit.canary_training import (
+    SIGNIFICANCE,
+    designed,
+    statements,
+    train,
+    views,
+)
 from precad.audit.verdict import Guesses, from_profile, gaussian, lower_bound, refutes
 from precad.certify.guarantee import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
@@ -29,7 +35,9 @@ def played(canaries: int, mu: float, made: int, seed: int) -> Guesses:
     return verdict.guess(scores, coins, made)
 
 
-def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_do() -> None:
+def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_do() -> (
+    None
+):
     # True ε 4.38 at δ = 1e-5. With all coins guessed the two methods' bounds are poor, and with
     # the surest 400 the first one comes within a quarter.
     truth = gdp.epsilon_of_delta(1.0, 1e-5)
@@ -39,7 +47,9 @@ def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_d
 
 
 def test_bounds_rarely_pass_the_truth_and_what_shows_everything_is_refuted() -> None:
-    refuted = sum(refutes(gaussian(0.5), played(300, 0.5, 60, seed), 0.05) for seed in range(200))
+    refuted = sum(
+        refutes(gaussian(0.5), played(300, 0.5, 60, seed), 0.05) for seed in range(200)
+    )
     assert refuted <= binom.ppf(0.9999, 200, 0.05)
     assert refutes(from_profile({4.0: 1e-9}), Guesses(1000, 1000, 1000), 1e-4)
 
@@ -53,7 +63,9 @@ def test_more_correct_guesses_never_bound_less(made: int, data: st.DataObject) -
 
 
 @given(st.floats(0.05, 3.0), st.floats(1e-3, 1 - 1e-3))
-def test_a_trade_off_from_a_profile_lies_below_the_gaussians_own(mu: float, alpha: float) -> None:
+def test_a_trade_off_from_a_profile_lies_below_the_gaussians_own(
+    mu: float, alpha: float
+) -> None:
     accountant = composed(poisson_gaussian(rate=1.0, noise_multiplier=1 / mu))
     true = float(norm.cdf(norm.isf(alpha) - mu))
     assert true - 0.05 <= verdict.of_statement(accountant.delta)(alpha) <= true + 1e-9
@@ -76,7 +88,9 @@ def test_impossible_counts_are_refused(numbers: tuple[int, int, int]) -> None:
 def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
     # A coin a round states what one round hides.
     task = designed(50, 4, 1).task
-    stated = {coins: [each.rounds for each in statements(task, coins)] for coins in (4, 1)}
+    stated = {
+        coins: [each.rounds for each in statements(task, coins)] for coins in (4, 1)
+    }
     assert stated == {4: [1, 1], 1: [4, 4]}
     made = designed(1000, 3, 1)
     trained = train(made, seed=1)
@@ -84,7 +98,9 @@ def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
     for as_stated, _ in views(trained, made).values():
         for period, scores in enumerate(as_stated):
             right = [((scores > 0) == row).mean() for row in coins]
-            assert [share > 0.55 for share in right] == [each == period for each in range(3)]
+            assert [share > 0.55 for share in right] == [
+                each == period for each in range(3)
+            ]
     # Noise that isn't of these rounds is refused.
     trained.known_noise.pop()
     with pytest.raises(Misconfiguration, match="3 rounds"):
@@ -93,16 +109,23 @@ def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     caught = [
-        verdict.Statement("models", 1.0, 1.0, 1, 1e-5).plan(2000, 1e-4, less=less).caught
+        verdict.Statement("models", 1.0, 1.0, 1, 1e-5)
+        .plan(2000, 1e-4, less=less)
+        .caught
         for less in (1.0, 2.0, 8.0)
     ]
     assert caught[0] == 0.0
     assert caught[1] <= caught[2] == 1.0
 
 
-def test_who_is_there_shows_as_stated_and_owners_eight_times_as_long_as_allowed_are_found() -> None:
+def test_who_is_there_shows_as_stated_and_owners_eight_times_as_long_as_allowed_are_found() -> (
+    None
+):
     made = present(50, 12, 3)
-    trained = {b: train_owners(made, build_of=b, seed=3) for b in (Build.SOUND, Build.UNCHECKED)}
+    trained = {
+        b: train_owners(made, build_of=b, seed=3)
+        for b in (Build.SOUND, Build.UNCHECKED)
+    }
     sound, unchecked = (
         audit(made, made.plan(SIGNIFICANCE, build), models, SIGNIFICANCE)
         for build, models in trained.items()
@@ -123,7 +146,9 @@ def test_who_is_there_shows_as_stated_and_owners_eight_times_as_long_as_allowed_
         ([20, 180], (True, True)),
     ],
 )
-def test_votes_refute_what_they_contradict(votes: list[int], expected: tuple[bool, bool]) -> None:
+def test_votes_refute_what_they_contradict(
+    votes: list[int], expected: tuple[bool, bool]
+) -> None:
     before = simuem([[200, 0]], ConfidenceBudget(0.9999, 2, strict=True), 200)
     after = np.array([votes])
     found = _judged(1, np.array([0]), after, before, GaussianDP(0.5), 1e-4)

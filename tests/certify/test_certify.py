@@ -25,10 +25,26 @@ from precad.accounting.guarantees import PrivacyStatement
 from precad.accounting.losses import Round, group_shift, log_affinity
 from precad.certify import guarantee as of
 from precad.certify import intervals, prediction
-from precad.certify.group_guarantees import ExactGroups, RenyiGroups, mixture_divergences
-from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee, Replacements
+from precad.certify.group_guarantees import (
+    ExactGroups,
+    RenyiGroups,
+    mixture_divergences,
+)
+from precad.certify.guarantee import (
+    ApproximateDP,
+    Direction,
+    GaussianDP,
+    Guarantee,
+    Replacements,
+)
 from precad.certify.inefficacy import attack_bounds, fewest_attackers
-from precad.certify.intervals import ConfidenceBudget, Intervals, score_intervals, simuem, votes_of
+from precad.certify.intervals import (
+    ConfidenceBudget,
+    Intervals,
+    score_intervals,
+    simuem,
+    votes_of,
+)
 from precad.certify.prediction import Certified, certify_predictions, certify_smoothing
 from precad.common.errors import Misconfiguration
 
@@ -50,7 +66,9 @@ def test_points_are_certified_alike_alone_and_together() -> None:
         assert certify_predictions(points, guarantee).results() == alone
 
 
-def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_none() -> None:
+def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_none() -> (
+    None
+):
     for silent in (
         poisson_gaussian(rate=0.0, noise_multiplier=1.0, count=10),
         poisson_gaussian(rate=0.5, noise_multiplier=1.0, count=0),
@@ -59,7 +77,11 @@ def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_no
         result = certify_prediction(0.6, 0.3, 0, ExactGroups(silent), limit=500)
         assert result == Certified(0, 500, 500, 500)
     loud = poisson_gaussian(rate=0.9, noise_multiplier=0.05, count=200)
-    for guarantee in (ExactGroups(loud), RenyiGroups(loud), ExactGroups(loud).as_approximate()):
+    for guarantee in (
+        ExactGroups(loud),
+        RenyiGroups(loud),
+        ExactGroups(loud).as_approximate(),
+    ):
         assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(0, 0, 0, 0)
     # Replacements cost about twice as much.
     for dp, radius in ((GaussianDP(0.1), 14), (Replacements(GaussianDP(0.1)), 7)):
@@ -71,10 +93,14 @@ def test_validation_adds_malicious_submissions_times_its_soundness_error() -> No
     widened = of.ValidationAllowance(base, attempts=60, soundness_bits=10)
     before, after = (guarantee.curves(3, ADDED) for guarantee in (base, widened))
     for p in (0.2, 0.7):
-        assert float(after.upper(p)) == pytest.approx(float(before.upper(p)) + 3 * 60 / 1024)
+        assert float(after.upper(p)) == pytest.approx(
+            float(before.upper(p)) + 3 * 60 / 1024
+        )
         least = max(0, float(before.lower(p)) - 3 * 60 / 1024)
         assert float(after.lower(p)) == pytest.approx(least)
-        one, other = (each.curves(3, Direction.DELETIONS).upper(p) for each in (base, widened))
+        one, other = (
+            each.curves(3, Direction.DELETIONS).upper(p) for each in (base, widened)
+        )
         assert one == other
 
 
@@ -85,12 +111,16 @@ def test_with_proofs_hashes_count_once_and_submissions_by_their_points() -> None
     for submissions in (1, 60, 10**6):
         exact = 2**60 * (Fraction(1, 2**100) + Fraction(4, p**2))
         exact += submissions * Fraction(2 * 1024, p - 2 * 1024)
-        assert chance(submissions, 100, 1024) == pytest.approx(float(exact), rel=1e-12, abs=0)
+        assert chance(submissions, 100, 1024) == pytest.approx(
+            float(exact), rel=1e-12, abs=0
+        )
     # 2^−40 and Q·2^−53.
     hashes, in_all = (chance(submissions, 100, 1024) for submissions in (0, 10**6))
     logs = [math.log2(hashes), math.log2(in_all - hashes)]
     assert logs == pytest.approx([-40, math.log2(10**6) - 53], abs=0.001)
-    shift = widened.curves(3, ADDED).upper(0.2) - GaussianDP(0.1).curves(3, ADDED).upper(0.2)
+    shift = widened.curves(3, ADDED).upper(0.2) - GaussianDP(0.1).curves(
+        3, ADDED
+    ).upper(0.2)
     assert float(shift) == pytest.approx(chance(180, 100, 1024), rel=1e-3, abs=0)
 
 
@@ -128,7 +158,9 @@ def test_the_budget_is_split_over_classes_points_and_strictness_and_covers() -> 
     assert ConfidenceBudget(0.999, 10, points=100).per_interval == pytest.approx(1e-6)
     assert ConfidenceBudget(0.999, 10, strict=True).per_interval == pytest.approx(5e-5)
     counts = [[700, 200, 100]]
-    loose, strict = (simuem(counts, ConfidenceBudget(0.999, 3, strict=s)) for s in (False, True))
+    loose, strict = (
+        simuem(counts, ConfidenceBudget(0.999, 3, strict=s)) for s in (False, True)
+    )
     assert strict.p_a < loose.p_a
     assert strict.p_b > loose.p_b
     # And intervals cover at their confidence.
@@ -160,17 +192,27 @@ def test_scores_bound_their_expectation(bound: intervals.ScoreBound) -> None:
     assert min((found.p_a < 0.8).mean(), (found.p_b > 0.1).mean()) > 0.99
 
 
-def test_loss_bounds_take_the_worse_direction_and_attackers_the_first_that_reach() -> None:
+def test_loss_bounds_take_the_worse_direction_and_attackers_the_first_that_reach() -> (
+    None
+):
     guarantee = ExactGroups(poisson_gaussian(rate=0.05, noise_multiplier=0.8, count=30))
     both = attack_bounds(0.3, 2.0, guarantee, 2)
-    single = [attack_bounds(0.3, 2.0, guarantee, 2, (direction,)) for direction in Direction]
-    assert both.upper == max(one.upper for one in single) != min(one.upper for one in single)
+    single = [
+        attack_bounds(0.3, 2.0, guarantee, 2, (direction,)) for direction in Direction
+    ]
+    assert (
+        both.upper
+        == max(one.upper for one in single)
+        != min(one.upper for one in single)
+    )
     assert both.lower == min(one.lower for one in single)
     # The fewest attackers are where a bound first allows the goal.
     dp = GaussianDP(0.2)
     k = fewest_attackers(0.5, 1.0, 4.0, dp)
     assert k is not None
-    least, before = (float(attack_bounds(0.5, 1.0, dp, each).lower) for each in (k, k - 1))
+    least, before = (
+        float(attack_bounds(0.5, 1.0, dp, each).lower) for each in (k, k - 1)
+    )
     assert least <= 0.125 < before
     assert fewest_attackers(0.5, 1.0, 1.0, dp) == 0
     assert fewest_attackers(0.5, 1.0, 4.0, GaussianDP(0.0), limit=100) is None
@@ -178,13 +220,18 @@ def test_loss_bounds_take_the_worse_direction_and_attackers_the_first_that_reach
 
 def test_bagging_agrees_with_exact_fractions_over_all_sizes() -> None:
     n, s = 30, 4
-    for k, (p_a, p_b) in itertools.product(range(1, 8), ((0.95, 0.02), (0.7, 0.2), (0.99, 0.01))):
+    for k, (p_a, p_b) in itertools.product(
+        range(1, 8), ((0.95, 0.02), (0.7, 0.2), (0.99, 0.01))
+    ):
         worst = max(
             Fraction(size, n) ** s - 2 * Fraction(max(n, size) - k, n) ** s
             for size in range(n - k, n + k + 1)
         )
         expected = p_a - p_b > 1 + worst
-        assert bool(bagging_holds(np.array([p_a]), np.array([p_b]), k, n, s)[0]) is expected
+        assert (
+            bool(bagging_holds(np.array([p_a]), np.array([p_b]), k, n, s)[0])
+            is expected
+        )
 
 
 def test_partitions_agree_with_moving_votes() -> None:
@@ -224,7 +271,11 @@ BAD: list[tuple[Any, ...]] = [
     ("orders", RenyiGroups, (MECHANISM, (0.5,))),
     ("confidence", ConfidenceBudget, (1.0, 10), (0.0, 10)),
     ("classes", ConfidenceBudget, (0.9, 1)),
-    ("votes", simuem, *((votes, TWO_CLASSES) for votes in ([[10, 2], [10, 1]], [[0, 0]]))),
+    (
+        "votes",
+        simuem,
+        *((votes, TWO_CLASSES) for votes in ([[10, 2], [10, 1]], [[0, 0]])),
+    ),
     (
         "votes",
         simuem,
@@ -233,7 +284,11 @@ BAD: list[tuple[Any, ...]] = [
     ("votes", simuem, ([[10, 2]], TWO_CLASSES, 13)),
     ("classes", simuem, ([[5, 5, 5]], TWO_CLASSES)),
     ("labels", votes_of, ([[0, -1]],), ([[0, 5]], 3)),
-    ("scores", score_intervals, *((np.full((1, 2, 2), s), TWO_CLASSES) for s in (np.nan, 1.1))),
+    (
+        "scores",
+        score_intervals,
+        *((np.full((1, 2, 2), s), TWO_CLASSES) for s in (np.nan, 1.1)),
+    ),
     ("scores", score_intervals, (np.ones((2, 2)), TWO_CLASSES)),
     ("bound", attack_bounds, (0.5, 0.0, GAUSSIAN, 1)),
     ("expectation / bound", attack_bounds, (2.0, 1.0, GAUSSIAN, 1)),
@@ -246,7 +301,8 @@ BAD: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize(
-    ("field", "make", "given"), [(field, make, each) for field, make, *some in BAD for each in some]
+    ("field", "make", "given"),
+    [(field, make, each) for field, make, *some in BAD for each in some],
 )
 def test_bad_input_names_field_and_remedy(field: str, make: Any, given: Any) -> None:
     with pytest.raises(Misconfiguration) as caught:
@@ -256,7 +312,9 @@ def test_bad_input_names_field_and_remedy(field: str, make: Any, given: Any) -> 
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_absent_honest_clients_are_deleted_whatever_the_attackers_do(direction: Direction) -> None:
+def test_absent_honest_clients_are_deleted_whatever_the_attackers_do(
+    direction: Direction,
+) -> None:
     """They counted as more additions beside additions, which bounds no deletion."""
     base = ExactGroups(poisson_gaussian(rate=0.05, noise_multiplier=0.8, count=50))
     scores, absent = np.linspace(0.01, 0.99, 25), of.WithAbsent(base, 3)
@@ -299,14 +357,23 @@ def reverse_moment(k: int, rate: float, sigma: float, alpha: float) -> mpf:
     return mp.quad(integrand, mp.linspace(-30 * s, 14 * s, 12))
 
 
-OF_ORDERS = [(1, 1e-6, 3.0, 2), (1, 0.3, 1.0, 1025), (1, 1e-6, 1.0, 1025), (2, 0.05, 2.0, 9)]
+OF_ORDERS = [
+    (1, 1e-6, 3.0, 2),
+    (1, 0.3, 1.0, 1025),
+    (1, 1e-6, 1.0, 1025),
+    (2, 0.05, 2.0, 9),
+]
 
 
-@pytest.mark.parametrize(("k", "rate", "sigma", "alpha"), [*OF_ORDERS, (7, 0.4, 3.0, 4)])
+@pytest.mark.parametrize(
+    ("k", "rate", "sigma", "alpha"), [*OF_ORDERS, (7, 0.4, 3.0, 4)]
+)
 def test_a_groups_divergence_is_the_closed_form(
     k: int, rate: float, sigma: float, alpha: int
 ) -> None:
-    forward, _ = mixture_divergences(group_shift(k, rate), sigma, np.array([float(alpha)]))
+    forward, _ = mixture_divergences(
+        group_shift(k, rate), sigma, np.array([float(alpha)])
+    )
     with mp.workdps(60):
         truth = mp.log(forward_moment(k, rate, sigma, alpha)) / (alpha - 1)
         assert truth <= mpf(forward[0].item()) <= truth * (1 + 1e-10) + 1e-12
@@ -331,11 +398,15 @@ def test_the_other_directions_is_the_integral(
 def test_the_largest_group_has_its_curves_in_seconds(
     kind: type[ExactGroups | RenyiGroups], rate: float, sigma: float, rounds: int
 ) -> None:
-    guarantee: Guarantee = kind(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=rounds))
+    guarantee: Guarantee = kind(
+        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=rounds)
+    )
     scores = np.array([0.0, 0.1, 0.9, 1.0])
     for direction in of.BOTH:
         curves = guarantee.curves(of.LARGEST_GROUP, direction)
-        assert ((curves.lower(scores) <= scores) & (scores <= curves.upper(scores))).all()
+        assert (
+            (curves.lower(scores) <= scores) & (scores <= curves.upper(scores))
+        ).all()
         assert curves.lower(0.9) < 1e-3
 
 
@@ -360,6 +431,10 @@ def test_groups_that_are_told_apart_are_those_that_share_next_to_nothing() -> No
         x = np.linspace(-14 * sigma, k + 14 * sigma, 40_001)
         base = np.exp(-0.5 * (x / sigma) ** 2)
         weights = [float(w) for w in binomial(k, 0.3)]
-        mixture = sum(w * np.exp(-0.5 * ((x - i) / sigma) ** 2) for i, w in enumerate(weights))
-        shared = 0.5 + 0.5 * np.trapezoid(np.sqrt(base * mixture), x) / (sigma * np.sqrt(2 * np.pi))
+        mixture = sum(
+            w * np.exp(-0.5 * ((x - i) / sigma) ** 2) for i, w in enumerate(weights)
+        )
+        shared = 0.5 + 0.5 * np.trapezoid(np.sqrt(base * mixture), x) / (
+            sigma * np.sqrt(2 * np.pi)
+        )
         assert np.log(shared) <= log_affinity(one) <= 0

@@ -14,7 +14,9 @@ from precad.common.errors import Misconfiguration
 LABELS, LOSSES = np.array([2, 0, 1], np.uint8), np.array([0.5, 0.25, 1.0], np.float32)
 
 
-def run(path: Path, summary: Any = None, *, inputs: Any = INPUTS, **arrays: Any) -> FinishedRun:
+def run(
+    path: Path, summary: Any = None, *, inputs: Any = INPUTS, **arrays: Any
+) -> FinishedRun:
     path.mkdir()
     text = summary if isinstance(summary, str) else json.dumps(summary)
     if summary is None:
@@ -30,8 +32,14 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
     assert bare.inputs.model_dump(exclude_unset=True) == INPUTS
     assert (bare.predictions, bare.losses) == (None, None)
     whole: Any = run(tmp_path / "whole", predictions=LABELS, losses=LOSSES)
-    assert (whole.predictions.tolist(), str(whole.predictions.dtype)) == ([2, 0, 1], "int64")
-    assert (whole.losses.tolist(), str(whole.losses.dtype)) == ([0.5, 0.25, 1.0], "float64")
+    assert (whole.predictions.tolist(), str(whole.predictions.dtype)) == (
+        [2, 0, 1],
+        "int64",
+    )
+    assert (whole.losses.tolist(), str(whole.losses.dtype)) == (
+        [0.5, 0.25, 1.0],
+        "float64",
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,8 +57,14 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
         ({"inputs": {**INPUTS, "validation": "proof"}}, "N, where validation"),
         ({"inputs": {**INPUTS, "proof_points": 8}}, "N, where validation"),
         # Labels are whole numbers, and losses one value a test point.
-        *(({"predictions": np.array([each])}, "predictions") for each in (0.5, True, "a")),
-        *(({"losses": np.zeros(each)}, "one value a test point") for each in (0, (2, 2))),
+        *(
+            ({"predictions": np.array([each])}, "predictions")
+            for each in (0.5, True, "a")
+        ),
+        *(
+            ({"losses": np.zeros(each)}, "one value a test point")
+            for each in (0, (2, 2))
+        ),
     ],
 )
 def test_what_is_no_finished_run_is_refused(
@@ -62,10 +76,16 @@ def test_what_is_no_finished_run_is_refused(
         FinishedRun.read(tmp_path)
 
 
-def test_runs_of_one_task_stand_together_and_the_most_redrawn_coins_count(tmp_path: Path) -> None:
+def test_runs_of_one_task_stand_together_and_the_most_redrawn_coins_count(
+    tmp_path: Path,
+) -> None:
     first, second, third = (
         run(tmp_path / str(n), inputs=INPUTS | other, predictions=LABELS[:n])
-        for n, other in ((3, {"redrawn_coins": 1}), (2, {"redrawn_coins": 3}), (1, {"rounds": 31}))
+        for n, other in (
+            (3, {"redrawn_coins": 1}),
+            (2, {"redrawn_coins": 3}),
+            (1, {"rounds": 31}),
+        )
     )
     assert Ensemble((first, second)).inputs.redrawn_coins == 3
     with pytest.raises(Misconfiguration, match="use one public test set"):

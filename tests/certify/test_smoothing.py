@@ -57,17 +57,23 @@ def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) 
     again = sample_votes(module, x[:5], how, keep=keep, model="m", progress=done.append)
     assert done == [2, 3, 4, 5]
     assert (again.votes == whole.votes).all()
-    assert sorted(json.loads(line)[0] for line in keep.read_text().splitlines()[1:]) == [*range(5)]
+    assert sorted(
+        json.loads(line)[0] for line in keep.read_text().splitlines()[1:]
+    ) == [*range(5)]
     with pytest.raises(Misconfiguration, match="real numbers"):
         sample_votes(module, x[:2].long(), how)
     with pytest.raises(Misconfiguration, match="column for each class"):
         sample_votes(nn.Linear(64, 1), x[:2], how)
     for changed in ({"model": "n"}, {"how": Sampling(0.5, 10, 100)}):
         with pytest.raises(Misconfiguration, match="another model or other sampling"):
-            sample_votes(module, x[:5], **({"how": how, "model": "m"} | changed), keep=keep)  # type: ignore[arg-type]
+            sample_votes(
+                module, x[:5], **({"how": how, "model": "m"} | changed), keep=keep
+            )  # type: ignore[arg-type]
 
 
-def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(trained: Trained) -> None:
+def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
+    trained: Trained,
+) -> None:
     """PGD in L2 on the smoothed model; an attack wins where fresh votes change the label."""
     module, x = trained
     x, sigma = x[:40], 0.25
@@ -79,12 +85,16 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(trained: 
     inside = torch.from_numpy(0.999 * found.radius[some])
     won = {}
     for name, radius in {"inside": inside, "beyond": inside + 1.0}.items():
-        moved = attacked(module, x[some], torch.from_numpy(found.labels[some]), radius, sigma)
+        moved = attacked(
+            module, x[some], torch.from_numpy(found.labels[some]), radius, sigma
+        )
         assert ((moved - x[some]).flatten(1).norm(dim=1) <= radius * (1 + 1e-5)).all()
         fresh = sample_votes(module, moved, Sampling(sigma, 1, 4000, 2)).votes
         # Wins surely: another class leads by four standard deviations of the vote.
         held = fresh[np.arange(len(some)), found.labels[some]]
-        best = np.where(np.arange(10) == found.labels[some][:, None], 0, fresh).max(axis=1)
+        best = np.where(np.arange(10) == found.labels[some][:, None], 0, fresh).max(
+            axis=1
+        )
         won[name] = int((best - held > 4 * np.sqrt(best + held)).sum())
     assert won["inside"] == 0
     assert won["beyond"] > len(some) / 2
@@ -102,9 +112,13 @@ def test_metrics_are_those_of_a_model_where_they_are_known() -> None:
 
     pairs = list(zip(x, y, strict=True))
     slopes = [torch.func.grad(loss)(*pair).norm().item() for pair in pairs]
-    curves = [torch.linalg.matrix_norm(torch.func.hessian(loss)(*pair), 2) for pair in pairs]
+    curves = [
+        torch.linalg.matrix_norm(torch.func.hessian(loss)(*pair), 2) for pair in pairs
+    ]
     np.testing.assert_allclose(found.gradient, slopes, rtol=1e-4)
-    np.testing.assert_allclose(found.hessian, [curve.item() for curve in curves], rtol=1e-2)
+    np.testing.assert_allclose(
+        found.hessian, [curve.item() for curve in curves], rtol=1e-2
+    )
     # A linear map: max of ‖W v‖₁ over ‖v‖_∞ = 1 is at a corner.
     corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)
     most = (corners @ first.weight.detach().T).abs().sum(dim=1).max().item()

@@ -76,18 +76,27 @@ def unpacked(agreed: Path, name: str) -> Path:
 
 
 def texts_of(folder: Path) -> dict[Path, str]:
-    return {path: path.read_text("latin-1") for path in folder.rglob("*") if path.is_file()}
+    return {
+        path: path.read_text("latin-1") for path in folder.rglob("*") if path.is_file()
+    }
 
 
-def test_without_a_dealer_no_kit_speaks_of_one_and_who_does_is_refused(agreed: Path) -> None:
+def test_without_a_dealer_no_kit_speaks_of_one_and_who_does_is_refused(
+    agreed: Path,
+) -> None:
     # The owners prove their norms: two servers are all there is.
     shutil.copy(CHECKOUT / "deploy" / "proof" / "task.toml", agreed)
     (agreed / "consortium.toml").write_text(WITHOUT_DEALER)
     for name in PARTIES.keys() - {"dealer"}:
         folder = unpacked(agreed, name)
-        assert not [path for path, text in texts_of(folder).items() if "dealer" in text.lower()]
+        assert not [
+            path for path, text in texts_of(folder).items() if "dealer" in text.lower()
+        ]
         if name in SETTINGS:
-            assert "dealer" not in SETTINGS[name].load(folder / "settings.toml").model_fields_set
+            assert (
+                "dealer"
+                not in SETTINGS[name].load(folder / "settings.toml").model_fields_set
+            )
         (agreed / f"{name}-kit.tar.gz").unlink()
     assert 'validation = "proof" has no dealer' in kit(agreed, "dealer").stderr
     (agreed / "consortium.toml").write_text(CONSORTIUM)
@@ -98,26 +107,43 @@ def test_without_a_dealer_no_kit_speaks_of_one_and_who_does_is_refused(agreed: P
     assert not list(agreed.glob("*-kit.tar.gz"))
 
 
-def test_settings_say_where_the_others_are_and_what_columns_are_called(agreed: Path) -> None:
+def test_settings_say_where_the_others_are_and_what_columns_are_called(
+    agreed: Path,
+) -> None:
     names = {"blood pressure": "RR.sys", "a.b": 'quoted "x"', "😀": "naïve", "": "#"}
     owners = {"data": "ward.csv", "model": "nets:Net", "columns": {"rename": names}}
-    consortium = {"task": "task.toml", "server_a": A, "server_b": B, "dealer": "d.example:7303"}
-    (agreed / "consortium.toml").write_text(to_toml(consortium | {"owners": owners}), "utf-8")
+    consortium = {
+        "task": "task.toml",
+        "server_a": A,
+        "server_b": B,
+        "dealer": "d.example:7303",
+    }
+    (agreed / "consortium.toml").write_text(
+        to_toml(consortium | {"owners": owners}), "utf-8"
+    )
     a = ServerASettings.load(unpacked(agreed, "server-a") / "settings.toml")
     assert (a.listen, a.server_b, a.dealer) == ("0.0.0.0:7301", B, "d.example:7303")
     owner = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
     assert (owner.client, owner.server_a, owner.server_b) == ("ward-3", A, B)
-    assert (owner.data.name, owner.model, owner.epsilon_limit) == ("ward.csv", "nets:Net", None)
+    assert (owner.data.name, owner.model, owner.epsilon_limit) == (
+        "ward.csv",
+        "nets:Net",
+        None,
+    )
     assert owner.columns.rename == names
     # What is read out is the archive, and the same for whoever packs it.
     first, second = (kit(agreed, "server-a", out=out).stdout for out in ("one", "two"))
-    one, two = ((agreed / out / "server-a-kit.tar.gz").read_bytes() for out in ("one", "two"))
+    one, two = (
+        (agreed / out / "server-a-kit.tar.gz").read_bytes() for out in ("one", "two")
+    )
     assert one == two
     assert hashlib.sha256(one).hexdigest() in first
     assert first.splitlines()[1:] == second.splitlines()[1:]
 
 
-def test_a_wrong_consortium_is_refused_and_a_further_tasks_name_that_is_taken(agreed: Path) -> None:
+def test_a_wrong_consortium_is_refused_and_a_further_tasks_name_that_is_taken(
+    agreed: Path,
+) -> None:
     for before, after, words in (
         ('server_b = "b.example:7302"\n', "", "server_b = None: is required"),
         ("b.example:7302", "b.example", "give host:port"),
@@ -152,7 +178,9 @@ def further_unpacked(agreed: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_a_kit_has_no_key_and_a_further_tasks_kit_stands_beside_it(name: str, agreed: Path) -> None:
+def test_a_kit_has_no_key_and_a_further_tasks_kit_stands_beside_it(
+    name: str, agreed: Path
+) -> None:
     folder = unpacked(agreed, name)
     before, mode = texts_of(folder), (folder / "keys").stat().st_mode
     assert mode & 0o777 == 0o700
@@ -162,8 +190,13 @@ def test_a_kit_has_no_key_and_a_further_tasks_kit_stands_beside_it(name: str, ag
     assert request in before[folder / "NEXT.txt"]
     more = further_unpacked(agreed, name)
     texts = texts_of(more)
-    assert (texts_of(folder), (folder / "keys").stat().st_mode) == (before | texts, mode)
-    assert not [path for path, text in (before | texts).items() if "PRIVATE KEY" in text]
+    assert (texts_of(folder), (folder / "keys").stat().st_mode) == (
+        before | texts,
+        mode,
+    )
+    assert not [
+        path for path, text in (before | texts).items() if "PRIVATE KEY" in text
+    ]
     assert str(Task.load(agreed / "further.toml").digest) in texts[more / "NEXT.txt"]
     steps = re.findall("^    (precad .*)$", texts[more / "NEXT.txt"], re.MULTILINE)
     for step in steps:
@@ -171,8 +204,12 @@ def test_a_kit_has_no_key_and_a_further_tasks_kit_stands_beside_it(name: str, ag
     if name not in SETTINGS:
         assert set(before) == {folder / "NEXT.txt", folder / "keys" / "ca.pem"}
         return
-    first, own = (SETTINGS[name].load(place / "settings.toml") for place in (folder, more))
-    assert Task.load(first.task).digest == Task.load(CHECKOUT / "deploy/task.toml").digest
+    first, own = (
+        SETTINGS[name].load(place / "settings.toml") for place in (folder, more)
+    )
+    assert (
+        Task.load(first.task).digest == Task.load(CHECKOUT / "deploy/task.toml").digest
+    )
     assert {folder / "compose.yml", folder / f"precad-{name}.service"} <= set(before)
     unit = f"precad-{name}-clinics.service"
     files = {path.name for path in more.iterdir()}
@@ -183,7 +220,9 @@ def test_a_kit_has_no_key_and_a_further_tasks_kit_stands_beside_it(name: str, ag
     differ = places & set(SETTINGS[name].model_fields)
     assert all(getattr(first, field) != getattr(own, field) for field in differ)
     for field in {"state", "journal"} & differ:
-        assert getattr(own, field).resolve() == getattr(first, field).resolve() / "clinics"
+        assert (
+            getattr(own, field).resolve() == getattr(first, field).resolve() / "clinics"
+        )
     if isinstance(own, JoinSettings) and isinstance(first, JoinSettings):
         # It has the first one's records and account.
         assert own.account is not None
@@ -197,7 +236,10 @@ def test_a_further_compose_file_goes_with_the_first(name: str, agreed: Path) -> 
     folder = unpacked(agreed, name)
     more = (further_unpacked(agreed, name) / "compose.yml").read_text()
     whole = (folder / "compose.yml").read_text()
-    mounts = [line.split(":") for line in re.findall(r"^      - (\S+:/\S+)$", more, re.MULTILINE)]
+    mounts = [
+        line.split(":")
+        for line in re.findall(r"^      - (\S+:/\S+)$", more, re.MULTILINE)
+    ]
     # What is mounted from this machine comes with the kits, or is the owner's own.
     own = {"./keys", "./records.csv"}
     for source, *_ in mounts:
@@ -205,10 +247,14 @@ def test_a_further_compose_file_goes_with_the_first(name: str, agreed: Path) -> 
             assert source in own or (folder / source).is_file()
         else:
             assert re.search(rf"^  {source}:$", whole, re.MULTILINE)
-    assert ("./clinics/task.toml", "/precad/clinics/task.toml") in [(a, b) for a, b, *_ in mounts]
+    assert ("./clinics/task.toml", "/precad/clinics/task.toml") in [
+        (a, b) for a, b, *_ in mounts
+    ]
     (service,) = re.findall(r"^  (\S+):$", more, re.MULTILINE)
     # A service of its own beside the first.
-    assert service.removesuffix("-clinics") in re.findall(r"^  (\S+):$", whole, re.MULTILINE)
+    assert service.removesuffix("-clinics") in re.findall(
+        r"^  (\S+):$", whole, re.MULTILINE
+    )
     assert "--config, clinics/settings.toml]" in more
     assert re.findall(r"ports: (.*)", more) == (
         [f'["{PORTS[name]}:{PORTS[name]}"]'] if name in PORTS else []
@@ -216,13 +262,35 @@ def test_a_further_compose_file_goes_with_the_first(name: str, agreed: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["server-b", "ward-3", "dealer"])
-def test_weights_travel_with_the_task_to_whom_starts_from_them(name: str, agreed: Path) -> None:
-    state = {"1.weight": np.eye(2, 4, dtype=np.float32), "1.bias": np.ones(2, np.float32)}
+def test_weights_travel_with_the_task_to_whom_starts_from_them(
+    name: str, agreed: Path
+) -> None:
+    state = {
+        "1.weight": np.eye(2, 4, dtype=np.float32),
+        "1.bias": np.ones(2, np.float32),
+    }
     save_file(state, agreed / "start.safetensors")
-    wishes = ("--features", "4", "--classes", "2", "--records", "3x600", "--epsilon", "3")
+    wishes = (
+        "--features",
+        "4",
+        "--classes",
+        "2",
+        "--records",
+        "3x600",
+        "--epsilon",
+        "3",
+    )
     start = ("--from", agreed / "start.safetensors")
     (agreed / "task.toml").unlink()
-    said("task", "new", agreed / "task.toml", "--architecture", "logistic", *wishes, *start)
+    said(
+        "task",
+        "new",
+        agreed / "task.toml",
+        "--architecture",
+        "logistic",
+        *wishes,
+        *start,
+    )
     folder = unpacked(agreed, name)
     for place, within in ((folder, ""), (further_unpacked(agreed, name), "clinics/")):
         if name == "dealer":
@@ -263,13 +331,24 @@ def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> N
     a, b = (Principal.service(role) for role in (Role.SERVER_A, Role.SERVER_B))
     request = create_request(keys, a)
     # What is read out of a request is its key's.
-    shown = [precad("keys", "show", each).stdout for each in (request, create_request(agreed, a))]
-    assert all(text.startswith("server-a.precad: asks for a certificate\n") for text in shown)
+    shown = [
+        precad("keys", "show", each).stdout
+        for each in (request, create_request(agreed, a))
+    ]
+    assert all(
+        text.startswith("server-a.precad: asks for a certificate\n") for text in shown
+    )
     assert shown[0] != shown[1]
     before = texts_of(keys)
-    root, other = Deployment.open(agreed / "root"), Deployment.create(agreed / "other-root")
+    root, other = (
+        Deployment.open(agreed / "root"),
+        Deployment.create(agreed / "other-root"),
+    )
     # The root was talked into certifying this key as another party's.
-    key, talked = private_key(Secret((keys / "key.pem").read_bytes()), "x"), agreed / "talked.pem"
+    key, talked = (
+        private_key(Secret((keys / "key.pem").read_bytes()), "x"),
+        agreed / "talked.pem",
+    )
     talked.write_bytes(to_pem(make_request(key, b)))
     elsewhere = create_request(agreed / "elsewhere", a)
     for out, issuer, party, asked, refusal in (
@@ -277,5 +356,7 @@ def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> N
         ("two", other, a, request, "is another root than"),
         ("three", root, b, talked, r"is for server-a\.precad, not server-b"),
     ):
-        refused(refusal, accept, keys, issuer.issue(party, out=agreed / out, request=asked))
+        refused(
+            refusal, accept, keys, issuer.issue(party, out=agreed / out, request=asked)
+        )
     assert texts_of(keys) == before

@@ -21,7 +21,9 @@ from precad.protos import precad_pb2 as pb
 
 @pytest.fixture
 def scenario() -> Scenario:
-    return make_scenario(command_options.DemoRequest(dataset="breast-cancer", clients=2, rounds=5))
+    return make_scenario(
+        command_options.DemoRequest(dataset="breast-cancer", clients=2, rounds=5)
+    )
 
 
 def row(number: int) -> RoundRow:
@@ -53,14 +55,21 @@ def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
 
 
 def test_an_epsilon_that_bounds_nothing_is_called_so() -> None:
-    result = dict.fromkeys(("epsilon_exact_server", "epsilon_exact_clients", "version"), 1)
-    for level, said in ((2585940.9, "over 100  a whole data owner (too large"), (3.25, "3.25  a")):
+    result = dict.fromkeys(
+        ("epsilon_exact_server", "epsilon_exact_clients", "version"), 1
+    )
+    for level, said in (
+        (2585940.9, "over 100  a whole data owner (too large"),
+        (3.25, "3.25  a"),
+    ):
         out = io.StringIO()
         demo_run._bounds({**result, "epsilon_exact_client_level": level}).show(out)
         assert said in out.getvalue()
 
 
-def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Scenario) -> None:
+def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(
+    scenario: Scenario,
+) -> None:
     out = io.StringIO()
     with demo_run.Display(out, scenario) as display:
         for enrolled in range(10):
@@ -72,8 +81,12 @@ def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Sc
     assert lines[1].startswith("round   1/5: accuracy 50.0%")
 
 
-@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
-def test_no_variable_makes_a_terminal(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"]
+)
+def test_no_variable_makes_a_terminal(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A log has other readers than the owner at a terminal."""
     monkeypatch.setenv(variable, "1")
     out = io.StringIO()
@@ -97,7 +110,9 @@ def reply(version: int, phase: str, **more: Any) -> pb.StatusReply:
 
 def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO) -> str:
     found = (
-        each if isinstance(each, PeerUnavailable) else facts_of(ServerStatus(**values_of(each)))
+        each
+        if isinstance(each, PeerUnavailable)
+        else facts_of(ServerStatus(**values_of(each)))
         for each in answers
     )
     follow(out, Mock(side_effect=found), 5.0, clock.LeapingClock())
@@ -138,7 +153,9 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
 
 def test_what_a_server_says_moves_no_cursor(tmp_path: Path) -> None:
     for out in (terminal.Terminal(), io.StringIO()):
-        shown = watched(reply(1, "stopped", error="\x1b[2J\x1b]0;x\x07[red]gone[/]"), out=out)
+        shown = watched(
+            reply(1, "stopped", error="\x1b[2J\x1b]0;x\x07[red]gone[/]"), out=out
+        )
         assert "\x1b]" not in shown
         assert "\x1b[2J" not in out.getvalue()
         assert "[red]gone[/]" in shown

@@ -51,8 +51,12 @@ def linear(outputs: int = 3) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(6, outputs))
 
 
-def check(model: nn.Module, loss: Any, x: object, y: object, initial: str = "zeros") -> None:
-    rehearsal.rehearse(model, loss, as_records((x, y)), task_of(model, initial), most=14)
+def check(
+    model: nn.Module, loss: Any, x: object, y: object, initial: str = "zeros"
+) -> None:
+    rehearsal.rehearse(
+        model, loss, as_records((x, y)), task_of(model, initial), most=14
+    )
 
 
 def refused(said: str, model: nn.Module, loss: Any, *records: Any) -> None:
@@ -61,7 +65,10 @@ def refused(said: str, model: nn.Module, loss: Any, *records: Any) -> None:
 
 @pytest.mark.parametrize("label", [3, -1, 2**40])
 def test_a_label_that_is_no_class_is_named(label: int) -> None:
-    y, smooth = np.where(np.arange(N) == 13, label, Y), nn.CrossEntropyLoss(label_smoothing=0.1)
+    y, smooth = (
+        np.where(np.arange(N) == 13, label, Y),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+    )
     for loss in (cross_entropy, nn.CrossEntropyLoss(reduction="none"), smooth):
         refused(f"target of record 13 = {label}.*from 0 to 2", linear(), loss, X, y)
 
@@ -73,7 +80,9 @@ def test_what_only_trying_finds_is_named() -> None:
     # A loss of one's own, and a table.
     y = np.where(np.arange(N) == 13, 3, Y)
     refused(r"record 13.*can't take it.*mend", linear(), own, X, y)
-    model: nn.Module = nn.Sequential(nn.Embedding(50, 2), nn.Flatten(), nn.Linear(12, 3))
+    model: nn.Module = nn.Sequential(
+        nn.Embedding(50, 2), nn.Flatten(), nn.Linear(12, 3)
+    )
     tokens = GENERATOR.integers(0, 50, (N, 6))
     check(model, cross_entropy, tokens, Y)
     tokens[17, 2] = 50
@@ -95,7 +104,9 @@ def test_what_only_trying_finds_is_named() -> None:
     said = r"loss of record 11 = inf.*mend this record"
     refused(said, linear(1), functional.mse_loss, x, y, "uniform")
     # Shapes and types that don't fit are told in words.
-    refused("labels are whole numbers", linear(), cross_entropy, X, Y.astype(np.float32))
+    refused(
+        "labels are whole numbers", linear(), cross_entropy, X, Y.astype(np.float32)
+    )
     for inputs, targets in ((X[:, :5], Y), (X, X), (X.astype(np.int64), Y)):
         refused("don't go together", linear(), cross_entropy, inputs, targets)
 
@@ -104,7 +115,9 @@ def pairs(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     """Neighbours in the batch are two views of one thing (as NT-Xent has it)."""
     unit = functional.normalize(outputs, dim=1)
     partner = (
-        torch.arange(len(outputs)) ^ 1 if len(outputs) > 1 else torch.zeros(1, dtype=torch.int64)
+        torch.arange(len(outputs)) ^ 1
+        if len(outputs) > 1
+        else torch.zeros(1, dtype=torch.int64)
     )
     return cross_entropy(unit @ unit.T / 0.1, partner)
 
@@ -120,12 +133,19 @@ REMEMBERING = model_corpus.Own(lambda m, x: m.head(x * next(CALLS)))
     ("model", "loss"),
     [
         (linear(), pairs),
-        (linear(), lambda out, y: cross_entropy(out, y) + (out - out.mean(dim=0)).square().sum()),
+        (
+            linear(),
+            lambda out, y: (
+                cross_entropy(out, y) + (out - out.mean(dim=0)).square().sum()
+            ),
+        ),
         *((model, cross_entropy) for model in (CENTRED, REMEMBERING)),
     ],
     ids=["pairs", "spread", "centred", "remembering"],
 )
-def test_what_mixes_records_is_refused_with_a_way_out(model: nn.Module, loss: Any) -> None:
+def test_what_mixes_records_is_refused_with_a_way_out(
+    model: nn.Module, loss: Any
+) -> None:
     refused(r"mixes the records.*reduction='sum'", model, loss, X, Y)
 
 
@@ -157,20 +177,28 @@ def test_class_weights_that_would_do_nothing_are_refused() -> None:
     for loss in (
         nn.NLLLoss(weight=WEIGHTS),
         lambda outputs, targets: cross_entropy(outputs, targets, WEIGHTS),
-        lambda outputs, targets: functional.nll_loss(outputs.log_softmax(1), targets, WEIGHTS),
+        lambda outputs, targets: functional.nll_loss(
+            outputs.log_softmax(1), targets, WEIGHTS
+        ),
         Weighted(nn.CrossEntropyLoss(weight=WEIGHTS)),
         functools.partial(cross_entropy, weight=WEIGHTS),
         functools.partial(functional.nll_loss, weight=WEIGHTS, reduction="mean"),
     ):
-        refused(r"weights cancel in one record's.*reduction='sum'", linear(), loss, X, Y)
+        refused(
+            r"weights cancel in one record's.*reduction='sum'", linear(), loss, X, Y
+        )
 
 
-def test_the_rehearsal_leaves_the_model_as_it_was_which_must_be_on_the_processor() -> None:
+def test_the_rehearsal_leaves_the_model_as_it_was_which_must_be_on_the_processor() -> (
+    None
+):
     model = linear().eval()
     before = [p.clone() for p in model.parameters()]
     check(model, cross_entropy, X, Y)
     assert not model.training
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)
+    )
     elsewhere = nn.Sequential(nn.Flatten(), nn.Linear(6, 3, device="meta"))
     said = r"model, 1.weight = 'meta': .*give model.cpu\(\)"
     refusals.refused(said, rehearsal.check_processor, elsewhere)
@@ -183,7 +211,10 @@ A, B = identifiers.Role.SERVER_A, identifiers.Role.SERVER_B
 def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
     findings, wrong = Findings(), Mock(side_effect=errors.PrecadError("mend it"))
     assert [findings.attempt("data", each) for each in (wrong, lambda: 7)] == [None, 7]
-    assert [findings.passes("data", each) for each in (wrong, lambda: None)] == [False, True]
+    assert [findings.passes("data", each) for each in (wrong, lambda: None)] == [
+        False,
+        True,
+    ]
     assert [each.text for each in findings.wrong] == ["mend it", "mend it"]
     with pytest.raises(ZeroDivisionError):
         findings.attempt("data", lambda: 1 // 0)
@@ -200,7 +231,9 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 
 
 def test_where_a_training_stands_is_said() -> None:
-    enrolled, finished, present = ({each: True} for each in ("enrolled", "finished", "present"))
+    enrolled, finished, present = (
+        {each: True} for each in ("enrolled", "finished", "present")
+    )
     refusal = {"enrolling": True, "refusal": "no; ask\x1b[2J"}
     for reply, kind, said in (
         ({"enrolling": True}, Kind.GOOD, "enrolment is open"),
@@ -213,7 +246,9 @@ def test_where_a_training_stands_is_said() -> None:
         (finished, Kind.BAD, "is finished, without client ward-1: ask the operator"),
         (enrolled | present, Kind.BAD, "another process takes part"),
     ):
-        found = checks._standing("server A", "a:1", WARD, connection.ServerState(**reply))
+        found = checks._standing(
+            "server A", "a:1", WARD, connection.ServerState(**reply)
+        )
         assert (found.kind, said in found.text) == (kind, True), found
 
 
@@ -225,23 +260,32 @@ def test_the_clock_that_is_off_is_named() -> None:
         ({A: 1.0, B: -1.0}, "agrees"),
         ({A: FAR, B: FAR + 5}, "this machine's clock is 0:03:00 h behind the servers'"),
         ({A: -FAR}, "this machine's clock is 0:03:00 h ahead of the servers'"),
-        ({A: FAR, B: 0.0}, "the clock of server A is 0:03:00 h ahead of this machine's"),
+        (
+            {A: FAR, B: 0.0},
+            "the clock of server A is 0:03:00 h ahead of this machine's",
+        ),
     ):
         (found,) = checks._clocks(ahead)
         assert (said in found.text, found.kind is Kind.GOOD) == (True, said == "agrees")
 
 
-def test_a_folder_in_use_or_full_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_use_or_full_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def said() -> str:
         (found,) = checks.look_at_state(task_with({}), tmp_path, None).wrong
         return found.text
 
-    assert not checks.look_at_state(task_with({}), tmp_path / "new" / "state", None).wrong
+    assert not checks.look_at_state(
+        task_with({}), tmp_path / "new" / "state", None
+    ).wrong
     assert not (tmp_path / "new").exists()
     with files.state_lock(tmp_path), files.state_lock(None), files.state_lock(None):
         assert "another process takes part" in said()
     (tmp_path / "file").touch()
-    (found,) = checks.look_at_state(task_with({}), tmp_path / "file" / "state", None).wrong
+    (found,) = checks.look_at_state(
+        task_with({}), tmp_path / "file" / "state", None
+    ).wrong
     assert "can't be written (Not a directory)" in found.text
     room = SimpleNamespace(free=1000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: room)
@@ -249,8 +293,13 @@ def test_a_folder_in_use_or_full_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert "make room for 1 MB" in said()
 
 
-def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(tmp_path: Path) -> None:
-    task, short = task_with({"training.rounds": 400}), task_with({"training.rounds": 40})
+def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(
+    tmp_path: Path,
+) -> None:
+    task, short = (
+        task_with({"training.rounds": 400}),
+        task_with({"training.rounds": 40}),
+    )
     account = OwnAccount(task, 0.2, 2.0, tmp_path / account_file.ACCOUNT_FILE, WARD)
     left = account.rounds_left(400)
     assert 1 < left < 400
@@ -264,8 +313,12 @@ def test_a_limit_says_how_many_rounds_it_allows_and_whether_it_leaves_room(tmp_p
     ample = OwnAccount(short, 0.2, 50.0, None, WARD)
     assert [each.kind for each in checks.look_at_limit(short, ample)] == [Kind.GOOD]
     needed = ample.ample()
-    (found,) = checks.look_at_limit(short, OwnAccount(short, 0.2, needed - 0.05, None, WARD))
-    assert "allows 40 of the task's 40 rounds, and goes to this task alone" in found.text
+    (found,) = checks.look_at_limit(
+        short, OwnAccount(short, 0.2, needed - 0.05, None, WARD)
+    )
+    assert (
+        "allows 40 of the task's 40 rounds, and goes to this task alone" in found.text
+    )
     assert f"an epsilon_limit of {needed:.2f} or more" in found.text
 
 
@@ -274,8 +327,12 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads() -> None:
     records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
     for wait_s, kind in ((10_000.0, Kind.GOOD), (0.0, Kind.NOTE)):
         changes = {"deadlines.work": wait_s, "deadlines.collect": 20_000.0}
-        task = task_with({"model": torch_models.model_section(model, "logistic")} | changes)
-        found = checks.look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy)
+        task = task_with(
+            {"model": torch_models.model_section(model, "logistic")} | changes
+        )
+        found = checks.look_at_owner(
+            task, WARD, records, 0.2, model, functional.cross_entropy
+        )
         (pace,) = (each for each in found if each.about == "pace")
         assert (pace.kind, "deadlines.work" in pace.text) == (kind, kind is Kind.NOTE)
         assert found.wrong == ()
@@ -320,12 +377,16 @@ class Kit:
         settings.write_text(SETTINGS + f'loss = "{place}"\n')
         return owner_settings.JoinSettings.load(settings).own_loss()
 
-    def refuses(self, place: str = "beside_settings:loss", said: str = "isn't allowed") -> None:
+    def refuses(
+        self, place: str = "beside_settings:loss", said: str = "isn't allowed"
+    ) -> None:
         (self.folder / "ran").unlink(missing_ok=True)
         refusals.refused(said, self.loss, place)
         assert not self.ran
 
-    def answered(self, answer: str, place: str = "beside_settings:loss") -> tuple[Any, str]:
+    def answered(
+        self, answer: str, place: str = "beside_settings:loss"
+    ) -> tuple[Any, str]:
         """The loss, or why there is none, and what was shown at a terminal where this is typed."""
         shown = Terminal()
         with self.patch.context() as terminal:
@@ -352,10 +413,15 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
         del sys.modules[name]
 
 
-def test_doctor_and_join_run_nothing_but_what_was_looked_at_and_allowed(kit: Kit) -> None:
+def test_doctor_and_join_run_nothing_but_what_was_looked_at_and_allowed(
+    kit: Kit,
+) -> None:
     kit.refuses(said=r"loss = .*isn't allowed here.*allowed-code")
     for command in ("doctor", "join"):
-        assert commands.precad(command, "--config", kit.folder / "settings.toml").exit_code != 0
+        assert (
+            commands.precad(command, "--config", kit.folder / "settings.toml").exit_code
+            != 0
+        )
     assert not kit.ran
     # On a terminal it is shown and asked.
     for answer in ("", "\n", "y\n"):
@@ -389,14 +455,18 @@ def test_code_where_the_owner_works_is_its_own(kit: Kit) -> None:
     assert not allowed_code.allowed_file().exists()
 
 
-def test_code_is_no_more_its_owners_by_the_name_of_a_folder_or_a_module(kit: Kit) -> None:
+def test_code_is_no_more_its_owners_by_the_name_of_a_folder_or_a_module(
+    kit: Kit,
+) -> None:
     """From the folder above, a kit's archive is a package of its owner's by its look."""
     kit.patch.chdir(kit.folder.parent)
     kit.refuses("kit.beside_settings:loss")
     # The settings name what Python brings; what it imports in turn came with the kit.
     kit.patch.chdir(kit.folder)
     kit.write("tkinter/__init__.py")
-    for name in [each for each in sys.modules if each.partition(".")[0] in ("turtle", "tkinter")]:
+    for name in [
+        each for each in sys.modules if each.partition(".")[0] in ("turtle", "tkinter")
+    ]:
         kit.patch.delitem(sys.modules, name)
     kit.refuses("turtle:Turtle", r"isn't allowed|can't be loaded")
 
@@ -417,12 +487,16 @@ def test_what_is_imported_later_is_what_was_looked_at_too(kit: Kit) -> None:
     assert kit.loss("beside_package:loss")() == "looked at"
 
 
-def test_an_environment_beside_the_settings_is_installed_and_nobody_is_asked(kit: Kit) -> None:
+def test_an_environment_beside_the_settings_is_installed_and_nobody_is_asked(
+    kit: Kit,
+) -> None:
     packages = kit.folder / "venv" / "site-packages"
     packages.parent.mkdir()
     kit.write("venv/site-packages/beside_installed.py")
     (packages / "beside_library.so").write_bytes(b"")
     os.truncate(packages / "beside_library.so", 2**27)
     kit.patch.syspath_prepend(packages)
-    assert callable(kit.answered("y\n")[0])  # the code beside them, however large a library is
+    assert callable(
+        kit.answered("y\n")[0]
+    )  # the code beside them, however large a library is
     assert callable(kit.loss("beside_installed:loss"))

@@ -29,11 +29,21 @@ PAIR = submissions.pair_of(TASK, ME, 3)
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_pair_is_for_its_attempt_and_an_update_for_its_version(kind: str, tmp_path: Path) -> None:
+def test_a_pair_is_for_its_attempt_and_an_update_for_its_version(
+    kind: str, tmp_path: Path
+) -> None:
     pending = Pending(TASK, ME, None if kind == "memory" else tmp_path / "pending.bin")
-    assert (pending.version, pending.attempt, pending.of_attempt(3)) == (None, None, None)
+    assert (pending.version, pending.attempt, pending.of_attempt(3)) == (
+        None,
+        None,
+        None,
+    )
     pending.keep(2, X, PAIR, 0)
-    assert (pending.version, pending.attempt, pending.model(2)) == (2, 3, submissions.MODEL)
+    assert (pending.version, pending.attempt, pending.model(2)) == (
+        2,
+        3,
+        submissions.MODEL,
+    )
     found, update = pending.of_attempt(3), pending.update(2)
     assert found is not None
     assert update is not None
@@ -46,8 +56,12 @@ def test_a_pair_is_for_its_attempt_and_an_update_for_its_version(kind: str, tmp_
     assert pending.of_attempt(4) is not None
 
 
-@pytest.mark.parametrize(("update", "re_releases"), [(X, 0), (X, 7), (X, None), (None, None)])
-def test_the_same_bytes_come_back(tmp_path: Path, update: Any, re_releases: int | None) -> None:
+@pytest.mark.parametrize(
+    ("update", "re_releases"), [(X, 0), (X, 7), (X, None), (None, None)]
+)
+def test_the_same_bytes_come_back(
+    tmp_path: Path, update: Any, re_releases: int | None
+) -> None:
     path = tmp_path / "pending.bin"
     Pending(TASK, ME, path).keep(2, update, PAIR, re_releases)
     again = Pending(TASK, ME, path).of_attempt(3)
@@ -58,7 +72,10 @@ def test_the_same_bytes_come_back(tmp_path: Path, update: Any, re_releases: int 
         messages = [m.SerializeToString() for m in upload_pieces(found)]
         assert messages == [m.SerializeToString() for m in upload_pieces(each)]
     # Another client's or task's pair isn't given out.
-    for task, client in ((TASK, OTHER), (tasks.task_with({"privacy.noise_multiplier": 2.5}), ME)):
+    for task, client in (
+        (TASK, OTHER),
+        (tasks.task_with({"privacy.noise_multiplier": 2.5}), ME),
+    ):
         assert Pending(task, client, path).of_attempt(3) is None
 
 
@@ -67,7 +84,9 @@ def test_a_damaged_file_counts_as_lost(tmp_path: Path) -> None:
     Pending(TASK, ME, path).keep(2, X, PAIR, 0)
     data = path.read_bytes()
     damaged = [data[:n] for n in range(0, len(data), 41)]
-    damaged += [data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :] for n in range(0, len(data), 37)]
+    damaged += [
+        data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :] for n in range(0, len(data), 37)
+    ]
     for each in [*damaged, data + b"\0", b"\0" * len(data)]:
         path.write_bytes(each)
         assert Pending(TASK, ME, path).of_attempt(3) is None
@@ -76,9 +95,13 @@ def test_a_damaged_file_counts_as_lost(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_with_the_file_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailure, match=r"pending.bin can't be written.*mend the disk"):
+    with pytest.raises(
+        StorageFailure, match=r"pending.bin can't be written.*mend the disk"
+    ):
         Pending(TASK, ME, tmp_path / "absent" / "pending.bin").keep(2, X, PAIR, 0)
-    with pytest.raises(StorageFailure, match=r"own.log can't be written.*mend the disk"):
+    with pytest.raises(
+        StorageFailure, match=r"own.log can't be written.*mend the disk"
+    ):
         account(path=tmp_path / "absent" / "own.log").charge(0)
 
 
@@ -87,7 +110,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "participations.log"
 
 
-def account(limit: Any = None, path: Any = None, task: Task = TASK, **more: Any) -> OwnAccount:
+def account(
+    limit: Any = None, path: Any = None, task: Task = TASK, **more: Any
+) -> OwnAccount:
     return OwnAccount(task, task.privacy.record_rate, limit, path, **more)
 
 
@@ -101,7 +126,9 @@ def cost(*re_releases: int) -> float:
     accountant = ExactAccountant()
     for m in re_releases:
         sigma = privacy.noise_multiplier / math.sqrt(1 + m)
-        accountant.compose(poisson_gaussian(rate=privacy.record_rate, noise_multiplier=sigma))
+        accountant.compose(
+            poisson_gaussian(rate=privacy.record_rate, noise_multiplier=sigma)
+        )
     return accountant.epsilon(privacy.delta)
 
 
@@ -168,7 +195,11 @@ def test_a_limit_below_a_single_round_is_refused_with_what_one_costs(log: Path) 
 def test_an_unreadable_account_is_refused_rather_than_forgotten(log: Path) -> None:
     account(2.0, log).charge(0)
     limit, charge = log.read_bytes().splitlines(keepends=True)
-    damaged = [b"\xff\xfe\n", f"{TASK.digest}\n".encode(), charge.replace(b" 0 0 ", b" 0 1 ")]
+    damaged = [
+        b"\xff\xfe\n",
+        f"{TASK.digest}\n".encode(),
+        charge.replace(b" 0 0 ", b" 0 1 "),
+    ]
     damaged += [limit.replace(b"2.0", b"3.0"), b"\n", charge[8:]]
     for content in damaged:
         log.write_bytes(limit + content + charge)
@@ -196,7 +227,9 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(log: Path) ->
 
 def test_an_upgrade_needs_room_for_the_difference_alone() -> None:
     """It takes the place of the step before: beside it, it would pass the limit."""
-    task = tasks.task_with({"training.rounds": 100})  # too long for the limit to go to it whole
+    task = tasks.task_with(
+        {"training.rounds": 100}
+    )  # too long for the limit to go to it whole
     most = filled(account(1.7, task=task))
     for charged in range(most, 0, -1):
         own = account(1.7, task=task)
@@ -238,14 +271,24 @@ def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(log: Path) -> None:
     assert (again.allows(-1), again.epsilon()) == (False, TIGHT)
 
 
-def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(log: Path) -> None:
+def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(
+    log: Path,
+) -> None:
     other = task_of(9.0)
     early = account(TIGHT, log, other)  # has seen an empty account
     account(TIGHT, log).charge(0)
     with pytest.raises(BudgetExceeded):
         early.charge(0)
     for of, rate, name in ((other, 0.2, None), (TASK, 0.1, None), (TASK, 0.2, OTHER)):
-        refused(r"all of it went to task .* of their own", OwnAccount, of, rate, None, log, name)
+        refused(
+            r"all of it went to task .* of their own",
+            OwnAccount,
+            of,
+            rate,
+            None,
+            log,
+            name,
+        )
     # Nor does one go to a single task once others were charged.
     log.unlink()
     account(path=log, task=other).charge(0)
@@ -273,7 +316,9 @@ def test_of_two_limits_at_once_the_stricter_one_is_kept(log: Path) -> None:
     assert loose.epsilon() <= 1.5
 
 
-def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(log: Path) -> None:
+def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(
+    log: Path,
+) -> None:
     """A limit just below the task's ε ends it early; raised, the task lasts to its end."""
     low = account(0.999 * TIGHT, log)
     most = filled(low)

@@ -45,7 +45,12 @@ KINDS: dict[str, Values] = {
     "not finite": [1.0, float("inf"), 2.0, 3.0],
     "too large for single precision": [1.0, 1e39, 2.0, 3.0],
     "single precision": list(np.array([0.1, 0.2, 1.0, 3.3], np.float32)),
-    "single precision with a gap": [np.float32(0.1), None, np.float32(2.0), np.float32(3.0)],
+    "single precision with a gap": [
+        np.float32(0.1),
+        None,
+        np.float32(2.0),
+        np.float32(3.0),
+    ],
     "truth values": [True, False, True, True],
     "truth values with a gap": [True, None, False, True],
     "truth values as text": ["True", "false", "TRUE", "true"],
@@ -72,11 +77,26 @@ KINDS: dict[str, Values] = {
 }
 NO_TEXT = {"days", "instants", "durations", "times", "bytes", "lists"}
 """What a text file can't say: there it is text like any other."""
-LEVELS = ["1", "2", "3", "true", "false", "A", "B", "caf\u00e9", "1.5", "0.1", str(2**53 + 1)]
+LEVELS = [
+    "1",
+    "2",
+    "3",
+    "true",
+    "false",
+    "A",
+    "B",
+    "caf\u00e9",
+    "1.5",
+    "0.1",
+    str(2**53 + 1),
+]
 USES: dict[str, tuple[str, dict[str, Any]]] = {
     "number, filled": ("columns", {"fill": 7.0, "centre": 1.0, "scale": 3.0}),
     "number": ("columns", {"centre": 0.5, "scale": 2.0}),
-    "level, filled": ("columns", {"kind": "categorical", "levels": LEVELS, "fill_level": "A"}),
+    "level, filled": (
+        "columns",
+        {"kind": "categorical", "levels": LEVELS, "fill_level": "A"},
+    ),
     "level": ("columns", {"kind": "categorical", "levels": LEVELS}),
     "class": ("target", {"kind": "categorical", "levels": LEVELS}),
     "target": ("target", {}),
@@ -124,7 +144,9 @@ def categories(values: Values) -> Any:
 
 def polars(values: Values) -> Any:
     typed = has(values, np.generic)
-    return pl.DataFrame(table(pl.Series("v", column_of(values)) if typed else list(values)))
+    return pl.DataFrame(
+        table(pl.Series("v", column_of(values)) if typed else list(values))
+    )
 
 
 def column_of(values: Values) -> Any:
@@ -153,7 +175,9 @@ MAKERS: dict[str, Callable[[Values], Any]] = {
     "objects": objects,
     "nullable": lambda values: objects(values).convert_dtypes(),
     "categories": categories,
-    "pandas on arrow": lambda values: MAKERS["arrow"](values).to_pandas(types_mapper=pd.ArrowDtype),
+    "pandas on arrow": lambda values: MAKERS["arrow"](values).to_pandas(
+        types_mapper=pd.ArrowDtype
+    ),
     "polars": polars,
     "arrow": lambda values: pa.table(table(column_of(values))),
     "dictionary": dictionary,
@@ -213,7 +237,10 @@ def outcome(data: Any, use: str) -> tuple[Any, ...]:
     try:
         x, y = read_records(data, recipe(use))
     except errors.Misconfiguration as error:
-        return ("refused", "at its column" if "column v" in error.field else error.field)
+        return (
+            "refused",
+            "at its column" if "column v" in error.field else error.field,
+        )
     return x.dtype.name, x.tolist(), y.dtype.name, y.tolist()
 
 
@@ -239,7 +266,11 @@ def test_a_code_that_a_float_rounded_is_refused(use: str, tmp_path: Path) -> Non
         for name in ("pandas", "parquet of pandas")
     ]
     # Few bits round small ones.
-    for code, dtype in ((123456789, np.float32), (2049, np.float16), (70001, np.float16)):
+    for code, dtype in (
+        (123456789, np.float32),
+        (2049, np.float16),
+        (70001, np.float16),
+    ):
         with np.errstate(over="ignore"):
             codes = np.array([code, 5], np.int64).astype(dtype)
         rounded.append(({"v": codes, "o": [0.5, 1]}, by_levels(str(code))))
@@ -247,7 +278,9 @@ def test_a_code_that_a_float_rounded_is_refused(use: str, tmp_path: Path) -> Non
         refused("that was rounded: keep such codes", read_records, data, section)
 
 
-def notes_of(data: Any, section: DataSection, columns: Columns | None = None) -> list[ColumnNotes]:
+def notes_of(
+    data: Any, section: DataSection, columns: Columns | None = None
+) -> list[ColumnNotes]:
     notes: list[ColumnNotes] = []
     read_records(data, section, columns, notes)
     return notes
@@ -255,7 +288,9 @@ def notes_of(data: Any, section: DataSection, columns: Columns | None = None) ->
 
 def filled(data: Any, use: str, columns: Columns | None = None) -> int:
     """How many cells are filled where -9 means a gap."""
-    return notes_of(data, recipe(use).model_copy(update={"missing": ("", "-9")}), columns)[0].filled
+    return notes_of(
+        data, recipe(use).model_copy(update={"missing": ("", "-9")}), columns
+    )[0].filled
 
 
 COMMAS = Columns(separator=";", decimal=",")
@@ -263,12 +298,16 @@ COMMAS = Columns(separator=";", decimal=",")
 
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("use", ["number, filled", "level, filled"])
-def test_a_number_that_means_a_gap_does_anywhere(container: str, use: str, tmp_path: Path) -> None:
+def test_a_number_that_means_a_gap_does_anywhere(
+    container: str, use: str, tmp_path: Path
+) -> None:
     """-9 in a text file was filled, and in a frame it was a value."""
     assert filled(contained(container, [1, -9, 2, 3], tmp_path), use) == 1
 
 
-def test_a_number_that_means_a_gap_does_so_however_a_text_file_writes_it(tmp_path: Path) -> None:
+def test_a_number_that_means_a_gap_does_so_however_a_text_file_writes_it(
+    tmp_path: Path,
+) -> None:
     """-9,0 is the number -9: it was trained on, where a frame of floats has it as a gap."""
     for cell in ("-9", "-9,0", "-9,00", "-09", "-9e0"):
         (tmp_path / "t.csv").write_text(f"v;o\n1,5;1\n{cell};2\n", encoding="utf-8")
@@ -285,10 +324,18 @@ def test_a_number_that_means_a_gap_does_so_however_a_text_file_writes_it(tmp_pat
 
 def test_values_are_what_they_say() -> None:
     for values, section, x in (
-        (KINDS["whole numbers with a gap"], recipe("number, filled"), [0.0, 2.0, 2 / 3, 1 / 3]),
+        (
+            KINDS["whole numbers with a gap"],
+            recipe("number, filled"),
+            [0.0, 2.0, 2 / 3, 1 / 3],
+        ),
         (KINDS["truth values as text"], recipe("number"), [0.25, -0.25, 0.25, 0.25]),
         # Text that looks like a large number is a level like any other.
-        (["7E22", "inf", "12e34"], by_levels("7E22", "inf", fill_level="inf"), [1, 0, 0]),
+        (
+            ["7E22", "inf", "12e34"],
+            by_levels("7E22", "inf", fill_level="inf"),
+            [1, 0, 0],
+        ),
     ):
         found, _ = read_records(table(list(values)), section)
         assert found[:, 0] == pytest.approx(x)
@@ -328,9 +375,16 @@ def test_what_is_no_column_is_refused_in_a_sentence() -> None:
 
 
 def test_an_owner_is_told_what_was_filled_and_what_nobody_listed() -> None:
-    levels = {"name": "unit", "kind": "categorical", "levels": ["ICU"], "fill_level": "ICU"}
+    levels = {
+        "name": "unit",
+        "kind": "categorical",
+        "levels": ["ICU"],
+        "fill_level": "ICU",
+    }
     age = {"name": "age", "centre": 60.0, "scale": 20.0, "fill": 50.0}
-    section = DataSection.model_validate({"target": {"name": "y"}, "columns": [age, levels]})
+    section = DataSection.model_validate(
+        {"target": {"name": "y"}, "columns": [age, levels]}
+    )
     units, ages = ["ICU", "Icu", "Icu", None, "icu"], [61, 999, None, 40, 70]
     notes = notes_of({"unit": units, "age": ages, "y": [0.5, 1, 2, 3, 4]}, section)
     of_age = (
@@ -341,9 +395,14 @@ def test_an_owner_is_told_what_was_filled_and_what_nobody_listed() -> None:
         "column unit: 1 of 5 cells are missing and were filled; "
         "3 of 5 have a level that the task doesn't list ('Icu', 'icu')"
     )
-    assert [(note.sentence(), note.share) for note in notes] == [(of_age, 0.2), (of_unit, 0.8)]
+    assert [(note.sentence(), note.share) for note in notes] == [
+        (of_age, 0.2),
+        (of_unit, 0.8),
+    ]
     found = [(each.kind, each.text) for each in look_at_columns(notes)]
-    assert found == [(Kind.NOTE, f"{each}: is that meant?") for each in (of_unit, of_age)]
+    assert found == [
+        (Kind.NOTE, f"{each}: is that meant?") for each in (of_unit, of_age)
+    ]
     # Where everything is listed a line says so.
     (said,) = look_at_columns(notes_of(table([1.0, 2.0]), recipe("number")))
     assert said.text == "no cell of 1 columns is missing or unlisted"
@@ -353,7 +412,9 @@ def test_a_wide_tables_columns_are_told_from_the_worst_on_or_too_many() -> None:
     column = {"kind": "categorical", "levels": ["a"], "fill_level": "a"}
     columns = [{"name": f"c{i}", **column} for i in range(30)]
     section = DataSection.model_validate({"target": {"name": "y"}, "columns": columns})
-    data = {f"c{i}": ["a"] * (300 - i) + ["b"] * i for i in range(30)} | {"y": list(range(300))}
+    data = {f"c{i}": ["a"] * (300 - i) + ["b"] * i for i in range(30)} | {
+        "y": list(range(300))
+    }
     findings = look_at_columns(notes_of(data, section))
     assert findings[0].text.startswith("column c29: 29 of 300")
     assert (len(findings), findings[-1].text) == (21, "9 more columns have such cells")
@@ -362,11 +423,15 @@ def test_a_wide_tables_columns_are_told_from_the_worst_on_or_too_many() -> None:
 
 
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
-def test_a_zip_bomb_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zip_bomb_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hundredth of its size on the disk: somebody's bomb, or the wrong file."""
     path, zeros = tmp_path / f"own.{kind}", np.zeros(200_000)
     if kind == "npz":
-        np.savez_compressed(path, x=zeros[:, None].astype(np.float32), y=zeros.astype(np.int64))
+        np.savez_compressed(
+            path, x=zeros[:, None].astype(np.float32), y=zeros.astype(np.int64)
+        )
     else:
         parquet.write_table(pa.table({"a": zeros, "y": zeros}), path)
     columns = Columns(inputs=("a",), target="y")

@@ -55,7 +55,9 @@ def update(
     return local_update(model, loss, (x, y), chosen, theta, task, **options), failed
 
 
-def counts_as_zero(x: Any, y: Any, record: int, *, ignored: bool = False, **how: Any) -> None:
+def counts_as_zero(
+    x: Any, y: Any, record: int, *, ignored: bool = False, **how: Any
+) -> None:
     """Alone, and costs its neighbours nothing; a loss that ignores it finds nothing wrong."""
     expected, _ = update(x, y, [i for i in range(N) if i != record], **how)
     found, failed = update(x, y, **how)
@@ -65,7 +67,9 @@ def counts_as_zero(x: Any, y: Any, record: int, *, ignored: bool = False, **how:
 
 @pytest.mark.parametrize("label", [3, 10**9, -1, 2**63 - 1, -(2**63), -100])
 @pytest.mark.parametrize("loss", [cross_entropy, nn.CrossEntropyLoss()])
-def test_a_label_that_is_no_class_counts_as_zero_alone(label: int, loss: objectives.Loss) -> None:
+def test_a_label_that_is_no_class_counts_as_zero_alone(
+    label: int, loss: objectives.Loss
+) -> None:
     # Torch's losses ignore -100: a gradient of zero without our doing.
     y = np.where(np.arange(N) == 7, label, Y)
     counts_as_zero(X, y, 7, ignored=label == -100, chunk=6, loss=loss)
@@ -73,34 +77,46 @@ def test_a_label_that_is_no_class_counts_as_zero_alone(label: int, loss: objecti
 
 @pytest.mark.parametrize("token", [50, 51, 10**6, -1, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("chunk", [1, 6, 64])
-def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_table(token: int, chunk: int) -> None:
+def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_table(
+    token: int, chunk: int
+) -> None:
     """Without a check, torch's batched embedding reads and trains the next record's copy."""
     model = nn.Sequential(nn.Embedding(50, 2), nn.Flatten(), nn.Linear(8, 3))
-    theta = np.random.default_rng(4).normal(size=sum(p.numel() for p in model.parameters()))
+    theta = np.random.default_rng(4).normal(
+        size=sum(p.numel() for p in model.parameters())
+    )
     tokens = TOKENS.copy()
     tokens[7, 1] = token
     counts_as_zero(tokens, Y, 7, theta=theta, model=model, chunk=chunk)
 
 
 @pytest.mark.parametrize("chunk", [1, 6, 64])
-def test_a_record_at_which_the_model_raises_costs_its_neighbours_nothing(chunk: int) -> None:
+def test_a_record_at_which_the_model_raises_costs_its_neighbours_nothing(
+    chunk: int,
+) -> None:
     """For a matrix without inverse, as no check of values foresees."""
     x = X.copy()
     x[9] = 1.0
-    model = Own(lambda m, x: m.head(torch.linalg.inv(x.reshape(-1, 2, 2)).reshape(-1, 4)), 4)
+    model = Own(
+        lambda m, x: m.head(torch.linalg.inv(x.reshape(-1, 2, 2)).reshape(-1, 4)), 4
+    )
     counts_as_zero(x, Y, 9, theta=np.linspace(-1, 1, 15), model=model, chunk=chunk)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(
-        st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1e300, 3e38, 1e-40, 5e-324, 0.0, 1.0]),
+        st.sampled_from(
+            [np.nan, np.inf, -np.inf, 1e300, -1e300, 3e38, 1e-40, 5e-324, 0.0, 1.0]
+        ),
         min_size=1,
         max_size=TASK.dimension,
     ),
     st.integers(0, 2**32),
 )
-def test_no_model_that_is_served_makes_an_owner_fall_silent(values: list[float], seed: int) -> None:
+def test_no_model_that_is_served_makes_an_owner_fall_silent(
+    values: list[float], seed: int
+) -> None:
     generator = np.random.default_rng(seed)
     theta, x, y = THETA.copy(), X.copy(), Y.copy()
     theta[generator.integers(0, TASK.dimension, len(values))] = values
@@ -114,7 +130,11 @@ def test_no_model_that_is_served_makes_an_owner_fall_silent(values: list[float],
 
 
 def test_an_owner_without_memory_is_absent_and_sends_no_zeros() -> None:
-    for error in (MemoryError, torch.OutOfMemoryError, RuntimeError("DefaultCPUAllocator: no")):
+    for error in (
+        MemoryError,
+        torch.OutOfMemoryError,
+        RuntimeError("DefaultCPUAllocator: no"),
+    ):
         with pytest.raises(error if isinstance(error, type) else type(error)):
             update(loss=Mock(side_effect=error))
 
@@ -136,7 +156,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 MOST = 100  # M
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap's, of two of them
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop"
+)  # vmap's, of two of them
 @pytest.mark.parametrize("name", hostile_pairs.PAIRS)
 def test_one_record_takes_no_kernel_more_at_any_model(name: str, kernels: Any) -> None:
     model, loss, targets, refused = hostile_pairs.PAIRS[name]
@@ -150,12 +172,16 @@ def test_one_record_takes_no_kernel_more_at_any_model(name: str, kernels: Any) -
     for kind, theta in (*hostile_models(task.dimension), the_record_s):
         for indices in (last, last[:-1], last[:0]):
             kernels.clear()
-            local_update(model, loss, records, indices, theta, task, chunk=MOST // 2, most=MOST)
+            local_update(
+                model, loss, records, indices, theta, task, chunk=MOST // 2, most=MOST
+            )
             assert [slots for _, slots in kernels] == [MOST // 2] * 2, kind
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 8, 15, 16])
-def test_an_attempts_work_is_that_of_m_records(size: int, kernels: list[tuple[int, int]]) -> None:
+def test_an_attempts_work_is_that_of_m_records(
+    size: int, kernels: list[tuple[int, int]]
+) -> None:
     padded, _ = update(indices=range(size), chunk=6, most=16)
     assert [slots for _, slots in kernels] == [6, 6, 6]
     assert sum(records for records, _ in kernels) == size
@@ -164,13 +190,17 @@ def test_an_attempts_work_is_that_of_m_records(size: int, kernels: list[tuple[in
     assert size == 0 or padded.any()
 
 
-def test_a_larger_sample_is_replaced_by_the_empty_one(kernels: list[tuple[int, int]]) -> None:
+def test_a_larger_sample_is_replaced_by_the_empty_one(
+    kernels: list[tuple[int, int]],
+) -> None:
     found, failed = update(indices=range(17), chunk=6, most=16)
     assert not found.any()
     assert (kernels, failed) == ([(0, 6)] * 3, [])
 
 
-def test_bad_records_take_as_many_kernels_as_good_ones(kernels: list[tuple[int, int]]) -> None:
+def test_bad_records_take_as_many_kernels_as_good_ones(
+    kernels: list[tuple[int, int]],
+) -> None:
     x, y = X.copy(), Y.copy()
     x[2], x[3], y[4] = 3e38, 1e-42, 99
     update(X, Y, range(12), chunk=6, most=16)
@@ -178,7 +208,9 @@ def test_bad_records_take_as_many_kernels_as_good_ones(kernels: list[tuple[int, 
     assert kernels[:3] == kernels[3:]
 
 
-def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays() -> None:
+def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays() -> (
+    None
+):
     """Slow numbers would show in the time; and another mode in another thread, in the bits."""
     tiny = torch.full((2**16,), 1e-20)
     assert (tiny * tiny)[0] != 0  # starts this thread's own workers, which don't flush
@@ -202,7 +234,9 @@ def owner(y: Any = Y, state: Path | None = None) -> DataOwner:
     return data_owner("ward-1", task, (X, y), model=MODEL, record_rate=1.0, state=state)
 
 
-def test_an_owners_work_is_padded_and_for_show_touches_none(kernels: list[tuple[int, int]]) -> None:
+def test_an_owners_work_is_padded_and_for_show_touches_none(
+    kernels: list[tuple[int, int]],
+) -> None:
     one = owner()
     one.update(VIEW)
     assert not one.update(replace(VIEW, covering=True)).any()
@@ -215,7 +249,9 @@ def test_an_owners_work_is_padded_and_for_show_touches_none(kernels: list[tuple[
     assert len({records for records, _ in kernels}) > 1
 
 
-def test_failures_stand_in_a_private_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_stand_in_a_private_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
     one = owner(np.where(np.arange(N) == 7, 99, Y), tmp_path / "own")
     assert one.update(VIEW).any()
@@ -229,6 +265,8 @@ def test_failures_stand_in_a_private_log(tmp_path: Path, caplog: pytest.LogCaptu
         f"attempt 3: {N} records without a gradient {list(range(N))}",
         "attempt 3: 1 records without a gradient [7]",
     ]
-    assert re.match(r"attempt 3: the work was done 1(\.\d+)? s after the public time", late)
+    assert re.match(
+        r"attempt 3: the work was done 1(\.\d+)? s after the public time", late
+    )
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert [each for each in caplog.records if each.name.startswith("precad")] == []

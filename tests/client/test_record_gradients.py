@@ -22,7 +22,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from precad.client.gradients.local_update import poisson_sample
-from precad.client.gradients.record_gradients import MOST_RECORDS, RecordGradients, chunk_records
+from precad.client.gradients.record_gradients import (
+    MOST_RECORDS,
+    RecordGradients,
+    chunk_records,
+)
 from precad.client.gradients.rehearsal import rehearse, try_model
 from precad.client.records.torch_records import as_records
 from precad.common import identifiers, ring, roster
@@ -53,19 +57,32 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "linear": (linear, X),
     "convolution": (convolution, X),
     "embedding": (TRAINED["embedding"][0], TOKENS),
-    **{name: (TRAINED[name][0], STEPS) for name in ("LSTM", "GRU, two layers, both ways")},
+    **{
+        name: (TRAINED[name][0], STEPS)
+        for name in ("LSTM", "GRU, two layers, both ways")
+    },
 }
 
 
-def rows(model: nn.Module, x: Any, indices: Any, chunk: int | None = None) -> NDArray[np.float64]:
-    gradients = RecordGradients(model, cross_entropy, task_of(model).model.parameters, chunk)
-    theta = np.random.default_rng(3).normal(0, 0.3, sum(p.numel() for p in model.parameters()))
-    chunks = list(gradients.chunks(as_records((x, Y[: len(x)])), np.array(indices), theta))
+def rows(
+    model: nn.Module, x: Any, indices: Any, chunk: int | None = None
+) -> NDArray[np.float64]:
+    gradients = RecordGradients(
+        model, cross_entropy, task_of(model).model.parameters, chunk
+    )
+    theta = np.random.default_rng(3).normal(
+        0, 0.3, sum(p.numel() for p in model.parameters())
+    )
+    chunks = list(
+        gradients.chunks(as_records((x, Y[: len(x)])), np.array(indices), theta)
+    )
     return np.concatenate(chunks)[: len(indices)]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(name: str) -> None:
+def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(
+    name: str,
+) -> None:
     make, x = MODELS[name]
     model = make()
     everything = rows(model, x, range(RECORDS), chunk=8)
@@ -75,11 +92,15 @@ def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(name: st
         assert (rows(model, x, some, chunk=8) == everything[some]).all()
 
 
-def test_dense_gradients_have_the_same_bits_in_any_chunk_and_chunks_fit_the_budget() -> None:
+def test_dense_gradients_have_the_same_bits_in_any_chunk_and_chunks_fit_the_budget() -> (
+    None
+):
     alone = rows(linear(), X, range(RECORDS), chunk=1)
     for chunk in (2, 5, 16, RECORDS, None):
         assert (rows(linear(), X, range(RECORDS), chunk) == alone).all()
-    sizes = [chunk_records(dimension) for dimension in (650, 2**13, 2**15, 10**6, 10**9)]
+    sizes = [
+        chunk_records(dimension) for dimension in (650, 2**13, 2**15, 10**6, 10**9)
+    ]
     *some, large, one = sizes
     assert (some, one) == ([MOST_RECORDS, 128, 64], 1)
     assert 1 <= large < 10
@@ -91,9 +112,18 @@ def test_other_models_than_the_tasks_are_refused_before_training() -> None:
     for model, said in (
         (larger[:2], "parameter 2.*absent.*3.weight"),
         (larger, "parameter 4.*the task has none"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), r"parameter 0.*1\.weight\[3, 36\].*7, 36"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(36, 3)),
+            r"parameter 0.*1\.weight\[3, 36\].*7, 36",
+        ),
     ):
-        refused(said, RecordGradients, model, cross_entropy, task_of(linear()).model.parameters)
+        refused(
+            said,
+            RecordGradients,
+            model,
+            cross_entropy,
+            task_of(linear()).model.parameters,
+        )
     refused("no parameters", RecordGradients, nn.Flatten(), cross_entropy, ())
 
     def counting(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -121,7 +151,11 @@ def test_a_model_s_gradients_are_autograd_s_one_by_one(name: str) -> None:
     with torch.no_grad():
         outputs = model(torch.from_numpy(x))
     # Labels, a pixel each where there are pixels.
-    y = np.resize(corpus.Y, (corpus.N, *outputs.shape[2:])) if outputs.ndim > 2 else corpus.Y
+    y = (
+        np.resize(corpus.Y, (corpus.N, *outputs.shape[2:]))
+        if outputs.ndim > 2
+        else corpus.Y
+    )
     assert outcome(model, cross_entropy, x, y) == row_on_the_page(name) == "trains"
     assert try_model(model, task_of(model, "uniform"), x.shape[1:]) is not None
 
@@ -156,7 +190,9 @@ def test_a_loss_s_gradients_are_autograd_s_one_by_one_or_it_is_named(name: str) 
 
 
 def test_no_record_is_blamed_for_a_start_at_which_no_loss_is_finite() -> None:
-    model = corpus.Own(lambda m, x: m.head(x) / m.by, by=nn.Parameter(torch.tensor(1.0)))
+    model = corpus.Own(
+        lambda m, x: m.head(x) / m.by, by=nn.Parameter(torch.tensor(1.0))
+    )
     records, task = as_records((corpus.X, corpus.Y)), task_of(model, "uniform")
     said = r"starts at 0.*start from a file of weights"
     refused(said, rehearse, model, cross_entropy, records, task)
@@ -166,7 +202,9 @@ def test_without_a_shape_such_as_the_first_layer_takes_is_tried() -> None:
     for name in ("logistic regression", "LSTM", "embedding", "transformer's encoder"):
         model = TRAINED[name][0]()
         if name == "embedding":
-            model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(32, CLASSES))
+            model = nn.Sequential(
+                nn.Embedding(11, 4), nn.Flatten(), nn.Linear(32, CLASSES)
+            )
         assert try_model(model, task_of(model, "uniform")) is not None, name
     strange = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3 * 7 * 9, 2))
     assert try_model(strange, task_of(strange, "uniform")) is None
@@ -191,7 +229,9 @@ def test_every_record_is_drawn_at_the_rate_and_independently(rate: float) -> Non
     assert abs(sizes.var() / variance - 1) < 5 * math.sqrt(2.2 / draws)
     # No record is favoured: chi-square with `count` degrees of freedom, 5 standard deviations.
     chi = (((hits.sum(axis=0) - draws * rate) ** 2) / (draws * rate * (1 - rate))).sum()
-    assert abs(chi - count) < 5 * math.sqrt(2 * count + count / (draws * rate * (1 - rate)))
+    assert abs(chi - count) < 5 * math.sqrt(
+        2 * count + count / (draws * rate * (1 - rate))
+    )
 
 
 def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
@@ -224,7 +264,9 @@ def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
         *((6000, 0.05), (10**6, 0.001), (10**5, 1e-7)),
     ],
 )
-def test_the_padded_size_is_the_least_below_2_to_the_minus_40(count: int, rate: float) -> None:
+def test_the_padded_size_is_the_least_below_2_to_the_minus_40(
+    count: int, rate: float
+) -> None:
     most = roster.most_records(count, rate)
     with mpmath.workdps(60):
         p = mpmath.mpf(rate)

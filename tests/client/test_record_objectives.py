@@ -40,10 +40,14 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def theta_of(model: nn.Module) -> NDArray[np.float64]:
-    return np.random.default_rng(2).normal(0, 0.7, sum(p.numel() for p in model.parameters()))
+    return np.random.default_rng(2).normal(
+        0, 0.7, sum(p.numel() for p in model.parameters())
+    )
 
 
-def loss_of(objective: Objective, model: Any, x: Any, y: Any, noise: torch.Tensor) -> torch.Tensor:
+def loss_of(
+    objective: Objective, model: Any, x: Any, y: Any, noise: torch.Tensor
+) -> torch.Tensor:
     """L' of one record; Algorithm 2, line 5."""
     return objective.of_outputs(model(objective.copies(model, x, y, noise).detach()), y)
 
@@ -52,10 +56,14 @@ def section(name: str, **how: Any) -> task_schema.ObjectiveSection:
     return task_schema.ObjectiveSection.model_validate({"name": name} | how)
 
 
-def rows(of: task_schema.ObjectiveSection, indices: Any, model: nn.Module) -> NDArray[np.float64]:
+def rows(
+    of: task_schema.ObjectiveSection, indices: Any, model: nn.Module
+) -> NDArray[np.float64]:
     parameters = task_of(model).model.parameters
     gradients = RecordGradients(model, functional.cross_entropy, parameters, 5, of)
-    found = gradients.chunks(as_records(data()), indices, theta_of(model), randomness=KEY)
+    found = gradients.chunks(
+        as_records(data()), indices, theta_of(model), randomness=KEY
+    )
     return np.concatenate(list(found))[: len(indices)]
 
 
@@ -68,14 +76,18 @@ def update(task: Task, records: Any, indices: Any, **how: Any) -> NDArray[np.int
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("copies", [1, 2, MANY])
 @pytest.mark.parametrize("original", [True, False])
-def test_one_call_gives_every_records_gradient(name: str, copies: int, *, original: bool) -> None:
+def test_one_call_gives_every_records_gradient(
+    name: str, copies: int, *, original: bool
+) -> None:
     model, of = net(), section(name, copies=copies, original=original, noise=0.4)
     found = rows(of, np.arange(RECORDS), model)
     torch_models.load_vector(model, theta_of(model))
     objective = Objective(of)
     x, y = data()
     for record in (0, 7, RECORDS - 1):
-        noise = Augmentation(KEY, objective.noisy, (FEATURES,)).of(np.array([record]), 1)[0]
+        noise = Augmentation(KEY, objective.noisy, (FEATURES,)).of(
+            np.array([record]), 1
+        )[0]
         loss = loss_of(objective, model, x[record], y[record], noise)
         expected = torch.autograd.grad(loss, list(model.parameters()))
         flat = torch.cat([each.ravel() for each in expected]).numpy()
@@ -84,9 +96,16 @@ def test_one_call_gives_every_records_gradient(name: str, copies: int, *, origin
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("copies", [2, MOST_COPIES, MANY])
-def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(name: str, copies: int) -> None:
+def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(
+    name: str, copies: int
+) -> None:
     """What the guarantee needs: a record replaced by one with zero gradient moves no other."""
-    first = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2)
+    first = (
+        nn.Unflatten(1, (1, 3, 4)),
+        nn.Conv2d(1, 4, 2),
+        nn.Tanh(),
+        nn.Conv2d(4, 5, 2),
+    )
     model = nn.Sequential(*first, nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4))
     of = section(name, copies=copies)
     one = rows(of, np.array([0, 3, 2, 5, 6, 7, 8]), model)
@@ -112,7 +131,10 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) 
 def test_an_objective_is_in_the_digest_and_costs_nothing() -> None:
     task = task_of(net(), "uniform")
     for name in NAMES:
-        for how in ({}, {"copies": 64, "clipping": "psac", "noise": 3.0, "original": False}):
+        for how in (
+            {},
+            {"copies": 64, "clipping": "psac", "noise": 3.0, "original": False},
+        ):
             asked = with_objective(task, section(name, **how))
             assert planned_guarantees(asked) == planned_guarantees(task)
     assert b"objective" not in task.canonical
@@ -123,9 +145,14 @@ def test_an_objective_is_in_the_digest_and_costs_nothing() -> None:
 
 
 def test_work_is_the_padded_samples() -> None:
-    task, real = with_objective(task_of(net(), "uniform"), "dp-gaussian"), RecordGradients._of
+    task, real = (
+        with_objective(task_of(net(), "uniform"), "dp-gaussian"),
+        RecordGradients._of,
+    )
     for drawn in (0, 1, 9, 12):
-        with patch.object(RecordGradients, "_of", autospec=True, side_effect=real) as counted:
+        with patch.object(
+            RecordGradients, "_of", autospec=True, side_effect=real
+        ) as counted:
             update(task, data(), range(drawn), chunk=5, most=12)
         # Of named parameters, an axis, inputs, targets and noise.
         noises = [call.args[5].shape for call in counted.call_args_list]
@@ -138,7 +165,8 @@ def test_a_records_noise_is_its_own_and_normal() -> None:
     assert whole.shape == (210, 3, 50, 7)
     assert torch.equal(whole[[7, 3]], draws.of(np.array([7, 3]), 2))
     assert not torch.equal(
-        whole, Augmentation(identifiers.Secret(bytes(32)), 3, (50, 7)).of(np.arange(200), 210)
+        whole,
+        Augmentation(identifiers.Secret(bytes(32)), 3, (50, 7)).of(np.arange(200), 210),
     )
     values = np.sort(whole.numpy().ravel())
     assert len(np.unique(values)) > 0.9 * len(values)
@@ -173,12 +201,16 @@ def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
     assert cost(copies[1:]) > cost(x[0] + 0.1 * noise)
 
 
-def test_regularisers_are_zero_where_copies_agree_and_the_hinge_of_wrong_predictions() -> None:
+def test_regularisers_are_zero_where_copies_agree_and_the_hinge_of_wrong_predictions() -> (
+    None
+):
     logits = torch.tensor([[2.0, -1.0, 0.5]])
     assert float(objectives.divergence(logits, logits.expand(3, 3)).abs().max()) < 1e-6
     other = torch.tensor([[0.0, 1.0, 0.5]])
     p, q = torch.softmax(logits, dim=1), torch.softmax(other, dim=1)
-    torch.testing.assert_close(objectives.divergence(logits, other), (p * (p / q).log()).sum(dim=1))
+    torch.testing.assert_close(
+        objectives.divergence(logits, other), (p * (p / q).log()).sum(dim=1)
+    )
     for top, right in ((0.7, True), (0.2, False)):
         probabilities = torch.tensor([top, 0.9 - top, 0.1], requires_grad=True)
         hinge = objectives.macer_hinge(probabilities, torch.tensor(0), 8.0)
@@ -195,7 +227,9 @@ def test_psac_keeps_every_norm_below_the_clip_and_raises_middling_ones() -> None
     assert (np.diff(norms) >= 0).all()
     assert norms[0] == 0
     assert norms[4] > 0.35
-    refusals.refused("must be finite", ring.clip_record_adaptively, np.array([[np.nan]]), 1.0, 0.1)
+    refusals.refused(
+        "must be finite", ring.clip_record_adaptively, np.array([[np.nan]]), 1.0, 0.1
+    )
 
 
 def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
@@ -212,11 +246,15 @@ def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
 
 
 def test_records_no_objective_can_be_of_are_refused_before_training() -> None:
-    model = model_corpus.Own(lambda m, x: m.whole(x.float()), whole=nn.Linear(FEATURES, CLASSES))
+    model = model_corpus.Own(
+        lambda m, x: m.whole(x.float()), whole=nn.Linear(FEATURES, CLASSES)
+    )
     ones, labels = torch.ones(3, FEATURES), torch.zeros(3, dtype=torch.int64)
     for records, loss, name, said in (
         ((ones.long(), labels), functional.cross_entropy, "dp-gaussian", "noise"),
         ((ones, torch.zeros(3, CLASSES)), functional.mse_loss, "dp-macer", "classes"),
     ):
         task = with_objective(task_of(model, "uniform"), name)
-        refusals.refused(said, rehearsal.rehearse, model, loss, as_records(records), task)
+        refusals.refused(
+            said, rehearsal.rehearse, model, loss, as_records(records), task
+        )

@@ -45,7 +45,9 @@ class Items(Dataset[Any]):
 class Stream(IterableDataset[Any]):
     """It has ``has`` records, whatever it says, and may end with an error."""
 
-    def __init__(self, says: int | None, has: int, error: Exception | None = None) -> None:
+    def __init__(
+        self, says: int | None, has: int, error: Exception | None = None
+    ) -> None:
         self.says, self.has, self.error = says, has, error
 
     def __len__(self) -> int:
@@ -54,7 +56,9 @@ class Stream(IterableDataset[Any]):
         return self.says
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        yield from ((torch.full((2,), float(place)), place) for place in range(self.has))
+        yield from (
+            (torch.full((2,), float(place)), place) for place in range(self.has)
+        )
         if self.error is not None:
             raise self.error
 
@@ -62,11 +66,25 @@ class Stream(IterableDataset[Any]):
 def test_all_forms_give_the_same_records() -> None:
     tensors = torch.from_numpy(X), torch.from_numpy(Y)
     frames = pd.DataFrame(X), pd.Series(Y)
-    for data in ((X, Y), [X, Y], tensors, frames, TensorDataset(*tensors), as_records((X, Y))):
+    for data in (
+        (X, Y),
+        [X, Y],
+        tensors,
+        frames,
+        TensorDataset(*tensors),
+        as_records((X, Y)),
+    ):
         records = as_records(data)
         inputs, targets = records.take(np.array([4, 1]))
-        assert (len(records), inputs.dtype, targets.dtype) == (6, torch.float32, torch.int64)
-        assert (inputs.tolist(), targets.tolist()) == (X[[4, 1]].tolist(), Y[[4, 1]].tolist())
+        assert (len(records), inputs.dtype, targets.dtype) == (
+            6,
+            torch.float32,
+            torch.int64,
+        )
+        assert (inputs.tolist(), targets.tolist()) == (
+            X[[4, 1]].tolist(),
+            Y[[4, 1]].tolist(),
+        )
 
 
 def test_data_that_cannot_be_used_are_refused_at_once() -> None:
@@ -80,7 +98,10 @@ def test_data_that_cannot_be_used_are_refused_at_once() -> None:
         (42, "give a Dataset with __len__"),
         (Stream(3, 2), "3 records and ended after 2"),
         (Stream(3, 4), "3 records and has more"),
-        (Stream(3, 2, OSError("a bad image")), r"record 2 = 'OSError': .*read \(a bad image\)"),
+        (
+            Stream(3, 2, OSError("a bad image")),
+            r"record 2 = 'OSError': .*read \(a bad image\)",
+        ),
         (Items(unreadable), "record 3.*OSError.*truncated file.*mend this record"),
         (
             Items(lambda index: torch.ones(3 if index == 2 else 2)),
@@ -88,7 +109,10 @@ def test_data_that_cannot_be_used_are_refused_at_once() -> None:
         ),
         (Items(lambda _: object()), "transform"),
         # Arrays that aren't whole, or say other than they do.
-        (DataLoader(TensorDataset(torch.zeros(1))), "items are batches.*give its .dataset"),
+        (
+            DataLoader(TensorDataset(torch.zeros(1))),
+            "items are batches.*give its .dataset",
+        ),
         ((MASKED, [0, 1]), "input of record 1 = 'masked'"),
         (([1.0, 2.0], MASKED), "target of record 1 = 'masked'"),
         ((torch.eye(2).to_sparse(), [0, 1]), r"give \.to_dense\(\)"),
@@ -105,7 +129,9 @@ def test_a_value_not_finite_in_float32_is_named(value: float, place: str) -> Non
     y = x[:, 0].copy()
     (x[:, 2] if place == "input[2]" else y)[4] = value
     for dtype in (np.float64,) if value == 1e300 else (np.float32, np.float64):
-        found = refused("mend this record", as_records, (x.astype(dtype), y.astype(dtype)))
+        found = refused(
+            "mend this record", as_records, (x.astype(dtype), y.astype(dtype))
+        )
         assert found.field == f"data, {place} of record 4"
         assert repr(float(found.value)) == repr(value)  # type: ignore[arg-type]
 
@@ -125,11 +151,19 @@ def test_data_are_read_once_and_later_changes_do_not_count() -> None:
         x, y = X.astype(np.float32), Y.astype(np.int64)
         records = as_records((convert(x), convert(y)))
         x[:], y[:] = np.nan, 99
-        assert (records.inputs.tolist(), records.targets.tolist()) == (X.tolist(), Y.tolist())
+        assert (records.inputs.tolist(), records.targets.tolist()) == (
+            X.tolist(),
+            Y.tolist(),
+        )
 
 
 AGE = {"name": "age", "centre": 60.0, "scale": 20.0, "fill": 50.0}
-WARD = {"name": "ward", "kind": "categorical", "levels": ["A", "B"], "fill_level": "none"}
+WARD = {
+    "name": "ward",
+    "kind": "categorical",
+    "levels": ["A", "B"],
+    "fill_level": "none",
+}
 DIED = {"name": "died", "kind": "categorical", "levels": ["no", "yes"]}
 RECIPE = DataSection.model_validate({"target": DIED, "columns": [AGE, WARD]})
 CSV = 'age,ward,died\n80,A,no\n, B ,yes\n40,"Z\nz",no\n60,,yes\n'
@@ -149,20 +183,35 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_table_becomes_the_recipes_numbers_by_its_owners_names(tmp_path: Path) -> None:
+def test_a_table_becomes_the_recipes_numbers_by_its_owners_names(
+    tmp_path: Path,
+) -> None:
     """As in every other container: test_containers.py."""
     data = write(tmp_path, CSV)
     x, y = read_records(data, RECIPE)
-    assert (x.dtype, y.dtype, x.tolist(), y.tolist()) == (np.float32, np.int64, READ, DEAD)
-    assert read_inputs(data, RECIPE).tolist() == read_inputs(ROWS, RECIPE).tolist() == READ
+    assert (x.dtype, y.dtype, x.tolist(), y.tolist()) == (
+        np.float32,
+        np.int64,
+        READ,
+        DEAD,
+    )
+    assert (
+        read_inputs(data, RECIPE).tolist() == read_inputs(ROWS, RECIPE).tolist() == READ
+    )
     renamed = write(tmp_path, CSV.replace("age", "Alter"))
-    assert read_records(renamed, RECIPE, Columns(rename={"age": "Alter"}))[0].tolist() == READ
+    assert (
+        read_records(renamed, RECIPE, Columns(rename={"age": "Alter"}))[0].tolist()
+        == READ
+    )
     # Without a recipe a table of numbers is taken as it is.
     path = write(tmp_path, "a;b;y\n1,5;2;0\n3;4;1\n")
     columns = Columns(inputs=("b", "a"), target="y", separator=";", decimal=",")
     x, y = read_records(path, None, columns)
     assert (x.tolist(), y.dtype, y.tolist()) == ([[2, 1.5], [4, 3]], np.int64, [0, 1])
-    assert read_records({"age": [1.0, 2.0], "y": [0.5, 1]}, None, TWO)[1].dtype == np.float32
+    assert (
+        read_records({"age": [1.0, 2.0], "y": [0.5, 1]}, None, TWO)[1].dtype
+        == np.float32
+    )
 
 
 def without(column: dict[str, Any], key: str) -> DataSection:
@@ -173,13 +222,33 @@ def without(column: dict[str, Any], key: str) -> DataSection:
 
 def test_a_bad_cell_is_named(tmp_path: Path) -> None:
     for text, recipe, said in (
-        (CSV.replace("80", "old"), RECIPE, r"column age, record 0 \(line 2\) = 'old': isn't a num"),
-        (CSV.replace("60,", "1_0,"), RECIPE, r"record 3 \(line 6\) = '1_0': isn't a number"),
+        (
+            CSV.replace("80", "old"),
+            RECIPE,
+            r"column age, record 0 \(line 2\) = 'old': isn't a num",
+        ),
+        (
+            CSV.replace("60,", "1_0,"),
+            RECIPE,
+            r"record 3 \(line 6\) = '1_0': isn't a number",
+        ),
         (CSV.replace("80", "1e42"), RECIPE, "must be finite"),
         (CSV.replace("80", "inf"), RECIPE, "must be finite"),
-        (CSV.replace("no\n60", "perhaps\n60"), RECIPE, r"record 2 .*none of the task's levels"),
-        (CSV.replace("B ,yes", "B ,"), RECIPE, r"column died, record 1 .* is missing: mend it or"),
-        (CSV, without(AGE, "fill"), r"column age, record 1 .*give the column a fill in the task"),
+        (
+            CSV.replace("no\n60", "perhaps\n60"),
+            RECIPE,
+            r"record 2 .*none of the task's levels",
+        ),
+        (
+            CSV.replace("B ,yes", "B ,"),
+            RECIPE,
+            r"column died, record 1 .* is missing: mend it or",
+        ),
+        (
+            CSV,
+            without(AGE, "fill"),
+            r"column age, record 1 .*give the column a fill in the task",
+        ),
         (CSV, without(WARD, "fill_level"), "give the column a fill_level"),
         (CSV.replace("ward", "Ward"), RECIPE, "no such column; it has age, Ward, died"),
         (CSV.replace("age,ward", "ward,ward"), RECIPE, "names a column twice"),
@@ -192,14 +261,21 @@ def test_a_bad_cell_is_named(tmp_path: Path) -> None:
         refused(said, read_records, write(tmp_path, text), recipe)
 
 
-def test_saying_too_little_or_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saying_too_little_or_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[tuple[Any, DataSection | None, dict[str, Any] | None, str]] = [
         ("ward.xlsx", None, None, "give a .npz file"),
         ("nowhere.csv", None, None, "no such file: mend"),
         ("nowhere.npz", None, None, "no such file: mend"),
         (ROWS, None, None, "columns.inputs"),
         (ROWS, None, {"inputs": ("age",)}, "columns.target"),
-        (ROWS, None, {"inputs": ("ward",), "target": "died"}, "a number.*categorical column"),
+        (
+            ROWS,
+            None,
+            {"inputs": ("ward",), "target": "died"},
+            "a number.*categorical column",
+        ),
         (ROWS, None, {"rename": {"age": "old"}}, r"no \[data\]"),
         ({"age": [1], "y": [1, 2]}, None, TWO.model_dump(), "different lengths"),
         ({"age": [], "y": []}, None, TWO.model_dump(), "no records"),
@@ -210,12 +286,23 @@ def test_saying_too_little_or_too_much(tmp_path: Path, monkeypatch: pytest.Monke
         (ROWS, RECIPE, {"input": ("age",)}, "unknown key"),
     ]
     for data, recipe, columns, said in rows:
-        refused(said, lambda d, r, c: read_records(d, r, c and Columns(**c)), data, recipe, columns)
+        refused(
+            said,
+            lambda d, r, c: read_records(d, r, c and Columns(**c)),
+            data,
+            recipe,
+            columns,
+        )
     # Arrays and Parquet beside a recipe.
-    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+    np.savez(
+        tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64)
+    )
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "a.parquet").touch()
-    for name, said in (("a.npz", "makes 4 numbers"), ("a.parquet", r"precad\[parquet\]")):
+    for name, said in (
+        ("a.npz", "makes 4 numbers"),
+        ("a.parquet", r"precad\[parquet\]"),
+    ):
         refused(said, read_records, tmp_path / name, RECIPE)
 
 
@@ -230,10 +317,14 @@ def test_a_recipe_that_means_nothing_is_refused() -> None:
         ([WARD | {"levels": ["A", "NA"]}], DIED, "means a missing value"),
         ([AGE], DIED | {"fill_level": "no"}, "teaches nothing"),
     ):
-        refused(said, DataSection.model_validate, {"target": target, "columns": columns})
+        refused(
+            said, DataSection.model_validate, {"target": target, "columns": columns}
+        )
 
 
-def test_a_recipe_is_in_the_digest_and_without_one_it_is_as_before(make_task: TaskMaker) -> None:
+def test_a_recipe_is_in_the_digest_and_without_one_it_is_as_before(
+    make_task: TaskMaker,
+) -> None:
     plain = make_task(4)
     recipe = RECIPE.model_dump(mode="json")
     with_one = make_task(4, {"data": recipe})

@@ -19,7 +19,12 @@ from tests.rig.scripted_servers import Open, Over, Owner, Script
 
 from precad.accounting.events import poisson_gaussian
 from precad.client import reporter as shown_by
-from precad.client.participation import Evaluation, Participation, RoundInfo, VersionOver
+from precad.client.participation import (
+    Evaluation,
+    Participation,
+    RoundInfo,
+    VersionOver,
+)
 from precad.client.participation import TrainedModel as Model
 from precad.client.reporter import HISTORY_FILE, Reporter, display_for
 from precad.common.task import Task
@@ -38,7 +43,9 @@ def model_of(version: int) -> Model:
 def ended(version: int, spent: Any = None) -> VersionOver:
     step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     spent = spent or Counter({step: version + 1})
-    return VersionOver(version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent)
+    return VersionOver(
+        version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent
+    )
 
 
 def told_of(versions: Iterable[int], spent: Any = None, **listening: Any) -> Reporter:
@@ -48,7 +55,9 @@ def told_of(versions: Iterable[int], spent: Any = None, **listening: Any) -> Rep
     return reporter
 
 
-def play(folder: Path, task: Task = TASK, **given: Any) -> tuple[Owner, Participation, Reporter]:
+def play(
+    folder: Path, task: Task = TASK, **given: Any
+) -> tuple[Owner, Participation, Reporter]:
     folder.mkdir()
     owner = Owner(Script(task, list(ROUNDS)), folder)
     reporter = Reporter(task, folder=folder, **given)
@@ -61,10 +70,16 @@ def play(folder: Path, task: Task = TASK, **given: Any) -> tuple[Owner, Particip
 def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     told: list[RoundInfo] = []
-    validate = Mock(side_effect=lambda model, _: Evaluation(3, model.version / 8, 0.9876))
-    _, result, reporter = play(tmp_path / "own", on_round=told.append, validate=validate)
+    validate = Mock(
+        side_effect=lambda model, _: Evaluation(3, model.version / 8, 0.9876)
+    )
+    _, result, reporter = play(
+        tmp_path / "own", on_round=told.append, validate=validate
+    )
     assert reporter.history == told
-    assert [(r.number, r.rounds, r.drawn, r.counted, r.rejected, r.seconds) for r in told] == [
+    assert [
+        (r.number, r.rounds, r.drawn, r.counted, r.rejected, r.seconds) for r in told
+    ] == [
         (1, TASK.training.rounds, True, True, "", WORK_S),
         (2, TASK.training.rounds, False, False, "", 0.0),
     ]
@@ -87,7 +102,9 @@ def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: Log) -> None:
     assert reporter.validation == Evaluation(3, 0.25, 0.9876)
     for each in told:
         model, tried = each.model, each.validation
-        assert tried == (None if model is None else Evaluation(3, model.version / 8, 0.9876))
+        assert tried == (
+            None if model is None else Evaluation(3, model.version / 8, 0.9876)
+        )
 
 
 def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> None:
@@ -98,7 +115,12 @@ def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> No
             reporter.saw(model_of(version + 1))
             reporter.over(ended(version))
     assert [call.args[0].version for call in validate.call_args_list] == [4]
-    assert [None if r.model is None else r.model.version for r in told] == [None, None, None, 4]
+    assert [None if r.model is None else r.model.version for r in told] == [
+        None,
+        None,
+        None,
+        4,
+    ]
 
 
 def test_a_callback_that_raises_stops_nothing_and_is_not_quoted(
@@ -110,21 +132,30 @@ def test_a_callback_that_raises_stops_nothing_and_is_not_quoted(
         assert (result.ended, result.counted) == ("finished", 1)
         assert reporter.failures == len(reporter.history) == 2
         assert reporter.first_failure is error
-        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        warnings = [
+            r.getMessage() for r in caplog.records if r.levelno == logging.WARNING
+        ]
         assert any(f"on_round raised {name} after round 1" in line for line in warnings)
     assert "0.4321" not in caplog.text
 
 
 @pytest.mark.parametrize("cover", [False, True], ids=["as drawn", "covered"])
-def test_nothing_shows_of_who_watches_an_owner(tmp_path: Path, caplog: Log, *, cover: bool) -> None:
+def test_nothing_shows_of_who_watches_an_owner(
+    tmp_path: Path, caplog: Log, *, cover: bool
+) -> None:
     """Messages and times are the same, to the byte and to the instant of the clock.
 
     Held-out records don't show in the log either: a server may serve a model at which they raise.
     Their owner reads it in its private log.
     """
-    task = tasks.task_with({"deadlines.work": WORK_S, "privacy.cover_uploads": cover}, D)
+    task = tasks.task_with(
+        {"deadlines.work": WORK_S, "privacy.cover_uploads": cover}, D
+    )
     seen, notes, lines = [], list[str](), dict[str, list[str]]()
-    raising, validating = Mock(side_effect=ValueError), Mock(return_value=Evaluation(1, 0.5, 0.5))
+    raising, validating = (
+        Mock(side_effect=ValueError),
+        Mock(return_value=Evaluation(1, 0.5, 0.5)),
+    )
     failing = Mock(side_effect=MemoryError("record 7"))
     ways: dict[str, dict[str, Any]] = {
         "alone": {},
@@ -160,7 +191,9 @@ def test_what_is_slow_waits_while_an_upload_is_due() -> None:
             said.append(f"chunk {chunk} of {model.version}")
         return Evaluation(1, 0.0, None)
 
-    with Reporter(TASK, validate=validate, on_round=lambda _: said.append("told")) as reporter:
+    with Reporter(
+        TASK, validate=validate, on_round=lambda _: said.append("told")
+    ) as reporter:
         reporter.saw(model_of(1))
         reporter.over(ended(0))
         assert at_a_chunk.wait(60)
@@ -199,7 +232,9 @@ def test_a_round_told_again_has_one_line(tmp_path: Path, caplog: Log) -> None:
     assert [info.number for info in told_of([0], folder=tmp_path).history] == [1]
     assert "can't be written" in caplog.text
     # Of an account over many tasks not every round adds up again.
-    kinds = [poisson_gaussian(rate=0.1, noise_multiplier=2 + kind / 10) for kind in range(17)]
+    kinds = [
+        poisson_gaussian(rate=0.1, noise_multiplier=2 + kind / 10) for kind in range(17)
+    ]
     history = told_of(range(3), Counter(kinds)).history
     assert [info.epsilon is None for info in history] == [False, True, False]
 
@@ -213,8 +248,15 @@ def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def info(number: int = 12, **changes: Any) -> RoundInfo:
-    usual: dict[str, Any] = {"drawn": True, "counted": True, "rejected": "", "epsilon": 0.9312}
-    return RoundInfo(number, 400, **usual | {"epsilon_limit": 4.0, "seconds": 2.0} | changes)
+    usual: dict[str, Any] = {
+        "drawn": True,
+        "counted": True,
+        "rejected": "",
+        "epsilon": 0.9312,
+    }
+    return RoundInfo(
+        number, 400, **usual | {"epsilon_limit": 4.0, "seconds": 2.0} | changes
+    )
 
 
 @pytest.mark.usefixtures("at_noon")
@@ -225,12 +267,20 @@ def test_a_terminal_shows_the_round(capsys: pytest.CaptureFixture[str]) -> None:
     display.round(info())
     display.doing("waiting for server A", NOON + 110)
     display.stop()
-    for words in ("ward-3: round", "12/400", "counted; ε 0.932 of 4 spent", "server A, 110 s left"):
+    for words in (
+        "ward-3: round",
+        "12/400",
+        "counted; ε 0.932 of 4 spent",
+        "server A, 110 s left",
+    ):
         assert words in out.getvalue()
     for changes, words in (
         ({"counted": False, "rejected": "absent"}, "rejected (absent)"),
         ({"counted": False, "drawn": False}, "not drawn"),
-        ({"validation": Evaluation(50, 0.2, 0.912)}, "91.2% right on own held-out records"),
+        (
+            {"validation": Evaluation(50, 0.2, 0.912)},
+            "91.2% right on own held-out records",
+        ),
         ({"validation": Evaluation(50, 0.2, None)}, "loss 0.2 on own held-out records"),
         ({"epsilon": None}, "counted"),
     ):
@@ -244,9 +294,15 @@ def test_a_terminal_shows_the_round(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_a_notebook_gets_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_gets_one_output_that_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """IPython isn't needed for it: what is used of it is three names."""
-    display, ipython, drawing = Mock(), ModuleType("IPython"), ModuleType("IPython.display")
+    display, ipython, drawing = (
+        Mock(),
+        ModuleType("IPython"),
+        ModuleType("IPython.display"),
+    )
     vars(ipython)["get_ipython"] = lambda: SimpleNamespace(kernel=1)
     vars(drawing).update(HTML=str, display=display)
     monkeypatch.setitem(sys.modules, "IPython", ipython)

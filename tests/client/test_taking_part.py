@@ -101,12 +101,17 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
     takes = [Open(n, 0, takes_s=takes_s) for n, takes_s in enumerate((0.0, 1.0, 6.9))]
     one = owner(*takes, Over(2, 0), Open(3, 1), Over(3, 1))
     seen: list[tuple[str, bool]] = []
-    one.script.on_step = lambda name: seen.append((name, (one.folder / "pending.bin").exists()))
+    one.script.on_step = lambda name: seen.append(
+        (name, (one.folder / "pending.bin").exists())
+    )
     result = one.run()
     assert (result.ended, result.submitted, result.counted) == ("finished", 4, 2)
     assert [view.version for view in one.computed] == [0, 1]
     found = by_version(one.script.sent)
-    assert [(version, len(updates)) for version, updates in found.items()] == [(0, 1), (1, 1)]
+    assert [(version, len(updates)) for version, updates in found.items()] == [
+        (0, 1),
+        (1, 1),
+    ]
     assert found[0] != found[1]
     seeds = {submissions.masked(each.pair[0]).seed.reveal() for each in one.script.sent}
     nonces = {each.pair[0].context.nonce for each in one.script.sent}
@@ -117,7 +122,9 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
     assert [each.at for each in one.script.sent] == [WORK_S] * 4
     calls = one.script.calls
     for attempt in range(4):
-        begun = next(at for at, name in enumerate(calls) if name.startswith(f"submit {attempt}"))
+        begun = next(
+            at for at, name in enumerate(calls) if name.startswith(f"submit {attempt}")
+        )
         asked = [at for at, name in enumerate(calls) if name.endswith(f" {attempt}")]
         signing = {calls[at] for at in asked if calls[at].startswith("opening")}
         roles = (B,) if one.script.words else SERVERS
@@ -129,9 +136,13 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
 
 
 @pytest.mark.parametrize("cover", [False, True])
-def test_a_lost_update_is_not_replaced(owner: MakeOwner, caplog: Log, *, cover: bool) -> None:
+def test_a_lost_update_is_not_replaced(
+    owner: MakeOwner, caplog: Log, *, cover: bool
+) -> None:
     """The state that held it is gone, the account says that it was shared."""
-    one = owner(Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), task=COVERED if cover else {})
+    one = owner(
+        Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), task=COVERED if cover else {}
+    )
     lose_after_submit(one)
     one.run_until_done()
     # Covered, the attempt at hand once more, and the next one: nothing of the records in either.
@@ -153,7 +164,9 @@ def charged_before(one: Owner, step: str) -> None:
 
 
 @pytest.mark.parametrize("cover", [False, True])
-def test_killed_anywhere_it_is_one_update(owner: MakeOwner, tmp_path: Path, *, cover: bool) -> None:
+def test_killed_anywhere_it_is_one_update(
+    owner: MakeOwner, tmp_path: Path, *, cover: bool
+) -> None:
     """Every call, every write: before it and after it. Covered, every attempt gets an upload."""
     plain = (Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0), Open(2, 1), Over(2, 1))
     undrawn = (Open(0, 0, selected=False), Over(0, 0, counted=False))
@@ -172,12 +185,18 @@ def test_killed_anywhere_it_is_one_update(owner: MakeOwner, tmp_path: Path, *, c
         assert one.run_until_done().ended == "finished"
         found, sent = by_version(one.script.sent), one.script.sent
         assert [len(updates) for updates in found.values()] == [1] * len(found)
-        pairs = {(e.attempt, *(half.header.whole_digest for half in e.pair)) for e in sent}
+        pairs = {
+            (e.attempt, *(half.header.whole_digest for half in e.pair)) for e in sent
+        }
         assert len(pairs) == len(set(attempts(one))), "one attempt, one pair"
         nobody_was_killed = left[0] >= 0
         # No step loses more than the attempt that it struck, and only once it was charged.
         everything = cover or nobody_was_killed
-        assert set(attempts(one)) == {0, 1, 2} if everything else {1, 2} & set(attempts(one))
+        assert (
+            set(attempts(one)) == {0, 1, 2}
+            if everything
+            else {1, 2} & set(attempts(one))
+        )
         assert {view.version for view in one.computed} == {0, 1}
         assert {v for v in found if ZEROS in found[v]} == ({0} if cover else set())
         if nobody_was_killed:
@@ -187,20 +206,31 @@ def test_killed_anywhere_it_is_one_update(owner: MakeOwner, tmp_path: Path, *, c
 
 
 @pytest.mark.parametrize("charges", [(0, 2), (2, 0), (2, 2), (1, 2)])
-def test_the_larger_of_both_servers_signatures_counts(owner: MakeOwner, charges: Any) -> None:
+def test_the_larger_of_both_servers_signatures_counts(
+    owner: MakeOwner, charges: Any
+) -> None:
     one = owner(Open(0, 0), Open(1, 0), Open(2, 0, charges=charges), Over(2, 0))
     assert one.run().epsilon == epsilon_of(one, 2)
 
 
 def test_zeros_that_were_answered_with_are_no_release(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0, selected=False), Open(2, 0, charges=(1, 1)), Over(2, 0), task=COVERED)
+    one = owner(
+        Open(0, 0, selected=False), Open(2, 0, charges=(1, 1)), Over(2, 0), task=COVERED
+    )
     assert one.run().epsilon == epsilon_of(one, 0)
 
 
 @pytest.mark.parametrize("m", [1, 99, 10**18])
-def test_no_more_releases_count_than_were_shared(owner: MakeOwner, m: int, caplog: Log) -> None:
+def test_no_more_releases_count_than_were_shared(
+    owner: MakeOwner, m: int, caplog: Log
+) -> None:
     """A malicious server can't burn an account by what it signs; a restart forgets no answer."""
-    script = (Open(0, 0, charges=(m, 0)), Open(1, 1), Open(2, 1, charges=(0, m)), Over(2, 1))
+    script = (
+        Open(0, 0, charges=(m, 0)),
+        Open(1, 1),
+        Open(2, 1, charges=(0, m)),
+        Over(2, 1),
+    )
     one = owner(*script, limit=3.0)
     die_at(one, "submit 2")
     result = one.run_until_done()
@@ -212,7 +242,10 @@ def test_no_more_releases_count_than_were_shared(owner: MakeOwner, m: int, caplo
 def put_back(one: Owner, versions: int) -> None:
     account = one.folder / "participations.log"
     lines = account.read_text().splitlines(keepends=True)
-    before = next(at for at, line in enumerate(lines) if line.startswith("charge")) + versions
+    before = (
+        next(at for at, line in enumerate(lines) if line.startswith("charge"))
+        + versions
+    )
     account.write_text("".join(lines[:before]))
 
 
@@ -249,7 +282,9 @@ def test_one_server_alone_writes_nothing_into_the_account(owner: MakeOwner) -> N
     assert (one.script.sent, one.open_account().participations) == ([], 0)
 
 
-def test_a_statement_as_long_as_a_message_may_be_keeps_no_owner_busy(owner: MakeOwner) -> None:
+def test_a_statement_as_long_as_a_message_may_be_keeps_no_owner_busy(
+    owner: MakeOwner,
+) -> None:
     """Quadratic in its length, it took hours."""
     one = owner(*versions(1))
     one.script.charged[B] = [0] * 200_000
@@ -258,14 +293,20 @@ def test_a_statement_as_long_as_a_message_may_be_keeps_no_owner_busy(owner: Make
     assert time.process_time() - began < 10
 
 
-def test_beyond_the_limit_an_owner_leaves_quietly_until_it_raises_it(owner: MakeOwner) -> None:
+def test_beyond_the_limit_an_owner_leaves_quietly_until_it_raises_it(
+    owner: MakeOwner,
+) -> None:
     one = owner(*versions(9), limit=1.5)
     most = one.open_account().rounds_left(9)
     assert 1 < most < 9
     result = one.run()
     # It has the newest model that it saw: the one of the version that it left at.
     assert result.model is not None
-    assert (result.ended, result.submitted, result.model.version) == ("budget", most, most)
+    assert (result.ended, result.submitted, result.model.version) == (
+        "budget",
+        most,
+        most,
+    )
     assert (result.model.theta[0], result.epsilon <= 1.5) == (most, True)
     again = one.run()
     assert (again.ended, again.submitted, len(one.script.sent)) == ("budget", 0, most)
@@ -283,9 +324,15 @@ def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
     assert one.open_account().epsilon() == epsilon_of(one, result.submitted - 1)
 
 
-def test_an_undrawn_owner_differs_by_its_zeros_alone(owner: MakeOwner, tmp_path: Path) -> None:
+def test_an_undrawn_owner_differs_by_its_zeros_alone(
+    owner: MakeOwner, tmp_path: Path
+) -> None:
     drawn, undrawn = (
-        owner(*(Open(n, n // 2, drawn, takes_s=1.0) for n in range(4)), folder=folder, task=COVERED)
+        owner(
+            *(Open(n, n // 2, drawn, takes_s=1.0) for n in range(4)),
+            folder=folder,
+            task=COVERED,
+        )
         for drawn, folder in ((True, tmp_path / "drawn"), (False, tmp_path / "undrawn"))
     )
     drawn.run()
@@ -304,20 +351,30 @@ def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
     one = owner(*versions(9), limit=1.5, task=COVERED)
     most = one.open_account().rounds_left(9)
     result = one.run()
-    assert (result.ended, result.submitted, result.covered) == ("finished", most, 9 - most)
-    assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [n >= most for n in range(9)]
+    assert (result.ended, result.submitted, result.covered) == (
+        "finished",
+        most,
+        9 - most,
+    )
+    assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [
+        n >= most for n in range(9)
+    ]
     assert {each.at for each in one.script.sent} == {WORK_S}
     assert result.epsilon <= 1.5
 
 
 @pytest.mark.parametrize("wait_s", [None, 18.0, 900.0])
-def test_servers_that_stay_away_are_waited_for(owner: MakeOwner, wait_s: float | None) -> None:
+def test_servers_that_stay_away_are_waited_for(
+    owner: MakeOwner, wait_s: float | None
+) -> None:
     """Unless it is said, for the task's outage, which is 600 s here."""
     one = owner(*[Paused()] * 1000)
     one.wait_s = wait_s
     with pytest.raises(PeerUnavailable, match="paused"):
         one.run()
-    assert one.script.clock.time - one.script.clock.start == pytest.approx(wait_s or 600.0)
+    assert one.script.clock.time - one.script.clock.start == pytest.approx(
+        wait_s or 600.0
+    )
     one.script.events[:] = [Paused(), *versions(1)]
     assert one.run().counted == 1
 
@@ -332,7 +389,10 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
         # After each version, where it doesn't say it unasked, and at each connection; the second
         # process hears the newest event again.
         expected = [1, 2] if one.script.words and role is A else [0, 1, 1, 2, 2]
-        assert (first, [read_statement(each).version for each in shown]) == (None, expected)
+        assert (first, [read_statement(each).version for each in shown]) == (
+            None,
+            expected,
+        )
 
 
 @at_either
@@ -349,7 +409,9 @@ def test_a_server_that_forgets_charges_it_signed_is_refused(
     last = one.script.shown[role][-1]
     one.script.charged[role] = list(after)
     one.script.events.append(Open(8, 8))
-    with pytest.raises(PeerViolation, match=f"{role.value} states.*forgotten charges.*--against"):
+    with pytest.raises(
+        PeerViolation, match=f"{role.value} states.*forgotten charges.*--against"
+    ):
         one.run()
     # It was shown its own signature before.
     assert one.script.shown[role][-1] != last
@@ -361,7 +423,9 @@ def test_a_server_that_forgets_charges_it_signed_is_refused(
     [{"charged": [1]}, {"charged": [0, 1]}, {"attempt": 5}, {"version": 0}],
     ids=["a charge", "a release", "an attempt", "a version"],
 )
-def test_an_unasked_statement_that_says_less_is_answered(owner: MakeOwner, forgotten: Any) -> None:
+def test_an_unasked_statement_that_says_less_is_answered(
+    owner: MakeOwner, forgotten: Any
+) -> None:
     one = owner(Open(5, 5), Over(5, 5), Open(6, 6), Over(6, 6))
     script = one.script
     script.charged = {each: [1, 1] for each in SERVERS}
@@ -381,13 +445,20 @@ def test_an_unasked_statement_that_says_less_is_answered(owner: MakeOwner, forgo
     assert len(script.shown[A]) == (2 if script.words else 3)
 
 
-def test_a_version_that_a_server_stated_as_over_is_sat_out(owner: MakeOwner, caplog: Log) -> None:
+def test_a_version_that_a_server_stated_as_over_is_sat_out(
+    owner: MakeOwner, caplog: Log
+) -> None:
     """Both lost their newest models, and won't take them back: the version runs again."""
     one = owner(*versions(1))
     one.script.takes_back = False
     one.run()
     one.script.stated = dict.fromkeys(SERVERS, 0)
-    one.script.events[:] = [Open(1, 0), Over(1, 0, counted=False), Open(2, 1), Over(2, 1)]
+    one.script.events[:] = [
+        Open(1, 0),
+        Over(1, 0, counted=False),
+        Open(2, 1),
+        Over(2, 1),
+    ]
     one.script._at = 0
     one.run()
     assert attempts(one) == [0, 2]
@@ -396,7 +467,9 @@ def test_a_version_that_a_server_stated_as_over_is_sat_out(owner: MakeOwner, cap
 
 @at_either
 @pytest.mark.parametrize("restarted", [True, False])
-def test_a_lost_model_comes_back(owner: MakeOwner, role: Role, *, restarted: bool) -> None:
+def test_a_lost_model_comes_back(
+    owner: MakeOwner, role: Role, *, restarted: bool
+) -> None:
     one = owner(Open(0, 0), Over(0, 0), Paused(), Open(1, 1), Over(1, 1))
     script = one.script
 
@@ -427,7 +500,9 @@ def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -
 
 
 @pytest.mark.parametrize("restarted", [True, False])
-def test_a_changed_model_is_sat_out(owner: MakeOwner, caplog: Log, *, restarted: bool) -> None:
+def test_a_changed_model_is_sat_out(
+    owner: MakeOwner, caplog: Log, *, restarted: bool
+) -> None:
     one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0), Open(2, 1), Over(2, 1))
     if restarted:
         lose_after_submit(one)
@@ -442,10 +517,14 @@ OTHER |= dict.fromkeys(("task_digest", "model_digest"), b"\7" * 32)
 
 @pytest.mark.parametrize("name", OTHER)
 @at_either
-def test_an_opening_for_another_shares_nothing(owner: MakeOwner, role: Role, name: str) -> None:
+def test_an_opening_for_another_shares_nothing(
+    owner: MakeOwner, role: Role, name: str
+) -> None:
     one = owner(*versions(1))
     signs(one, pb.OpeningBody, role, **{name: OTHER[name]})
-    with pytest.raises(PeerViolation, match=f"{role.value} signed for attempt.*nothing is sent"):
+    with pytest.raises(
+        PeerViolation, match=f"{role.value} signed for attempt.*nothing is sent"
+    ):
         one.run()
     assert (one.script.sent, one.open_account().participations) == ([], 0)
 
@@ -458,7 +537,9 @@ def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> 
 
 
 @pytest.mark.parametrize("kind", [pb.OpeningBody, pb.StatementBody])
-def test_b_never_signs_for_a(owner: MakeOwner, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b_never_signs_for_a(
+    owner: MakeOwner, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = owner(*versions(1))
 
     def by_b(signer: Any, role: Role, body: Any) -> pb.Signed:
@@ -470,7 +551,9 @@ def test_b_never_signs_for_a(owner: MakeOwner, kind: type, monkeypatch: pytest.M
     assert one.script.sent == []
 
 
-@pytest.mark.parametrize("states", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    "states", [(False, False), (True, False), (False, True), (True, True)]
+)
 def test_an_honest_submission_that_is_not_counted_is_a_warning(
     owner: MakeOwner, caplog: Log, states: tuple[bool, bool]
 ) -> None:
@@ -479,7 +562,9 @@ def test_an_honest_submission_that_is_not_counted_is_a_warning(
     assert ("may be bad" in caplog.text) is not all(states)
 
 
-def test_all_that_an_owner_keeps_is_its_own_and_refused_when_damaged(owner: MakeOwner) -> None:
+def test_all_that_an_owner_keeps_is_its_own_and_refused_when_damaged(
+    owner: MakeOwner,
+) -> None:
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
     modes: dict[str, int] = {}
 

@@ -80,12 +80,17 @@ def test_a_model_is_the_same_on_records_in_chunks_and_alone() -> None:
     refused("targets from record 0", APPLIED.evaluate, THETA, records)
 
 
-def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:
+def section(
+    module: nn.Module, architecture: str, initial: str = "zeros"
+) -> ModelSection:
     return ModelSection.model_validate(model_section(module, architecture, initial))
 
 
 def test_a_built_in_model_is_rebuilt_and_what_is_none_is_refused() -> None:
-    for module, name, size in ((logistic(64, 10), "logistic", 650), (mlp(30, 8, 2), "mlp", 266)):
+    for module, name, size in (
+        (logistic(64, 10), "logistic", 650),
+        (mlp(30, 8, 2), "mlp", 266),
+    ):
         described = section(module, name)
         again = build(described)
         assert section(again, name) == described
@@ -112,11 +117,16 @@ def test_a_built_in_model_is_rebuilt_and_what_is_none_is_refused() -> None:
     assert start[:3].tolist() != start[3:6].tolist()
 
 
-def test_raw_outputs_are_the_models_and_bad_predictions_are_refused(tmp_path: Path) -> None:
+def test_raw_outputs_are_the_models_and_bad_predictions_are_refused(
+    tmp_path: Path,
+) -> None:
     kept, given = tmp_path / "model.safetensors", tmp_path / "data.npz"
     MODEL.save(kept)
     np.savez(given, x=np.ones((4, FEATURES), np.float32), y=np.zeros(4, int))
-    for name, task in (("task", TASK), ("other", TASK.model_copy(update={"name": "other"}))):
+    for name, task in (
+        ("task", TASK),
+        ("other", TASK.model_copy(update={"name": "other"})),
+    ):
         (tmp_path / f"{name}.toml").write_text(task_to_toml(task), encoding="utf-8")
     predict = ("predict", given, "--task", tmp_path / "task.toml", "--model-file", kept)
     said = precad(*predict, "--raw", "--out", tmp_path / "raw.npy")
@@ -135,7 +145,11 @@ def test_raw_outputs_are_the_models_and_bad_predictions_are_refused(tmp_path: Pa
         ("--task", tmp_path / "other.toml", 1, "task digest differs"),
     ):
         result = precad(*predict, option, value)
-        assert (result.exit_code, result.stdout, words in result.stderr) == (status, "", True)
+        assert (result.exit_code, result.stdout, words in result.stderr) == (
+            status,
+            "",
+            True,
+        )
 
 
 GENERATOR = np.random.default_rng(9)
@@ -153,7 +167,9 @@ def trained(steps: int = 60) -> nn.Sequential:
     optimizer = torch.optim.SGD(module.parameters(), 0.5)
     for _ in range(steps):
         optimizer.zero_grad()
-        functional.cross_entropy(module(torch.from_numpy(X)), torch.from_numpy(Y)).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(
+            module(torch.from_numpy(X)), torch.from_numpy(Y)
+        ).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return module
 
@@ -164,7 +180,9 @@ def task_from(module: nn.Module, path: Path) -> Task:
 
 
 def hand_over(module: nn.Module, task: Task) -> None:
-    rehearsal.rehearse(module, functional.cross_entropy, as_records((X, Y)), task, most=20)
+    rehearsal.rehearse(
+        module, functional.cross_entropy, as_records((X, Y)), task, most=20
+    )
 
 
 def look(module: nn.Module) -> None:
@@ -176,7 +194,10 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     module = trained()
     task = task_of(module, "uniform")
     both = r"--from FILE.*load_initial\(net, task\)"
-    for check in (hand_over, lambda net, of: simulate(of, (X, Y), model=net, clients=2)):
+    for check in (
+        hand_over,
+        lambda net, of: simulate(of, (X, Y), model=net, clients=2),
+    ):
         refused(both, check, module, task)
     hand_over(load_initial(module, task), task)
     # Such are weights that no layer draws.
@@ -196,7 +217,9 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
         refused(f"{said}.*has weights of its own", look, module)
 
 
-def test_weights_as_layers_draw_them_and_the_task_s_own_start_are_nobody_s_choice() -> None:
+def test_weights_as_layers_draw_them_and_the_task_s_own_start_are_nobody_s_choice() -> (
+    None
+):
     for make, _ in TRAINED.values():
         for seed in range(5):
             torch.manual_seed(seed)
@@ -226,8 +249,14 @@ def test_a_layer_that_can_t_draw_again_passes(error: type[Exception]) -> None:
 def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
     module = trained()
     task = task_from(module, tmp_path / "w.safetensors")
-    own = torch.cat([tensor.detach().ravel() for tensor in module.parameters()]).double().numpy()
-    stores = [ModelStore(task, tmp_path / name / "model.safetensors") for name in ("a", "b")]
+    own = (
+        torch.cat([tensor.detach().ravel() for tensor in module.parameters()])
+        .double()
+        .numpy()
+    )
+    stores = [
+        ModelStore(task, tmp_path / name / "model.safetensors") for name in ("a", "b")
+    ]
     assert stores[0].current.digest == stores[1].current.digest
     for start in (initial_vector(task.model), stores[0].theta()):
         assert (start == own).all()
@@ -236,7 +265,10 @@ def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
     refused("starts from the file's weights", hand_over, trained(200), task)
     # The digest is of the weights and not of their place.
     double = task_from(copy.deepcopy(module).double(), tmp_path / "two.safetensors")
-    others = (task_from(trained(61), tmp_path / "three.safetensors"), task_of(module, "uniform"))
+    others = (
+        task_from(trained(61), tmp_path / "three.safetensors"),
+        task_of(module, "uniform"),
+    )
     assert double.digest == task.digest
     assert task.digest not in {each.digest for each in others}
 
@@ -244,7 +276,9 @@ def test_a_file_s_weights_are_where_everybody_starts(tmp_path: Path) -> None:
 def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         state = trained().state_dict() | changes
-        save_file({name: tensor for name, tensor in state.items() if tensor is not None}, path)
+        save_file(
+            {name: tensor for name, tensor in state.items() if tensor is not None}, path
+        )
 
     return write
 
@@ -261,13 +295,18 @@ def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
             lambda path: path.write_bytes(f"cposix\nmkdir\n(V{path}.ran\ntR.".encode()),
             "can't be read.*give a safetensors file",
         ),
-        (saved(**{"0.bias": torch.full((8,), torch.nan)}), r"tensor 0\.bias.*must be finite"),
+        (
+            saved(**{"0.bias": torch.full((8,), torch.nan)}),
+            r"tensor 0\.bias.*must be finite",
+        ),
         (saved(**{"3.bias": None}), r"tensor 3\.bias = 'absent'"),
         (Path.unlink, "isn't there: everybody has it beside the task's file"),
     ],
     ids=["other weights", "pickled", "no number", "half of it", "gone"],
 )
-def test_another_file_than_the_tasks_is_refused(change: Any, said: str, tmp_path: Path) -> None:
+def test_another_file_than_the_tasks_is_refused(
+    change: Any, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "w.safetensors"
     task = task_from(trained(), path)
     change(path)
@@ -316,7 +355,9 @@ def test_a_task_is_made_from_weights_and_may_be_moved(wards: Path) -> None:
     assert (moved.digest, initial_vector(moved.model)[12]) == (task.digest, 0.5)
 
 
-def test_a_task_is_made_from_its_models_weights_and_applied_with_its_buffers(wards: Path) -> None:
+def test_a_task_is_made_from_its_models_weights_and_applied_with_its_buffers(
+    wards: Path,
+) -> None:
     changes: list[tuple[str, torch.Tensor, str]] = [
         ("scale", torch.full((6,), 3.0), "tensor scale.*differs from the model's"),
         ("1.weight", torch.zeros(2, 2), r"tensor 1\.weight.*isn't in the model"),
@@ -331,7 +372,15 @@ def test_a_task_is_made_from_its_models_weights_and_applied_with_its_buffers(war
     task = Task.load(wards / "t.toml")
     save_model(wards / "m.safetensors", task, 1, initial_vector(task.model))
     np.savez(wards / "new.npz", x=X)
-    predict = ("predict", "new.npz", "--task", "t.toml", "--model-file", "m.safetensors", "--model")
+    predict = (
+        "predict",
+        "new.npz",
+        "--task",
+        "t.toml",
+        "--model-file",
+        "m.safetensors",
+        "--model",
+    )
     assert precad(*predict, NET).exit_code == 0
     assert "buffer scale" in said_to(*predict, "wards_with_weights:Other")
 
@@ -348,7 +397,9 @@ def test_file_and_digest_belong_together() -> None:
 
 def scaled(scale: float = 2.0, shift: float = 1.0) -> nn.Module:
     """By a buffer, and by a tensor that is only an attribute."""
-    module = Own(lambda m, x: m.head((x - m.shift) / m.scale), scale=torch.full((6,), scale))
+    module = Own(
+        lambda m, x: m.head((x - m.shift) / m.scale), scale=torch.full((6,), scale)
+    )
     module.shift = torch.full((6,), shift)
     return module
 
@@ -362,12 +413,18 @@ def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
         refused(f"buffer {name}.*other numbers than the task's", hand_over, other, task)
         assert task_of(other).digest != task.digest
     plain = nn.Sequential(nn.Linear(6, 2))
-    refused(r"buffer scale.*is missing: give the module", check_buffers, plain, task.model)
+    refused(
+        r"buffer scale.*is missing: give the module", check_buffers, plain, task.model
+    )
     values = task.model_dump(mode="json")
     values["model"]["buffers"] = []
     without = Task.parse(values)
     assert without.digest != task.digest
-    refused(r"buffer scale.*isn't in the task.*model_section", hand_over, scaled(), without)
+    refused(
+        r"buffer scale.*isn't in the task.*model_section", hand_over, scaled(), without
+    )
     # A task without buffers or a file has the digest that it always had.
     text = task_of(plain).canonical.decode()
-    assert not any(word in text for word in ("buffers", "initial_file", "initial_digest"))
+    assert not any(
+        word in text for word in ("buffers", "initial_file", "initial_digest")
+    )

@@ -23,7 +23,11 @@ from precad.client.pending_update import Pending
 from precad.common import files, model
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import Digest, Role, Secret
-from precad.common.identity.credentials import COIN_FILE, read_coin_key, replace_coin_key
+from precad.common.identity.credentials import (
+    COIN_FILE,
+    read_coin_key,
+    replace_coin_key,
+)
 from precad.common.identity.deployment_keys import create_local_keys
 
 TASK = tasks.task_with({})
@@ -91,7 +95,9 @@ def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     files.write_file(path, b"old")
     for name in (".file.abc.part", ".other.abc.part"):
@@ -118,7 +124,9 @@ def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
         assert disk.has(path, new=version == 4)
     # So are the update and its pair.
     path = tmp_path / "pending.bin"
-    Pending(TASK, submissions.ONE, path).keep(2, np.arange(8), submissions.pair_of(TASK), 0)
+    Pending(TASK, submissions.ONE, path).keep(
+        2, np.arange(8), submissions.pair_of(TASK), 0
+    )
     assert (disk.has(path), stat.S_IMODE(path.stat().st_mode)) == (True, 0o600)
     # Nor does a model count as kept before.
     model.save_model(tmp_path / "model.safetensors", TASK, 3, np.zeros(8))
@@ -135,7 +143,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "keys", tmp_path / "journal"
 
 
-def test_tasks_share_the_first_key_until_one_has_new_coins(folders: tuple[Path, Path]) -> None:
+def test_tasks_share_the_first_key_until_one_has_new_coins(
+    folders: tuple[Path, Path],
+) -> None:
     """Also where both have one journal's folder, one after the other."""
     identity, journal = folders
 
@@ -144,14 +154,21 @@ def test_tasks_share_the_first_key_until_one_has_new_coins(folders: tuple[Path, 
 
     first, fresh = keys()[0], Secret.random()
     assert (len(first), keys()) == (32, [first] * 2)
-    assert [path.name for path in (*identity.iterdir(), *journal.iterdir())] == [COIN_FILE]
+    assert [path.name for path in (*identity.iterdir(), *journal.iterdir())] == [
+        COIN_FILE
+    ]
     replace_coin_key(journal, WARDS, fresh)
     assert keys() == [fresh, first]
-    modes = {path.stat().st_mode & 0o777 for path in (*identity.iterdir(), *journal.iterdir())}
+    modes = {
+        path.stat().st_mode & 0o777
+        for path in (*identity.iterdir(), *journal.iterdir())
+    }
     assert modes == {0o600}
 
 
-def test_a_key_from_where_it_was_kept_at_first_goes_on(folders: tuple[Path, Path]) -> None:
+def test_a_key_from_where_it_was_kept_at_first_goes_on(
+    folders: tuple[Path, Path],
+) -> None:
     """An upgrade falls back to no coins that the other server may know."""
     identity, journal = folders
     fresh, newer = Secret.random(), Secret.random()
@@ -165,18 +182,28 @@ def test_a_key_from_where_it_was_kept_at_first_goes_on(folders: tuple[Path, Path
     assert read_coin_key(identity, journal, WARDS) == newer
 
 
-def test_what_is_no_key_is_refused_with_its_field_and_file(folders: tuple[Path, Path]) -> None:
+def test_what_is_no_key_is_refused_with_its_field_and_file(
+    folders: tuple[Path, Path],
+) -> None:
     identity, journal = folders
     (identity / COIN_FILE).write_bytes(b"short")
-    refusals.refused(rf"identity = .*{COIN_FILE}", read_coin_key, identity, journal, WARDS)
+    refusals.refused(
+        rf"identity = .*{COIN_FILE}", read_coin_key, identity, journal, WARDS
+    )
     replace_coin_key(journal, WARDS, Secret(b"short"))
-    refusals.refused(f"journal = .*coin-{WARDS}.key", read_coin_key, identity, journal, WARDS)
+    refusals.refused(
+        f"journal = .*coin-{WARDS}.key", read_coin_key, identity, journal, WARDS
+    )
     # One that can't be kept says where, and what to do.
-    with pytest.raises(StorageFailure, match="settings' journal, then start this server again"):
+    with pytest.raises(
+        StorageFailure, match="settings' journal, then start this server again"
+    ):
         replace_coin_key(journal / "full", WARDS, Secret.random())
 
 
-def test_a_server_keeps_new_coins_where_a_container_keeps_things(tmp_path: Path) -> None:
+def test_a_server_keeps_new_coins_where_a_container_keeps_things(
+    tmp_path: Path,
+) -> None:
     """Its identity is read-only there, or in memory and gone with the pod."""
     create_local_keys(tmp_path, [])
     (tmp_path / "task.toml").write_text(task_to_toml(TASK))
@@ -197,7 +224,9 @@ def test_a_server_keeps_new_coins_where_a_container_keeps_things(tmp_path: Path)
             return session.coin_key.opening(TASK.digest, 0).coin
 
     issued = {path.name: path.read_bytes() for path in identity.iterdir()}
-    first, fresh, again = (asyncio.run(opening(renewed=each)) for each in (False, True, False))
+    first, fresh, again = (
+        asyncio.run(opening(renewed=each)) for each in (False, True, False)
+    )
     assert first != fresh == again
     assert {path.name: path.read_bytes() for path in identity.iterdir()} == issued
 
@@ -212,7 +241,10 @@ def test_what_keeps_a_server_in_a_container_keeps_its_journal(server: str) -> No
     settings = text("deploy", "compose", f"server-{server}.toml")
     assert '\njournal = "journal"\n' in settings
     assert '\nidentity = "keys"\n' in settings
-    compose, kit = text("docker-compose.yml"), text("cli", "machines", f"server-{server}.yml")
+    compose, kit = (
+        text("docker-compose.yml"),
+        text("cli", "machines", f"server-{server}.yml"),
+    )
     service = compose[compose.index(f"\n  server_{server}:") :].partition("\n\n")[0]
     journal = f"server-{server}-journal"
     for part, whole, volume in ((service, compose, journal), (kit, kit, "journal")):

@@ -78,7 +78,9 @@ class Port:
         yield from ()
 
     def serves(self, who: Principal = DEALER) -> bool:
-        answer = HealthStub(self.channel(who)).Check(HealthCheckRequest(), timeout=WAIT_S)
+        answer = HealthStub(self.channel(who)).Check(
+            HealthCheckRequest(), timeout=WAIT_S
+        )
         return bool(answer.status == HealthCheckResponse.SERVING)
 
 
@@ -107,7 +109,9 @@ def test_calls_count_once_begun(port: Port, method: str, monkeypatch: Patch) -> 
     calls = [stream.future(port.nothing(), timeout=WAIT_S) for stream in streams]
     if method == CHECK:
         until(lambda: sum(call.done() for call in calls) == 2 * UNFINISHED, "refusals")
-        assert {call.code() for call in calls if call.done()} == {Code.RESOURCE_EXHAUSTED}
+        assert {call.code() for call in calls if call.done()} == {
+            Code.RESOURCE_EXHAUSTED
+        }
         # Nobody else's, and no server's.
         assert port.serves()
         assert code_of(port.serves, TWO) is Code.PERMISSION_DENIED
@@ -117,7 +121,9 @@ def test_calls_count_once_begun(port: Port, method: str, monkeypatch: Patch) -> 
         assert {call.code() for call in calls} == {Code.UNIMPLEMENTED}
 
 
-def test_what_is_no_message_fills_no_log(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_message_fills_no_log(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
     """A trace of each would be gigabytes a day, of any certificate's holder."""
     port.start()
     call = port.streamed()
@@ -148,7 +154,9 @@ def test_refused_calls_count_as_served_ones_do_and_end_the_connection(
 ) -> None:
     port.start(CallRate(burst=5, per_s=1e-6))
     monkeypatch.setattr(guarded_port, "REFUSED_S", 0.01)
-    call = partial(code_of, partial(port.channel(caller).unary_unary(method), timeout=WAIT_S), b"")
+    call = partial(
+        code_of, partial(port.channel(caller).unary_unary(method), timeout=WAIT_S), b""
+    )
     *early, sixth = [call() for _ in range(6)]
     assert (Code.RESOURCE_EXHAUSTED in early, sixth) == (False, Code.RESOURCE_EXHAUSTED)
     monkeypatch.setattr(guarded_port, "REFUSED_S", WAIT_S)
@@ -190,12 +198,18 @@ def test_a_caller_of_another_version_is_refused(
     monkeypatch.setattr(mutual_tls, "USER_AGENT", (mutual_tls.USER_AGENT[0], agent))
     port.start()
     link: Any = port.channel().stream_stream(peer_transport.METHOD)
-    for call in (port.streamed(NOBODYS), lambda message: next(link(message, timeout=WAIT_S))):
+    for call in (
+        port.streamed(NOBODYS),
+        lambda message: next(link(message, timeout=WAIT_S)),
+    ):
         with pytest.raises(grpc.RpcError) as refused:
             call(port.nothing())
         versions = f"the caller speaks wire version {said}, the dealer {WIRE_VERSION}"
         found = refused.value.code(), refused.value.details()
-        assert found == (Code.FAILED_PRECONDITION, f"{versions}: upgrade precad at {behind}")
+        assert found == (
+            Code.FAILED_PRECONDITION,
+            f"{versions}: upgrade precad at {behind}",
+        )
     # Whoever watches over processes asks in gRPC's own protocol, from other software.
     assert port.serves()
     # A link is a call too.
@@ -257,7 +271,9 @@ class Listener:
         """One connection for each caller, of whom None says nothing."""
         made = []
         for caller in callers:
-            ours = self._stack.enter_context(socket.create_connection(self._listener.getsockname()))
+            ours = self._stack.enter_context(
+                socket.create_connection(self._listener.getsockname())
+            )
             self._stack.enter_context(self._listener.accept()[0])
             ours.settimeout(0)
             made.append(ours)
@@ -322,20 +338,26 @@ def test_a_connection_without_a_call_ends_after_a_while(listener: Listener) -> N
     assert ended(silent, caller, late) == [True, False, False]
 
 
-@pytest.mark.parametrize(("reserved", "places"), [(4, 12), (connections.RESERVED, MOST // 2)])
+@pytest.mark.parametrize(
+    ("reserved", "places"), [(4, 12), (connections.RESERVED, MOST // 2)]
+)
 def test_many_clients_leave_the_servers_places_and_the_first_stay(
     listener: Listener, monkeypatch: Patch, reserved: int, places: int
 ) -> None:
     """Where there are few, half are the clients': their own server keeps none of them out."""
     monkeypatch.setattr(connections, "RESERVED", reserved)
     servers = listener.connect(*[Principal.service(Role.SERVER_A)] * (PER_CALLER + 3))
-    clients = listener.connect(*[Principal.client(f"ward-{n}") for n in range(places + 2)])
+    clients = listener.connect(
+        *[Principal.client(f"ward-{n}") for n in range(places + 2)]
+    )
     listener.connections.look()
     assert ended(*clients) == [False] * places + [True] * 2
     assert not any(ended(*servers))
 
 
-def test_a_call_before_its_connection_is_seen_counts_and_own_stay(listener: Listener) -> None:
+def test_a_call_before_its_connection_is_seen_counts_and_own_stay(
+    listener: Listener,
+) -> None:
     """Links to other ports: the other server's, the dealer's, the database's."""
     (called,) = listener.connect(ONE)
     with (
@@ -360,11 +382,16 @@ def test_grpcs_words_for_a_peer_are_the_sockets() -> None:
         assert connections._peer(text) == peer
 
 
-def test_the_watch_outlasts_a_moment_without_files(listener: Listener, monkeypatch: Patch) -> None:
+def test_the_watch_outlasts_a_moment_without_files(
+    listener: Listener, monkeypatch: Patch
+) -> None:
     (silent,) = listener.connect(None)
     silent.settimeout(WAIT_S)
     listener.clock.sleep(2 * SILENT_S)
-    listed, failing = connections._sockets, [OSError(errno.EMFILE, "Too many open files")]
+    listed, failing = (
+        connections._sockets,
+        [OSError(errno.EMFILE, "Too many open files")],
+    )
 
     def sockets() -> Iterator[tuple[int, int]]:
         if failing:
@@ -372,7 +399,9 @@ def test_the_watch_outlasts_a_moment_without_files(listener: Listener, monkeypat
         return listed()
 
     async def watch() -> None:
-        watching = asyncio.create_task(listener.connections.keep_watch(listener.connections._port))
+        watching = asyncio.create_task(
+            listener.connections.keep_watch(listener.connections._port)
+        )
         assert await asyncio.to_thread(silent.recv, 1) == b""
         watching.cancel()
 

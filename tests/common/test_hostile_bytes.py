@@ -79,14 +79,19 @@ TWO_KINDS_OF_KEYS = ONES.replace(b"'shape'", b"b'hape'")
     [
         *(("certificate", "certificate", each) for each in (VERSION, KEY_TYPE, CURVE)),
         ("certificate", "identity-ca", IS_CA),
-        *(("identity-ca", "identity-ca", each) for each in (VERSION, KEY_TYPE, CURVE, IS_CA)),
+        *(
+            ("identity-ca", "identity-ca", each)
+            for each in (VERSION, KEY_TYPE, CURVE, IS_CA)
+        ),
         ("identity-key", "identity-key", KEY_TYPE),
         ("identity-crl", "revocations", LIST_VERSION),
         *(("revocations", "revocations", each) for each in (LIST_VERSION, COMMON_NAME)),
         ("signing-request", "signing-request", CURVE),
     ],
 )
-def test_a_damaged_certificate_list_or_key(target: str, of: str, damage: Change) -> None:
+def test_a_damaged_certificate_list_or_key(
+    target: str, of: str, damage: Change
+) -> None:
     first, *body, last = seed(of).decode().strip().splitlines()
     der = base64.b64decode("".join(body))
     assert damage[0] in der
@@ -120,7 +125,9 @@ REFUSED: dict[str, dict[str, Any]] = {
         "encrypted": RECORDS.replace(b"\x14\x00\x00\x00", b"\x14\x00\x01\x00"),
         "of a later version": RECORDS.replace(b"\x14\x00", b"\x94\x00"),
         "a damaged deflate stream": RECORDS[:40] + b"\xff" * 20 + RECORDS[60:],
-        "a header with keys of two kinds": packed(x=TWO_KINDS_OF_KEYS, y=TWO_KINDS_OF_KEYS),
+        "a header with keys of two kinds": packed(
+            x=TWO_KINDS_OF_KEYS, y=TWO_KINDS_OF_KEYS
+        ),
     },
     "run-arrays": {"a header with keys of two kinds": TWO_KINDS_OF_KEYS},
     # By what the inputs of its certificate say; infinity is what Python's JSON reads 1e999 as.
@@ -133,7 +140,10 @@ REFUSED: dict[str, dict[str, Any]] = {
         "much noise": {"noise_multiplier": 10**400},
         "a list": {"noise_multiplier": [1]},
         "a long word": {"delta": "x" * 100_000},
-        "a quotient beyond floats": {"client_clip": 1e-320, "effective_record_clip": 1e300},
+        "a quotient beyond floats": {
+            "client_clip": 1e-320,
+            "effective_record_clip": 1e300,
+        },
     },
     "task-toml": LIMITS,
     "roster": LIMITS,
@@ -149,7 +159,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("target", "name"), [(target, name) for target, some in REFUSED.items() for name in some]
+    ("target", "name"),
+    [(target, name) for target, some in REFUSED.items() for name in some],
 )
 def test_files_that_nobody_wrote(target: str, name: str) -> None:
     data = REFUSED[target][name]
@@ -170,13 +181,18 @@ NO_NUMBERS = (np.array(["a", "b"]), np.zeros((0, 2)), np.zeros((2, 0)), np.array
         (range(5), packed(x=ONES)),
         (range(5), OPEN),
         # Labels that would fill the memory, and counts beyond all votes.
-        *(([1], npy(np.array([[0, 1], [label, 0]]))) for label in (2**40, 2**62, 2**63 - 1)),
+        *(
+            ([1], npy(np.array([[0, 1], [label, 0]])))
+            for label in (2**40, 2**62, 2**63 - 1)
+        ),
         ([0], npy(np.array([[2**64 - 1, 0]], dtype=np.uint64))),
         ([0], npy(np.array([[2**62, 2**62], [2**62, 2**62]]))),
         ([0], npy(np.array([[1e300, 0.0]]))),
     ],
 )
-def test_arrays_that_are_no_votes_labels_or_scores(numbers: Iterable[int], data: bytes) -> None:
+def test_arrays_that_are_no_votes_labels_or_scores(
+    numbers: Iterable[int], data: bytes
+) -> None:
     for number in numbers:
         refused("certify-npy", bytes([number]) + data)
 
@@ -192,15 +208,21 @@ def test_a_spooled_body_with_one_other_bit_and_a_kept_pair_with_other_lengths() 
     whole = seed("pending")
     head = whole.index(b"\0") + 1
     # Wherever a length stands, one beyond the file: of the update, and of each header.
-    for at, length in itertools.product(range(head, len(whole) - 8), (2**64 - 1, 2**63, 2**40)):
-        TARGETS["pending"].check(whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :])
+    for at, length in itertools.product(
+        range(head, len(whole) - 8), (2**64 - 1, 2**63, 2**40)
+    ):
+        TARGETS["pending"].check(
+            whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :]
+        )
 
 
 def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
     pieces = split(seed("client", 1))
     pieces[4] = pb.Receipt(rejection="absen#").SerializeToString()
     assert "absen#" in str(refused("client", join(*pieces)))
-    over = pb.Notice(over=pb.RoundOver(attempt=1, rejection="x" * 5000), serves_first="server-a")
+    over = pb.Notice(
+        over=pb.RoundOver(attempt=1, rejection="x" * 5000), serves_first="server-a"
+    )
     refused("client", join(*split(seed("client", 0)), over.SerializeToString()))
     # Nor an announced deadline that is no number of seconds.
     for seconds in (float("nan"), float("inf"), -1.0, 1e300):
@@ -212,13 +234,22 @@ def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
 
 def test_correction_words_of_another_length() -> None:
     whole = split(seed("deal-words"))
-    for words in (b"", bytes(7), bytes(8), pb.DealPiece.FromString(whole[1]).words + bytes(8)):
-        refused("deal-words", join(whole[0], pb.DealPiece(words=words).SerializeToString()))
+    for words in (
+        b"",
+        bytes(7),
+        bytes(8),
+        pb.DealPiece.FromString(whole[1]).words + bytes(8),
+    ):
+        refused(
+            "deal-words", join(whole[0], pb.DealPiece(words=words).SerializeToString())
+        )
 
 
 @pytest.mark.parametrize("number", [2**40 + 1, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("field", ["version", "next_attempt"])
-def test_numbers_of_the_other_server_that_no_database_holds(field: str, number: int) -> None:
+def test_numbers_of_the_other_server_that_no_database_holds(
+    field: str, number: int
+) -> None:
     position = pb.Position.FromString(seed("peer-messages")[1:])
     setattr(position, field, number)
     assert field in str(refused("peer-messages", b"\0" + position.SerializeToString()))
@@ -242,7 +273,14 @@ def test_a_batch_that_no_round_of_the_task_has_and_a_name_of_a_megabyte() -> Non
 
 @pytest.mark.parametrize(
     "value",
-    [10**5000, "x" * 10_000, "\0" * 10_000, b"\xff" * 10_000, [[1] * 1000] * 1000, {"a": 10**5000}],
+    [
+        10**5000,
+        "x" * 10_000,
+        "\0" * 10_000,
+        b"\xff" * 10_000,
+        [[1] * 1000] * 1000,
+        {"a": 10**5000},
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
@@ -263,10 +301,14 @@ def test_a_peers_words_bring_no_control_character(code: grpc.StatusCode) -> None
 
 def test_nor_do_they_in_any_error_log_or_status() -> None:
     assert str(errors.PrecadError(FORGED)).isprintable()
-    assert errors.RejectedSubmission(errors.Rejection.MALFORMED, FORGED).detail.isprintable()
+    assert errors.RejectedSubmission(
+        errors.Rejection.MALFORMED, FORGED
+    ).detail.isprintable()
     reply = pb.StatusReply(task_name=FORGED, error=FORGED, missing=[FORGED])
     reply.wire_version = WIRE_VERSION
-    operator = OperatorConnection("h:1", Role.SERVER_A, identity(Principal.service(Role.OPERATOR)))
+    operator = OperatorConnection(
+        "h:1", Role.SERVER_A, identity(Principal.service(Role.OPERATOR))
+    )
     operator._operation.Status = lambda *_, **__: reply  # type: ignore[assignment]
     found = operator.status()
     operator.close()

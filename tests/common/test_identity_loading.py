@@ -53,7 +53,9 @@ AS_PEOPLE_LEAVE_THEM: dict[str, Callable[[bytes], bytes]] = {
     "UTF-16": lambda pem: pem.decode().encode("utf-16"),
     "CRLF": lambda pem: lines_of(pem, b"", b"\r\n"),
     "CR": lambda pem: lines_of(pem, b"", b"\r"),
-    "text before and after": lambda pem: "Prüfstelle Süd:\n".encode("latin-1") + pem + b"-- \nX",
+    "text before and after": lambda pem: (
+        "Prüfstelle Süd:\n".encode("latin-1") + pem + b"-- \nX"
+    ),
     "indentation": lambda pem: lines_of(pem, b"    ", b"  \n"),
     "tabs and blank lines": lambda pem: lines_of(pem, b"\t", b"\n\n"),
     "a mail's quotation": lambda pem: lines_of(pem, b"> ", b"\n"),
@@ -63,7 +65,9 @@ AS_PEOPLE_LEAVE_THEM: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("left", AS_PEOPLE_LEAVE_THEM)
-def test_files_as_people_leave_them_are_written_anew_for_grpc(folder: Path, left: str) -> None:
+def test_files_as_people_leave_them_are_written_anew_for_grpc(
+    folder: Path, left: str
+) -> None:
     plain = Identity.load(folder)
     own = x509.load_pem_x509_certificate(plain.cert)
     for path in folder.glob("*.pem"):
@@ -74,7 +78,9 @@ def test_files_as_people_leave_them_are_written_anew_for_grpc(folder: Path, left
 
 
 def written(key: Any, form: serialization.PrivateFormat) -> bytes:
-    pem: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    pem: bytes = key.private_bytes(
+        serialization.Encoding.PEM, form, serialization.NoEncryption()
+    )
     return pem
 
 
@@ -82,12 +88,18 @@ def test_a_key_as_openssl_writes_it_is_written_anew_for_grpc(folder: Path) -> No
     plain = Identity.load(folder)
     key = serialization.load_pem_private_key(plain.key.reveal(), password=None)
     parameters = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
-    put(folder, key=parameters + written(key, serialization.PrivateFormat.TraditionalOpenSSL))
+    put(
+        folder,
+        key=parameters + written(key, serialization.PrivateFormat.TraditionalOpenSSL),
+    )
     assert Identity.load(folder) == plain
     # Who it is shows, and no key.
     shown = repr(plain) + str(plain)
     hidden = "BEGIN", plain.key.reveal().decode().splitlines()[1]
-    assert ("server-a" in shown, [each for each in hidden if each in shown]) == (True, [])
+    assert ("server-a" in shown, [each for each in hidden if each in shown]) == (
+        True,
+        [],
+    )
 
 
 def gone(name: str) -> Callable[[Path], object]:
@@ -114,8 +126,14 @@ def put_forged(folder: Path, *names: str, purposes: Any = BOTH_PURPOSES) -> None
 def put_chain(folder: Path, root: Any = (), issuing: Any = ()) -> None:
     """A server's folder whose certificate came over a company's own intermediate authority."""
     root = dict(root)
-    root_key, issuing_key, key = root.pop("key", None) or new_key(), new_key(), new_key()
-    anchor = company_authority("company root", root_key, "company root", root_key, **root)
+    root_key, issuing_key, key = (
+        root.pop("key", None) or new_key(),
+        new_key(),
+        new_key(),
+    )
+    anchor = company_authority(
+        "company root", root_key, "company root", root_key, **root
+    )
     below = partial(company_authority, "issuing", issuing_key, "company root", root_key)
     # From a whole one: what is wrong with the other doesn't keep it from signing.
     leaf = Authority(below(), issuing_key).issue(SERVER_A, key.public_key(), days=1)
@@ -158,7 +176,10 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "no purpose": (lambda f: put_forged(f, OURS, purposes=()), BOTH),
     "one purpose": (lambda f: put_forged(f, OURS, purposes=BOTH_PURPOSES[:1]), BOTH),
     "root over": (lambda f: put_chain(f, OVER), BROKEN),
-    "root allows no intermediate": (lambda f: put_chain(f, {"constraints": ALONE}), BROKEN),
+    "root allows no intermediate": (
+        lambda f: put_chain(f, {"constraints": ALONE}),
+        BROKEN,
+    ),
     "root with a weak key": (lambda f: put_chain(f, {"key": WEAK}), BROKEN),
     "root no authority": (lambda f: put_chain(f, NO_AUTHORITY), NO_ROOT),
     "root says nothing": (lambda f: put_chain(f, SILENT), NO_ROOT),
@@ -166,7 +187,10 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "intermediate to come": (lambda f: put_chain(f, {}, {"starts_days": 1.0}), BROKEN),
     "intermediate no authority": (lambda f: put_chain(f, {}, NO_AUTHORITY), BROKEN),
     "intermediate says nothing": (lambda f: put_chain(f, {}, SILENT), BROKEN),
-    "intermediate for other names": (lambda f: put_chain(f, {}, {"names": "example"}), BROKEN),
+    "intermediate for other names": (
+        lambda f: put_chain(f, {}, {"names": "example"}),
+        BROKEN,
+    ),
 }
 
 
@@ -177,7 +201,9 @@ def test_what_is_wrong_with_a_file_or_a_chain_is_named(folder: Path, what: str) 
     assert NO_QUOTE not in str(refused(complaint, Identity.load, folder))
 
 
-def test_on_windows_a_mode_says_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_windows_a_mode_says_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every file there has the mode 0o666 or 0o444."""
     (folder / "key.pem").chmod(0o666)
     monkeypatch.setattr(sys, "platform", "win32")
@@ -207,10 +233,20 @@ def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
     own = company_authority("own", leaf, "middle", below, ends_days=5, constraints=None)
     chain = own, [middle], [authority]
     now = datetime.now(UTC)
-    for days, holds in ((0, True), (1, True), (3, False), (0, True), (-1, False), (1, True)):
+    for days, holds in (
+        (0, True),
+        (1, True),
+        (3, False),
+        (0, True),
+        (-1, False),
+        (1, True),
+    ):
         assert has_chain(*chain, now + timedelta(days=days)) is holds
     # And is no other authority's.
     namesake = company_authority("top", other, "top", other)
     own = company_authority("own", leaf, "top", top, constraints=None)
-    believed = [has_chain(own, [], to) for to in ([authority], [namesake], [namesake, authority])]
+    believed = [
+        has_chain(own, [], to)
+        for to in ([authority], [namesake], [namesake, authority])
+    ]
     assert believed == [True, False, True]

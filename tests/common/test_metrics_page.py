@@ -19,7 +19,14 @@ from tests.rig.waiting import until
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.wire import metrics_page
-from precad.common.wire.metrics_page import AT_ONCE, FRESH_S, PACE_S, about, counter, gauge
+from precad.common.wire.metrics_page import (
+    AT_ONCE,
+    FRESH_S,
+    PACE_S,
+    about,
+    counter,
+    gauge,
+)
 
 WAIT_S = 60.0
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
@@ -28,7 +35,9 @@ REQUEST = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
 
 @contextmanager
 def shown(
-    caplog: pytest.LogCaptureFixture, collect: Callable[[], Iterable[Metric]], clock: Clock = CLOCK
+    caplog: pytest.LogCaptureFixture,
+    collect: Callable[[], Iterable[Metric]],
+    clock: Clock = CLOCK,
 ) -> Iterator[str]:
     with (
         caplog.at_level(logging.INFO, "precad"),
@@ -48,7 +57,9 @@ def read(address: str) -> str:
         return text
 
 
-def test_an_independent_parser_reads_what_was_meant(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_independent_parser_reads_what_was_meant(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     awkward = 'a "task"\\n of\nours'
     metrics = [
         about("b", awkward),
@@ -57,9 +68,14 @@ def test_an_independent_parser_reads_what_was_meant(caplog: pytest.LogCaptureFix
         gauge("nothing", "No value yet.", {}, "step"),
     ]
     with shown(caplog, lambda: metrics) as address:
-        found = {each.name: each for each in text_string_to_metric_families(read(address))}
+        found = {
+            each.name: each for each in text_string_to_metric_families(read(address))
+        }
     labels = found["precad_info"].samples[0].labels
-    assert {key: labels[key] for key in ("task", "role")} == {"task": awkward, "role": "b"}
+    assert {key: labels[key] for key in ("task", "role")} == {
+        "task": awkward,
+        "role": "b",
+    }
     links = found["precad_bytes"]
     assert links.type == "counter"
     assert [(s.name, s.labels["link"], s.value) for s in links.samples] == [
@@ -82,7 +98,9 @@ def test_who_is_silent_or_never_ends_a_request_keeps_nobody_from_reading(
     before = threading.active_count()
     with shown(caplog, lambda: [done(3)]) as address, contextlib.ExitStack() as stack:
         where = "127.0.0.1", int(address.rpartition(":")[2].partition("/")[0])
-        some = [stack.enter_context(socket.create_connection(where)) for _ in range(callers)]
+        some = [
+            stack.enter_context(socket.create_connection(where)) for _ in range(callers)
+        ]
         for each in some:
             each.settimeout(WAIT_S)
             with contextlib.suppress(OSError):  # it may have ended already
@@ -91,10 +109,15 @@ def test_who_is_silent_or_never_ends_a_request_keeps_nobody_from_reading(
         for each in some[:-AT_ONCE]:
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
-        until(lambda: threading.active_count() <= before + AT_ONCE + 2, "their threads end")
+        until(
+            lambda: threading.active_count() <= before + AT_ONCE + 2,
+            "their threads end",
+        )
 
 
-def test_who_asks_without_end_is_answered_at_a_pace(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_asks_without_end_is_answered_at_a_pace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Whoever reaches the port could take most of a core of a server with 800 a second."""
     clock, collect = LeapingClock(), Mock(side_effect=[[done(1)], [done(2)]])
     with shown(caplog, collect, clock) as address:

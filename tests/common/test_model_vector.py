@@ -15,7 +15,13 @@ from tests.rig.tasks import task_with
 
 from precad.common import errors, ring
 from precad.common import model as models
-from precad.common.model import apply_update, from_bytes, load_model, save_model, to_bytes
+from precad.common.model import (
+    apply_update,
+    from_bytes,
+    load_model,
+    save_model,
+    to_bytes,
+)
 from precad.common.task import Task
 
 PARAMETERS = [("w.weight", [4, 25]), ("w.bias", [4]), ("norm.weight", [4])]
@@ -23,7 +29,10 @@ PARAMETERS = [("w.weight", [4, 25]), ("w.bias", [4]), ("norm.weight", [4])]
 
 def task_of(**model: Any) -> Task:
     parameters = [{"name": name, "shape": shape} for name, shape in PARAMETERS]
-    changes = {"model": {"parameters": parameters, **model}, "training.learning_rate": 6.0}
+    changes = {
+        "model": {"parameters": parameters, **model},
+        "training.learning_rate": 6.0,
+    }
     return task_with(changes)
 
 
@@ -42,10 +51,14 @@ def test_norms_start_at_one_and_biases_at_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(data=strategies.data(), size=strategies.integers(1, 9))
-def test_bytes_come_back_as_the_vector(dtype: Any, data: strategies.DataObject, size: int) -> None:
+def test_bytes_come_back_as_the_vector(
+    dtype: Any, data: strategies.DataObject, size: int
+) -> None:
     width = 8 * np.dtype(dtype).itemsize
     number = strategies.floats(allow_nan=False, allow_infinity=False, width=width)
-    theta = np.array(data.draw(strategies.lists(number, min_size=size, max_size=size)), dtype)
+    theta = np.array(
+        data.draw(strategies.lists(number, min_size=size, max_size=size)), dtype
+    )
     back = from_bytes(to_bytes(theta), size)
     assert (back.dtype, back.tobytes()) == (theta.dtype, theta.tobytes())
     back[0] = float("nan")
@@ -58,7 +71,9 @@ def test_bytes_of_another_length_are_refused(length: int) -> None:
 
 
 @BOTH
-def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: models.ModelVector) -> None:
+def test_a_step_multiplies_by_one_number_adds_and_rounds_once(
+    theta: models.ModelVector,
+) -> None:
     total = ring.encode(np.linspace(-30, 30, TASK.dimension), 20)
     moved = apply_update(theta, total, TASK, 287.4)
     step = 6.0 / 287.4
@@ -74,11 +89,18 @@ def test_a_step_multiplies_by_one_number_adds_and_rounds_once(theta: models.Mode
     assert moved[:3].tolist() == [1.0, 1 + 2**-22, -1.0]
 
 
-@pytest.mark.parametrize("denominator", [0.0, -1.0, float("nan"), float("inf"), 1e-320, 1e-30])
+@pytest.mark.parametrize(
+    "denominator", [0.0, -1.0, float("nan"), float("inf"), 1e-320, 1e-30]
+)
 def test_a_step_past_float32_is_refused(denominator: float) -> None:
     """And one by an unusable denominator."""
-    start, said = (3e38, "overflows") if denominator == 1e-30 else (0.0, "denominator|finite")
-    theta, total = np.full(TASK.dimension, start, np.float32), np.full(TASK.dimension, 2**60)
+    start, said = (
+        (3e38, "overflows") if denominator == 1e-30 else (0.0, "denominator|finite")
+    )
+    theta, total = (
+        np.full(TASK.dimension, start, np.float32),
+        np.full(TASK.dimension, 2**60),
+    )
     refused(said, apply_update, theta, total, TASK, denominator)
 
 
@@ -92,8 +114,12 @@ def test_a_saved_model_is_read_back(tmp_path: Path, theta: models.ModelVector) -
     made = models.model_digest(TASK.digest, 7, TASK.model.parameters, theta)
     assert saved.digest == digest == made
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
-    assert {name: list(tensor.shape) for name, tensor in cut.items()} == dict(PARAMETERS)
-    assert (np.concatenate([cut[name].ravel() for name, _ in PARAMETERS]) == theta).all()
+    assert {name: list(tensor.shape) for name, tensor in cut.items()} == dict(
+        PARAMETERS
+    )
+    assert (
+        np.concatenate([cut[name].ravel() for name, _ in PARAMETERS]) == theta
+    ).all()
 
 
 def test_a_file_that_is_not_whole_and_the_tasks_own_is_refused(tmp_path: Path) -> None:
@@ -114,7 +140,10 @@ def test_a_file_that_is_not_whole_and_the_tasks_own_is_refused(tmp_path: Path) -
         save_file(good, path, metadata | changed)
         refused(message, load_model, path, TASK)
     for bad, message in (
-        (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),
+        (
+            good | {"w.weight": good["w.weight"].T.copy()},
+            r"w.weight.*\[25, 4\].*\[4, 25\]",
+        ),
         (good | {"w.bias": np.zeros(4)}, "w.bias.*float64.*float32"),
         (good | {"norm.weight": np.zeros(4)}, "norm.weight.*float64.*float32"),
         (good | {"w.bias": np.zeros(4, np.float16)}, "w.bias.*float16.*float32"),

@@ -12,7 +12,17 @@ from precad.common.prime_field import Arithmetic, FieldKeystream, Group, root_of
 from precad.common.proof_shape import P
 
 ALL = prime_field.arithmetics(kernel.built_library())
-EDGES = [0, 1, 2**32 - 1, 2**32, 2**32 + 1, (P - 1) // 2, (P + 1) // 2, P - 2**32, P - 1]
+EDGES = [
+    0,
+    1,
+    2**32 - 1,
+    2**32,
+    2**32 + 1,
+    (P - 1) // 2,
+    (P + 1) // 2,
+    P - 2**32,
+    P - 1,
+]
 WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, P - 1))
 
 
@@ -73,21 +83,28 @@ def test_a_long_sum_of_the_largest_words_is_exact(field: Arithmetic) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 64])
-def test_values_at_roots_of_unity_become_values_at_shifted_ones(field: Arithmetic, n: int) -> None:
+def test_values_at_roots_of_unity_become_values_at_shifted_ones(
+    field: Arithmetic, n: int
+) -> None:
     omega, by = root_of_unity(n), root_of_unity(2 * n)
-    coefficients = [[int(each) for each in drawn(n, seed=column)] for column in range(3)]
+    coefficients = [
+        [int(each) for each in drawn(n, seed=column)] for column in range(3)
+    ]
     rows = words(
         [[value_at(pow(omega, k, P), each) for each in coefficients] for k in range(n)]  # type: ignore[misc]
     )
     field.shift(rows, by)
     assert rows.tolist() == [
-        [value_at(by * pow(omega, k, P) % P, each) for each in coefficients] for k in range(n)
+        [value_at(by * pow(omega, k, P) % P, each) for each in coefficients]
+        for k in range(n)
     ]
 
 
 @pytest.mark.parametrize("t", [0, 5, P - 3, 2**33])
 @pytest.mark.parametrize("n", [1, 2, 16])
-def test_lagrange_weights_give_a_polynomials_value(field: Arithmetic, n: int, t: int) -> None:
+def test_lagrange_weights_give_a_polynomials_value(
+    field: Arithmetic, n: int, t: int
+) -> None:
     omega = root_of_unity(n)
     coefficients = [int(each) for each in drawn(n, seed=n)]
     values = words([value_at(pow(omega, k, P), coefficients) for k in range(n)])
@@ -110,15 +127,23 @@ def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
             (partial(field.add, one, words([1, 2])), "don't belong together"),
             (partial(field.combine, drawn(2, 3), one, three), "don't belong together"),
             (partial(field.squares, drawn(2, 3), three), "don't belong together"),
-            (partial(field.dot, one, np.ones(1, dtype=np.int64)), "aligned uint64, not int64"),
-            (partial(field.dot, one, np.frombuffer(bytes(9), np.uint64, 1, 1)), "aligned"),
+            (
+                partial(field.dot, one, np.ones(1, dtype=np.int64)),
+                "aligned uint64, not int64",
+            ),
+            (
+                partial(field.dot, one, np.frombuffer(bytes(9), np.uint64, 1, 1)),
+                "aligned",
+            ),
         ):
             with pytest.raises(ValueError, match=says):
                 call()
 
 
 MODULI = {"ring": (prime_field.RING, 2**64), "field": (prime_field.FIELD, P)}
-of_each_group = pytest.mark.parametrize(("group", "modulus"), MODULI.values(), ids=MODULI)
+of_each_group = pytest.mark.parametrize(
+    ("group", "modulus"), MODULI.values(), ids=MODULI
+)
 SIGNED = [0, 1, -1, 2**31, -(2**32), 2**62 - 1, -(2**62) + 1]
 
 
@@ -173,9 +198,13 @@ def test_every_piece_is_the_same_however_it_is_cut(start: int) -> None:
         assert [*first.tolist(), *rest.tolist()] == whole
 
 
-def test_words_too_large_twice_come_from_the_third_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_too_large_twice_come_from_the_third_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def drawn(_self: FieldKeystream, again: int, start: int, count: int) -> np.ndarray:
-        words = np.arange(start, start + count, dtype=np.uint64) + np.uint64(100 * again)
+        words = np.arange(start, start + count, dtype=np.uint64) + np.uint64(
+            100 * again
+        )
         if again < 2:
             words[(start <= 4) * (4 - start) if count > 1 else 0] = P + again
         return words

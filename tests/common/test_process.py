@@ -22,7 +22,9 @@ from precad.common import errors, identifiers, process
 from precad.common.process import VARIABLE, doing, start_log, unchanged_libraries
 from precad.common.terminal import Bar, Table, say, upper
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux' glibc is told")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux' glibc is told"
+)
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def begin(written: io.StringIO, level: int = logging.INFO, *more: Any) -> None:
     start_log(level, logging.StreamHandler(written), *more)
 
 
-def test_json_lines_say_what_is_done(written: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines_say_what_is_done(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "json")
     begin(written)
     log = logging.getLogger("precad")
@@ -51,12 +55,18 @@ def test_json_lines_say_what_is_done(written: io.StringIO, monkeypatch: pytest.M
     done = {"part": "server-a", "task": "wards", "version": 3, "attempt": 5}
     doing(part="server-a", task="wards")
     doing(version=3, attempt=5)
-    log.warning("client %s isn't there\nany more, seed %s", "ward-3", identifiers.Secret(b"seed"))
+    log.warning(
+        "client %s isn't there\nany more, seed %s",
+        "ward-3",
+        identifiers.Secret(b"seed"),
+    )
     try:
         raise ValueError("a bug")
     except ValueError:
         log.exception("stopped")
-    first, second, third = (json.loads(line) for line in written.getvalue().splitlines())
+    first, second, third = (
+        json.loads(line) for line in written.getvalue().splitlines()
+    )
     assert first.keys() == {"time", "level", "message"}
     assert datetime.fromisoformat(first["time"]).tzinfo is not None
     assert second.items() >= ({"level": "warning"} | done).items()
@@ -76,7 +86,9 @@ def test_json_lines_say_what_is_done(written: io.StringIO, monkeypatch: pytest.M
 
 
 def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(
-    written: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    written: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """gRPC logs them as exceptions that nobody handled, with a trace; 1.85 prints them, too."""
     monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)
@@ -87,7 +99,10 @@ def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(
         except (asyncio.CancelledError, ValueError):
             logging.getLogger("grpc").exception("not handled")
             traceback.print_exc()
-    for said, mark in ((written.getvalue(), "not handled"), (capsys.readouterr().err, "Traceback")):
+    for said, mark in (
+        (written.getvalue(), "not handled"),
+        (capsys.readouterr().err, "Traceback"),
+    ):
         assert said.count(mark) == 1
         assert "ValueError: a bug" in said
 
@@ -119,8 +134,13 @@ def test_a_process_dump_stacks_on_signal_and_goes_on() -> None:
     assert "hush" not in said
 
 
-def mapping(start: int, allowed: str, path: str, anonymous: Any = 0, swap: Any = 0) -> str:
-    lines = [f"{start:x}-{start + 4096:x} {allowed} 00000000 08:01 7    {path}", "Rss:   4 kB"]
+def mapping(
+    start: int, allowed: str, path: str, anonymous: Any = 0, swap: Any = 0
+) -> str:
+    lines = [
+        f"{start:x}-{start + 4096:x} {allowed} 00000000 08:01 7    {path}",
+        "Rss:   4 kB",
+    ]
     lines += [] if anonymous is None else [f"Anonymous:     {anonymous} kB"]
     lines += [] if swap is None else [f"Swap:     {swap} kB"]
     return "\n".join([*lines, "VmFlags: rd mr mw me \n"])
@@ -136,7 +156,9 @@ def test_only_unchanged_pages_of_libraries_are_let_go() -> None:
         + mapping(0x40000, "r--p", libc, swap=4)
         + "".join(mapping(0x50000, allowed, libc) for allowed in ("rw-p", "r--s"))
         + "".join(mapping(0x70000, "r--p", path) for path in ("/var/lib/state.db", ""))
-        + "".join(mapping(0x90000, "r-xp", path) for path in ("[vdso]", f"{libc} (deleted)"))
+        + "".join(
+            mapping(0x90000, "r-xp", path) for path in ("[vdso]", f"{libc} (deleted)")
+        )
         # A kernel that doesn't say.
         + mapping(0xB0000, "r-xp", libc, swap=None)
         + mapping(0xC0000, "r-xp", libc, anonymous=None, swap=None)
@@ -145,7 +167,10 @@ def test_only_unchanged_pages_of_libraries_are_let_go() -> None:
 
 
 def numbers(program: str, *arguments: str, **how: Any) -> list[int]:
-    return [int(each) for each in printed("-c", RESIDENT + program, *arguments, **how).split()]
+    return [
+        int(each)
+        for each in printed("-c", RESIDENT + program, *arguments, **how).split()
+    ]
 
 
 RESIDENT = """
@@ -196,7 +221,9 @@ print(faults() - before)
 @linux
 def test_kept_buffers_cost_no_page_faults() -> None:
     env = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-    (given_back,), (kept,) = (numbers(WORKS, mode, env=env) for mode in ("given back", "kept"))
+    (given_back,), (kept,) = (
+        numbers(WORKS, mode, env=env) for mode in ("given back", "kept")
+    )
     assert kept < given_back / 10
 
 

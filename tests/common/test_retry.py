@@ -36,7 +36,9 @@ def give_up(retries: Retries) -> None:
         retries.wait(GONE)
 
 
-def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(lonely: LonelyClock) -> None:
+def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(
+    lonely: LonelyClock,
+) -> None:
     retries = Retries(10, RetryPolicy(1, 3), lonely)
     for _ in range(3):
         retries.wait(GONE)
@@ -54,7 +56,9 @@ def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(lonely: Lonely
         assert lonely.slept[-1] == left
 
 
-def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: LonelyClock) -> None:
+def test_a_patient_call_is_never_given_more_than_what_is_left(
+    lonely: LonelyClock,
+) -> None:
     given: list[float] = []
     unreachable: Any = grpc.RpcError()
     unreachable.code = lambda: grpc.StatusCode.UNAVAILABLE
@@ -97,10 +101,14 @@ def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
     return attempt
 
 
-def test_it_tries_again_until_it_works_or_gives_up(clock: LeapingClock, session: Session) -> None:
+def test_it_tries_again_until_it_works_or_gives_up(
+    clock: LeapingClock, session: Session
+) -> None:
     # What trying again can't mend ends it.
     with pytest.raises(PeerViolation):
-        persist(session, Mock(side_effect=PeerViolation("the servers' trainings differ")))
+        persist(
+            session, Mock(side_effect=PeerViolation("the servers' trainings differ"))
+        )
     assert clock.slept == []
     persist(session, failing(*[nothing] * 5))
     assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.8, 1.6], "")
@@ -112,9 +120,15 @@ def test_it_tries_again_until_it_works_or_gives_up(clock: LeapingClock, session:
     assert "trying again" in session.progress.error
 
 
-def test_whoever_gives_up_says_what_failed(clock: LeapingClock, session: Session) -> None:
+def test_whoever_gives_up_says_what_failed(
+    clock: LeapingClock, session: Session
+) -> None:
     """The dealer is gone, and the last try met a server B that was between two of its own."""
-    heard, dealer, b = "the link broke an hour ago", "the dealer is gone", "B sent nothing"
+    heard, dealer, b = (
+        "the link broke an hour ago",
+        "the dealer is gone",
+        "B sent nothing",
+    )
     said = ["gone for ever", heard, dealer, b, dealer, b]
 
     def attempt() -> None:
@@ -134,7 +148,9 @@ def test_whoever_gives_up_says_what_failed(clock: LeapingClock, session: Session
     assert session.progress.error == f"{gave_up.value}; trying again"
 
 
-def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Session) -> None:
+def test_a_round_longer_than_the_outage_is_none(
+    clock: LeapingClock, session: Session
+) -> None:
     """Heard from, then hours of collecting, then the link breaks: that isn't hours of outage."""
 
     def play() -> None:
@@ -145,7 +161,9 @@ def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Se
     assert (clock.slept, session.progress.error) == ([0.2, 0.4, 0.2, 0.4], "")
 
 
-def test_who_comes_back_is_said_to_be_back(clock: LeapingClock, session: Session) -> None:
+def test_who_comes_back_is_said_to_be_back(
+    clock: LeapingClock, session: Session
+) -> None:
     """The first contact is no return; a return after several tries counts from the first loss."""
     away: list[float | None] = []
 
@@ -153,7 +171,10 @@ def test_who_comes_back_is_said_to_be_back(clock: LeapingClock, session: Session
         away.append(session.progress.heard_from_peers(clock.now()))
 
     persist(session, failing(play, lambda: clock.sleep(3.0), play, nothing))
-    assert (away, session.progress.error) == ([None, pytest.approx(0.2 + 3.0 + 0.4)], "")
+    assert (away, session.progress.error) == (
+        [None, pytest.approx(0.2 + 3.0 + 0.4)],
+        "",
+    )
 
 
 def engine(fails: int, why: str) -> Any:
@@ -162,7 +183,9 @@ def engine(fails: int, why: str) -> Any:
     return SimpleNamespace(dialect=dialect, connect=Mock(side_effect=outcomes))
 
 
-def test_a_database_is_waited_for(clock: LeapingClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_is_waited_for(
+    clock: LeapingClock, caplog: pytest.LogCaptureFixture
+) -> None:
     wait_for_database(engine(3, "FATAL: the database system is starting up"), clock)
     assert len(clock.slept) == 3
     for said in ("starting up", "trying again for 60 s"):

@@ -28,7 +28,9 @@ X = np.arange(-4, 4, dtype=np.int64)
 A, B = Role.SERVER_A, Role.SERVER_B
 
 
-def made(x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT) -> tuple[Submission, Submission]:
+def made(
+    x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT
+) -> tuple[Submission, Submission]:
     fresh = SubmissionContext(c.task, c.version, c.attempt, c.client, c.model)
     return shard(x, fresh, keys.signer(c.client))
 
@@ -54,7 +56,11 @@ def test_a_value_of_another_length_is_malformed() -> None:
     values: list[tuple[Any, str, Any]] = [
         *((CONTEXT, "nonce", bytes(length)) for length in (0, 16, 31, 33)),
         *((CONTEXT, field, -1) for field in ("version", "attempt")),
-        *((made()[0], name, Secret(bytes(n))) for name in ("seed", "salt") for n in (0, 31, 33)),
+        *(
+            (made()[0], name, Secret(bytes(n)))
+            for name in ("seed", "salt")
+            for n in (0, 31, 33)
+        ),
     ]
     for whole, field, value in values:
         with pytest.raises(errors.RejectedSubmission, match=field) as rejected:
@@ -65,12 +71,20 @@ def test_a_value_of_another_length_is_malformed() -> None:
     for odd in (Secret(bytes(length)) for length in (0, 31, 33, 64)):
         for salt, seed in ((right, odd), (odd, right)):
             assert not ring.opens(
-                ring.commit(A, CONTEXT.digest, salt, seed), A, CONTEXT.digest, salt, seed
+                ring.commit(A, CONTEXT.digest, salt, seed),
+                A,
+                CONTEXT.digest,
+                salt,
+                seed,
             )
 
 
-words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
-vectors = st.lists(words, min_size=1, max_size=40).map(lambda x: np.array(x, dtype=np.int64))
+words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
+    [-(2**63), 2**63 - 1, 0, -1, 2**32]
+)
+vectors = st.lists(words, min_size=1, max_size=40).map(
+    lambda x: np.array(x, dtype=np.int64)
+)
 contexts = st.builds(
     SubmissionContext,
     st.binary(min_size=32, max_size=32).map(Digest),
@@ -83,7 +97,9 @@ contexts = st.builds(
 
 
 @given(vectors, contexts)
-def test_body_and_masks_add_up(x: NDArray[np.int64], context: SubmissionContext) -> None:
+def test_body_and_masks_add_up(
+    x: NDArray[np.int64], context: SubmissionContext
+) -> None:
     to_a, to_b = made(x, context)
     a_a, a_b = to_a.mask().words(x.size), to_b.mask().words(x.size)
     b = ring.from_bytes(submissions.words_of(to_b))
@@ -101,9 +117,13 @@ def test_a_seed_and_a_body_add_up_in_the_field(
     stated = ForProof((context.task, context.model), holder)
     shape = proof_shape.ProofShape(x.size, 1)
     pair = share_with_proof(x, shape, context, stated, keys.signer(context.client))
-    assert [part.awaits_body for part in pair] == [part.role is not holder for part in pair]
+    assert [part.awaits_body for part in pair] == [
+        part.role is not holder for part in pair
+    ]
     found = submissions.reconstructed(pair, x.size).tolist()
-    assert [each % proof_shape.P for each in found] == [each % proof_shape.P for each in x.tolist()]
+    assert [each % proof_shape.P for each in found] == [
+        each % proof_shape.P for each in x.tolist()
+    ]
     assert all(abs(each) <= proof_shape.P // 2 for each in found)
 
 
@@ -111,9 +131,13 @@ parts = st.lists(st.binary(max_size=12) | st.integers(0, 2**64 - 1), max_size=4)
 
 
 @given(st.text("abc/", max_size=4), parts)
-def test_no_two_encoded_contexts_are_alike(purpose: str, context: list[bytes | int]) -> None:
+def test_no_two_encoded_contexts_are_alike(
+    purpose: str, context: list[bytes | int]
+) -> None:
     """A number stands for its eight bytes; a purpose fixes which parts are numbers."""
-    written = [struct.pack("<Q", part) if isinstance(part, int) else part for part in context]
+    written = [
+        struct.pack("<Q", part) if isinstance(part, int) else part for part in context
+    ]
     encoded, read = ring.encode_context(purpose, *context), []
     while encoded:
         (length,) = struct.unpack_from("<I", encoded)
@@ -122,21 +146,30 @@ def test_no_two_encoded_contexts_are_alike(purpose: str, context: list[bytes | i
     assert read == [b"precad/v1/" + purpose.encode(), *written]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**42, -(2.0**42), 1e308])
+@pytest.mark.parametrize(
+    "bad", [math.nan, math.inf, -math.inf, 2.0**42, -(2.0**42), 1e308]
+)
 def test_what_cannot_be_encoded_is_refused_by_its_index(bad: float) -> None:
     x = np.zeros((3, 5))
     x[2, 1] = bad
     error = refusals.refused(r"2\^42", ring.encode, x, 20)
-    assert (error.field, error.value == bad or math.isnan(bad)) == ("update[2, 1]", True)
+    assert (error.field, error.value == bad or math.isnan(bad)) == (
+        "update[2, 1]",
+        True,
+    )
     if not math.isfinite(bad):
         refusals.refused("sampled record 2", ring.clip_record_norm, x, 1.0)
     # Nor is there a bound below one unit.
     for bound in (0, -1):
-        refusals.refused("bound", ring.clip_update, np.ones(2, dtype=np.int64), bound, 20)
+        refusals.refused(
+            "bound", ring.clip_update, np.ones(2, dtype=np.int64), bound, 20
+        )
 
 
 @pytest.mark.parametrize("slips", [0, 1, 3, 4])
-def test_a_sum_over_its_bound_is_scaled_again(slips: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sum_over_its_bound_is_scaled_again(
+    slips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each time."""
     monkeypatch.setattr(ring, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
     bound = 2**25

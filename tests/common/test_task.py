@@ -29,18 +29,30 @@ def test_derived_quantities_include_the_rounding() -> None:
     whole = effective_record_clip(1.0, 4.0, 650, 16)
     assert whole == pytest.approx(1 + 650**0.5 / 65536 + 4 / 2**18)
     assert sensitivity_ratio(1.0, 4.0, 650, 16) == whole / 4
-    for bad in ((0.0, 4.0, 650, 16), (1.0, 0.0, 650, 16), (1.0, 4.0, 0, 16), (1.0, 4.0, 650, -1)):
+    for bad in (
+        (0.0, 4.0, 650, 16),
+        (1.0, 0.0, 650, 16),
+        (1.0, 4.0, 0, 16),
+        (1.0, 4.0, 650, -1),
+    ):
         with pytest.raises(Misconfiguration):
             sensitivity_ratio(*bad)
 
 
-CLIP, NOISE, RECORD = "privacy.client_clip", "privacy.noise_multiplier", "privacy.record_clip"
+CLIP, NOISE, RECORD = (
+    "privacy.client_clip",
+    "privacy.noise_multiplier",
+    "privacy.record_clip",
+)
 MOST = (2**63 - 1) // (14 * 20 * 2**20)
 
 
 def test_what_leaves_no_room_is_named_with_what_fits() -> None:
     values: list[tuple[dict[str, float], int, str, str]] = [
-        *(({CLIP: clip}, 8, CLIP, r"2\^24") for clip in (2.0**24 + 0.5, 1e10, 1e300, 1.7e308)),
+        *(
+            ({CLIP: clip}, 8, CLIP, r"2\^24")
+            for clip in (2.0**24 + 0.5, 1e10, 1e300, 1.7e308)
+        ),
         ({}, MOST + 1, "model.parameters", f"at most d = {MOST}"),
         # More bits would lift β above 2^25: the remedy must not send the reader round in circles.
         ({CLIP: 32.0, NOISE: 1e-4}, 8, NOISE, "at least ([0-9.e-]+)"),
@@ -70,19 +82,39 @@ LEAST = 20.0 / 1024
 def test_two_values_that_contradict_each_other_are_refused() -> None:
     for field, fits, too_much, named, remedy in (
         (RECORD, 20.0, 20.5, RECORD, "20.0"),
-        (RECORD, LEAST, math.nextafter(LEAST, 0), CLIP, "1024·privacy.record_clip = 20"),
-        ("enrolment.min_clients", 10, 11, "enrolment.min_clients", "enrolment.clients = 10"),
+        (
+            RECORD,
+            LEAST,
+            math.nextafter(LEAST, 0),
+            CLIP,
+            "1024·privacy.record_clip = 20",
+        ),
+        (
+            "enrolment.min_clients",
+            10,
+            11,
+            "enrolment.min_clients",
+            "enrolment.clients = 10",
+        ),
         # Otherwise everybody would be late for ever.
         ("deadlines.work", 4.9, 5.0, "deadlines.work", "below deadlines.collect"),
     ):
         task_with({"deadlines.collect": 5.0, field: fits})
         found = refusal({"deadlines.collect": 5.0, CLIP: 20.0, field: too_much})
-        assert (found.field, found.value) == (named, too_much if named == field else 20.0)
+        assert (found.field, found.value) == (
+            named,
+            too_much if named == field else 20.0,
+        )
         assert remedy in found.remedy
 
 
 def test_what_has_no_sound_default_is_required() -> None:
-    some = ("name", "model.parameters", "training.rounds", "enrolment.max_expected_records")
+    some = (
+        "name",
+        "model.parameters",
+        "training.rounds",
+        "enrolment.max_expected_records",
+    )
     for field in (NOISE, *some):
         values = task_values()
         *sections, last = field.split(".")
@@ -100,7 +132,10 @@ def test_values_out_of_range_are_refused_by_field() -> None:
         ("model.parameters.0.shape", [{"name": "w", "shape": [0]}]),
         ("model.parameters.0.name", [{"name": "", "shape": [8]}]),
         # They would be one tensor in the model's file.
-        ("model.parameters", [{"name": "w", "shape": [3]}, {"name": "w", "shape": [5]}]),
+        (
+            "model.parameters",
+            [{"name": "w", "shape": [3]}, {"name": "w", "shape": [5]}],
+        ),
     ]
     for field, value in values:
         assert refusal({field.partition(".0.")[0]: value}).field.startswith(field)

@@ -6,7 +6,12 @@ import pytest
 from tests.rig.accounts import composed
 
 from precad.accounting import events
-from precad.accounting.events import Accountant, AccountantName, SampledGaussian, poisson_gaussian
+from precad.accounting.events import (
+    Accountant,
+    AccountantName,
+    SampledGaussian,
+    poisson_gaussian,
+)
 from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
@@ -38,14 +43,18 @@ def epsilon_of(accountant: Accountant, *events: SampledGaussian) -> float:
         replace(STEP, participation=0.0, count=9),
     ],
 )
-def test_what_touches_no_data_costs_nothing(accountant: Accountant, event: SampledGaussian) -> None:
+def test_what_touches_no_data_costs_nothing(
+    accountant: Accountant, event: SampledGaussian
+) -> None:
     assert (accountant.epsilon(DELTA), accountant.delta(0.0)) == (0, 0)
     accountant.compose(event)
     assert accountant.epsilon(DELTA) == 0
 
 
 @pytest.mark.parametrize("event", [STEP, MIXTURE, FULL])
-def test_a_count_is_the_same_as_repetition(accountant: Accountant, event: SampledGaussian) -> None:
+def test_a_count_is_the_same_as_repetition(
+    accountant: Accountant, event: SampledGaussian
+) -> None:
     repeated = [event.times(2), event.times(3), event.times(5)]
     whole = epsilon_of(accountant, event.times(10))
     assert epsilon_of(accountant, *repeated) == pytest.approx(whole, rel=1e-9)
@@ -71,7 +80,9 @@ def test_together_costs_more_than_each_and_less_than_the_sum_in_any_order(
 def test_the_same_said_otherwise_costs_the_same(
     accountant: Accountant, same: SampledGaussian
 ) -> None:
-    assert epsilon_of(accountant, same) == pytest.approx(epsilon_of(accountant, PARTS[0]))
+    assert epsilon_of(accountant, same) == pytest.approx(
+        epsilon_of(accountant, PARTS[0])
+    )
 
 
 @pytest.mark.parametrize("event", PARTS)
@@ -81,7 +92,13 @@ def test_epsilon_and_delta_agree_and_rounds_cost(
     accountant.compose(event)
     epsilon = accountant.epsilon(DELTA)
     assert accountant.delta(epsilon) == pytest.approx(DELTA, rel=1e-3)
-    assert 0 <= accountant.delta(epsilon + 0.5) < DELTA < accountant.delta(epsilon / 2) <= 1
+    assert (
+        0
+        <= accountant.delta(epsilon + 0.5)
+        < DELTA
+        < accountant.delta(epsilon / 2)
+        <= 1
+    )
     accountant.compose(event)
     assert 0 < epsilon < accountant.epsilon(DELTA)
 

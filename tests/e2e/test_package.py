@@ -24,13 +24,31 @@ import precad
 
 CHECKOUT = Path(__file__).parents[2]
 ROUNDS, CLIENTS, ATTACKERS = 3, 3, 1
-DOCUMENTS = {"LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile"}
+DOCUMENTS = {
+    "LICENSE",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "Makefile",
+}
 # What git ignores, by name; builds of a checkout would leave files behind and find old ones.
-NOT_SOURCE = (".git", ".venv", "*.egg-info", "*.so", "build", "dist", "runs", "precad-demo")
+NOT_SOURCE = (
+    ".git",
+    ".venv",
+    "*.egg-info",
+    "*.so",
+    "build",
+    "dist",
+    "runs",
+    "precad-demo",
+)
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 PRIVATE = {".pem", ".db", ".safetensors", ".npz"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{what}(sys.argv[1])"
-COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0])
+COMPILER = shutil.which(
+    (os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0]
+)
 KERNEL = f"precad/common/kernel/_projections{sysconfig.get_config_var('EXT_SUFFIX')}"
 IN_USE = "from precad.common.kernel import kernel_in_use; print(kernel_in_use())"
 WHERE = """
@@ -39,7 +57,9 @@ print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.pat
 """
 
 
-def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+def made_once(
+    folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
+) -> Path:
     """A folder that all processes' tests share, and that none may change.
 
     ``make`` fills it, and others wait meanwhile; where it fails, the next one tries.
@@ -66,8 +86,14 @@ class Package(NamedTuple):
 
     def says(self, program: str, *arguments: str, cwd: Path) -> str:
         """What one prints, with nothing of the test's own on its path."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        return call(str(self.environment / "bin" / program), *arguments, cwd=cwd, env=clean)
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("PYTHON")
+        }
+        return call(
+            str(self.environment / "bin" / program), *arguments, cwd=cwd, env=clean
+        )
 
 
 def call(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
@@ -80,7 +106,14 @@ def build(what: str, source: Path, into: Path, **environment: str) -> Path:
     """Build as pip does, with what is installed. Returns the one file that it has made."""
     into.mkdir()
     program = BUILD.format(what=what)
-    call(sys.executable, "-c", program, str(into), cwd=source, env={**os.environ, **environment})
+    call(
+        sys.executable,
+        "-c",
+        program,
+        str(into),
+        cwd=source,
+        env={**os.environ, **environment},
+    )
     (built,) = into.iterdir()
     return built
 
@@ -97,7 +130,9 @@ def build_all(folder: Path) -> None:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder / "unpacked")
         archive.extractall(folder / "unpacked again")
-    (unpacked,), (again,) = ((folder / f"unpacked{word}").iterdir() for word in ("", " again"))
+    (unpacked,), (again,) = (
+        (folder / f"unpacked{word}").iterdir() for word in ("", " again")
+    )
     wheel = build("wheel", unpacked, folder / "wheel")
     build("wheel", again, folder / "without", CC=str(folder / "no-compiler"))
     venv.create(environment)
@@ -105,7 +140,10 @@ def build_all(folder: Path) -> None:
     # a folder that another .pth file names, so an editable precad in there stays out.
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
     offline = ("--no-deps", "--no-index", "--no-compile")
-    call(*(*pip, "--python", str(environment), "install", *offline, str(wheel)), cwd=folder)
+    call(
+        *(*pip, "--python", str(environment), "install", *offline, str(wheel)),
+        cwd=folder,
+    )
     (libraries,) = environment.glob("lib/python*/site-packages")
     (libraries / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
 
@@ -118,10 +156,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     )
     with tarfile.open(sdist) as archive:
         members = [member for member in archive.getmembers() if not member.isdir()]
-    assert all(member.isfile() for member in members), "a link leads nowhere once it is unpacked"
+    assert all(member.isfile() for member in members), (
+        "a link leads nowhere once it is unpacked"
+    )
     files = frozenset(member.name.partition("/")[2] for member in members)
     with zipfile.ZipFile(wheel) as archive:
-        return Package(files, frozenset(archive.namelist()), without, folder / "environment")
+        return Package(
+            files, frozenset(archive.namelist()), without, folder / "environment"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +175,9 @@ def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
         bad = ("--attack", "wraparound", "--attackers", ATTACKERS)
         program = (str(package.environment / "bin" / "precad"),)
         run = demo(folder / "run", *sizes, *bad, program=program)
-        (folder / "said.json").write_text(json.dumps([run.summary, run.stderr]), encoding="utf-8")
+        (folder / "said.json").write_text(
+            json.dumps([run.summary, run.stderr]), encoding="utf-8"
+        )
 
     folder = made_once(tmp_path_factory, "trained", train)
     summary, stderr = json.loads((folder / "said.json").read_text("utf-8"))
@@ -164,10 +208,16 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in package.wheel)
 
 
-def test_the_source_distribution_holds_tests_documents_and_nobody_s_state(package: Package) -> None:
-    sources = {f"src/precad/common/kernel/{each}.c" for each in ("projections", "field")}
+def test_the_source_distribution_holds_tests_documents_and_nobody_s_state(
+    package: Package,
+) -> None:
+    sources = {
+        f"src/precad/common/kernel/{each}.c" for each in ("projections", "field")
+    }
     assert package.sdist >= {"setup.py"} | sources | DOCUMENTS
-    assert {name.removeprefix("src/") for name in package.sdist} >= modules_of_the_source()
+    assert {
+        name.removeprefix("src/") for name in package.sdist
+    } >= modules_of_the_source()
     source = {
         path.relative_to(CHECKOUT)
         for folder in ("docs", "deploy", "benchmarks", ".ci", "tests")
@@ -175,7 +225,9 @@ def test_the_source_distribution_holds_tests_documents_and_nobody_s_state(packag
         if path.is_file() and "__pycache__" not in path.parts
     }
     wanted = {
-        str(path) for path in source if path.parts[0] != "tests" or path.suffix not in PRIVATE
+        str(path)
+        for path in source
+        if path.parts[0] != "tests" or path.suffix not in PRIVATE
     }
     assert "tests/vectors/golden.json" in wanted
     assert wanted <= package.sdist
@@ -190,7 +242,9 @@ def test_what_runs_is_the_installed_wheel_with_its_kernel_or_numpy_without_a_com
     assert Path(file).is_relative_to(package.environment)
     assert version == precad.__version__
     foreign = [entry for entry in path if (Path(entry) / "precad").exists()]
-    assert [Path(entry).is_relative_to(package.environment) for entry in foreign] == [True]
+    assert [Path(entry).is_relative_to(package.environment) for entry in foreign] == [
+        True
+    ]
     for command in (("precad",), ("python", "-m", "precad")):
         printed = package.says(*command, "--version", cwd=tmp_path)
         assert printed == f"precad {precad.__version__}\n"
@@ -200,24 +254,42 @@ def test_what_runs_is_the_installed_wheel_with_its_kernel_or_numpy_without_a_com
         assert package.wheel - {KERNEL} == set(archive.namelist())
         archive.extractall(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment) == "numpy\n"
+    assert (
+        call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment) == "numpy\n"
+    )
 
 
-def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(trained: Demo) -> None:
+def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(
+    trained: Demo,
+) -> None:
     check_every_run(trained, rounds=ROUNDS, clients=CLIENTS, attackers=ATTACKERS)
     summary, submitted = trained.summary, ROUNDS * CLIENTS
     found = [summary[name] for name in ("dataset", "model", "rejected", "accepted")]
-    rejected, accepted = {"norm-exceeded": ROUNDS * ATTACKERS}, ROUNDS * (CLIENTS - ATTACKERS)
+    rejected, accepted = (
+        {"norm-exceeded": ROUNDS * ATTACKERS},
+        ROUNDS * (CLIENTS - ATTACKERS),
+    )
     assert found == ["breast-cancer", "logistic", rejected, accepted]
     # A's share of an update is a seed of 32 bytes; B gets its own, the body of 8·d and its salt.
     assert summary["bytes"]["clients to server-a"] == submitted * 32
-    assert summary["bytes"]["clients to server-b"] == submitted * (32 + 32 + 8 * summary["dim"])
+    assert summary["bytes"]["clients to server-b"] == submitted * (
+        32 + 32 + 8 * summary["dim"]
+    )
     bad = f"{ATTACKERS} of them bad: wraparound"
-    for words in (bad, "accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
+    for words in (
+        bad,
+        "accuracy",
+        "ε",
+        "held-out",
+        "No server ever saw an update",
+        "summary.json",
+    ):
         assert words in trained.stderr
 
 
-def test_certify_report_and_ledger_take_the_folder_of_a_run(trained: Demo, tmp_path: Path) -> None:
+def test_certify_report_and_ledger_take_the_folder_of_a_run(
+    trained: Demo, tmp_path: Path
+) -> None:
     runs = document("certify", "loss", "--runs", trained.folder)["runs"]
     assert runs["count"] == 1
     assert runs["task_digest"] == trained.summary["certificate_inputs"]["task_digest"]
@@ -230,4 +302,6 @@ def test_certify_report_and_ledger_take_the_folder_of_a_run(trained: Demo, tmp_p
         assert counts == [0] * ATTACKERS + [ROUNDS] * (CLIENTS - ATTACKERS)
         said("ledger", "verify", ledger)
     said("report", trained.folder, "--out", tmp_path / "report.html")
-    assert trained.summary["model_digest_a"] in (tmp_path / "report.html").read_text("utf-8")
+    assert trained.summary["model_digest_a"] in (tmp_path / "report.html").read_text(
+        "utf-8"
+    )

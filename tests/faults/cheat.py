@@ -69,7 +69,11 @@ def install(cheat: OrderedCheat) -> None:
     @_wrapping(DataOwner, "update", setattr)
     def update(original: Any, self: Any, view: Any) -> RingVector:
         which = cheat.wanted
-        return candidate(self.task, which) if which else cast("RingVector", original(self, view))
+        return (
+            candidate(self.task, which)
+            if which
+            else cast("RingVector", original(self, view))
+        )
 
 
 def wrap(cheat: Any, put: Wrap = setattr) -> None:
@@ -77,7 +81,9 @@ def wrap(cheat: Any, put: Wrap = setattr) -> None:
         part(cheat, put)
 
 
-def _wrapping(owner: Any, method: str, put: Wrap) -> Callable[[Callable[..., Any]], None]:
+def _wrapping(
+    owner: Any, method: str, put: Wrap
+) -> Callable[[Callable[..., Any]], None]:
     original = getattr(owner, method)
 
     def replace_with(function: Callable[..., Any]) -> None:
@@ -92,14 +98,21 @@ def _wrapping(owner: Any, method: str, put: Wrap) -> Callable[[Callable[..., Any
 
 def _link(cheat: Any, put: Wrap) -> None:
     @_wrapping(PeerLink, "send_piece", put)
-    def send_piece(original: Any, self: Any, step: str, piece: Any, *, last: bool) -> None:
+    def send_piece(
+        original: Any, self: Any, step: str, piece: Any, *, last: bool
+    ) -> None:
         name, data = step.split("/", 1)[0], bytes(piece)
         send = (cheat.now.sends or {}).get(name)
         instead = [data] if send is None else send(data)
         if list(instead) != [data]:
             cheat.did()
         for each in instead:
-            cheat.note(sent=step, attempt=self._attempt, payload=each.hex(), instead_of=data.hex())
+            cheat.note(
+                sent=step,
+                attempt=self._attempt,
+                payload=each.hex(),
+                instead_of=data.hex(),
+            )
             original(self, step, each, last=last)
 
 
@@ -114,10 +127,14 @@ def _words(cheat: Any, put: Wrap) -> None:
         return found
 
     @_wrapping(ByProof, "_answer", put)
-    def answer(original: Any, self: Any, submission: ProofSubmission, query: Query) -> Any:
+    def answer(
+        original: Any, self: Any, submission: ProofSubmission, query: Query
+    ) -> Any:
         words: ProofWords = original(self, submission, query)
         said = {"wires": words.wires.tolist(), "value": words.value, "zero": words.zero}
-        cheat.note(answered=str(submission.header.whole_digest), coin=coins[id(self)], **said)
+        cheat.note(
+            answered=str(submission.header.whole_digest), coin=coins[id(self)], **said
+        )
         if (change := cheat.now.own_value) is None:
             return words
         cheat.did()
@@ -153,7 +170,9 @@ def _release(cheat: Any, put: Wrap) -> None:
     def aggregate(original: Any, aggregator: Any, matched: Any, validator: Any) -> Any:
         # The digest of every set that may turn out valid: both servers can compute them all.
         names = list(matched.submissions)
-        for valid in chain(*(combinations(names, size) for size in range(len(names) + 1))):
+        for valid in chain(
+            *(combinations(names, size) for size in range(len(names) + 1))
+        ):
             digest = releasing._set_digest(aggregator, matched, valid)
             cheat.note(possible=str(digest), clients=[client.name for client in valid])
         return original(aggregator, matched, validator)
@@ -201,7 +220,9 @@ def _release(cheat: Any, put: Wrap) -> None:
         if not (cheat.now.other_model or cheat.now.other_bytes):
             return model
         cheat.did()
-        theta = np.frombuffer(b"".join(model.pieces(1 << 17)), dtype="<f4") + np.float32(1)
+        theta = np.frombuffer(
+            b"".join(model.pieces(1 << 17)), dtype="<f4"
+        ) + np.float32(1)
         digest = Digest.of(b"another model") if cheat.now.other_model else model.digest
         return StoredModel(version, digest, InMemory(theta))
 

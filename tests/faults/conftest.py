@@ -26,8 +26,18 @@ def small_task(
     rounds: int, validation: str = "crypten", changes: Any = (), dimension: int = 4
 ) -> Task:
     """Three clients, of which four fifths are drawn; q is below one, so that a coin matters."""
-    deadlines = {"enrol": 500.0, "collect": 10.0, "rejoin": 2.0, "peer": 5.0, "outage": 300.0}
-    usual = {"training.rounds": rounds, "validation": validation, "deadlines": deadlines}
+    deadlines = {
+        "enrol": 500.0,
+        "collect": 10.0,
+        "rejoin": 2.0,
+        "peer": 5.0,
+        "outage": 300.0,
+    }
+    usual = {
+        "training.rounds": rounds,
+        "validation": validation,
+        "deadlines": deadlines,
+    }
     drawn = {"privacy.client_rate": 0.8, "enrolment.clients": 3}
     return task_with(dimension, usual | drawn | dict(changes))
 
@@ -58,8 +68,14 @@ def play_in(
     own = Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-"))
     faults = (0 if orders else 8) if faults is None else faults
     often: Any = {"faults": faults, "chance": (0.005, 0.01, 0.02, 0.04)[seed % 4]}
-    others: Any = {"restores": restores, "bad": bad, "slowest_start_s": 1.0 if orders else 8.0}
-    world = World(small_task(rounds, validation), own, seed, orders=orders, **often, **others)
+    others: Any = {
+        "restores": restores,
+        "bad": bad,
+        "slowest_start_s": 1.0 if orders else 8.0,
+    }
+    world = World(
+        small_task(rounds, validation), own, seed, orders=orders, **often, **others
+    )
     world.turns.limit_s = 250.0 + 60.0 * len(orders)
     if workers:
         from tests.faults.workers import ByPairs  # noqa: PLC0415 -- gRPC, which few of these need
@@ -76,7 +92,9 @@ def play_in(
         assert awaited, errors
         assert len(world.put_back_roles) == len(BOTH)
         gone = len(world.seen.results) == len(world.clients)
-        assert gone or not any(int(found[1]) in world.seen.fetched for found in awaited), errors
+        assert gone or not any(
+            int(found[1]) in world.seen.fetched for found in awaited
+        ), errors
     return world
 
 

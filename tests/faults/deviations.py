@@ -14,7 +14,9 @@ from precad.common.wire.messages import decode, encode
 from precad.norm_check.dealing import SquareRequest
 
 VICTIM = ClientId("ward-0")
-POISON = 2**40  # Every coordinate of the noisy sum that a server chooses which speaks last
+POISON = (
+    2**40
+)  # Every coordinate of the noisy sum that a server chooses which speaks last
 
 Send = Callable[[bytes], Sequence[bytes]]
 UNKNOWN_FIELD = b"\xf8\x07\x01"  # Number 127, which no message has
@@ -106,7 +108,12 @@ def others_signed(message: str, listed: str, **instead: Any) -> Send:
 def without_the_first(data: bytes) -> Sequence[bytes]:
     said = decode("HeldList", data)
     held = 0 if said["reasons"][0] else 1
-    return [encode("HeldList", {"reasons": said["reasons"][1:], "signed": said["signed"][held:]})]
+    return [
+        encode(
+            "HeldList",
+            {"reasons": said["reasons"][1:], "signed": said["signed"][held:]},
+        )
+    ]
 
 
 SILENT: Send = lambda _: ()  # noqa: E731
@@ -118,21 +125,33 @@ EMPTY: Send = lambda _: (b"",)  # noqa: E731
 
 @dataclass(frozen=True)
 class Deviation:
-    sends: Mapping[str, Send] | None = None  # Instead of the pieces of these steps' messages
-    asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = None  # The dealer, instead
+    sends: Mapping[str, Send] | None = (
+        None  # Instead of the pieces of these steps' messages
+    )
+    asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = (
+        None  # The dealer, instead
+    )
     deaf: bool = False  # What the dealer refuses, it doesn't hear
     own_value: Callable[[int], int] | None = None  # Taken for its own value of a proof
     turned: bool = False  # It decides on the submissions in the other order
-    lists: bool = False  # It matches nothing before collection closes: all is on the last lists
-    denies: bool = False  # It says that it holds nothing good of the victim's, and acts so
+    lists: bool = (
+        False  # It matches nothing before collection closes: all is on the last lists
+    )
+    denies: bool = (
+        False  # It says that it holds nothing good of the victim's, and acts so
+    )
     hangs_up: bool = False  # It ends the link as soon as it has heard the words
     noiseless: bool = False  # It leaves its own noise out
-    speaks_last: bool = False  # Its noisy share, and the model, chosen after the other's
+    speaks_last: bool = (
+        False  # Its noisy share, and the model, chosen after the other's
+    )
     other_model: bool = False  # It shows owners another model, or another digest of it
     other_bytes: bool = False  # Than the model's whose digest it says
 
 
-IN_SET_UP = frozenset({"position", "remembered", "roster", "set-secret", "dealer", "nonce"})
+IN_SET_UP = frozenset(
+    {"position", "remembered", "roster", "set-secret", "dealer", "nonce"}
+)
 IN_A_ROUND = (
     *("coin-commitment", "coin-opening", "cohort", "pairs", "held", "opened", "decide"),
     *("proof-coin", "proof", "valid-set", "head", "countersignature", "noisy-share"),
@@ -157,21 +176,39 @@ DEVIATIONS: dict[str, Deviation] = {
     **{f"{step} never": _of(step, SILENT) for step in (*IN_A_ROUND[2:], *BY_A, *BY_B)},
     **{
         f"{step} twice": _of(step, TWICE)
-        for step in ("cohort", "held", "decide", "proof", "valid-set", "noisy-share", "body")
+        for step in (
+            "cohort",
+            "held",
+            "decide",
+            "proof",
+            "valid-set",
+            "noisy-share",
+            "body",
+        )
     },
     # Lists.
     "a stranger in the cohort": _of("cohort", edited("cohort", clients=[1, 9])),
-    "an attempt that was used": _of("cohort", edited("cohort", attempt=lambda number: number - 1)),
+    "an attempt that was used": _of(
+        "cohort", edited("cohort", attempt=lambda number: number - 1)
+    ),
     "another model in the cohort": _of("cohort", edited("cohort", model="ab" * 32)),
-    "a list of other digests": _of("held", others_signed("HeldList", "reasons", reasons=[0])),
+    "a list of other digests": _of(
+        "held", others_signed("HeldList", "reasons", reasons=[0])
+    ),
     "a list without the first": _of("held", without_the_first),
-    "digests offered that nobody signed": _of("offer", others_signed("Offer", "clients")),
+    "digests offered that nobody signed": _of(
+        "offer", others_signed("Offer", "clients")
+    ),
     "somebody alike who wasn't offered": _of(
         "alike", lambda _: [encode("Alike", {"clients": [1]})]
     ),
     "the victim's submission denied": Deviation(lists=True, denies=True),
-    "more opened than there were attempts": _of("opened", edited("opened", count=ATTEMPTS)),
-    "more opened than there are numbers": _of("opened", edited("opened", count=2**63 - 1)),
+    "more opened than there were attempts": _of(
+        "opened", edited("opened", count=ATTEMPTS)
+    ),
+    "more opened than there are numbers": _of(
+        "opened", edited("opened", count=2**63 - 1)
+    ),
     "more opened before": _of("position", edited("position", opened=ATTEMPTS)),
     "the last number that there is": _of("cohort", edited("cohort", attempt=ATTEMPTS)),
     "a number too large": _of("cohort", edited("cohort", attempt=2**63 - 1)),
@@ -204,9 +241,15 @@ DEVIATIONS: dict[str, Deviation] = {
     # To the dealer.
     "another seed": Deviation(asks=lambda r: [replace(r, seed=Secret.random())]),
     "another salt": Deviation(asks=lambda r: [replace(r, salt=Secret.random())]),
-    "another commitment to A": Deviation(asks=lambda r: [replace(r, commitment_a=bytes(32))]),
-    "another commitment to B": Deviation(asks=lambda r: [replace(r, commitment_b=bytes(32))]),
-    "another context": Deviation(asks=lambda r: [replace(r, context=secrets.token_bytes(32))]),
+    "another commitment to A": Deviation(
+        asks=lambda r: [replace(r, commitment_a=bytes(32))]
+    ),
+    "another commitment to B": Deviation(
+        asks=lambda r: [replace(r, commitment_b=bytes(32))]
+    ),
+    "another context": Deviation(
+        asks=lambda r: [replace(r, context=secrets.token_bytes(32))]
+    ),
     "a later attempt": Deviation(asks=lambda r: [replace(r, attempt=r.attempt + 1)]),
     "asked twice": Deviation(asks=lambda r: [r, r], deaf=True),
     "not asked": Deviation(asks=lambda _: []),
@@ -222,7 +265,11 @@ DEVIATIONS: dict[str, Deviation] = {
 
 FAULT, REFUSED, DONE = "a named fault", "a refused submission", "a round like any other"
 
-WITH_NOISE = ("no noise of its own", "the last word on the model", "noisy-share with a bit flipped")
+WITH_NOISE = (
+    "no noise of its own",
+    "the last word on the model",
+    "noisy-share with a bit flipped",
+)
 SHOWN, SERVED = "another model shown", "other bytes served"
 UNSEEN = {
     # The other server's correlated randomness, which proofs need none of.
@@ -277,7 +324,10 @@ def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]
     only_a = {"a stranger in the cohort", "an attempt that was used", "another model in the cohort",
               "the last number that there is", "a number too large",
               "somebody alike who wasn't offered"}  # fmt: skip
-    only_b = {"digests offered that nobody signed", *(n for n in DEVIATIONS if "body" in n)}
+    only_b = {
+        "digests offered that nobody signed",
+        *(n for n in DEVIATIONS if "body" in n),
+    }
     skip = (only_b if cheater is Role.SERVER_A else only_a) | {SHOWN}
     skip |= {name for name in DEVIATIONS if _of_the_other_check(name, validation)}
     if cheater is Role.SERVER_B:
@@ -286,4 +336,8 @@ def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]
         skip |= {"proof-coin with a bit flipped", "the other order"}
     if not workers:
         skip |= {name for name in DEVIATIONS if name.startswith("pairs ")}
-    return [name for name in DEVIATIONS if name not in skip and name.split(" ")[0] not in elsewhere]
+    return [
+        name
+        for name in DEVIATIONS
+        if name not in skip and name.split(" ")[0] not in elsewhere
+    ]

@@ -22,7 +22,10 @@ from precad.common.wire.messages import decode
 from precad.norm_check.norm_proof import ProofWords
 
 Note = Mapping[str, Any]
-CANDIDATES = {"ward-0": "nothing", "ward-1": "longest"}  # Who holds which of two updates
+CANDIDATES = {
+    "ward-0": "nothing",
+    "ward-1": "longest",
+}  # Who holds which of two updates
 OWNERS = [ClientId(name) for name in CANDIDATES]
 COHORT = Places(OWNERS)
 
@@ -66,14 +69,22 @@ class Known:
         # The bad server's own words by submission and coin; by submission, its body's hash.
         self.words: dict[tuple[str, str], ProofWords] = {}
         self.bodies: dict[str, str] = {}
-        self.possible: dict[str, list[str]] = {}  # Sets that may turn out valid, by their digests
+        self.possible: dict[
+            str, list[str]
+        ] = {}  # Sets that may turn out valid, by their digests
         self.signed: set[str] = set()
         self.heads: dict[int, bytes] = {}
 
     def take(self, notes: Iterable[Note]) -> None:
         for note in notes:
             match note:
-                case {"answered": of, "coin": coin, "wires": wires, "value": value, "zero": zero}:
+                case {
+                    "answered": of,
+                    "coin": coin,
+                    "wires": wires,
+                    "value": value,
+                    "zero": zero,
+                }:
                     own = ProofWords(np.array(wires, dtype=np.uint64), value, zero)
                     self.words[of, coin] = own
                 case {"possible": digest, "clients": clients}:
@@ -82,7 +93,9 @@ class Known:
                     self.signed.add(commitment)
                     self.bodies[context] = body
                 case {"sent": "head", "attempt": attempt, "instead_of": own}:
-                    self.heads[attempt] = decode("SignedMessage", bytes.fromhex(own))["body"]
+                    self.heads[attempt] = decode("SignedMessage", bytes.fromhex(own))[
+                        "body"
+                    ]
 
     def lacks(self, heard: Sequence[Message], *, own_secret: bool) -> bool:
         """Whether the bad server hasn't got yet to what it would know without having heard it."""
@@ -133,11 +146,15 @@ class Known:
             return
         match step:
             case "coin-commitment":
-                body = signed(wire.CoinState.from_bytes(payload).commitment, wire.CoinCommitment)
+                body = signed(
+                    wire.CoinState.from_bytes(payload).commitment, wire.CoinCommitment
+                )
                 opening = self.coin_key.opening(self.task.digest, body.version)
                 assert body == commitment_to(opening, self.role)
             case "coin-opening":
-                reveal = signed(wire.CoinReveal.from_bytes(payload).opening, wire.CoinOpening)
+                reveal = signed(
+                    wire.CoinReveal.from_bytes(payload).opening, wire.CoinOpening
+                )
                 assert reveal == self.coin_key.opening(self.task.digest, reveal.version)
             case "cohort" | "pairs" | "opened":
                 said = fields_of(step, payload)[1]
@@ -146,7 +163,9 @@ class Known:
             case "ask":
                 Ask.from_bytes(payload)
             case "alike":
-                assert set(COHORT.clients(Alike.from_bytes(payload).clients)) <= set(OWNERS)
+                assert set(COHORT.clients(Alike.from_bytes(payload).clients)) <= set(
+                    OWNERS
+                )
             case "offer":
                 offered = Offer.from_bytes(payload)
                 assert set(COHORT.clients(offered.clients)) <= set(OWNERS)
@@ -173,12 +192,25 @@ class Known:
         if end == b"w":
             b = b"".join(words)
             assert any(
-                body_hasher(Digest(bytes.fromhex(ctx)), Secret(salt)).update(b).hexdigest() == body
+                body_hasher(Digest(bytes.fromhex(ctx)), Secret(salt))
+                .update(b)
+                .hexdigest()
+                == body
                 for ctx, body in self.bodies.items()
             )
 
 
-FIELDS = {"attempt", "clients", "model", "over", "doubt", "refusal", "operators", "used", "count"}
+FIELDS = {
+    "attempt",
+    "clients",
+    "model",
+    "over",
+    "doubt",
+    "refusal",
+    "operators",
+    "used",
+    "count",
+}
 BEFORE = {
     "position", "remembered", "roster", "roster-seal", "set-secret", "dealer", "nonce", "evidence",
     "history", "void", "transfer", "model-bytes", "transferred", "word", "lost", "unknown",

@@ -17,7 +17,15 @@ from precad.common.prime_field import group_of
 from precad.common.ring import from_bytes
 
 W = TypeVar("W", bound=World)
-TELLING = {"drawn", "cohort", "charged", "limit", "counted", "σ", "roster"}  # No caller reads
+TELLING = {
+    "drawn",
+    "cohort",
+    "charged",
+    "limit",
+    "counted",
+    "σ",
+    "roster",
+}  # No caller reads
 
 
 def checked(world: W) -> W:
@@ -38,7 +46,9 @@ def check(world: World) -> None:
 
 def check_honest(world: World) -> None:
     """What holds of the honest server and of owners, whatever the other server has done."""
-    for holds in filter(lambda each: each not in IF_BOTH_SERVERS_ARE_HONEST, INVARIANTS):
+    for holds in filter(
+        lambda each: each not in IF_BOTH_SERVERS_ARE_HONEST, INVARIANTS
+    ):
         holds(world)
 
 
@@ -68,7 +78,9 @@ def training_reaches_its_end(world: World) -> None:
 def no_forged_update_counts(world: World) -> None:
     for role in SERVERS:
         for names in world.charges(role).values():
-            assert not {client.name for client in world.bad} & names, "a forged update counted"
+            assert not {client.name for client in world.bad} & names, (
+                "a forged update counted"
+            )
 
 
 def one_model_at_every_version(world: World) -> None:
@@ -77,7 +89,9 @@ def one_model_at_every_version(world: World) -> None:
     for version, models in world.seen.models.items():
         # Where both servers lost a model that nobody was given, there is another one.
         one = len({digest for _, digest in models}) == 1
-        assert one or len(world.put_back_roles) > 1, f"different models of version {version}"
+        assert one or len(world.put_back_roles) > 1, (
+            f"different models of version {version}"
+        )
     for version, given in world.seen.given.items():
         assert len(given) == 1, f"owners were given two models of version {version}"
     assert set(world.seen.models) == set(range(versions_made(world) + 1))
@@ -92,19 +106,27 @@ def one_release_of_a_version(world: World) -> None:
             if number not in attempts:
                 # A database was put back, and with it an attempt was lost that nobody had heard of.
                 assert role in world.put_back_roles, f"attempt {number} is gone"
-                assert share not in world.seen.left[role], f"attempt {number} is gone, it left"
+                assert share not in world.seen.left[role], (
+                    f"attempt {number} is gone, it left"
+                )
                 continue
             state, version, _, kept = attempts[number]
             assert kept in (share, None), "a prepared share changed"
             if share in world.seen.left[role]:
-                assert state != AttemptState.VOIDED.value, "a voided attempt's share left"
+                assert state != AttemptState.VOIDED.value, (
+                    "a voided attempt's share left"
+                )
                 left[version] += 1
         assert set(left) <= set(range(world.task.training.rounds))
         for version, times in left.items():
             # A database was put back, and with it a share was lost that had left: both operators
             # let the version be released again, and the ledgers count it (m).
-            again = f"attempts {version}" in {word.split(": ")[1] for word in world.seen.words}
-            assert times == 1 or (world.put_back_roles and again), f"released twice: {left}"
+            again = f"attempts {version}" in {
+                word.split(": ")[1] for word in world.seen.words
+            }
+            assert times == 1 or (world.put_back_roles and again), (
+                f"released twice: {left}"
+            )
 
 
 def sums_are_those_of_the_charged(world: World) -> None:
@@ -112,7 +134,8 @@ def sums_are_those_of_the_charged(world: World) -> None:
     a, b = (world.rounds(role) for role in SERVERS)
     charges = world.charges(Role.SERVER_A)
     noises = {
-        role: {noise.tobytes(): noise for noise in world.seen.noise[role]} for role in SERVERS
+        role: {noise.tobytes(): noise for noise in world.seen.noise[role]}
+        for role in SERVERS
     }
     # Who cheats may have left its own out; the other's is there all the same.
     none = np.zeros(world.task.dimension, dtype=np.int64)
@@ -139,7 +162,9 @@ def sums_are_those_of_the_charged(world: World) -> None:
             for two, of_b in noises[Role.SERVER_B].items()
             if np.array_equal(of_a + of_b, total)
         ]
-        assert len(found) == 1, f"round {number} isn't its charged updates and one noise of each"
+        assert len(found) == 1, (
+            f"round {number} isn't its charged updates and one noise of each"
+        )
         # A noise that was used can't be used again.
         for role, used in zip(SERVERS, found[0], strict=True):
             if used != none.tobytes():
@@ -158,7 +183,10 @@ def ledgers_agree_and_cover_every_release(world: World) -> None:
                 assert AttemptState(rounds[number][0]) in CHARGED, (
                     f"{role.value} forgot attempt {number}"
                 )
-        assert audit_ledger(f"sqlite:///{world.folder}/{role.value}/state.db").findings == ()
+        assert (
+            audit_ledger(f"sqlite:///{world.folder}/{role.value}/state.db").findings
+            == ()
+        )
 
 
 def owners_count_no_less_than_the_servers(world: World) -> None:
@@ -171,18 +199,30 @@ def owners_count_no_less_than_the_servers(world: World) -> None:
             # What nobody remembers charges whom it may have held, whether or not they shared.
             forgotten = not any(number in world.seen.shares[each] for each in SERVERS)
             if client.name in names and not forgotten:
-                assert own.charged(versions[number]), f"{client} doesn't know of round {number}"
+                assert own.charged(versions[number]), (
+                    f"{client} doesn't know of round {number}"
+                )
         # Zeros, which cover that a client isn't drawn, say nothing of its records.
         updates = world.seen.updates
-        sent = {n for (name, n), update in updates.items() if name == client and update.any()}
-        assert all(own.charged(versions[number]) for number in sent if number in versions)
+        sent = {
+            n
+            for (name, n), update in updates.items()
+            if name == client and update.any()
+        }
+        assert all(
+            own.charged(versions[number]) for number in sent if number in versions
+        )
 
 
 def no_honest_owner_is_lost_without_a_fault(world: World) -> None:
     """Nor does an attempt start over without one, whatever bad clients send."""
-    assert not world.seen.wasted, f"attempts {world.seen.wasted} came to nothing without a fault"
+    assert not world.seen.wasted, (
+        f"attempts {world.seen.wasted} came to nothing without a fault"
+    )
     for version, drawn, counted in world.seen.quiet:
-        assert drawn <= counted, f"version {version} lost {drawn - counted}, long after any fault"
+        assert drawn <= counted, (
+            f"version {version} lost {drawn - counted}, long after any fault"
+        )
 
 
 def callers_read_nothing_of_others(world: World) -> None:
@@ -194,12 +234,16 @@ def callers_read_nothing_of_others(world: World) -> None:
 
 
 def one_sample_for_a_version(world: World) -> None:
-    versions = {number: row[1] for number, row in world.rounds(honest(world)[0]).items()}
+    versions = {
+        number: row[1] for number, row in world.rounds(honest(world)[0]).items()
+    }
     first: dict[tuple[ClientId, int], bytes] = {}
     for (client, number), update in world.seen.updates.items():
         if client not in world.bad and number in versions and update.any():
             seen = first.setdefault((client, versions[number]), update.tobytes())
-            assert seen == update.tobytes(), f"{client} shared two updates for one version"
+            assert seen == update.tobytes(), (
+                f"{client} shared two updates for one version"
+            )
 
 
 def one_sample_for_a_round_number(world: World) -> None:
@@ -219,9 +263,13 @@ def few_attempts_are_opened_without_the_operators(world: World) -> None:
         return
     for role in SERVERS:
         for version, opened in world.seen.opened[role].items():
-            words = sum(word.endswith(f" attempts {version}") for word in world.seen.words)
+            words = sum(
+                word.endswith(f" attempts {version}") for word in world.seen.words
+            )
             # A word reaches three attempts.
-            assert len(opened) <= OPENED_CAP + 3 * words, f"{role.value} opened {len(opened)}"
+            assert len(opened) <= OPENED_CAP + 3 * words, (
+                f"{role.value} opened {len(opened)}"
+            )
 
 
 def triples_are_spent_once(world: World) -> None:
@@ -233,11 +281,18 @@ INVARIANTS = (
     *(training_reaches_its_end, one_model_at_every_version, no_forged_update_counts),
     *(one_release_of_a_version, sums_are_those_of_the_charged),
     *(ledgers_agree_and_cover_every_release, owners_count_no_less_than_the_servers),
-    *(one_sample_for_a_version, one_sample_for_a_round_number, one_cohort_for_a_version),
+    *(
+        one_sample_for_a_version,
+        one_sample_for_a_round_number,
+        one_cohort_for_a_version,
+    ),
     *(few_attempts_are_opened_without_the_operators, triples_are_spent_once),
     *(no_honest_owner_is_lost_without_a_fault, callers_read_nothing_of_others),
 )
 IF_BOTH_SERVERS_ARE_HONEST = {
     *(training_reaches_its_end, no_forged_update_counts, one_cohort_for_a_version),
-    *(few_attempts_are_opened_without_the_operators, no_honest_owner_is_lost_without_a_fault),
+    *(
+        few_attempts_are_opened_without_the_operators,
+        no_honest_owner_is_lost_without_a_fault,
+    ),
 }

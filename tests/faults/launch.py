@@ -55,10 +55,15 @@ class Orders:
                 orders = self._path.read_text(encoding="utf-8").splitlines()
             except FileNotFoundError:
                 return
-            if not orders or orders[0] not in {f"{when} {point}", f"pause-{when} {point}"}:
+            if not orders or orders[0] not in {
+                f"{when} {point}",
+                f"pause-{when} {point}",
+            }:
                 return
             draft = self._path.with_suffix(".part")
-            draft.write_text("".join(f"{order}\n" for order in orders[1:]), encoding="utf-8")
+            draft.write_text(
+                "".join(f"{order}\n" for order in orders[1:]), encoding="utf-8"
+            )
             draft.replace(self._path)
             if not orders[0].startswith("pause-"):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -80,11 +85,23 @@ def install(orders: Orders) -> None:
 
     def note_pair(pair: Any, *_rest: object) -> None:
         context, header = pair[0].context, pair[0].header
-        body = header.body_digest if isinstance(header, SignedHeader) else header.update_digest
-        digests = {"context": context.digest, "commitment": header.whole_digest, "body": body}
-        orders.note(submitted=context.attempt, **{k: str(each) for k, each in digests.items()})
+        body = (
+            header.body_digest
+            if isinstance(header, SignedHeader)
+            else header.update_digest
+        )
+        digests = {
+            "context": context.digest,
+            "commitment": header.whole_digest,
+            "body": body,
+        }
+        orders.note(
+            submitted=context.attempt, **{k: str(each) for k, each in digests.items()}
+        )
 
-    def wrap(at: str, method: str, suffix: Any = "", first: Any = None, last: Any = None) -> None:
+    def wrap(
+        at: str, method: str, suffix: Any = "", first: Any = None, last: Any = None
+    ) -> None:
         of = pkgutil.resolve_name(f"precad.{at}")
         original = getattr(of, method)
 
@@ -109,7 +126,11 @@ def install(orders: Orders) -> None:
     told = "aggregator.training.session:EventLog"
     wrap(told, "publish", lambda event: f"/{type(event).__name__}")
     attempts = "aggregator.store.attempts:Attempts"
-    wrap(attempts, "spend", first=lambda number, batch: orders.note(spent=[number, batch]))
+    wrap(
+        attempts,
+        "spend",
+        first=lambda number, batch: orders.note(spent=[number, batch]),
+    )
     delivered = lambda pair, *_rest: orders.note(delivered=pair[0].context.attempt)  # noqa: E731
     wrap(servers, "submit", first=note_pair, last=delivered)
     wrap(servers, "submit_half", lambda submission, *_rest: f"/{submission.role.value}")

@@ -75,7 +75,9 @@ class FaultyDeployment(LocalDeployment):
             name: (*launch, name, orders, "serve", name.removeprefix("server-"))
             for name in servers_of(task)
         }
-        instead |= {client.name: (*launch, client.name, orders, "join") for client in data}
+        instead |= {
+            client.name: (*launch, client.name, orders, "join") for client in data
+        }
         super().__init__(folder, task, data, instead=instead, popen=forked)
         self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.parties = (*self.servers, *(client.name for client in self.clients))
@@ -119,14 +121,20 @@ class FaultyDeployment(LocalDeployment):
 
     def open_orders(self) -> list[str]:
         files = self.orders.glob("*.orders")
-        return [f"{each.stem} {line}" for each in files for line in each.read_text().splitlines()]
+        return [
+            f"{each.stem} {line}"
+            for each in files
+            for line in each.read_text().splitlines()
+        ]
 
     def restart_the_dead(self) -> list[str]:
         dead = []
         for name in self.parties:
             status = self.processes[name].poll() if name in self.processes else None
             tail = self.log_tail(name, 40) if status not in (None, 0) else ""
-            assert status in (None, -signal.SIGKILL, 0), f"{name} ended with {status}:\n{tail}"
+            assert status in (None, -signal.SIGKILL, 0), (
+                f"{name} ended with {status}:\n{tail}"
+            )
             if status:
                 self.start(name)
                 dead.append(name)
@@ -151,14 +159,18 @@ class FaultyDeployment(LocalDeployment):
     def until_done(self) -> None:
         def over() -> bool:
             self.restart_the_dead()
-            ended = all(self.processes[client.name].poll() == 0 for client in self.clients)
+            ended = all(
+                self.processes[client.name].poll() == 0 for client in self.clients
+            )
             return ended and not self.open_orders()
 
         self.wait_for(over)
 
     def done(self) -> int:
         rounds = [self.rounds(role).values() for role in SERVER_ROLES]
-        return min(len([state for state, *_ in each if state == "done"]) for each in rounds)
+        return min(
+            len([state for state, *_ in each if state == "done"]) for each in rounds
+        )
 
     def explain(self) -> str:
         tails = [f"--- {name}\n{self.log_tail(name, 15)}" for name in self.parties]
@@ -190,8 +202,12 @@ def check(deployment: FaultyDeployment) -> None:
     settled = deployment.done()
     a, b = (deployment.rounds(role) for role in SERVER_ROLES)
     for rounds in (a, b):
-        versions = sorted(version for state, version, *_ in rounds.values() if state == "done")
-        assert versions[:settled] == list(range(settled)), "a version is done twice, or never"
+        versions = sorted(
+            version for state, version, *_ in rounds.values() if state == "done"
+        )
+        assert versions[:settled] == list(range(settled)), (
+            "a version is done twice, or never"
+        )
         for state, version, *_ in rounds.values():
             assert version >= settled or state in {"done", "voided", "abandoned"}
     charges = [deployment.charges(role) for role in SERVER_ROLES]
@@ -200,12 +216,16 @@ def check(deployment: FaultyDeployment) -> None:
             theirs = b[number]
             same = (*theirs[:3], theirs[4]) == ("done", version, valid_set, model)
             assert same, f"round {number}: different sets or models, or not done"
-            assert charges[0].get(number) == charges[1].get(number), f"round {number}: ledgers"
+            assert charges[0].get(number) == charges[1].get(number), (
+                f"round {number}: ledgers"
+            )
         if version < settled and state == "voided":
             assert b[number][0] == "voided"
     for role in SERVER_ROLES:
         check_what_left(deployment, role)
-        spent = [tuple(note["spent"]) for note in deployment.notes(role) if "spent" in note]
+        spent = [
+            tuple(note["spent"]) for note in deployment.notes(role) if "spent" in note
+        ]
         assert len(spent) == len(set(spent)), f"{role} wanted to use a triple twice"
     for client in deployment.clients:
         account = own_account(deployment, client.name)
@@ -213,17 +233,25 @@ def check(deployment: FaultyDeployment) -> None:
         for note in deployment.notes(client.name):
             if "submitted" in note:
                 pairs[note["submitted"]].add(note["commitment"])
-        assert all(len(commitments) == 1 for commitments in pairs.values()), "a second sample"
+        assert all(len(commitments) == 1 for commitments in pairs.values()), (
+            "a second sample"
+        )
         version_of = {number: row[1] for each in (a, b) for number, row in each.items()}
-        assert {version_of[n] for n in pairs if n in version_of} <= account, "sent and not counted"
+        assert {version_of[n] for n in pairs if n in version_of} <= account, (
+            "sent and not counted"
+        )
         for charged in charges:
-            counted = {version_of[n] for n, names in charged.items() if client.name in names}
+            counted = {
+                version_of[n] for n, names in charged.items() if client.name in names
+            }
             assert counted <= account, "a server charged what the owner doesn't know of"
 
 
 def check_what_left(deployment: FaultyDeployment, role: str) -> None:
     rounds = deployment.rounds(role).values()
-    shares = {digest.hex(): state for state, _, _, digest, _ in rounds if digest is not None}
+    shares = {
+        digest.hex(): state for state, _, _, digest, _ in rounds if digest is not None
+    }
     left = {note["left"] for note in deployment.notes(role) if "left" in note}
     assert left, "nothing was released at all"
     assert left <= set(shares), "bytes left that are no round's persisted share"
@@ -232,7 +260,11 @@ def check_what_left(deployment: FaultyDeployment, role: str) -> None:
 
 def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
     path = deployment.folder / "state" / client / "participations.log"
-    return {entry.version for entry in AccountFile(path).new_entries() if isinstance(entry, Charge)}
+    return {
+        entry.version
+        for entry in AccountFile(path).new_entries()
+        if isinstance(entry, Charge)
+    }
 
 
 def kill_all(deployment: FaultyDeployment) -> None:
@@ -250,7 +282,9 @@ class Operators:
         self._looks += 1
         if self._looks % 50 != 1:
             return
-        both = [self._deployment.operator(role) for role in (Role.SERVER_A, Role.SERVER_B)]
+        both = [
+            self._deployment.operator(role) for role in (Role.SERVER_A, Role.SERVER_B)
+        ]
         for server in both:
             # Whoever is being started again is asked the next time.
             with suppress(PeerUnavailable, PeerViolation):

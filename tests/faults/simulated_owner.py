@@ -14,14 +14,24 @@ from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
 from precad.aggregator.rpc.limits import Call
-from precad.aggregator.rpc.notices import NOTICE_BYTES, notice_of, opening_of, statement_of
+from precad.aggregator.rpc.notices import (
+    NOTICE_BYTES,
+    notice_of,
+    opening_of,
+    statement_of,
+)
 from precad.aggregator.training.reconcile import give_back, lost_model
 from precad.client.both_servers import fetched_model
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common import errors
-from precad.common.errors import PeerUnavailable, RejectedSubmission, Rejection, TooManyCalls
+from precad.common.errors import (
+    PeerUnavailable,
+    RejectedSubmission,
+    Rejection,
+    TooManyCalls,
+)
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import ModelVector
@@ -30,7 +40,12 @@ from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.share.proof_submission import AnySubmission, ForProof, ProofHeader
 from precad.common.share.submission import SubmissionContext
-from precad.common.wire.messages import Notice, header_from_wire, header_to_wire, read_notice
+from precad.common.wire.messages import (
+    Notice,
+    header_from_wire,
+    header_to_wire,
+    read_notice,
+)
 from precad.common.wire.serving import told
 from precad.norm_check.norm_proof import share
 from precad.protos import precad_pb2 as pb
@@ -40,13 +55,17 @@ if TYPE_CHECKING:
 
 
 RECORDS = 10  # That each client enrols
-MADE_UP = ForProof((Digest.of(b"o_A"), Digest.of(b"o_B")), Role.SERVER_A)  # No server stated it
+MADE_UP = ForProof(
+    (Digest.of(b"o_A"), Digest.of(b"o_B")), Role.SERVER_A
+)  # No server stated it
 Uploads = list[AnySubmission]
 
 
 def stated_in(pair: Pair) -> ForProof | None:
     of = pair[0].header
-    return ForProof(of.openings, of.seed_holder) if isinstance(of, ProofHeader) else None
+    return (
+        ForProof(of.openings, of.seed_holder) if isinstance(of, ProofHeader) else None
+    )
 
 
 class Calls:
@@ -82,22 +101,31 @@ class Calls:
         caller = Principal.client(self.client.name)
         with server.calls.one_more(caller, Call.WATCH), self._present(server):
             for at in count(max(0, len(events) - 1)):
-                world.turns.wait(lambda at=at: len(events) > at or not server.life.alive)  # type: ignore[misc]
+                world.turns.wait(
+                    lambda at=at: len(events) > at or not server.life.alive
+                )  # type: ignore[misc]
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
                 self.serves_first = server.session.register.serves_first(self.client)
-                notice = notice_of(events[at], self.client, serves_first=self.serves_first)
+                notice = notice_of(
+                    events[at], self.client, serves_first=self.serves_first
+                )
                 assert notice.ByteSize() == NOTICE_BYTES
                 with world.step(f"notice {notice.WhichOneof('event')}"):
                     pass
                 yield read_notice(notice)
 
-    def fetch_model(self, version: int, announced: Digest, *, signed: bool = False) -> ModelVector:
+    def fetch_model(
+        self, version: int, announced: Digest, *, signed: bool = False
+    ) -> ModelVector:
         def fetch(role: Role, _last: object) -> bytes:
             """As the servers' FetchModel; anything may happen amid it."""
             with self._call("fetch", role) as server:
                 first, *others = server.session.offered(version).pieces(1 << 4)
-                with self.world.turns.acting(self._life), self.world.step("half a model"):
+                with (
+                    self.world.turns.acting(self._life),
+                    self.world.step("half a model"),
+                ):
                     pass
             if not server.life.alive:
                 raise PeerUnavailable(f"{role.value} died amid the model")
@@ -108,7 +136,9 @@ class Calls:
                 return server.session.offered(version).digest
 
         other = None if signed else digest
-        theta = fetched_model(self.task, version, announced, self.serves_first, fetch, other)
+        theta = fetched_model(
+            self.task, version, announced, self.serves_first, fetch, other
+        )
         self.world.seen.given[version].add(announced)
         self.world.seen.fetched.add(version)
         return theta
@@ -131,8 +161,12 @@ class Calls:
             if (lost := lost_model(server.session, self.client, shown)) is not None:
                 give_back(server.session, self.client, lost, model)
 
-    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
-        first, last = (None if m is None else pb.Signed.FromString(m) for m in (shown, opening))
+    def statement(
+        self, role: Role, shown: bytes | None, opening: bytes | None
+    ) -> bytes:
+        first, last = (
+            None if m is None else pb.Signed.FromString(m) for m in (shown, opening)
+        )
         with self._call(f"statement {role.value}", role) as server:
             signed = statement_of(server.session, self.client, first, last)
         body = pb.StatementBody.FromString(signed.body)
@@ -155,9 +189,16 @@ class Calls:
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
 
     def prepare(
-        self, version: int, attempt: int, model: Digest, x: RingVector, proof: Any = None
+        self,
+        version: int,
+        attempt: int,
+        model: Digest,
+        x: RingVector,
+        proof: Any = None,
     ) -> Pair:
-        context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
+        context = SubmissionContext(
+            self.task.digest, version, attempt, self.client, model
+        )
         return share(self.task, x, context, signer(self.client), proof or MADE_UP)
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
@@ -168,7 +209,9 @@ class Calls:
         deadline = world.turns.now + timeout_s
         # Recorded before a byte leaves.
         seen.pairs[self.client, context.attempt].add(pair[0].header.whole_digest.value)
-        seen.updates[self.client, context.attempt] = reconstructed(pair, self.task.dimension)
+        seen.updates[self.client, context.attempt] = reconstructed(
+            pair, self.task.dimension
+        )
         uploads = random.sample(pair, 2)
         if random.random() < 0.2:
             uploads.insert(random.randrange(3), random.choice(pair))
@@ -191,7 +234,9 @@ class Calls:
             return [random.choice(pair)]
         if kind == 1:
             of, ones = pair[0].context, np.ones(self.task.dimension, np.int64)
-            other = self.prepare(of.version, of.attempt, of.model, ones, stated_in(pair))
+            other = self.prepare(
+                of.version, of.attempt, of.model, ones, stated_in(pair)
+            )
             return [pair[0], other[1]]
         if kind == 2:
             return []
@@ -220,7 +265,10 @@ class Calls:
             try:
                 upload = box.start(header_from_wire(header_to_wire(submission), role))
                 upload.add(body[:half])
-                with self.world.turns.acting(self._life), self.world.step("half an upload"):
+                with (
+                    self.world.turns.acting(self._life),
+                    self.world.step("half an upload"),
+                ):
                     pass
                 if whole:
                     upload.add(body[half:])
@@ -231,7 +279,9 @@ class Calls:
                 if upload is not None and not upload.complete:
                     upload.abandon()
                     if server.life.alive:
-                        box.refuse(upload.context.attempt, self.client, Rejection.TRUNCATED)
+                        box.refuse(
+                            upload.context.attempt, self.client, Rejection.TRUNCATED
+                        )
         return Receipt(role, None, "")
 
     def _server(self, role: Role) -> Server:
@@ -268,9 +318,17 @@ class Calls:
                 watch.__exit__(None, None, None)
 
 
-BAD_CLAIMS = (0, -1, 2**31, 10**18), (1e-15, 0.0, -0.5, 2.0, 0.11, float("nan"), float("inf"))
+BAD_CLAIMS = (
+    (0, -1, 2**31, 10**18),
+    (1e-15, 0.0, -0.5, 2.0, 0.11, float("nan"), float("inf")),
+)
 FLOOD = 1000
-REFUSED = (errors.Misconfiguration, errors.PeerViolation, RejectedSubmission, TooManyCalls)
+REFUSED = (
+    errors.Misconfiguration,
+    errors.PeerViolation,
+    RejectedSubmission,
+    TooManyCalls,
+)
 
 
 class Stranger(Calls):
@@ -281,7 +339,11 @@ class Stranger(Calls):
         self._claim(Role.SERVER_A, RECORDS)
         if random.random() < 0.5:
             self._claim(Role.SERVER_B, RECORDS + 1)
-        deeds = {"claim": self._absurd_claim, "upload": self._uninvited, "frame": self._frame}
+        deeds = {
+            "claim": self._absurd_claim,
+            "upload": self._uninvited,
+            "frame": self._frame,
+        }
         while True:
             self.world.turns.sleep(random.uniform(0.1, 15.0))
             role, kind = random.choice(SERVERS), random.choice([*deeds, "flood"])
@@ -302,7 +364,10 @@ class Stranger(Calls):
         # After a restart of its own it may find the roster frozen.
         self.world.turns.wait(lambda: self.world.serving(role))
         server = self.world.servers[role]
-        with suppress(PeerUnavailable, errors.Misconfiguration), self._handled_by(server):
+        with (
+            suppress(PeerUnavailable, errors.Misconfiguration),
+            self._handled_by(server),
+        ):
             server.session.register.enrol(self.claim(records))
 
     def _absurd_claim(self, server: Server) -> None:
@@ -314,19 +379,28 @@ class Stranger(Calls):
         server.session.register.enrol(claim)
 
     def _uninvited(self, server: Server) -> None:
-        current, opened = server.session.model_store.current, server.session.inbox.opened
+        current, opened = (
+            server.session.model_store.current,
+            server.session.inbox.opened,
+        )
         attempt = 0 if opened is None else max(opened.attempt, 0)
         x = np.ones(self.task.dimension, dtype=np.int64)
         pair = self.prepare(current.version, attempt, current.digest, x)
         own = pair[SERVERS.index(server.role)]
-        upload = server.session.inbox.start(header_from_wire(header_to_wire(own), server.role))
+        upload = server.session.inbox.start(
+            header_from_wire(header_to_wire(own), server.role)
+        )
         upload.add(body_of(own))
         upload.finish()
 
     def _frame(self, server: Server) -> None:
-        body = pb.StatementBody(version=2**40, attempt=2**40, charged=[10**6]).SerializeToString()
+        body = pb.StatementBody(
+            version=2**40, attempt=2**40, charged=[10**6]
+        ).SerializeToString()
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
-        shown, opening = (forged, None) if self._random.random() < 0.5 else (None, forged)
+        shown, opening = (
+            (forged, None) if self._random.random() < 0.5 else (None, forged)
+        )
         statement_of(server.session, self.client, shown, opening)
 
     def _flood(self, server: Server) -> None:
@@ -339,7 +413,9 @@ class Stranger(Calls):
                     got += 1
                 except TooManyCalls as error:
                     refused = error
-            assert got == server.calls.limits.watches, f"{got} watches of one certificate"
+            assert got == server.calls.limits.watches, (
+                f"{got} watches of one certificate"
+            )
             self.world.seen.crossed.append((self.client, told(refused)))
             self.world.seen.misdeeds["flood"] += 1
             self.world.turns.sleep(self._random.uniform(1.0, 30.0))

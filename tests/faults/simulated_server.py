@@ -95,9 +95,15 @@ class Transport:
         seen = self._world.seen
         seen.left[self._role].add(bytes(share))
         if self._role not in self._world.cheaters:
-            numbers = [n for n, released in seen.shares[self._role].items() if released == share]
+            numbers = [
+                n
+                for n, released in seen.shares[self._role].items()
+                if released == share
+            ]
             assert len(numbers) == 1, "bytes left that are no round's persisted share"
-            assert numbers[0] in seen.shares[self._other], "a share left before both had charged"
+            assert numbers[0] in seen.shares[self._other], (
+                "a share left before both had charged"
+            )
 
 
 class DealerCalls:
@@ -165,7 +171,9 @@ def opened_store(*of: Any) -> Store:
     dialect.__eq__ = lambda self, other: type(self) is type(other)
     dialect.__hash__ = lambda self: hash(type(self))
     module: Any = transaction
-    cached = partial(module.create_engine, execution_options={"compiled_cache": _COMPILED})
+    cached = partial(
+        module.create_engine, execution_options={"compiled_cache": _COMPILED}
+    )
     with patch.object(module, "create_engine", cached):
         return open_store(*of)
 
@@ -184,15 +192,22 @@ def afterwards(target: Any, name: str, saw: Callable[..., None]) -> None:
 class Server:
     def __init__(self, world: "World", role: Role, life: Life) -> None:
         self.world, self.role, self.life = world, role, life
-        folder, outside = world.folder / role.value, world.folder / f"{role.value}.journal"
+        folder, outside = (
+            world.folder / role.value,
+            world.folder / f"{role.value}.journal",
+        )
         folder.mkdir(exist_ok=True)
         world.put_back(role)
-        store = opened_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
+        store = opened_store(
+            f"sqlite:///{folder / 'state.db'}", world.task, role, outside
+        )
         life.at_death.append(store.close)
         self._observe(store)
         model_store = ModelStore(world.task, folder / MODEL)
         world.name_steps(model_store, "model_store", "put")
-        world.seen.models[model_store.current.version].add((role, model_store.current.digest))
+        world.seen.models[model_store.current.version].add(
+            (role, model_store.current.digest)
+        )
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", "open", "close")
         self.events: list[Event] = []
@@ -206,7 +221,9 @@ class Server:
             "inbox": box,
             "event_log": self,
             "register": Register(world.task, store, clock=world.clock),
-            "connected_clients": ConnectedClients(world.task.deadlines.rejoin, world.clock),
+            "connected_clients": ConnectedClients(
+                world.task.deadlines.rejoin, world.clock
+            ),
             "model_store": model_store,
             "clock": world.clock,
         }
@@ -247,7 +264,9 @@ class Server:
 
     def draw(self, dimension: int) -> RingVector:
         drawn = self.world.seen.noise[self.role]
-        noise = np.random.default_rng([self.world.seed, self.role is Role.SERVER_A, len(drawn)])
+        noise = np.random.default_rng(
+            [self.world.seed, self.role is Role.SERVER_A, len(drawn)]
+        )
         drawn.append(noise.integers(-(2**20), 2**20, dimension, dtype=np.int64))
         # Whoever draws may change the vector, and does.
         return drawn[-1].copy()
@@ -256,7 +275,9 @@ class Server:
         seen, role = self.world.seen, self.role
 
         def prepared(number: int, *given: Any) -> None:
-            assert number not in seen.shares[role], f"{role.value} prepared {number} twice"
+            assert number not in seen.shares[role], (
+                f"{role.value} prepared {number} twice"
+            )
             # A server adds to its own vector later.
             seen.shares[role][number] = bytes(given[-1])
 
@@ -267,7 +288,11 @@ class Server:
 
         afterwards(store.attempts, "prepare", prepared)
         afterwards(store.attempts, "finish", finished)
-        afterwards(store.attempts, "spend", lambda *which: seen.spent[role].update([which]))
-        afterwards(store.versions, "count_opened", lambda v, n: seen.opened[role][v].add(n))
+        afterwards(
+            store.attempts, "spend", lambda *which: seen.spent[role].update([which])
+        )
+        afterwards(
+            store.versions, "count_opened", lambda v, n: seen.opened[role][v].add(n)
+        )
         for name, steps in STORE_STEPS.items():
             self.world.name_steps(getattr(store, name), f"store.{name}", *steps.split())

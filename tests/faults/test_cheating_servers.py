@@ -60,7 +60,11 @@ class Candidate(Calls):
     def prepare(self, *shared: Any) -> Pair:
         pair = super().prepare(*shared)
         header = pair[0].header
-        body = header.body_digest if isinstance(header, SignedHeader) else header.update_digest
+        body = (
+            header.body_digest
+            if isinstance(header, SignedHeader)
+            else header.update_digest
+        )
         signed = {"commitment": str(header.whole_digest), "body": str(body)}
         assert isinstance(self.world, CheatedWorld)
         self.world.known.take([signed | {"context": str(pair[0].context.digest)}])
@@ -73,7 +77,13 @@ class CheatedWorld(World):
     calls = Candidate
 
     def __init__(
-        self, folder: Path, seed: int, cheater: Role, check: str, names: Sequence[str], lasts: int
+        self,
+        folder: Path,
+        seed: int,
+        cheater: Role,
+        check: str,
+        names: Sequence[str],
+        lasts: int,
     ) -> None:
         # Both clients are drawn every time; a body is longer than its salt.
         super().__init__(task_of(check), folder, seed, slowest_start_s=1.0)
@@ -81,15 +91,27 @@ class CheatedWorld(World):
         self.cheater, self.cheaters = cheater, {cheater}
         self.honest = B if cheater is A else A
         self.known = Known(self.honest, self.task, self.coin_key(self.honest))
-        self.words = 0  # Of submissions, that the honest server said and the bad one had known
-        self.said: list[str] = []  # What anybody logged since the newest deviation began
-        self.sent = defaultdict[Role, list[dict[str, Any]]](list)  # What they noted since then
-        self.noisy = defaultdict[int, dict[Role, RingVector]](dict)  # Shares that left, by attempt
+        self.words = (
+            0  # Of submissions, that the honest server said and the bad one had known
+        )
+        self.said: list[
+            str
+        ] = []  # What anybody logged since the newest deviation began
+        self.sent = defaultdict[Role, list[dict[str, Any]]](
+            list
+        )  # What they noted since then
+        self.noisy = defaultdict[int, dict[Role, RingVector]](
+            dict
+        )  # Shares that left, by attempt
         self.deviation = ""  # The one that is in force
-        self.newest = ""  # The one whose end is still to be seen to cost nothing further
+        self.newest = (
+            ""  # The one whose end is still to be seen to cost nothing further
+        )
         self._waiting, self._lasts = list(names), lasts
         self._did = self._all_over = False
-        self._begun = False  # Whether the honest one opened a version since both are honest again
+        self._begun = (
+            False  # Whether the honest one opened a version since both are honest again
+        )
         self._made = 0
 
     @property
@@ -105,12 +127,17 @@ class CheatedWorld(World):
         role = Role(self.turns.life.party)
         self.sent[role].append(what)
         if what.get("sent") == "noisy-share":
-            self.noisy[what["attempt"]][role] = from_bytes(bytes.fromhex(what["payload"]))
+            self.noisy[what["attempt"]][role] = from_bytes(
+                bytes.fromhex(what["payload"])
+            )
         if role is self.cheater:
             self.known.take([what])
 
     def published(self, event: Event) -> None:
-        if isinstance(event, RoundOpened) and self.turns.life.party == self.honest.value:
+        if (
+            isinstance(event, RoundOpened)
+            and self.turns.life.party == self.honest.value
+        ):
             self._begun = True
 
     def stopped(self, server: Server) -> None:
@@ -168,7 +195,11 @@ class CheatedWorld(World):
 
 @contextmanager
 def cheated(
-    seed: int, cheater: Role, deviations: Sequence[str], validation: str = "proof", lasts: int = 1
+    seed: int,
+    cheater: Role,
+    deviations: Sequence[str],
+    validation: str = "proof",
+    lasts: int = 1,
 ) -> Iterator[CheatedWorld]:
     log = logging.getLogger("precad")
     with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
@@ -198,7 +229,9 @@ def cheater(request: pytest.FixtureRequest) -> Role:
 
 def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
     task = task_of("proof")
-    norms = {which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()}
+    norms = {
+        which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()
+    }
     assert norms == {"nothing": 0, "longest": task.bound**2}
 
 
@@ -211,12 +244,15 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
         assert world.words > 0, "no deviation got as far as words"
 
 
-def test_under_the_other_check_too_whatever_a_server_says_ends_well(cheater: Role) -> None:
+def test_under_the_other_check_too_whatever_a_server_says_ends_well(
+    cheater: Role,
+) -> None:
     """What the honest server sends of a comparison on shares nobody promises anything of."""
     deviations = [
         name
         for name in deviations_of(cheater, "crypten", workers=False)
-        if DEVIATIONS[name].asks or not OF_THE_CHECK.isdisjoint(DEVIATIONS[name].sends or ())
+        if DEVIATIONS[name].asks
+        or not OF_THE_CHECK.isdisjoint(DEVIATIONS[name].sends or ())
     ]
     with cheated(6, cheater, deviations, "crypten") as world:
         assert {"decide never", "nonce with a bit flipped"} <= set(deviations)
@@ -229,7 +265,9 @@ def together(shares: Mapping[Role, RingVector]) -> RingVector:
     return FIELD.decode(total)
 
 
-def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(cheater: Role) -> None:
+def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(
+    cheater: Role,
+) -> None:
     """Who leaves its noise out gets the sum with the other's whole noise, not with half."""
     with cheated(7, cheater, ["no noise of its own"], lasts=3) as world:
         of_updates = sum(candidate(world.task, which) for which in CANDIDATES.values())
@@ -261,10 +299,14 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
     becomes is a function of that.
     """
     with cheated(8, cheater, ["the last word on the model"], lasts=4) as world:
-        chosen = [n for n, shares in world.noisy.items() if (together(shares) == POISON).all()]
+        chosen = [
+            n for n, shares in world.noisy.items() if (together(shares) == POISON).all()
+        ]
         assert len(chosen) == 4
         charges = world.charges(world.honest)
         assert all(charges[number] == set(CANDIDATES) for number in chosen)
         for role in SERVERS:
             # Far beyond what any training moves it to, and the same at both servers.
-            assert (np.abs(world.servers[role].session.model_store.theta()) > 1_000).all()
+            assert (
+                np.abs(world.servers[role].session.model_store.theta()) > 1_000
+            ).all()

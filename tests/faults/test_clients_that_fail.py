@@ -46,7 +46,9 @@ class Failing(Calls):
 
 
 class Troubled(World):
-    def __init__(self, task: Task, folder: Path, *scripts: Script, **options: Any) -> None:
+    def __init__(
+        self, task: Task, folder: Path, *scripts: Script, **options: Any
+    ) -> None:
         super().__init__(task, folder, seed=11, **options)
         self.scripts = dict(zip(self.clients, scripts, strict=False))
         # Of whom nothing is expected.
@@ -186,7 +188,9 @@ def test_who_enrols_at_one_server_alone_is_none_of_the_quorum(
     monkeypatch.setattr(world, "_start_client", late)
     monkeypatch.setattr(Session, "enrolling", Window(3600.0, 3))
     checked(world)
-    assert {done.valid for done in world.done.values()} == {frozenset(world.clients[1:])}
+    assert {done.valid for done in world.done.values()} == {
+        frozenset(world.clients[1:])
+    }
 
 
 @pytest.mark.parametrize(("lost_at", "asked"), [("ready", False), ("decide", True)])
@@ -201,7 +205,9 @@ def test_attempts_that_no_worker_was_there_for_opened_nothing(
     def validation(aggregator: Any, opened: Any) -> Iterator[Any]:
         with aggregator.in_process(opened) as validator:
             if opened.attempt < without:
-                world.seen.faults.append(f"attempt {opened.attempt}: no worker is there")
+                world.seen.faults.append(
+                    f"attempt {opened.attempt}: no worker is there"
+                )
                 lost = Mock(side_effect=PeerUnavailable("a pair of workers is lost"))
                 setattr(validator, lost_at, lost)
             yield validator

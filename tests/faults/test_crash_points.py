@@ -14,24 +14,39 @@ from precad.common.identifiers import Role
 A, B = Role.SERVER_A.value, Role.SERVER_B.value
 WARD = "ward-0"
 CHUNKS = 6
-WRITES = {f"store.{name}.{step}" for name, of in STORE_STEPS.items() for step in of.split()}
+WRITES = {
+    f"store.{name}.{step}" for name, of in STORE_STEPS.items() for step in of.split()
+}
 DURABLE = ("store.", "model_store.", "account.", "pending.")
 """After these something stands on a disk that didn't before; after any other step a death is as
 one before the next step."""
 AT_THE_BEGINNING = {
-    *("call server-a", "call server-b", "store.enrolment.claim", "store.enrolment.freeze", "dial")
+    *(
+        "call server-a",
+        "call server-b",
+        "store.enrolment.claim",
+        "store.enrolment.freeze",
+        "dial",
+    )
 }
 AT_THE_END = {"publish TrainingDone", "notice finished"}
 LINK_STEPS = "position remembered roster roster-seal set-secret dealer nonce history"
-OF_A_LINK = {"watch", "dealer.join", "store.attempts.abandon_open", "store.attempts.hear"} | {
-    f"{way} {step}" for way in ("send", "receive") for step in LINK_STEPS.split()
-}
+OF_A_LINK = {
+    "watch",
+    "dealer.join",
+    "store.attempts.abandon_open",
+    "store.attempts.hear",
+} | {f"{way} {step}" for way in ("send", "receive") for step in LINK_STEPS.split()}
 """They come when the link begins: before the second time it has to break."""
 
 
 def steps_of(world: World, party: str) -> list[str]:
     """Each step that the party came to, once; one of the comparisons' for all of them."""
-    names = [line.partition(": ")[2] for line in world.seen.trace if line.startswith(f"{party}: ")]
+    names = [
+        line.partition(": ")[2]
+        for line in world.seen.trace
+        if line.startswith(f"{party}: ")
+    ]
     found = dict.fromkeys(name for name in names if name != "starts")
     return [name for name in found if "all-reduce" not in name or name.endswith("/7")]
 
@@ -42,7 +57,11 @@ def lines(world: World, party: str) -> list[str]:
         if step in AT_THE_BEGINNING | AT_THE_END:
             continue
         # The other server dies first, so that there is a new link.
-        other = f"{B if party == A else A} crash before: inbox.open, " if step in OF_A_LINK else ""
+        other = (
+            f"{B if party == A else A} crash before: inbox.open, "
+            if step in OF_A_LINK
+            else ""
+        )
         kinds = [Fault.CRASH_BEFORE]
         if step.startswith(DURABLE):
             kinds.append(Fault.CRASH_AFTER)
@@ -62,7 +81,9 @@ def test_a_server_that_dies_at_any_step_costs_nothing_that_was_promised(
     play(chunk, orders=orders)
 
 
-def test_an_owner_that_dies_at_any_step_never_samples_again(play: Play, calm: World) -> None:
+def test_an_owner_that_dies_at_any_step_never_samples_again(
+    play: Play, calm: World
+) -> None:
     play(1, orders=lines(calm, WARD))
 
 
@@ -122,9 +143,15 @@ RECOVERIES = (
 
 
 @pytest.mark.parametrize("first", range(0, len(RECOVERIES), 6))
-def test_a_death_in_the_middle_of_recovery_is_recovered_from(play: Play, first: int) -> None:
+def test_a_death_in_the_middle_of_recovery_is_recovered_from(
+    play: Play, first: int
+) -> None:
     # More versions than lines: which server is quicker is chance.
-    play(3, rounds=20, orders=[line.format(a=A, b=B) for line in RECOVERIES[first : first + 6]])
+    play(
+        3,
+        rounds=20,
+        orders=[line.format(a=A, b=B) for line in RECOVERIES[first : first + 6]],
+    )
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.SILENCE, Fault.DEALER, Fault.JUMP])

@@ -61,7 +61,9 @@ def test_a_training_ends_with_every_round(
 
     with quick_folder() as folder:
         # An outage may last longer than the jump: else servers stop, and are started again.
-        world = World(small_task(ROUNDS, changes={"deadlines.outage": 2000.0}), folder, 7)
+        world = World(
+            small_task(ROUNDS, changes={"deadlines.outage": 2000.0}), folder, 7
+        )
         world.turns.limit_s = 3000.0
         world.clock_is_off = clock_is_off
         monkeypatch.setattr(world, "published", published)
@@ -73,7 +75,9 @@ def test_a_training_ends_with_every_round(
         # No operator was asked, no owner ended before the end.
         assert world.seen.words == []
         assert {each.ended for each in world.seen.results.values()} == {"finished"}
-        versions = Counter(version for _, version, *_ in world.rounds(Role.SERVER_A).values())
+        versions = Counter(
+            version for _, version, *_ in world.rounds(Role.SERVER_A).values()
+        )
         assert sorted(versions) == list(range(ROUNDS))
         # An attempt that was open when the clock jumped may be lost; none begins by a wrong clock.
         assert max(versions.values()) <= 2, versions
@@ -90,7 +94,10 @@ def test_a_finished_server_does_not_ask_the_clock_without_end(
     sleep, start = Mock(side_effect=[None, None, EOFError]), Mock()
     monkeypatch.setattr(follow, "train", train)
     waits: Any = SimpleNamespace(sleep=sleep, start_thread=start, now=lambda: 0.0)
-    session, nobody = world.servers[Role.SERVER_B].session, Peers(*[cast("Any", None)] * 2)
+    session, nobody = (
+        world.servers[Role.SERVER_B].session,
+        Peers(*[cast("Any", None)] * 2),
+    )
     follow.follow(replace(session, clock=waits), nobody)
     with pytest.raises(EOFError):
         start.call_args.args[1]()

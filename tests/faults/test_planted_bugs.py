@@ -51,7 +51,9 @@ RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"
 Patch = pytest.MonkeyPatch
 Plan = Mapping[str, Any]  # Arguments of ``play_in`` but the folder and the seed
 MOST = 3000
-FOUND = {each["bug"]: each for each in json.loads(RESULT.read_text(encoding="utf-8"))["bugs"]}
+FOUND = {
+    each["bug"]: each for each in json.loads(RESULT.read_text(encoding="utf-8"))["bugs"]
+}
 
 
 Plant = Callable[[Patch], None]
@@ -103,7 +105,9 @@ def sends_before_the_countersignature(patch: Patch) -> None:
     """A share leaves when this server is prepared, whether or not the other one is."""
 
     for module in (training_loop, recovery):
-        patch.setattr(module, "countersign", lambda _, own: Sent(own.counted, own.noisy_share))
+        patch.setattr(
+            module, "countersign", lambda _, own: Sent(own.counted, own.noisy_share)
+        )
 
 
 def noises_again_after_a_restart(patch: Patch) -> None:
@@ -112,7 +116,9 @@ def noises_again_after_a_restart(patch: Patch) -> None:
 
     def noised(record: Any) -> Prepared:
         found = again(record)
-        return replace(found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share))
+        return replace(
+            found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share)
+        )
 
     patch.setattr(recovery, "_prepared_again", noised)
 
@@ -148,7 +154,9 @@ def publishes_before_the_other_confirms(patch: Patch) -> None:
 def matches_other_bytes(patch: Patch) -> None:
     """Whoever sent something to both servers counts, whatever it was."""
 
-    def alike(opened: Any, role: Role, collected: Any, theirs: HeldList, early: Any) -> Any:
+    def alike(
+        opened: Any, role: Role, collected: Any, theirs: HeldList, early: Any
+    ) -> Any:
         other = theirs.of(matching.rest_of(opened, early))
         mine = list(other.values())
         for place, (client, entry) in enumerate(other.items()):
@@ -202,7 +210,9 @@ def samples_in_each_attempt(patch: Patch) -> None:
 
 def counts_a_pair_twice(patch: Patch) -> None:
     """What pairs of workers hand in is added up twice."""
-    patch.setattr(worker_pairs, "Verdicts", lambda refused, total: Verdicts(refused, 2 * total))
+    patch.setattr(
+        worker_pairs, "Verdicts", lambda refused, total: Verdicts(refused, 2 * total)
+    )
 
 
 def counts_what_a_pair_refused(patch: Patch) -> None:
@@ -213,16 +223,28 @@ def counts_what_a_pair_refused(patch: Patch) -> None:
 ONE_ROUND: Plan = {"rounds": 1}
 CALM: Plan = {"rounds": 2, "bad": 1, "faults": 0}
 BAD: Plan = {"rounds": 1, "bad": 1}
-BREAKS_IN_RELEASE: Plan = {"rounds": 1, "orders": ["server-b crash before: send noisy-share"]}
+BREAKS_IN_RELEASE: Plan = {
+    "rounds": 1,
+    "orders": ["server-b crash before: send noisy-share"],
+}
 LOSES_ITS_ENTRY: Plan = {**BREAKS_IN_RELEASE, "restores": BOTH[1:]}
-PUT_BACK: tuple[Plan, ...] = tuple({"rounds": 2, "restores": r} for r in (BOTH[:1], BOTH[1:]))
+PUT_BACK: tuple[Plan, ...] = tuple(
+    {"rounds": 2, "restores": r} for r in (BOTH[:1], BOTH[1:])
+)
 CUT: Plan = {"rounds": 1, "orders": ["server-a cut: send held"]}
-OFTEN: Plan = {"rounds": 1, "orders": ["server-b crash before: store.attempts.prepare"] * 4}
+OFTEN: Plan = {
+    "rounds": 1,
+    "orders": ["server-b crash before: store.attempts.prepare"] * 4,
+}
 PAIRS: Plan = {"rounds": 1, "workers": 2, "bad": 1}
 BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
     plant.__name__: (plant, plans)
     for plans, *plants in (
-        ((LOSES_ITS_ENTRY,), voids_what_it_countersigned, asks_to_void_what_it_countersigned),
+        (
+            (LOSES_ITS_ENTRY,),
+            voids_what_it_countersigned,
+            asks_to_void_what_it_countersigned,
+        ),
         ((BREAKS_IN_RELEASE,), tries_again_what_is_prepared),
         (PUT_BACK, forgets_charges),
         ((ONE_ROUND,), sends_before_the_countersignature, noises_again_after_a_restart),
@@ -237,7 +259,9 @@ BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
 }  # Each with the schedules in which it is looked for: each with a seed, then with the next one
 
 
-def broken(folder: Path, seed: int, plan: Plan, bug: Plant | None = None) -> tuple[str, str] | None:
+def broken(
+    folder: Path, seed: int, plan: Plan, bug: Plant | None = None
+) -> tuple[str, str] | None:
     with Patch.context() as patch:
         if bug is not None:
             bug(patch)
@@ -255,7 +279,10 @@ def _what(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path(__file__).parent)
     name = [frame.name for frame in frames if frame.filename.startswith(here)][-1]
-    said = {"stopped": "no server stops", "_check_release": "what leaves was charged by both"}
+    said = {
+        "stopped": "no server stops",
+        "_check_release": "what leaves was charged by both",
+    }
     return said.get(name, name)
 
 
@@ -265,7 +292,12 @@ def search(folder: Path, name: str) -> dict[str, Any]:
     for played, (seed, plan) in enumerate(schedules, start=1):
         if (found := broken(folder, seed, plan, bug)) is not None:
             spent = round(time.process_time() - began, 2)
-            shown = {"invariant": found[0], "said": found[1], "schedules": played, "cpu_s": spent}
+            shown = {
+                "invariant": found[0],
+                "said": found[1],
+                "schedules": played,
+                "cpu_s": spent,
+            }
             return {"bug": name, "seed": seed, "plan": plan, **shown}
         if played == MOST:
             raise AssertionError(f"not found in {MOST} schedules: {name}")
@@ -299,7 +331,9 @@ def test_the_schedule_that_found_it_breaks_that_invariant_and_without_the_bug_no
         if seen is not None and seen[0] == found["invariant"]:
             break
     else:
-        pytest.fail("not found any more: search anew by python -m tests.faults.test_planted_bugs")
+        pytest.fail(
+            "not found any more: search anew by python -m tests.faults.test_planted_bugs"
+        )
     assert without_a_bug(json.dumps([seed, found["plan"]])) is None
 
 
@@ -312,7 +346,9 @@ def main() -> None:
     with quick_folder() as folder:
         bugs = [search(folder, name) for name in BUGS]
     shown = {"what": "planted_bugs.py", "hardware": hardware, "bugs": bugs}
-    text = json.dumps(shown, indent=2, ensure_ascii=False, default=lambda role: role.value)
+    text = json.dumps(
+        shown, indent=2, ensure_ascii=False, default=lambda role: role.value
+    )
     RESULT.write_text(text + "\n", encoding="utf-8")
 
 

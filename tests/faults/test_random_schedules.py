@@ -34,13 +34,17 @@ def test_with_proofs_the_same_invariants_hold(play: Play, first: int) -> None:
     assert faults > PER_TEST
 
 
-def test_with_pairs_of_workers_that_die_too_the_same_invariants_hold(play: Play) -> None:
+def test_with_pairs_of_workers_that_die_too_the_same_invariants_hold(
+    play: Play,
+) -> None:
     worlds = [play(seed, workers=2, bad=1) for seed in range(5000, 5000 + PER_TEST)]
     assert any(" worker " in fault for world in worlds for fault in world.seen.faults)
 
 
 @pytest.mark.parametrize("first", range(1000, 1012, PER_TEST))
-def test_a_database_that_is_put_back_is_noticed_and_mended(play: Play, first: int) -> None:
+def test_a_database_that_is_put_back_is_noticed_and_mended(
+    play: Play, first: int
+) -> None:
     restored = 0
     for seed in range(first, first + PER_TEST):
         world = play(seed, restores=(BOTH[:1], BOTH[1:])[seed % 2])
@@ -48,25 +52,42 @@ def test_a_database_that_is_put_back_is_noticed_and_mended(play: Play, first: in
     assert restored > 0
 
 
-def test_two_databases_that_are_put_back_are_mended_by_journals_and_owners(play: Play) -> None:
-    both = [len(play(seed, restores=BOTH).put_back_roles) == 2 for seed in range(2040, 2050)]
+def test_two_databases_that_are_put_back_are_mended_by_journals_and_owners(
+    play: Play,
+) -> None:
+    both = [
+        len(play(seed, restores=BOTH).put_back_roles) == 2 for seed in range(2040, 2050)
+    ]
     assert any(both)
 
 
-def test_a_server_put_back_to_before_its_operators_gave_an_attempt_up_is_mended(play: Play) -> None:
+def test_a_server_put_back_to_before_its_operators_gave_an_attempt_up_is_mended(
+    play: Play,
+) -> None:
     """The other has prepared a later attempt of the version since, and countersigned nothing."""
     world = play(11836, restores=BOTH)
     assert world.put_back_roles == [Role.SERVER_B, Role.SERVER_A]
 
 
 def piece(
-    seed: int, versions: int, folder: Path, faults: int = FAULTS, validation: str = "crypten"
+    seed: int,
+    versions: int,
+    folder: Path,
+    faults: int = FAULTS,
+    validation: str = "crypten",
 ) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     # Five clients, two of them bad; q = 0.8.
     changes = {"enrolment.clients": 5 + STRANGERS, "deadlines.outage": 2000.0}
-    task, restores = small_task(versions, validation, changes), ((), BOTH[:1], BOTH[1:], BOTH)
-    how: dict[str, Any] = {"faults": faults, "chance": 0.01, "restores": restores[seed % 4]}
+    task, restores = (
+        small_task(versions, validation, changes),
+        ((), BOTH[:1], BOTH[1:], BOTH),
+    )
+    how: dict[str, Any] = {
+        "faults": faults,
+        "chance": 0.01,
+        "restores": restores[seed % 4],
+    }
     world = World(task, folder, seed, **how, bad=2, strangers=STRANGERS)
     world.turns.limit_s = 3000.0
     waits = False
@@ -74,7 +95,10 @@ def piece(
         checked(world)
     except Hang:
         # The final model was lost on both servers after every owner had left with it.
-        waits = len(world.seen.results) == len(world.clients) and len(world.put_back_roles) == 2
+        waits = (
+            len(world.seen.results) == len(world.clients)
+            and len(world.put_back_roles) == 2
+        )
         if not waits:
             raise
     kinds = [fault.rpartition(": ")[2] for fault in world.seen.faults]
@@ -84,7 +108,9 @@ def piece(
     # Attempts that neither server ever prepared: owners' word alone stood for them.
     unknown = {number for role in world.servers for number in world.charges(role)}
     unknown = unknown.difference(*world.seen.shares.values())
-    failed = [fault.partition(":")[0] for fault in world.seen.faults if "disk fails" in fault]
+    failed = [
+        fault.partition(":")[0] for fault in world.seen.faults if "disk fails" in fault
+    ]
     honest = [world.seen.results[c] for c in world.clients if c not in world.bad]
     return {
         "seed": seed,

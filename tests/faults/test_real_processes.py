@@ -81,7 +81,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyDeplo
 
 def asked(deployment: FaultyDeployment, name: str) -> tuple[str, Values]:
     port = re.findall(r"metrics on port (\d+)", deployment.log(name))[-1]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/metrics", timeout=60
+    ) as reply:
         text: str = reply.read().decode()
     families = text_string_to_metric_families(text)
     samples = [sample for family in families for sample in family.samples]
@@ -113,7 +115,9 @@ def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
     assert seen["precad_attempts", "done"] >= 2
     steps = ("collect", "validate", "release")
     assert min(seen["precad_step_seconds_total", step] for step in steps) > 0
-    assert any(n for (metric, _), n in seen.items() if metric == "precad_link_bytes_total")
+    assert any(
+        n for (metric, _), n in seen.items() if metric == "precad_link_bytes_total"
+    )
     least, most = spent(task, int(done) - 1), spent(task, task.training.rounds)
     for who, so_far in spent(task, int(done) + 2).items():
         now, left = seen["precad_epsilon", who], seen["precad_epsilon_left", who]
@@ -150,7 +154,9 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
             # Of answers that wait, a row key and a share of each.
             ("precad_answers_waiting", server): (0, 2 * CLIENTS),
         }
-    assert [at for at, (low, high) in between.items() if not low <= seen[at] <= high] == []
+    assert [
+        at for at, (low, high) in between.items() if not low <= seen[at] <= high
+    ] == []
     # Further rounds, more of everything; a page is computed once a second at most.
     deployment.strike(())
     more = {
@@ -166,7 +172,9 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
     deployment.wait_for(counted)
 
 
-def test_an_absent_server_shows_and_its_return_does(deployment: FaultyDeployment) -> None:
+def test_an_absent_server_shows_and_its_return_does(
+    deployment: FaultyDeployment,
+) -> None:
     deployment.processes["server-b"].kill()
     deployment.processes["server-b"].wait()
 
@@ -177,7 +185,9 @@ def test_an_absent_server_shows_and_its_return_does(deployment: FaultyDeployment
     deployment.restart_the_dead()
     deployment.wait_for(lambda: lost() == 0)
     deployment.strike(())
-    assert re.search(r"server-b and the dealer are back after \d+ s", deployment.log("server-a"))
+    assert re.search(
+        r"server-b and the dealer are back after \d+ s", deployment.log("server-a")
+    )
 
 
 @pytest.mark.parametrize("name", ["server-b", "dealer"])
@@ -192,7 +202,10 @@ def test_a_port_that_is_taken_is_said_before_anybody_may_call(
     path.write_text(good.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
     part.wait()
     deployment.start(name)
-    status, said = deployment.processes[name].wait(), deployment.log(name)[before:].splitlines()
+    status, said = (
+        deployment.processes[name].wait(),
+        deployment.log(name)[before:].splitlines(),
+    )
     # Who comes next finds it as it was.
     path.write_text(good)
     deployment.start(name)

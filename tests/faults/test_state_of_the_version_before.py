@@ -51,13 +51,21 @@ def restore(folder: Path) -> Task:
             task = read_task(canonical)
             pen = signatures(task.digest, other)
             for (table, column), kind in SIGNED.items():
-                query = f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"
+                query = (
+                    f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"
+                )
                 for row, kept in database.execute(query).fetchall():
                     body = bytes.fromhex(json.loads(kept)["body"])
                     signed = sign_as_server(pen.signer, other, kind, body)
-                    certificates = [each.hex() for each in signed.signature.certificates]
+                    certificates = [
+                        each.hex() for each in signed.signature.certificates
+                    ]
                     value, text = signed.signature.value.hex(), signed.body.hex()
-                    fresh = {"body": text, "signature": value, "certificates": certificates}
+                    fresh = {
+                        "body": text,
+                        "signature": value,
+                        "certificates": certificates,
+                    }
                     update = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
                     database.execute(update, (json.dumps(fresh).encode(), row))
             newest = "SELECT model_seal FROM version ORDER BY version DESC LIMIT 1"

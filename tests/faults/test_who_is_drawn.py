@@ -26,10 +26,16 @@ class Adversary(World):
 
     def __init__(self, task: Task, folder: Path) -> None:
         super().__init__(task, folder, seed=11)
-        self.cuts, self.cohorts = Counter[int](), defaultdict[int, list[frozenset[ClientId]]](list)
+        self.cuts, self.cohorts = (
+            Counter[int](),
+            defaultdict[int, list[frozenset[ClientId]]](list),
+        )
 
     def published(self, event: Event) -> None:
-        if not isinstance(event, RoundOpened) or self.turns.life.party != Role.SERVER_A.value:
+        if (
+            not isinstance(event, RoundOpened)
+            or self.turns.life.party != Role.SERVER_A.value
+        ):
             return
         version = event.opened.version
         self.cohorts[version].append(event.opened.counted)
@@ -48,10 +54,14 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_and_charges_nobody_ane
     assert world.cuts.total() >= 40
     # Both coin keys decide who is drawn, and nothing else has a say: the same in every attempt.
     rate = task.privacy.record_rate
-    roster = Roster({client: Enrolment(client, RECORDS, rate) for client in world.clients})
+    roster = Roster(
+        {client: Enrolment(client, RECORDS, rate) for client in world.clients}
+    )
     for version, cohorts in world.cohorts.items():
         a, b = (world.coin_key(role).opening(task.digest, version) for role in SERVERS)
-        assert set(cohorts) == {frozenset(cohort_of(joint_coin(a, b), roster, RATE, version))}
+        assert set(cohorts) == {
+            frozenset(cohort_of(joint_coin(a, b), roster, RATE, version))
+        }
     # Binomial(30, 1/4). Were the coin thrown for each of the four attempts, 1 − 0.75^4 = 68 % of
     # the versions would have the victim.
     drawn = sum(VICTIM in cohorts[0] for cohorts in world.cohorts.values())
@@ -59,17 +69,25 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_and_charges_nobody_ane
     assert abs(drawn - VERSIONS * RATE) < 5 * spread
     assert drawn < VERSIONS * (1 - 0.75**4) - 2 * spread
     # And honest owners are charged once a version, whatever is cut.
-    ledger = Counter(name for names in world.charges(Role.SERVER_A).values() for name in names)
+    ledger = Counter(
+        name for names in world.charges(Role.SERVER_A).values() for name in names
+    )
     for client, result in world.seen.results.items():
         lines = (folder / client.name / "participations.log").read_text().splitlines()
-        assert len(lines) == sum(client in cohorts[0] for cohorts in world.cohorts.values())
+        assert len(lines) == sum(
+            client in cohorts[0] for cohorts in world.cohorts.values()
+        )
         assert ledger[client.name] == result.counted
 
 
-COVERED = small_task(8, changes={"privacy.client_rate": 0.5, "privacy.cover_uploads": True})
+COVERED = small_task(
+    8, changes={"privacy.client_rate": 0.5, "privacy.cover_uploads": True}
+)
 
 
-def test_who_is_not_drawn_uploads_zeros_of_the_same_size_and_is_not_charged(folder: Path) -> None:
+def test_who_is_not_drawn_uploads_zeros_of_the_same_size_and_is_not_charged(
+    folder: Path,
+) -> None:
     world = checked(World(COVERED, folder, seed=5))
     attempts, charges = world.rounds(Role.SERVER_A), world.charges(Role.SERVER_A)
     assert {state for state, *_ in attempts.values()} == {"done"}
@@ -84,7 +102,9 @@ def test_who_is_not_drawn_uploads_zeros_of_the_same_size_and_is_not_charged(fold
 
 
 @pytest.mark.parametrize("seed", range(300, 304))
-def test_through_faults_too_only_the_drawn_are_summed_and_charged(folder: Path, seed: int) -> None:
+def test_through_faults_too_only_the_drawn_are_summed_and_charged(
+    folder: Path, seed: int
+) -> None:
     world = checked(World(COVERED, folder, seed, faults=6, chance=0.01))
     charges = world.charges(Role.SERVER_A)
     for (client, attempt), update in world.seen.updates.items():

@@ -62,7 +62,9 @@ class Turns:
             except BaseException as error:  # noqa: BLE001 -- shown by run()
                 self.failure = self.failure or error
 
-        self._threads.append(_Thread(name, life, greenlet.greenlet(body, self._scheduler)))
+        self._threads.append(
+            _Thread(name, life, greenlet.greenlet(body, self._scheduler))
+        )
 
     def at(self, delay_s: float, act: Callable[[], None]) -> None:
         self._alarms.append((self.now + delay_s, len(self._alarms), act))
@@ -178,7 +180,9 @@ class TurnsCondition:
         self._release(lambda: self._news > seen and not self._held, timeout)
         return self._news > seen
 
-    def wait_for(self, ready: Callable[[], object], timeout: float | None = None) -> bool:
+    def wait_for(
+        self, ready: Callable[[], object], timeout: float | None = None
+    ) -> bool:
         self._release(lambda: bool(ready()), timeout)
         return bool(ready())
 

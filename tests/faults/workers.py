@@ -40,10 +40,20 @@ class SimulatedWorkerLink(WorkerLink):
     """As ``WorkerLink``, to a worker that is a thread of its own; ``identity`` is a ``ByPairs``."""
 
     def __init__(
-        self, address: str, task: Task, role: Role, identity: Any, begin: pb.WorkBegin, **_: object
+        self,
+        address: str,
+        task: Task,
+        role: Role,
+        identity: Any,
+        begin: pb.WorkBegin,
+        **_: object,
     ) -> None:
         world, cables = identity.world, identity.cables
-        self._turns, self._dimension, self._address = world.turns, task.dimension, address
+        self._turns, self._dimension, self._address = (
+            world.turns,
+            task.dimension,
+            address,
+        )
         self._changed = cast("Any", TurnsCondition(world.turns))
         self._linked, self._ended, self._done = False, None, None
         self._rejections, self._sum = {}, bytearray()
@@ -73,7 +83,9 @@ class SimulatedWorkerLink(WorkerLink):
         said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
         self._part = Attempt(task, role, said, dealing, cast("Any", reach), report)
         self._part._orders = orders(world.turns)
-        world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
+        world.turns.spawn(
+            f"{self._worker.party}: attempt", self._worker, self._part.run
+        )
 
     def take(self, taken: Taken) -> None:
         self._part.put(taken)

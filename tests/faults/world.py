@@ -24,7 +24,14 @@ from random import Random
 from typing import Any, cast
 
 from tests.faults.simulated_owner import Calls, Stranger
-from tests.faults.simulated_server import MODEL, SERVERS, Cable, DealerCalls, Server, Transport
+from tests.faults.simulated_server import (
+    MODEL,
+    SERVERS,
+    Cable,
+    DealerCalls,
+    Server,
+    Transport,
+)
 from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
 from tests.rig.stores import charges, rows
@@ -42,7 +49,11 @@ from precad.client.pending_update import Pending
 from precad.client.server_statements import ServerStatements
 from precad.common.errors import PeerUnavailable, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.identity.party_certificate import Principal, read_certificates, validity_fault
+from precad.common.identity.party_certificate import (
+    Principal,
+    read_certificates,
+    validity_fault,
+)
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
@@ -57,7 +68,9 @@ class Fault(Enum):
     DEALER = "dealer restarts"
     DISK = "disk fails"  # A write to a server's database fails: it stops, and is started again
     DELAY = "delay"
-    JUMP = "clock jump"  # This party's monotonic clock leaps, as after a suspended machine
+    JUMP = (
+        "clock jump"  # This party's monotonic clock leaps, as after a suspended machine
+    )
 
 
 class Orders:
@@ -115,25 +128,35 @@ class Recorded:
 
     def __init__(self) -> None:
         self.trace, self.faults = list[str](), list[str]()
-        self.shares = defaultdict[Role, dict[int, bytes]](dict)  # Prepared noisy ones, by attempt
-        self.left = defaultdict[Role, set[bytes]](set)  # Noisy shares that were put on the wire
+        self.shares = defaultdict[Role, dict[int, bytes]](
+            dict
+        )  # Prepared noisy ones, by attempt
+        self.left = defaultdict[Role, set[bytes]](
+            set
+        )  # Noisy shares that were put on the wire
         self.noise = defaultdict[Role, list[RingVector]](list)
         self.models = defaultdict[int, set[tuple[Role, Digest]]](set)
         self.spent = defaultdict[Role, Counter[tuple[int, int]]](Counter)
         # What a client's first submission for a round number holds, and all its commitments.
         self.updates: dict[tuple[ClientId, int], RingVector] = {}
         self.pairs = defaultdict[tuple[ClientId, int], set[bytes]](set)
-        self.given = defaultdict[int, set[Digest]](set)  # Models that owners got or were stated
+        self.given = defaultdict[int, set[Digest]](
+            set
+        )  # Models that owners got or were stated
         self.fetched: set[int] = set()  # Versions whose model an owner has
         self.words: list[str] = []  # What the operators were asked
-        self.drawn = defaultdict[int, set[frozenset[ClientId]]](set)  # A version's cohorts
+        self.drawn = defaultdict[int, set[frozenset[ClientId]]](
+            set
+        )  # A version's cohorts
         # Attempts whose comparisons were opened, by version.
         self.opened = {role: defaultdict[int, set[int]](set) for role in SERVERS}
         self.results: dict[ClientId, Participation] = {}
         self.lost: set[ClientId] = set()  # Owners whose disk lost a kept update
         self.wasted: list[int] = []  # Came to nothing, long after the newest fault
         self.early: list[int] = []  # Models announced before both servers had them
-        self.crossed: list[tuple[ClientId, str]] = []  # What callers read of servers' errors
+        self.crossed: list[
+            tuple[ClientId, str]
+        ] = []  # What callers read of servers' errors
         self.misdeeds = Counter[str]()  # What strangers tried in vain, by kind
         # Versions tried once, long after the newest fault: which honest were drawn; who counted.
         self.quiet: list[tuple[int, frozenset[ClientId], frozenset[ClientId]]] = []
@@ -173,21 +196,33 @@ class World:
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
         # With proofs nobody deals, and nothing asks.
-        self.dealer = cast("DealerRole", DealerRole.of(task) if task.has_dealer else None)
+        self.dealer = cast(
+            "DealerRole", DealerRole.of(task) if task.has_dealer else None
+        )
         self.epoch = 0
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
-        self.validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
-        self.clock_is_off: Callable[[str], timedelta] | None = None  # By how much, by party
+        self.validation: Callable[[Aggregator, Opened], Validation] = (
+            Aggregator.in_process
+        )
+        self.clock_is_off: Callable[[str], timedelta] | None = (
+            None  # By how much, by party
+        )
         self._slowest_start_s, self._restores = slowest_start_s, list(restores)
         self._faults_left, self._chance = faults, chance
-        self.cheaters: set[Role] = set()  # Servers whose word on a noisy share is worth nothing
-        self.put_back_roles: list[Role] = []  # Servers that started again with an older database
+        self.cheaters: set[Role] = (
+            set()
+        )  # Servers whose word on a noisy share is worth nothing
+        self.put_back_roles: list[
+            Role
+        ] = []  # Servers that started again with an older database
         self.times, self._tried = Counter[str](), Counter[int]()
         self._struck_at = -math.inf
         # By attempt: when it opened, after how many faults, with whom.
         self._opened: dict[int, tuple[float, int, frozenset[ClientId]]] = {}
-        self._open: int | None = None  # The newest attempt, until its model is announced
+        self._open: int | None = (
+            None  # The newest attempt, until its model is announced
+        )
 
     def run(self) -> None:
         for role in SERVERS:
@@ -230,18 +265,27 @@ class World:
         if self._faults_left == 0 or by_chance(f"{self.seed} {where}") >= self._chance:
             return None
         self._faults_left -= 1
-        often = {Fault.CRASH_BEFORE: 4, Fault.CRASH_AFTER: 4, Fault.DISK: 12 * (" store." in where)}
+        often = {
+            Fault.CRASH_BEFORE: 4,
+            Fault.CRASH_AFTER: 4,
+            Fault.DISK: 12 * (" store." in where),
+        }
         weights = dict.fromkeys(Fault, 1) | often
         random = Random(f"{self.seed} {where} fault")
         return random.choices(list(weights), list(weights.values()))[0]
 
     def _copy(self, role: Role, where: str) -> None:
         source = self.folder / role.value
-        if by_chance(f"{self.seed} backup {where}") > 0.02 or not (source / "state.db").exists():
+        if (
+            by_chance(f"{self.seed} backup {where}") > 0.02
+            or not (source / "state.db").exists()
+        ):
             return
         target = self.folder / f"{role.value}.copy"
         target.mkdir(exist_ok=True)
-        if rows(source / "state.db", "SELECT COUNT(*) FROM enrolment")[0][0] < len(self.clients):
+        if rows(source / "state.db", "SELECT COUNT(*) FROM enrolment")[0][0] < len(
+            self.clients
+        ):
             # Claims that were lost before version 0 are enrolled again, by whoever runs it.
             return
         with (
@@ -271,10 +315,17 @@ class World:
                 self.seen.wasted.append(self._open)
             self._open = opened.attempt
             self.seen.drawn[opened.version].add(frozenset(opened.counted))
-            self._opened[opened.attempt] = self.turns.now, faults, opened.counted - self.bad
+            self._opened[opened.attempt] = (
+                self.turns.now,
+                faults,
+                opened.counted - self.bad,
+            )
         elif isinstance(event, RoundDone):
             version, attempt = event.opened.version, event.opened.attempt
-            held = [each.session.model_store.current.version for each in self.servers.values()]
+            held = [
+                each.session.model_store.current.version
+                for each in self.servers.values()
+            ]
             if not self.put_back_roles and min(held) <= version:
                 self.seen.early.append(version + 1)
             if attempt in self._opened:
@@ -286,7 +337,11 @@ class World:
     def put_back(self, role: Role) -> None:
         copy, state = self.folder / f"{role.value}.copy", self.folder / role.value
         random = Random(f"{self.seed} restore {role} {len(self.seen.faults)}")
-        if role not in self._restores or not (copy / "state.db").exists() or random.random() < 0.3:
+        if (
+            role not in self._restores
+            or not (copy / "state.db").exists()
+            or random.random() < 0.3
+        ):
             return
         self._restores.remove(role)
         self.put_back_roles.append(role)
@@ -323,13 +378,19 @@ class World:
             case Fault.DELAY:
                 self.turns.sleep(random.uniform(0, 2 * self.task.deadlines.peer))
             case Fault.JUMP:
-                life.clock_offset_s += random.uniform(0, 2 * self.task.deadlines.collect)
+                life.clock_offset_s += random.uniform(
+                    0, 2 * self.task.deadlines.collect
+                )
 
     def _start(self, party: str, name: str, main: Callable[[Life], None]) -> None:
         """Now, and after each crash again a while later."""
         life = Life(party)
-        delay = self._slowest_start_s * by_chance(f"{self.seed} {party} {len(self.seen.faults)}")
-        life.at_death.append(lambda: self.turns.at(delay, lambda: self._start(party, name, main)))
+        delay = self._slowest_start_s * by_chance(
+            f"{self.seed} {party} {len(self.seen.faults)}"
+        )
+        life.at_death.append(
+            lambda: self.turns.at(delay, lambda: self._start(party, name, main))
+        )
         self.seen.trace.append(f"{party}: starts")
         self.turns.spawn(f"{party}: {name}", life, partial(main, life))
 
@@ -379,7 +440,12 @@ class World:
         servers.enrol()
         statements = ServerStatements(self.task, client, state)
         self.seen.results[client] = take_part(
-            servers, account, pending, servers.compute, clock=self.clock, statements=statements
+            servers,
+            account,
+            pending,
+            servers.compute,
+            clock=self.clock,
+            statements=statements,
         )
 
     def _haunt(self, client: ClientId, life: Life) -> None:
@@ -394,7 +460,9 @@ class World:
     def charges(self, role: Role) -> dict[int, set[str]]:
         return charges(self.folder / role.value / "state.db")
 
-    def rounds(self, role: Role) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
+    def rounds(
+        self, role: Role
+    ) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
         query = (
             "SELECT attempt, state, version, valid_set, share FROM attempt "
             "LEFT JOIN noisy_share USING (attempt)"
@@ -407,7 +475,10 @@ class World:
         link = self.dial if role is Role.SERVER_A else self.servers[role].wait_for_link
         transport = link(self.task.deadlines.peer)
         try:
-            yield transport, DealerCalls(self, role) if self.task.has_dealer else NoDealer()
+            yield (
+                transport,
+                DealerCalls(self, role) if self.task.has_dealer else NoDealer(),
+            )
         finally:
             transport.close()
 

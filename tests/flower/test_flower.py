@@ -60,7 +60,9 @@ def own_records(flower: Context) -> Any:
 
 
 @pytest.mark.timeout(300)
-def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(tmp_path: Path) -> None:
+def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(
+    tmp_path: Path,
+) -> None:
     changes = {
         "model": model_section(net(), "net", "uniform"),
         "training": {"learning_rate": 1.0, "rounds": ROUNDS},
@@ -85,13 +87,16 @@ def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(tmp_path
             replies = list(threads.map(owner, range(len(NAMES))))
     assert replies == [{"precad": {"ended": "over"}}] * len(NAMES)
     models = [
-        TrainedModel.load(tmp_path / "state" / name / "model.safetensors", task) for name in NAMES
+        TrainedModel.load(tmp_path / "state" / name / "model.safetensors", task)
+        for name in NAMES
     ]
     assert [model.version for model in models] == [ROUNDS] * len(NAMES)
     assert len({str(model.digest) for model in models}) == 1
 
 
-def test_an_owners_log_says_what_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_owners_log_says_what_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = [{"img": torch.zeros(1, 4), "label": torch.tensor([987_654])}]
     settings = tmp_path / "ward-1.toml"
     settings.write_text("client = 'ward-1'\n", encoding="utf-8")
@@ -106,7 +111,9 @@ def test_an_owners_log_says_what_fails(tmp_path: Path, caplog: pytest.LogCapture
     assert "ward-1.toml" in caplog.text
 
 
-def test_settings_are_never_the_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_are_never_the_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     flower = context(None, precad=str(tmp_path / "the-researchers.toml"))
     with pytest.raises(RuntimeError, match="own log"):
         client_app(net)(take_part(), flower)
@@ -121,8 +128,12 @@ def test_loaders_of_pairs_and_of_dictionaries_give_all_records() -> None:
     assert len(records_of(pairs)) == 6
 
 
-@pytest.mark.parametrize(("batches", "field"), [([], "batches"), ([{"x": 1}], "batch 0")])
-def test_batches_without_records_or_with_other_keys_are_refused(batches: Any, field: str) -> None:
+@pytest.mark.parametrize(
+    ("batches", "field"), [([], "batches"), ([{"x": 1}], "batch 0")]
+)
+def test_batches_without_records_or_with_other_keys_are_refused(
+    batches: Any, field: str
+) -> None:
     with pytest.raises(errors.Misconfiguration, match=field):
         records_of(batches, "img", "label")
 
@@ -146,6 +157,10 @@ def test_the_pages_code_makes_both_apps(monkeypatch: pytest.MonkeyPatch) -> None
     grid.get_node_ids.return_value = [7, 8]
     grid.send_and_receive.return_value = []
     names["main"](grid, None)
-    sent = [each.metadata for call in grid.send_and_receive.call_args_list for each in call.args[0]]
+    sent = [
+        each.metadata
+        for call in grid.send_and_receive.call_args_list
+        for each in call.args[0]
+    ]
     told = [(each.dst_node_id, each.message_type) for each in sent]
     assert told == [(7, "train"), (8, "train")]

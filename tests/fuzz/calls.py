@@ -6,7 +6,18 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tests.fuzz.stage import CLIENT, ROUND, D, Refusing, join, pair, parsed, split, stage, target
+from tests.fuzz.stage import (
+    CLIENT,
+    ROUND,
+    D,
+    Refusing,
+    join,
+    pair,
+    parsed,
+    split,
+    stage,
+    target,
+)
 from tests.rig import norm_check, submissions
 
 from precad.aggregator.rpc import dealer_client
@@ -26,7 +37,9 @@ A, B = identifiers.Role.SERVER_A, identifiers.Role.SERVER_B
 
 @target(
     "submission-header",
-    lambda: [header_to_wire(part).SerializeToString() for part in (*pair(), *pair("proof"))],
+    lambda: [
+        header_to_wire(part).SerializeToString() for part in (*pair(), *pair("proof"))
+    ],
 )
 def _header(data: bytes) -> None:
     message = parsed(pb.SubmissionHeader, data)
@@ -50,7 +63,9 @@ def _submissions(role: identifiers.Role, validation: str) -> list[bytes]:
         pb.SubmissionPiece(body=body[:70]),
         pb.SubmissionPiece(body=body[70:]),
     ]
-    return [join(*(piece.SerializeToString() for piece in whole[:n])) for n in (1, 2, 3)]
+    return [
+        join(*(piece.SerializeToString() for piece in whole[:n])) for n in (1, 2, 3)
+    ]
 
 
 for _name, _role, _check in (
@@ -90,7 +105,11 @@ _CALLS: dict[str, tuple[Any, ...]] = {
         *("aggregation.Opening", _WARD),
         *(pb.OpeningRequest(client="ward-1"), pb.OpeningRequest(attempt=_MOST)),
     ),
-    "call-statement": ("aggregation.Statement", _WARD, pb.StatementRequest(client="ward-1")),
+    "call-statement": (
+        "aggregation.Statement",
+        _WARD,
+        pb.StatementRequest(client="ward-1"),
+    ),
     "allow": (
         *("operation.Allow", _OPERATOR, pb.AllowRequest(word="attempts")),
         *(pb.AllowRequest(word="coin", version=_MOST), pb.AllowRequest(word="x")),
@@ -124,7 +143,9 @@ def _squares(data: bytes) -> None:
 def _square_request(data: bytes) -> None:
     message = parsed(pb.SquareRequest, data)
     for request in square_requests_from_wire(message):
-        assert dealer_client.square_request_to_wire(request, message.epoch).SerializeToString()
+        assert dealer_client.square_request_to_wire(
+            request, message.epoch
+        ).SerializeToString()
 
 
 _CONTEXT = b"\5" * 32
@@ -132,7 +153,10 @@ _CONTEXT = b"\5" * 32
 
 def _square_answers() -> list[bytes]:
     """A row key and a share, and each other kind of answer in its place."""
-    others: list[dict[str, Any]] = [{"share": -5}, {"context": _CONTEXT[:-1], "share": -5}]
+    others: list[dict[str, Any]] = [
+        {"share": -5},
+        {"context": _CONTEXT[:-1], "share": -5},
+    ]
     others += [{"violation": "no"}, {"unavailable": "no"}, {}]
     answers = [pb.SquareAnswer(**{"context": _CONTEXT} | each) for each in others]
     row_key = pb.SquareAnswer(context=_CONTEXT, row_key=bytes(32))
@@ -148,8 +172,15 @@ def _square_answers() -> list[bytes]:
 def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
     replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
-    answers, own = DealerConversation(ROUND, lambda _: None, 0.0), identifiers.Secret(bytes(32))
-    answers.ask(SquareRequest(stage().task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
+    answers, own = (
+        DealerConversation(ROUND, lambda _: None, 0.0),
+        identifiers.Secret(bytes(32)),
+    )
+    answers.ask(
+        SquareRequest(
+            stage().task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own
+        )
+    )
     for each in (each for reply in replies for each in reply.answers):
         answers.put(each.context, dealer_client.answer_from_wire(each))
     assert len(answers.row_key(_CONTEXT)) == ring.KEY_BYTES
@@ -158,20 +189,28 @@ def _square_replies(data: bytes) -> None:
 
 def _deals() -> list[bytes]:
     wanted = deal_request(stage().task, ROUND, 0, 2, bytes(64))
-    return [dealer_client.request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
+    return [
+        dealer_client.request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()
+    ]
 
 
 target("deal", _deals)(partial(_call, pb.DealRequest, "dealing.Deal", "server-b"))
 
 
-target("deal-request", _deals)(lambda data: request_from_wire(parsed(pb.DealRequest, data)))
+target("deal-request", _deals)(
+    lambda data: request_from_wire(parsed(pb.DealRequest, data))
+)
 
 
 def _words() -> list[bytes]:
     words = deal_request(stage().task, ROUND, 0, 1, bytes(64)).correction_words * 8
-    reply = pb.JoinReply(key=bytes(32), epoch=bytes(16), wire_version=mutual_tls.WIRE_VERSION)
+    reply = pb.JoinReply(
+        key=bytes(32), epoch=bytes(16), wire_version=mutual_tls.WIRE_VERSION
+    )
     pieces = [pb.DealPiece(words=bytes(words)), pb.DealPiece(words=bytes(8))]
-    return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]
+    return [
+        join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)
+    ]
 
 
 @target("deal-words", _words)
@@ -187,7 +226,11 @@ def _deal_words(data: bytes) -> None:
 
 _REPLIES: tuple[tuple[str, Any], ...] = (
     *(("Describe", pb.DescribeReply), ("Enrol", pb.EnrolReply)),
-    *(("ModelDigest", pb.ModelDigestReply), ("FetchModel", pb.ModelPiece), ("Submit", pb.Receipt)),
+    *(
+        ("ModelDigest", pb.ModelDigestReply),
+        ("FetchModel", pb.ModelPiece),
+        ("Submit", pb.Receipt),
+    ),
     *(("Opening", pb.OpeningBody), ("Statement", pb.StatementBody)),
 )
 _STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"}
@@ -196,7 +239,9 @@ _STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"
 def _client(validation: str, data: bytes) -> None:
     pieces = [*split(data), *[b""] * len(_REPLIES)]
     read = zip(_REPLIES, pieces, strict=False)
-    answers: dict[str, Any] = {method: parsed(kind, piece) for (method, kind), piece in read}
+    answers: dict[str, Any] = {
+        method: parsed(kind, piece) for (method, kind), piece in read
+    }
     answers["FetchModel"] = [answers["FetchModel"]]
     notices = [parsed(pb.Notice, piece) for piece in pieces[len(_REPLIES) :] if piece]
     stage(validation).take_part(answers | {"Watch": notices})
@@ -205,18 +250,30 @@ def _client(validation: str, data: bytes) -> None:
 def _conversations(validation: str) -> list[bytes]:
     here = stage(validation)
     model = here.sessions[A].model_store.current.digest.value
-    mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
+    mine: dict[str, Any] = {
+        "task_digest": here.task.digest.value,
+        "client": CLIENT.name,
+    }
     task = mine["task_digest"]
-    opened = pb.RoundOpen(attempt=1, model_digest=model, selected=True, collect_seconds=9)
+    opened = pb.RoundOpen(
+        attempt=1, model_digest=model, selected=True, collect_seconds=9
+    )
     stated = {} if here.task.proof is None else _STATED
     notices = [
         pb.Notice(open=opened, serves_first="server-a"),
         pb.Notice(over=pb.RoundOver(attempt=1, counted=True), serves_first="server-b"),
-        pb.Notice(over=pb.RoundOver(attempt=1, rejection="absent"), serves_first="server-a"),
-        pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model), serves_first="server-b"),
+        pb.Notice(
+            over=pb.RoundOver(attempt=1, rejection="absent"), serves_first="server-a"
+        ),
+        pb.Notice(
+            finished=pb.TrainingOver(version=0, model_digest=model),
+            serves_first="server-b",
+        ),
     ]
     replies = [
-        pb.DescribeReply(role="server-a", task_digest=task, wire_version=mutual_tls.WIRE_VERSION),
+        pb.DescribeReply(
+            role="server-a", task_digest=task, wire_version=mutual_tls.WIRE_VERSION
+        ),
         pb.EnrolReply(enrolled=1),
         pb.ModelDigestReply(model_digest=model),
         pb.ModelPiece(data=bytes(4 * D)),
@@ -282,4 +339,6 @@ def _pending(data: bytes) -> None:
 def _error_text(data: bytes) -> None:
     """Whatever a hostile server ends a call with becomes an error of ours."""
     codes = [code.name for code in grpc.StatusCode]
-    raise calls.error_of("server A", "a.example:1", Refusing(codes[len(data) % len(codes)], data))
+    raise calls.error_of(
+        "server A", "a.example:1", Refusing(codes[len(data) % len(codes)], data)
+    )

@@ -20,7 +20,13 @@ from precad.aggregator.store.summary import read_task
 from precad.certify import guarantee, inefficacy, intervals
 from precad.certify.finished_runs import FinishedRun
 from precad.cli.certify import certify
-from precad.cli.certify_inputs import Trained, expectation, read_array, true_labels, vote_intervals
+from precad.cli.certify_inputs import (
+    Trained,
+    expectation,
+    read_array,
+    true_labels,
+    vote_intervals,
+)
 from precad.cli.command_options import Loss, Prediction, UnitName
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.owner_settings import JoinSettings
@@ -39,7 +45,9 @@ from precad.dealer.process import DealerSettings
 ROOT = Path(__file__).parents[2]
 
 
-def _file(name: str, parse: Callable[[Path], object], suffix: str, seeds: Seeds) -> None:
+def _file(
+    name: str, parse: Callable[[Path], object], suffix: str, seeds: Seeds
+) -> None:
     target(name, seeds)(lambda data: parse(stage().file(data, suffix)))
 
 
@@ -60,7 +68,10 @@ def _held(data: bytes) -> None:
 
 _file(
     *("task-toml", Task.load, ".toml"),
-    lambda: [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()],
+    lambda: [
+        task_to_toml(stage().task).encode(),
+        (ROOT / "deploy" / "task.toml").read_bytes(),
+    ],
 )
 target("task-canonical", lambda: [stage().task.canonical])(read_task)
 _file(
@@ -72,9 +83,18 @@ _file(
 def _all_settings() -> list[bytes]:
     folder = stage().folder
     keys = folder / "keys" / "dealer"
-    common: dict[str, object] = {"task": str(folder / "task.toml"), "identity": str(keys)}
+    common: dict[str, object] = {
+        "task": str(folder / "task.toml"),
+        "identity": str(keys),
+    }
     server = {**common, "listen": "[::1]:1", "dealer": "b:2", "state": "s"}
-    client = {"client": "ward-1", "server_a": "a:1", "server_b": "b:1", "data": "x", "state": "s"}
+    client = {
+        "client": "ward-1",
+        "server_a": "a:1",
+        "server_b": "b:1",
+        "data": "x",
+        "state": "s",
+    }
     values: list[dict[str, object]] = [
         {**server, "server_b": "c:3", "linger": 1.5, "enrolment": "token"},
         {**server, "roster": "r.toml", "database": "sqlite://"},
@@ -131,7 +151,8 @@ def _revocations(data: bytes) -> None:
 
 
 @target(
-    "signing-request", lambda: [to_pem(make_request(new_key(), party.Principal.client("ward-1")))]
+    "signing-request",
+    lambda: [to_pem(make_request(new_key(), party.Principal.client("ward-1")))],
 )
 def _request(data: bytes) -> None:
     read_request(data, party.Principal.client("ward-1"), source="input")
@@ -159,11 +180,20 @@ def _models() -> list[bytes]:
     path = stage().folder / "seed.safetensors"
     model.save_model(path, stage().task, 1, np.arange(D, dtype=np.float64))
     w = np.ones(D)
-    return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"version": "1"})]
+    return [
+        path.read_bytes(),
+        save({"w": w}),
+        save({"w": w.astype(np.float16)}, {"version": "1"}),
+    ]
 
 
 target("model-vector", lambda: [bytes(8 * D)])(lambda data: model.from_bytes(data, D))
-_file("model-file", lambda path: model.load_model(path, stage().task), ".safetensors", _models)
+_file(
+    "model-file",
+    lambda path: model.load_model(path, stage().task),
+    ".safetensors",
+    _models,
+)
 
 
 def _npy(array: Any) -> bytes:
@@ -187,17 +217,31 @@ _Request = TypeVar("_Request", Prediction, Loss)
 def _asked(kind: type[_Request], *words: object) -> _Request:
     """What a command line asks of `precad certify`."""
     command = certify.commands[kind.__name__.lower()]
-    return kind(**command.make_context(command.name, [str(word) for word in words]).params)
+    return kind(
+        **command.make_context(command.name, [str(word) for word in words]).params
+    )
 
 
 def _arrays() -> list[bytes]:
     votes = np.array([[3, 1], [0, 4], [2, 2]])
-    arrays = (votes, votes % 2, np.full((3, 2, 2), 0.5), np.arange(3), np.full((4, 2), 0.5))
+    arrays = (
+        votes,
+        votes % 2,
+        np.full((3, 2, 2), 0.5),
+        np.arange(3),
+        np.full((4, 2), 0.5),
+    )
     return [bytes([i]) + _npy(array) for i, array in enumerate(arrays)]
 
 
 def _tables() -> list[bytes]:
-    texts = ("a,b\n3,1\n0,4\n", "0,1\n1,1\n", "0,0,0.5,0.5\n0,1,1,0\n", "0\n1\n1\n", "0.5\n0.25\n")
+    texts = (
+        "a,b\n3,1\n0,4\n",
+        "0,1\n1,1\n",
+        "0,0,0.5,0.5\n0,1,1,0\n",
+        "0\n1\n1\n",
+        "0.5\n0.25\n",
+    )
     return [bytes([i]) + text.encode() for i, text in enumerate(texts)]
 
 

@@ -38,13 +38,22 @@ def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
             return frame
         raise PeerViolation("no more frames")
 
-    transport: Any = SimpleNamespace(get=get, put=lambda _: None, require_alive=lambda: None)
+    transport: Any = SimpleNamespace(
+        get=get, put=lambda _: None, require_alive=lambda: None
+    )
     return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=1)
 
 
 def _frames() -> list[bytes]:
     frames = [
-        Frame(stage().task.digest, SETUP_ATTEMPT, "cohort", number, b"x" * 8, last=number != 1)
+        Frame(
+            stage().task.digest,
+            SETUP_ATTEMPT,
+            "cohort",
+            number,
+            b"x" * 8,
+            last=number != 1,
+        )
         for number in range(4)
     ]
     return [join(*(frame_to_wire(frame) for frame in frames))]
@@ -72,7 +81,9 @@ def _proof_words(data: bytes) -> None:
     """What server A makes of B's coin and words about one submission."""
     task, own = stage("proof").task, _own_pair()[0]
     pieces = enumerate(zip(("proof-coin/0", "proof/0"), split(data), strict=False))
-    frames = [Frame(task.digest, SETUP_ATTEMPT, s, n, p, last=True) for n, (s, p) in pieces]
+    frames = [
+        Frame(task.digest, SETUP_ATTEMPT, s, n, p, last=True) for n, (s, p) in pieces
+    ]
     link = _link_of(frames, task, 1 << 16)
     server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
     check = ByProof(server, ROUND, [CLIENT])
@@ -83,7 +94,12 @@ def _proof_words(data: bytes) -> None:
 MESSAGES: tuple[type[messages.Message], ...] = (
     *(messages.Position, messages.RosterProposal, messages.Cohort, messages.Verdict),
     *(messages.SetCheck, messages.Evidence, messages.CoinState, messages.CoinReveal),
-    *(messages.ModelTransfer, messages.OpenedCount, messages.Fact, messages.SignedMessage),
+    *(
+        messages.ModelTransfer,
+        messages.OpenedCount,
+        messages.Fact,
+        messages.SignedMessage,
+    ),
     *(messages.WorkerCount, messages.Workers),
 )
 
@@ -96,14 +112,21 @@ def _peer_messages() -> list[bytes]:
     prepared = {"version": 1, "attempt": 1, "valid_set": digest, "bound": True}
     fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
     position = {"role": "server-a", "version": 1, "next_attempt": 2, "opened": 1}
-    position |= {"ledger_length": 3} | dict.fromkeys(("model", "ledger_head", "nonce"), digest)
+    position |= {"ledger_length": 3} | dict.fromkeys(
+        ("model", "ledger_head", "nonce"), digest
+    )
     values: list[dict[str, Any]] = [
         position,
         {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
         {"attempt": 1, "clients": [1, 3], "model": digest, "over": False},
         {"refusal": "no"},
         {"digest": digest, "count": 3},
-        {"versions": 1, "facts": [fact], "signed": seal, "pending": {**fact, "attempt": 1}},
+        {
+            "versions": 1,
+            "facts": [fact],
+            "signed": seal,
+            "pending": {**fact, "attempt": 1},
+        },
         {"commitment": seal, "known": digest, "held": seal, "discard": True},
         {"opening": seal},
         {"version": 1, "signed": seal, "own": seal},
@@ -133,12 +156,18 @@ def _peer_message(data: bytes) -> None:
             adoptable(start, [message], signed)
         case messages.RosterProposal():
             claims = [
-                Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
+                Enrolment(ClientId(e.client), e.records, e.record_rate)
+                for e in message.entries
             ]
             for claim in claims:
                 claim.check(stage().task)
             Roster({claim.client: claim for claim in claims}).digest()
-        case messages.Position() | messages.Cohort() | messages.Fact() | messages.OpenedCount():
+        case (
+            messages.Position()
+            | messages.Cohort()
+            | messages.Fact()
+            | messages.OpenedCount()
+        ):
             # Numbers end up in the database and in digests.
             for value in message.model_dump().values():
                 if isinstance(value, int):
@@ -178,7 +207,9 @@ def _lists(data: bytes) -> None:
 
 
 def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
-    return _seals(Role.SERVER_B).check(Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody)
+    return _seals(Role.SERVER_B).check(
+        Role.SERVER_A, SignedKind.HEAD, message, messages.HeadBody
+    )
 
 
 def _seals(role: Role) -> ServerSignatures:
@@ -214,7 +245,10 @@ def _signed_openings() -> list[bytes]:
     body = pb.OpeningBody(task_digest=digest, client=CLIENT.name, version=1, attempt=2)
     stated = pb.OpeningBody(proof_opening=bytes(32), seed_holder="server-a")
     stated.MergeFrom(body)
-    return [sign_body(pen, Role.SERVER_A, each).SerializeToString() for each in (body, stated)]
+    return [
+        sign_body(pen, Role.SERVER_A, each).SerializeToString()
+        for each in (body, stated)
+    ]
 
 
 @target("opening", _signed_openings)

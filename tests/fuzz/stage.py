@@ -57,8 +57,13 @@ def context_of(certificate: bytes) -> SimpleNamespace:
     async def abort(code: grpc.StatusCode, details: str = "") -> Never:
         raise Aborted(code, details)
 
-    made = SimpleNamespace(abort=abort, send_initial_metadata=AsyncMock(), done=lambda: False)
-    made.auth_context, made.peer = lambda: {"x509_pem_cert": [certificate]}, lambda: "ipv4:[::1]:1"
+    made = SimpleNamespace(
+        abort=abort, send_initial_metadata=AsyncMock(), done=lambda: False
+    )
+    made.auth_context, made.peer = (
+        lambda: {"x509_pem_cert": [certificate]},
+        lambda: "ipv4:[::1]:1",
+    )
     return made
 
 
@@ -102,18 +107,28 @@ class Stage:
         self._temporary = memory.in_memory()
         self.folder = Path(self._temporary.name)
         deadlines = {"enrol": 0.01, "collect": 600.0, "work": 0.0}
-        self.task = tasks.task_with({"validation": validation, "deadlines": deadlines}, D)
+        self.task = tasks.task_with(
+            {"validation": validation, "deadlines": deadlines}, D
+        )
         self.loop = asyncio.new_event_loop()
-        (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
+        (self.folder / "task.toml").write_text(
+            task_to_toml(self.task), encoding="utf-8"
+        )
         create_local_keys(self.folder / "keys", [CLIENT.name])
         self.identity = Identity.load(self.folder / "keys" / "server-a")
         self.client_identity = Identity.load(self.folder / "keys" / CLIENT.name)
         self.signer = CertificateSigner(self.client_identity)
         self.verifier = CertificateVerifier(self.identity)
         keys = self.folder / "keys"
-        self._pens = {r: CertificateSigner(Identity.load(keys / r.value)) for r in SERVERS}
-        self.sessions = {r: self.loop.run_until_complete(self._session(r)) for r in SERVERS}
-        self.aggregation = {role: AggregationService(s) for role, s in self.sessions.items()}
+        self._pens = {
+            r: CertificateSigner(Identity.load(keys / r.value)) for r in SERVERS
+        }
+        self.sessions = {
+            r: self.loop.run_until_complete(self._session(r)) for r in SERVERS
+        }
+        self.aggregation = {
+            role: AggregationService(s) for role, s in self.sessions.items()
+        }
         self.operation = OperationService(self.sessions[Role.SERVER_A])
         where = CLIENT, NOWHERE, NOWHERE, self.client_identity
         self._servers = connection.Servers(self.task, *where, patience_s=0.01)
@@ -138,7 +153,9 @@ class Stage:
         answer = handler(request, context_of(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
-    def stream(self, handler: Callable[..., Any], messages: list[Any], party: str) -> None:
+    def stream(
+        self, handler: Callable[..., Any], messages: list[Any], party: str
+    ) -> None:
         async def streamed() -> AsyncIterator[Any]:
             for message in messages:
                 yield message
@@ -149,7 +166,9 @@ class Stage:
         session = self.sessions[role]
         model = session.model_store.current.digest
         holders = {} if self.task.proof is None else {CLIENT: SEED_HOLDER}
-        session.inbox.open(Opened(ROUND, VERSION, (CLIENT,), model, frozenset(), holders))
+        session.inbox.open(
+            Opened(ROUND, VERSION, (CLIENT,), model, frozenset(), holders)
+        )
         # Fresh in every attempt, and what is sent here was made before.
         opened = session.inbox._round
         assert opened is not None
@@ -159,7 +178,9 @@ class Stage:
             held = CLIENT in opened.held
         finally:
             session.inbox.cancel()
-        assert role is Role.SERVER_A or not list((self.folder / role.value / "spool").iterdir())
+        assert role is Role.SERVER_A or not list(
+            (self.folder / role.value / "spool").iterdir()
+        )
         return held
 
     def dealer(self) -> DealingService:
@@ -168,7 +189,9 @@ class Stage:
         service._epoch = bytes(16)
         return service
 
-    def remote_dealer(self, pieces: list[pb.DealPiece], reply: pb.JoinReply) -> RemoteDealer:
+    def remote_dealer(
+        self, pieces: list[pb.DealPiece], reply: pb.JoinReply
+    ) -> RemoteDealer:
         answers: Any = _Answers({"Join": reply, "Deal": pieces})
         self._dealer._stub = answers
         return self._dealer
@@ -182,10 +205,15 @@ class Stage:
         if at_b.role == "server-a":
             at_b.role = "server-b"
         stubs: Any = self._servers._stubs
-        for role, own in zip(SERVERS, (answers, answers | {"Describe": at_b}), strict=True):
+        for role, own in zip(
+            SERVERS, (answers, answers | {"Describe": at_b}), strict=True
+        ):
             # A server says anything under its own signature.
             pen = self._pens[role]
-            signed = {name: sign_body(pen, role, own[name]) for name in ("Opening", "Statement")}
+            signed = {
+                name: sign_body(pen, role, own[name])
+                for name in ("Opening", "Statement")
+            }
             stubs[role] = _Answers(own | signed)
         self._servers.check_task()
         self._servers.enrol(50, 0.2)

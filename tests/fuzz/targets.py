@@ -14,7 +14,14 @@ from tests.fuzz.stage import TARGETS, join, split
 
 __all__ = ["TARGETS", "calls", "files", "peers"]
 STREAMS = {
-    *("submit-a", "submit-b", "submit-seed", "submit-body", "squares", "square-replies"),
+    *(
+        "submit-a",
+        "submit-b",
+        "submit-seed",
+        "submit-body",
+        "squares",
+        "square-replies",
+    ),
     *("link", "client", "client-with-proof", "proof-words", "deal-words", "signature"),
 }  # Targets whose input is a sequence of messages
 AWKWARD = (
@@ -38,7 +45,11 @@ def inputs_near(name: str, seed: int, count: int) -> Iterator[bytes]:
             yield chance.randbytes(chance.randrange(MOST_BYTES))
         elif number % 4 == 1 and name in STREAMS:
             pieces = split(good)
-            yield join(*chance.choices(pieces, k=chance.randrange(MOST_PIECES)) if pieces else ())
+            yield join(
+                *chance.choices(pieces, k=chance.randrange(MOST_PIECES))
+                if pieces
+                else ()
+            )
         else:
             yield _edited(good, chance)
 

@@ -47,42 +47,57 @@ def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
     dealer = DealerSettings.load(DEPLOY / "dealer.toml")
     clients = [JoinSettings.load(DEPLOY / f"{name}.toml") for name in CLIENTS]
     listening: Any = {"dealer": dealer, "server_a": a, "server_b": b}.items()
-    of_dealer, of_a, of_b = (f"{n}:{part.listen.rpartition(':')[2]}" for n, part in listening)
+    of_dealer, of_a, of_b = (
+        f"{n}:{part.listen.rpartition(':')[2]}" for n, part in listening
+    )
     assert (a.dealer, b.dealer, a.server_b) == (of_dealer, of_dealer, of_b)
-    assert [(each.client, each.data, each.server_a, each.server_b) for each in clients] == [
-        (name, DEPLOY / "records" / f"{name}.npz", of_a, of_b) for name in CLIENTS
-    ]
+    assert [
+        (each.client, each.data, each.server_a, each.server_b) for each in clients
+    ] == [(name, DEPLOY / "records" / f"{name}.npz", of_a, of_b) for name in CLIENTS]
 
 
 def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     task = Task.load(DEPLOY / "task.toml")
     assert task.enrolment.clients == task.enrolment.min_clients == len(CLIENTS)
-    dealt = printed(DEPLOY / "records.py", "digits", "--clients", "3", "--output", tmp_path)
+    dealt = printed(
+        DEPLOY / "records.py", "digits", "--clients", "3", "--output", tmp_path
+    )
     paths = [Path(line) for line in dealt.splitlines()]
     assert paths == [tmp_path / name / f"{name}.npz" for name in (*CLIENTS, "held-out")]
     *sizes, held_out = [len(read_client_data(path)[1]) for path in paths]
-    assert (held_out, sum(sizes)) == (len(load("digits").test_y), len(load("digits").train_y))
+    assert (held_out, sum(sizes)) == (
+        len(load("digits").test_y),
+        len(load("digits").train_y),
+    )
     assert max(sizes) * task.privacy.record_rate <= task.enrolment.max_expected_records
 
 
-def test_without_a_dealer_all_else_is_the_same_and_the_dealer_is_never_started() -> None:
+def test_without_a_dealer_all_else_is_the_same_and_the_dealer_is_never_started() -> (
+    None
+):
     own, shared = (Task.load(folder / "task.toml") for folder in (PROOF, DEPLOY))
     differ = {"validation", "projections"}
     assert own.model_dump(exclude=differ) == shared.model_dump(exclude=differ)
     assert not own.has_dealer
     for server in ("server-a.toml", "server-b.toml"):
-        plain, alone = (tomllib.loads((of / server).read_text()) for of in (DEPLOY, PROOF))
+        plain, alone = (
+            tomllib.loads((of / server).read_text()) for of in (DEPLOY, PROOF)
+        )
         assert plain.pop("dealer")
         assert alone == plain
     whole, proof = (
-        dict(re.findall(r"^  ([\w-]+):(.*?)(?=^  [\w-]|^\w|\Z)", text, re.MULTILINE | re.DOTALL))
+        dict(
+            re.findall(
+                r"^  ([\w-]+):(.*?)(?=^  [\w-]|^\w|\Z)", text, re.MULTILINE | re.DOTALL
+            )
+        )
         for text in (text_of("docker-compose.yml"), text_of("deploy/compose/proof.yml"))
     )
     mount = "- ${TASK:-./deploy/proof/task.toml}:/precad/task.toml:ro\n"
     with_task = {name for name, text in whole.items() if "/precad/task.toml" in text}
-    assert {name for name, text in proof.items() if mount in text or "*with_task" in text} == (
-        with_task - {"dealer"}
-    )
+    assert {
+        name for name, text in proof.items() if mount in text or "*with_task" in text
+    } == (with_task - {"dealer"})
     assert proof["dealer"].split() == ["profiles:", "[dealer]"]
     assert not [name for name, text in whole.items() if "dealer: {condition" in text]
 
@@ -99,7 +114,8 @@ def test_with_databases_and_prometheus_parts_have_the_same_settings_besides(
     part: str, kind: type[DealerSettings | ServerSettings], differ: set[str]
 ) -> None:
     plain, operating = (
-        kind.load(folder / f"{part}.toml").model_dump() for folder in (DEPLOY, DEPLOY / "compose")
+        kind.load(folder / f"{part}.toml").model_dump()
+        for folder in (DEPLOY, DEPLOY / "compose")
     )
     paths = {name for name, value in plain.items() if isinstance(value, Path)}
     others = [name for name in plain if str(plain[name]) != str(operating[name])]
@@ -110,11 +126,16 @@ def test_with_databases_and_prometheus_parts_have_the_same_settings_besides(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own(part: str) -> None:
+def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own(
+    part: str,
+) -> None:
     folder, short = DEPLOY / "compose", part.removeprefix("server-")
     metrics = tomllib.loads((folder / f"{part}.toml").read_text())["metrics"]
     assert f'targets: ["{metrics}"]' in (folder / f"prometheus-{short}.yml").read_text()
-    compose, network = (folder / "operating.yml").read_text(), metrics.rpartition(":")[0]
+    compose, network = (
+        (folder / "operating.yml").read_text(),
+        metrics.rpartition(":")[0],
+    )
     for text in (
         f"{network}: {{aliases: [{network}]}}",
         f"networks: [{network}]",
@@ -126,48 +147,78 @@ def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(part: str) -> None:
+def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(
+    part: str,
+) -> None:
     folder = DEPLOY / "kubernetes"
     first = (folder / f"{part}.yml").read_text()
     command = ["sed", "--file", f"{folder / 'further.sed'}", f"{folder / part}.yml"]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     names = re.compile(rf"\b(?:name|serviceName|app): ({part}[\w-]*)")
-    assert [name.replace("-clinics", "") for name in names.findall(made)] == names.findall(first)
+    assert [
+        name.replace("-clinics", "") for name in names.findall(made)
+    ] == names.findall(first)
     assert all(name.startswith(f"{part}-clinics") for name in names.findall(made))
-    ports = [[int(port) for port in re.findall(r"ort: (\d+)", text)] for text in (first, made)]
+    ports = [
+        [int(port) for port in re.findall(r"ort: (\d+)", text)]
+        for text in (first, made)
+    ]
     assert ports[1] == [each + 10 for each in ports[0]]
     # One copy of the keys, whatever the tasks.
     secret = re.compile(r"secretName: \S+")
     assert secret.findall(made) == secret.findall(first) != []
     # Where the kit's settings lie.
-    assert made.count("--config, clinics/settings.toml]") == first.count("--config, settings.toml]")
+    assert made.count("--config, clinics/settings.toml]") == first.count(
+        "--config, settings.toml]"
+    )
     assert "mountPath: /precad/clinics/settings.toml" in made
     assert len(made.splitlines()) == len(first.splitlines())
 
 
 def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> None:
     project, program = text_of("pyproject.toml"), DEPLOY / "requirements.py"
-    assert printed(program, "--bare", "server", "postgres", input=project) == "crypten==0.4.1\n"
+    assert (
+        printed(program, "--bare", "server", "postgres", input=project)
+        == "crypten==0.4.1\n"
+    )
     listed = printed(program, "server", "postgres", input=project).splitlines()
     names = {re.split(r"[^\w-]", line)[0] for line in listed}
     assert {"torch", "onnx", "omegaconf", "pyyaml", "psycopg", "sqlalchemy"} <= names
     assert not names & {"crypten", "sklearn", "torchvision", "pandas", "tensorboard"}
 
 
-def test_the_image_is_built_with_every_file_that_the_package_names_and_no_other() -> None:
+def test_the_image_is_built_with_every_file_that_the_package_names_and_no_other() -> (
+    None
+):
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
-    let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
+    let_in = {
+        line[1:]
+        for line in text_of(".dockerignore").splitlines()
+        if line.startswith("!")
+    }
     links = {path.name for path in (ROOT / "src" / "precad").iterdir() if path.is_dir()}
-    files = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
+    files = {
+        "pyproject.toml",
+        "setup.py",
+        "src",
+        project["readme"],
+        *project["license-files"],
+    }
     assert let_in == files | {"deploy/*.py"} | (links - {"__pycache__"})
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name
+)
 def test_a_notebooks_code_is_the_scripts_and_ran_without_an_error(script: Path) -> None:
-    cells = re.split(r"^# %%.*\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    cells = re.split(
+        r"^# %%.*\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )[1:]
     notebook = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    texts = [cell.strip("\n") for cell in cells if re.search("^[^#\n]", cell, re.MULTILINE)]
+    texts = [
+        cell.strip("\n") for cell in cells if re.search("^[^#\n]", cell, re.MULTILINE)
+    ]
     assert ["".join(cell["source"]) for cell in code] == texts
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     kinds = {each["output_type"] for cell in code for each in cell["outputs"]}
@@ -185,7 +236,9 @@ Both = tuple[list[Metric], list[Metric]]
 def metrics(tmp_path: Path) -> Iterator[Both]:
     task = small_task(8, {"privacy.epsilon_limit": 3.0})
     store = open_store("sqlite://", task, Role.SERVER_A)
-    session = session_of(Role.SERVER_A, task, store, tmp_path, register=Register(task, store))
+    session = session_of(
+        Role.SERVER_A, task, store, tmp_path, register=Register(task, store)
+    )
     dealer = DealerRole.of(task)
     service = DealingService(task, dealer, identity(Principal.service(Role.DEALER)))
     yield list(Metrics(session).collect()), list(collect(task.name, dealer, service))
@@ -201,7 +254,9 @@ def shown(metrics: Both) -> set[str]:
     return {full_name(metric) for part in metrics for metric in part}
 
 
-def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(metrics: Both) -> None:
+def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(
+    metrics: Both,
+) -> None:
     head = r"^\| (?:a server's|the dealer's) \| says \| names nobody, because \|\n.+\n"
     _, *tables = re.split(head, text_of("docs/metrics.md"), flags=re.MULTILINE)
     for table, part in zip(tables, metrics, strict=True):
@@ -209,18 +264,25 @@ def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(metrics: Bot
             assert re.fullmatch(PREFIX + r"[a-z][a-z_]+", metric.name)
             assert {sample.name for sample in metric.samples} <= {full_name(metric)}
             assert metric.documentation.endswith(".")
-        rows = [row.strip("|").split(" | ") for row in table.partition("\n\n")[0].splitlines()]
+        rows = [
+            row.strip("|").split(" | ")
+            for row in table.partition("\n\n")[0].splitlines()
+        ]
         assert {len([cell for cell in row if cell.strip()]) for row in rows} == {3}
         listed = {name for row in rows for name in NAME.findall(row[0])}
         assert sorted(listed) == sorted(map(full_name, part))
 
     # A dealer that nobody has called shows both servers at zero: the first call is an increase.
-    halves = next(metric for metric in metrics[1] if full_name(metric) == "precad_halves_total")
+    halves = next(
+        metric for metric in metrics[1] if full_name(metric) == "precad_halves_total"
+    )
     found = [(sample.labels["server"], sample.value) for sample in halves.samples]
     assert found == [("server-a", 0), ("server-b", 0)]
 
 
-def test_rules_are_about_metrics_and_the_dashboard_asks_for_every_one(shown: set[str]) -> None:
+def test_rules_are_about_metrics_and_the_dashboard_asks_for_every_one(
+    shown: set[str],
+) -> None:
     rules = re.findall(r"expr: (.+)", text_of("deploy/monitoring/alerts.yml"))
     assert len(rules) >= 7
     assert {name for rule in rules for name in NAME.findall(rule)} <= shown
@@ -234,7 +296,11 @@ def test_rules_are_about_metrics_and_the_dashboard_asks_for_every_one(shown: set
             bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", "", target["expr"])
             asked |= set(re.findall(r"[a-zA-Z_]\w*(?!\w*\s*\()", bare)) - {"by"}
             # It shows the chosen Prometheus and parts.
-            assert target["datasource"]["uid"] == panel["datasource"]["uid"] == "${datasource}"
+            assert (
+                target["datasource"]["uid"]
+                == panel["datasource"]["uid"]
+                == "${datasource}"
+            )
             selected = re.findall(r"\{([^}]*)\}", target["expr"])
             assert selected
             assert all('instance=~"$instance"' in each for each in selected)

@@ -30,17 +30,31 @@ from tests.rig.pages import ROOT
 
 from precad.accounting.adversaries import Run
 from precad.accounting.exact import record_epsilon
-from precad.accounting.guarantees import LOG_ADVANTAGE, USES, advantages, honest_rejection
+from precad.accounting.guarantees import (
+    LOG_ADVANTAGE,
+    USES,
+    advantages,
+    honest_rejection,
+)
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.model_store import KEPT_MODELS
 from precad.aggregator.training.session import KEPT_EVENTS
 from precad.aggregator.validate.check_by_proof import words_bytes
-from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
+from precad.aggregator.validate.validation import (
+    MAX_BATCH_CLIENTS,
+    comparisons_per_client,
+)
 from precad.common.errors import Rejection
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
-from precad.common.ring import CLIENT_MARGIN, KEY_BYTES, RECORD_MARGIN, SALT_BYTES, WORD_BYTES
+from precad.common.ring import (
+    CLIENT_MARGIN,
+    KEY_BYTES,
+    RECORD_MARGIN,
+    SALT_BYTES,
+    WORD_BYTES,
+)
 from precad.common.roster import EIGHTHS, GRID_OCTAVES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS
@@ -91,7 +105,9 @@ def clipped_too_long() -> float:
 
 
 def published_epsilon(sigma: float) -> float:
-    return record_epsilon(record_rate=0.05, noise_multiplier=sigma, participations=500, delta=1e-5)
+    return record_epsilon(
+        record_rate=0.05, noise_multiplier=sigma, participations=500, delta=1e-5
+    )
 
 
 PHRASES = {
@@ -188,8 +204,14 @@ def test_numbers_in_a_document_are_the_codes(document: str) -> None:
 
 def test_every_reason_of_a_rejection_in_the_soundness_page_exists() -> None:
     reasons = {f"`{reason.value}`" for reason in Rejection}
-    rejected = text_of(ROOT / "docs" / "soundness.md").split("## What must be rejected")[1]
-    parts = {part.strip() for cell in re.split(r"[|\n]", rejected) for part in cell.split(", ")}
+    rejected = text_of(ROOT / "docs" / "soundness.md").split(
+        "## What must be rejected"
+    )[1]
+    parts = {
+        part.strip()
+        for cell in re.split(r"[|\n]", rejected)
+        for part in cell.split(", ")
+    }
     codes = {part for part in parts if part.startswith("`") and "/" not in part}
     assert codes <= reasons
     assert len(codes) >= 6
@@ -205,7 +227,9 @@ def test_what_is_generated_into_the_documents_is_current() -> None:
 
 
 def result(name: str) -> Any:
-    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8")
+    )
 
 
 def test_the_benchmarks_tables_are_those_of_their_documents() -> None:
@@ -214,14 +238,18 @@ def test_the_benchmarks_tables_are_those_of_their_documents() -> None:
     assert text_of(ROOT / "benchmarks/results/bench.txt") == as_text(bench)
     # ``PYTHONPATH=. python benchmarks/checks.py --page`` writes them anew.
     checks = runpy.run_path(str(ROOT / "benchmarks" / "checks.py"))
-    assert checks["tables"](result("checks")) in text_of(ROOT / "docs/cheating-server.md")
+    assert checks["tables"](result("checks")) in text_of(
+        ROOT / "docs/cheating-server.md"
+    )
     # A submission takes at most 64 bytes between the servers besides its body.
     assert 0 < checks["between_servers"](result("checks"), "proof") <= 2_200
 
 
 @pytest.mark.parametrize("page", ["ceremony", "round"])
 def test_drawn_pictures_are_what_their_script_draws(page: str) -> None:
-    drawn = runpy.run_path(str(ROOT / "docs" / "pictures" / f"draw_{page}.py"))["pictures"]()
+    drawn = runpy.run_path(str(ROOT / "docs" / "pictures" / f"draw_{page}.py"))[
+        "pictures"
+    ]()
     for name, text in drawn.items():
         assert text_of(ROOT / "docs" / "pictures" / name) == text
 
@@ -271,11 +299,17 @@ def figures(text: str) -> list[tuple[str, str]]:
     for before, number, unit in FIGURE.findall(re.sub(r"`[^`\n]*`", "", text)):
         if unit == "points" and "," in number:
             continue  # of a test set
-        found += [(each, unit) for each in re.findall(NUMBER, before)] + [(number, unit)]
+        found += [(each, unit) for each in re.findall(NUMBER, before)] + [
+            (number, unit)
+        ]
     head, *rows = text.splitlines()
     if (column := head.split("|")[1:2]) and column[0].strip() in UNITS:
         cells = [cell for row in rows for cell in row.split("|")[2:]]
-        found += [(each, column[0].strip()) for cell in cells for each in re.findall(NUMBER, cell)]
+        found += [
+            (each, column[0].strip())
+            for cell in cells
+            for each in re.findall(NUMBER, cell)
+        ]
     return found
 
 
@@ -315,10 +349,13 @@ def of_results(named: str) -> list[float]:
     """The values at the places of a mark, in seconds, bytes and shares; or their mean."""
     found = []
     for part in named.split(";"):
-        *mean, name, places = part.strip().split(" ", part.strip().startswith("mean ") + 1)
+        *mean, name, places = part.strip().split(
+            " ", part.strip().startswith("mean ") + 1
+        )
         document = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
         some = [
-            value * BASES.get(next((w for w in re.split(r"[._]", at) if w in BASES), ""), 1.0)
+            value
+            * BASES.get(next((w for w in re.split(r"[._]", at) if w in BASES), ""), 1.0)
             for at, value in leaves(document)
             if any(fnmatchcase(at, pattern.strip()) for pattern in places.split("|"))
         ]
@@ -331,7 +368,11 @@ def of_results(named: str) -> list[float]:
 def shows(number: str, unit: str, value: float) -> bool:
     """Whether a value, in a unit, is shown as this number: rounded to its last digit."""
     plain = number.replace(",", "")
-    last = len(plain) - len(plain.rstrip("0")) if "." not in plain else -len(plain.split(".")[1])
+    last = (
+        len(plain) - len(plain.rstrip("0"))
+        if "." not in plain
+        else -len(plain.split(".")[1])
+    )
     return abs(value * UNITS[unit] - float(plain)) <= 0.5001 * 10.0**last
 
 
@@ -353,7 +394,9 @@ def wrong_in(page: Path) -> list[str]:
             ]
         elif kind == "stated":
             one, _, path = named.partition(" ")
-            if not (one in KINDS or (one == "script" and path and (ROOT / path).exists())):
+            if not (
+                one in KINDS or (one == "script" and path and (ROOT / path).exists())
+            ):
                 found.append(f"stated: {named} is no kind")
         else:
             few = [" ".join(each) for each in shown] or DECIMAL.findall(block)[:2]
@@ -362,5 +405,7 @@ def wrong_in(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_measured_figure_is_a_results_or_says_where_it_is_from(page: Path) -> None:
+def test_every_measured_figure_is_a_results_or_says_where_it_is_from(
+    page: Path,
+) -> None:
     assert wrong_in(page) == []

@@ -21,15 +21,25 @@ from tests.rig.pages import ROOT, commands, typed
 
 PACKAGE = ROOT / "src" / "precad"
 """Links to the top-level folders; in a source distribution the folders themselves."""
-PARTS = tuple(sorted(each.name for each in (ROOT / "src" / "precad").iterdir() if each.is_dir()))
+PARTS = tuple(
+    sorted(each.name for each in (ROOT / "src" / "precad").iterdir() if each.is_dir())
+)
 CODE = sorted(
     path
-    for folder in (*(PACKAGE / part for part in PARTS), ROOT / "tests", ROOT / "benchmarks")
+    for folder in (
+        *(PACKAGE / part for part in PARTS),
+        ROOT / "tests",
+        ROOT / "benchmarks",
+    )
     for path in folder.rglob("*.py")
     if "_pb2" not in path.name and path != Path(__file__)
 )
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "benchmarks").rglob("*.md"),
+    ]
 )
 
 
@@ -72,7 +82,8 @@ def test_every_document_and_section_that_code_cites_is_there() -> None:
         (path, f"{name}, {heading}")
         for path in CODE
         for name, heading in cited.findall(flat(path))
-        if not (ROOT / name).is_file() or (heading and heading not in headings(ROOT / name))
+        if not (ROOT / name).is_file()
+        or (heading and heading not in headings(ROOT / name))
     )
     assert wrong_in(wrong) == {}
 
@@ -83,7 +94,9 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def test_every_link_leads_to_a_file_and_a_section() -> None:
     def leads(page: Path, name: str, fragment: str) -> bool:
         linked = page.parent / name if name else page
-        return linked.exists() and (not fragment or fragment in map(anchor, headings(linked)))
+        return linked.exists() and (
+            not fragment or fragment in map(anchor, headings(linked))
+        )
 
     broken = (
         (page, f"{name}#{fragment}")
@@ -142,15 +155,22 @@ def names_in(path: Path) -> set[str]:
 def test_every_path_function_and_test_that_a_document_names_exists() -> None:
     known: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        known |= {path.stem, *re.findall(r"^ *def (test_\w+)", text_of(path), re.MULTILINE)}
+        known |= {
+            path.stem,
+            *re.findall(r"^ *def (test_\w+)", text_of(path), re.MULTILINE),
+        }
 
     def missing() -> Iterator[tuple[Path, str]]:
         for page in DOCUMENTS:
-            paths = NAMED_PATH.findall(text_of(page)) + NAMED_TEST.findall(text_of(page))
+            paths = NAMED_PATH.findall(text_of(page)) + NAMED_TEST.findall(
+                text_of(page)
+            )
             yield from ((page, name) for name in paths if home(name) is None)
             for name, listed in NAMED.findall(flat(page)):
                 there = names_in(path) if (path := home(name)) else set()
-                yield from ((page, each) for each in set(re.findall(r"`(\w+)`", listed)) - there)
+                yield from (
+                    (page, each) for each in set(re.findall(r"`(\w+)`", listed)) - there
+                )
             alone = re.findall(r"`(test_\w+)`", flat(page))
             yield from ((page, name) for name in alone if name not in known)
 
@@ -162,14 +182,20 @@ def test_every_file_that_a_question_or_a_mark_names_is_there() -> None:
     questions = tomllib.loads(text)["question"]
     assert len(questions) == 10
     named = {each["file"] for each in questions if "file" in each}
-    marked = {name for each in ALL for name in re.findall(r"tests/[\w/]+\.\w+", each.needs)}
+    marked = {
+        name for each in ALL for name in re.findall(r"tests/[\w/]+\.\w+", each.needs)
+    }
     assert marked
     assert [name for name in named | marked if not (ROOT / name).is_file()] == []
 
 
-def test_every_corrected_formula_is_in_a_table_and_every_reference_value_is_there() -> None:
+def test_every_corrected_formula_is_in_a_table_and_every_reference_value_is_there() -> (
+    None
+):
     printed = text_of(ROOT / "research" / "printed" / "printed_certificates.py")
-    corrected = re.findall(r"^def (\w+)\([^)]*\) -> Reproduction", printed, re.MULTILINE)
+    corrected = re.findall(
+        r"^def (\w+)\([^)]*\) -> Reproduction", printed, re.MULTILINE
+    )
     certificates = text_of(ROOT / "docs" / "certificates.md")
     assert corrected
     assert [name for name in corrected if f"`{name}`" not in certificates] == []
@@ -191,7 +217,10 @@ PARSED = [each for each in ALL if each.text.startswith("precad ")]
 def test_a_page_with_commands_has_a_test_that_types_them(page: str) -> None:
     """It names the page, by its path or its name, in a folder of real processes."""
     named = rf'"({re.escape(page)}|{re.escape(Path(page).name)})"'
-    tests = [*ROOT.glob("tests/e2e/**/test_*.py"), *ROOT.glob("tests/soak/**/test_*.py")]
+    tests = [
+        *ROOT.glob("tests/e2e/**/test_*.py"),
+        *ROOT.glob("tests/soak/**/test_*.py"),
+    ]
     assert any(re.search(named, path.read_text("utf-8")) for path in tests)
 
 
@@ -200,7 +229,11 @@ def test_a_command_is_taken_as_it_stands(page: str) -> None:
     """Also where it isn't run: names and options are right."""
     for command in (each for each in PARSED if each.page == page):
         words = shlex.split(command.text, comments=True)[1:]
-        ends = [at for at, word in enumerate(words) if word in {"&", ">", "|", "||", "&&", ";"}]
+        ends = [
+            at
+            for at, word in enumerate(words)
+            if word in {"&", ">", "|", "||", "&&", ";"}
+        ]
         try:
             taken(*words[: min(ends, default=len(words))])
         except (ClickException, AssertionError) as error:

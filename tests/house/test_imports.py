@@ -27,7 +27,15 @@ ALLOWED = {
     "audit": {"accounting", "client", "simulation", "certify"},
     # The command line starts every part.
     "cli": {
-        *("accounting", "aggregator", "audit", "certify", "client", "dealer", "norm_check"),
+        *(
+            "accounting",
+            "aggregator",
+            "audit",
+            "certify",
+            "client",
+            "dealer",
+            "norm_check",
+        ),
         *("protos", "server_a", "server_b", "simulation"),
     },
 }
@@ -40,18 +48,33 @@ PAGE = "aggregator/protocol.py"
 # No network, storage or process in them.
 PURE = (
     *("accounting", "certify", "norm_check"),
-    *(f"aggregator/{name}" for name in ("collect", "noise.py", "peer_link.py", "validate")),
+    *(
+        f"aggregator/{name}"
+        for name in ("collect", "noise.py", "peer_link.py", "validate")
+    ),
     *(f"aggregator/{name}.py" for name in ("rounds/privacy_cap", "rounds/states")),
     *("aggregator/server_messages.py", "common/kernel", "common/share"),
-    *(f"common/{name}.py" for name in ("checks", "errors", "identifiers", "model", "ring")),
+    *(
+        f"common/{name}.py"
+        for name in ("checks", "errors", "identifiers", "model", "ring")
+    ),
     *(f"common/{name}.py" for name in ("prime_field", "proof_shape", "roster")),
     *("common/task.py", "common/task_schema.py"),
 )
-IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.aggregator.store", "precad.protos")
+IMPURE = (
+    "grpc",
+    "google.protobuf",
+    "sqlalchemy",
+    "precad.aggregator.store",
+    "precad.protos",
+)
 # Services and stubs alone touch messages, besides common/wire; the others take plain values. This
 # list only shrinks.
 MESSAGES = {
-    *(f"aggregator/rpc/{name}.py" for name in ("aggregation_service", "dealer_client", "notices")),
+    *(
+        f"aggregator/rpc/{name}.py"
+        for name in ("aggregation_service", "dealer_client", "notices")
+    ),
     *(f"aggregator/rpc/{name}.py" for name in ("operation_service", "peer_transport")),
     *(f"aggregator/workers/worker_{name}.py" for name in ("pairs", "process")),
     "client/connection.py",
@@ -62,7 +85,12 @@ RANDOM = ("random", "numpy.random", "torch.random")
 # client/participant.py, whose waits before it tries again are spread by Python's generator.
 SECRET = (
     *("aggregator", "common/identity", "common/identifiers.py", "common/kernel"),
-    *("common/ring.py", "common/share", "common/wire", "client/gradients/local_update.py"),
+    *(
+        "common/ring.py",
+        "common/share",
+        "common/wire",
+        "client/gradients/local_update.py",
+    ),
     *("client/connection.py", "client/data_owner.py"),
     *("dealer", "norm_check", "server_a", "server_b"),
 )
@@ -79,9 +107,9 @@ def sources(*under: str) -> list[Path]:
 
 def file_of(path: Path) -> str:
     """``precad.client.connection`` of a path, ``precad.client`` of the folder's own file."""
-    return ".".join(("precad", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    )
+    return ".".join(
+        ("precad", *path.relative_to(ROOT).with_suffix("").parts)
+    ).removesuffix(".__init__")
 
 
 @cache
@@ -109,7 +137,9 @@ def relative(path: Path) -> str:
 
 
 def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str, str]]:
-    each_import = ((relative(path), each) for path in files for each in imported(tree_of(path)))
+    each_import = (
+        (relative(path), each) for path in files for each in imported(tree_of(path))
+    )
     return [(path, each) for path, each in each_import if wrong(each)]
 
 
@@ -131,10 +161,15 @@ def test_imports_point_one_way(part: str) -> None:
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Inside functions, or for their types alone, neither."""
     files = {file_of(path): path for path in sources(*PARTS)}
-    imports = {file: {*imported(tree_of(path))} & files.keys() for file, path in files.items()}
+    imports = {
+        file: {*imported(tree_of(path))} & files.keys() for file, path in files.items()
+    }
     # `from precad.client import connection` names the folder's own file too, and imports the other.
     lone = {
-        file: {of for of in found if not any(each.startswith(f"{of}.") for each in found)} - {file}
+        file: {
+            of for of in found if not any(each.startswith(f"{of}.") for each in found)
+        }
+        - {file}
         for file, found in imports.items()
     }
     assert next(iter(TopologicalSorter(lone).static_order())) in files
@@ -151,8 +186,12 @@ def test_no_part_imports_what_the_wheel_lacks() -> None:
 def test_mathematics_imports_no_network_and_one_place_messages_and_crypten() -> None:
     """What it loads in turn: test_what_loads.py."""
     assert importers(sources(*PURE), lambda module: within(module, IMPURE)) == []
-    found = importers(sources(*PARTS), lambda module: within(module, ("precad.protos",)))
-    assert {path for path, _ in found if not path.startswith("common/wire/")} == MESSAGES
+    found = importers(
+        sources(*PARTS), lambda module: within(module, ("precad.protos",))
+    )
+    assert {
+        path for path, _ in found if not path.startswith("common/wire/")
+    } == MESSAGES
     found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
     assert {path for path, _ in found} == {"aggregator/validate/crypten_import.py"}
 
@@ -164,7 +203,15 @@ def test_no_two_files_of_the_wheel_have_one_name_but_each_parts_process() -> Non
 
 
 FORBIDDEN_CALLS = {
-    *("eval", "exec", "compile", "__import__", "torch.load", "torch.save", "numpy.load"),
+    *(
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "torch.load",
+        "torch.save",
+        "numpy.load",
+    ),
     *("joblib.load", "os.system", "yaml.load"),
 }
 FORBIDDEN_MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
@@ -187,7 +234,9 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str | None, ast.expr]]]:
             case ast.Import(names=names):
                 aliases.update({a.asname: a.name for a in names if a.asname})
             case ast.ImportFrom(module=module, names=names):
-                aliases.update({a.asname or a.name: f"{module}.{a.name}" for a in names})
+                aliases.update(
+                    {a.asname or a.name: f"{module}.{a.name}" for a in names}
+                )
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield full_name(node.func, aliases), {k.arg: k.value for k in node.keywords}
@@ -200,11 +249,14 @@ def dangers(tree: ast.AST) -> list[str]:
         allowed, shell = keywords.get("allow_pickle"), keywords.get("shell")
         # NumPy's default is False; only a literal False may be written.
         if name == "numpy.load" and (
-            allowed is None or (isinstance(allowed, ast.Constant) and allowed.value is False)
+            allowed is None
+            or (isinstance(allowed, ast.Constant) and allowed.value is False)
         ):
             continue
         if name in FORBIDDEN_CALLS or (
-            name.startswith("subprocess.") and shell is not None and ast.literal_eval(shell)
+            name.startswith("subprocess.")
+            and shell is not None
+            and ast.literal_eval(shell)
         ):
             found.append(name)
     return found
@@ -213,10 +265,14 @@ def dangers(tree: ast.AST) -> list[str]:
 def weak_randomness(tree: ast.AST) -> list[str]:
     """Uses of Python's, NumPy's or torch's generators, none of which may make a secret."""
     found = [module for module in imported(tree) if within(module, RANDOM)]
-    return found + [name for name, _ in calls(tree) if within(name, RANDOM) or name in WEAK]
+    return found + [
+        name for name, _ in calls(tree) if within(name, RANDOM) or name in WEAK
+    ]
 
 
-def hits(files: list[Path], wrong: Callable[[ast.AST], list[str]]) -> list[tuple[str, list[str]]]:
+def hits(
+    files: list[Path], wrong: Callable[[ast.AST], list[str]]
+) -> list[tuple[str, list[str]]]:
     found = [(relative(path), wrong(tree_of(path))) for path in files]
     return [each for each in found if each[1]]
 
@@ -262,11 +318,21 @@ LISTENS = {
     "bind": "cli/local_deployment.py",
 }  # What makes a port, and the one file that may
 NEVER = (
-    *("grpc.server", "add_insecure_port", "start_http_server", "start_wsgi_server", "make_server"),
+    *(
+        "grpc.server",
+        "add_insecure_port",
+        "start_http_server",
+        "start_wsgi_server",
+        "make_server",
+    ),
     *("HTTPServer", "ThreadingWSGIServer", "create_server", "asyncio.start_server"),
     "asyncio.start_unix_server",
 )
-GUARDED = ("aggregator/rpc/process.py", "aggregator/workers/worker_process.py", "dealer/process.py")
+GUARDED = (
+    "aggregator/rpc/process.py",
+    "aggregator/workers/worker_process.py",
+    "dealer/process.py",
+)
 
 
 def test_no_part_opens_a_port_without_the_guard() -> None:
@@ -281,4 +347,7 @@ def test_no_part_opens_a_port_without_the_guard() -> None:
     for path, called in made:
         where = allowed.get(called, allowed.get(called.rpartition(".")[2], path))
         assert path == where, f"{path} opens a port by {called}; {where} does"
-    assert tuple(sorted(path for path, called in made if called == "GuardedPort")) == GUARDED
+    assert (
+        tuple(sorted(path for path, called in made if called == "GuardedPort"))
+        == GUARDED
+    )

@@ -14,9 +14,22 @@ import pytest
 from tests.rig.commands import printed, python
 
 from precad.cli.main import COMMANDS, EXTRAS
-from precad.common.errors import LEAST_EXTRA, Misconfiguration, MissingPackage, PrecadError, missing
+from precad.common.errors import (
+    LEAST_EXTRA,
+    Misconfiguration,
+    MissingPackage,
+    PrecadError,
+    missing,
+)
 from precad.common.identity.deployment_keys import Deployment
-from precad.common.kernel import NUMPY, VARIABLE, built_library, chosen, kernels, project_blocks
+from precad.common.kernel import (
+    NUMPY,
+    VARIABLE,
+    built_library,
+    chosen,
+    kernels,
+    project_blocks,
+)
 
 ACCOUNT = "precad.accounting"
 LIGHT = ("adversaries", "events", "filter")
@@ -52,7 +65,13 @@ def accounting(loaded: set[str]) -> set[str]:
     return {name for name in loaded if name.startswith(counting)}
 
 
-NETWORK = {"grpc", "google.protobuf", "sqlalchemy", "precad.aggregator.store", "precad.protos"}
+NETWORK = {
+    "grpc",
+    "google.protobuf",
+    "sqlalchemy",
+    "precad.aggregator.store",
+    "precad.protos",
+}
 ABSENT = {
     "from precad.simulation.datasets import load\nload('digits'), load('breast-cancer')": {
         *("sklearn", "pandas", "scipy.stats")
@@ -61,7 +80,10 @@ ABSENT = {
         *("numpy", "scipy", "torch", "dp_accounting", "matplotlib")
     },
     # What is imported on first use is listed before.
-    "import precad\nassert {'DataOwner', 'simulate'} <= set(dir(precad))": {"numpy", "torch"},
+    "import precad\nassert {'DataOwner', 'simulate'} <= set(dir(precad))": {
+        "numpy",
+        "torch",
+    },
     "from precad.common import ring, share, model, task": NETWORK,
     "from precad.norm_check import norm_proof; import precad.certify": NETWORK,
     "from precad.aggregator import noise; from precad.accounting import guarantees": NETWORK,
@@ -77,13 +99,17 @@ def test_what_is_large_or_impure_loads_only_where_it_is_used(program: str) -> No
 
 
 def test_a_training_step_loads_no_accounting_and_no_client_module_needs_unix() -> None:
-    training, everything = (set(p.split()) for p in printed("-c", WITHOUT_UNIX).split("|"))
+    training, everything = (
+        set(p.split()) for p in printed("-c", WITHOUT_UNIX).split("|")
+    )
     assert accounting(training) == set()
     assert "precad.client.gradients.local_update" in training
     assert {"precad.client.connection", "precad.client.data_owner"} <= everything
 
 
-def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one() -> None:
+def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one() -> (
+    None
+):
     loaded = loaded_by("import precad.client.own_account")
     assert accounting(loaded) == {ACCOUNT, *(f"{ACCOUNT}.{each}" for each in LIGHT)}
     assert not loaded & {"numpy", "scipy"}
@@ -95,11 +121,15 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     assert not loaded & {"dp_accounting", "scipy.signal", "scipy.stats", *others}
     # Who expands a mask loads nothing else of a submission.
     loaded = loaded_by("from precad.common.ring import mask_stream")
-    shared = {n.removeprefix("precad.common") for n in loaded if n.startswith("precad.common")}
+    shared = {
+        n.removeprefix("precad.common") for n in loaded if n.startswith("precad.common")
+    }
     assert shared == {"", ".errors", ".identifiers", ".ring"}
 
 
-def test_without_locks_no_keys_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_no_keys_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(Misconfiguration, match="make keys on Linux"):
         Deployment.create(tmp_path)
@@ -111,9 +141,14 @@ def test_a_kernel_that_is_not_there_is_refused_and_one_that_cannot_be_loaded_is_
 ) -> None:
     broken = tmp_path / f"_projections{EXTENSION_SUFFIXES[0]}"
     broken.write_bytes(b"for another machine")
-    assert (built_library(tmp_path), kernels(broken)) == (broken, {NUMPY: project_blocks})
+    assert (built_library(tmp_path), kernels(broken)) == (
+        broken,
+        {NUMPY: project_blocks},
+    )
     available = {"c": project_blocks, NUMPY: project_blocks}
-    with pytest.raises(Misconfiguration, match=r"PRECAD_KERNEL = 'avx2': must be .* c, numpy"):
+    with pytest.raises(
+        Misconfiguration, match=r"PRECAD_KERNEL = 'avx2': must be .* c, numpy"
+    ):
         chosen(available, "avx2")
     # No server starts.
     done = python("-c", SERVES, env={VARIABLE: "fortran"})
@@ -148,12 +183,16 @@ def extras() -> dict[str, set[str]]:
         for requirement in requirements:
             own = re.fullmatch(r"precad\[(.*)\]", requirement)
             if own:
-                found |= {d for each in own[1].split(",") for d in closure(optional[each])}
+                found |= {
+                    d for each in own[1].split(",") for d in closure(optional[each])
+                }
             else:
                 found.add(re.split(r"[^\w-]", requirement)[0])
         return found
 
-    return {"": closure(project["dependencies"])} | {e: closure(r) for e, r in optional.items()}
+    return {"": closure(project["dependencies"])} | {
+        e: closure(r) for e, r in optional.items()
+    }
 
 
 def run(program: str, absent: set[str], *arguments: str, **how: Any) -> Any:
@@ -166,7 +205,9 @@ def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:
     return {name for name in LEAST_EXTRA if DISTRIBUTIONS.get(name, name) not in there}
 
 
-def test_each_extra_has_what_its_role_loads_and_no_more(extras: dict[str, set[str]]) -> None:
+def test_each_extra_has_what_its_role_loads_and_no_more(
+    extras: dict[str, set[str]],
+) -> None:
     named = {DISTRIBUTIONS.get(name, name) for name in LEAST_EXTRA}
     assert named == extras["demo"] - extras[""] - {"sklearn"}
     for name, extra in LEAST_EXTRA.items():
@@ -216,18 +257,25 @@ for step in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "chain", [("", "client", "simulation"), ("dealer",), ("plan", "report"), ("server",)]
+    "chain",
+    [("", "client", "simulation"), ("dealer",), ("plan", "report"), ("server",)],
 )
-def test_a_part_needs_its_extra_alone(extras: dict[str, set[str]], chain: tuple[str, ...]) -> None:
+def test_a_part_needs_its_extra_alone(
+    extras: dict[str, set[str]], chain: tuple[str, ...]
+) -> None:
     """One process for parts of which each needs more than the one before."""
     absent = [lacking(extras, each) for each in chain]
     assert all(more >= less for more, less in pairwise(absent))
-    steps = [f"{','.join(a)}:{PARTS[each]}" for a, each in zip(absent, chain, strict=True)]
+    steps = [
+        f"{','.join(a)}:{PARTS[each]}" for a, each in zip(absent, chain, strict=True)
+    ]
     said = run(LOADED, absent[0], *steps)
     assert said.returncode == 0, said.stderr
 
 
-AN_ACCOUNT = "--record-rate 0.2 --client-rate 1 --noise-multiplier 2 --rounds 6 --delta 1e-5"
+AN_ACCOUNT = (
+    "--record-rate 0.2 --client-rate 1 --noise-multiplier 2 --rounds 6 --delta 1e-5"
+)
 OWNER = """
 client = "ward-3"
 task = "task.toml"
@@ -268,12 +316,20 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("from precad.client import DataOwner", "DataOwner needs torch.*precad.client."),
-        ("import precad; precad.simulate", r"precad.simulate needs torch.*precad\[simulation\]"),
+        (
+            "from precad.client import DataOwner",
+            "DataOwner needs torch.*precad.client.",
+        ),
+        (
+            "import precad; precad.simulate",
+            r"precad.simulate needs torch.*precad\[simulation\]",
+        ),
         ("import precad; precad.DataOwner", r"DataOwner needs torch.*precad.client."),
     ],
 )
-def test_the_sdk_without_its_extra_is_an_error_that_names_it(program: str, words: str) -> None:
+def test_the_sdk_without_its_extra_is_an_error_that_names_it(
+    program: str, words: str
+) -> None:
     said = run(WITHOUT + program, set(LEAST_EXTRA))
     last = said.stderr.strip().splitlines()[-1]
     assert re.match(rf"precad\.common\.errors\.MissingPackage: .*{words}", last)
@@ -281,5 +337,10 @@ def test_the_sdk_without_its_extra_is_an_error_that_names_it(program: str, words
 
 
 @pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
-def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(name: Any) -> None:
-    assert missing(ModuleNotFoundError("No module named x", name=name), "precad join") is None
+def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(
+    name: Any,
+) -> None:
+    assert (
+        missing(ModuleNotFoundError("No module named x", name=name), "precad join")
+        is None
+    )

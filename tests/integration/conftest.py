@@ -69,7 +69,9 @@ def serve() -> Iterator[Serve]:
     """``serve(identity, handler)``: a real port with mutual TLS; its address."""
     servers: list[grpc.Server] = []
 
-    def start(party: Identity, *handlers: grpc.GenericRpcHandler, **options: Any) -> str:
+    def start(
+        party: Identity, *handlers: grpc.GenericRpcHandler, **options: Any
+    ) -> str:
         servers.append(grpc.server(ThreadPoolExecutor(2), [*handlers], **options))
         port = mutual_tls.add_port(servers[-1], "127.0.0.1:0", party)
         servers[-1].start()

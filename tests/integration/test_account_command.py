@@ -31,14 +31,32 @@ from precad.common.task import Task
 from precad.common.wire.messages import sign_body
 from precad.protos import precad_pb2 as pb
 
-RUN = ["--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2", "--rounds", "60"]
+RUN = [
+    "--record-rate",
+    "0.2",
+    "--client-rate",
+    "1",
+    "--noise-multiplier",
+    "2",
+    "--rounds",
+    "60",
+]
 ACCOUNT = [*RUN, "--delta", "1e-5"]
 CLIPS = ["--record-clip", "1", "--client-clip", "20", "--dimension", "650"]
 document = partial(commands.document, "account")
 said = partial(commands.said, "account")
 refused = commands.refused
 planned = partial(commands.document, "plan")
-SCHEDULE = ["--record-rate", "0.1", "--client-rate", "0.1", "--rounds", "200", "--delta", "1e-5"]
+SCHEDULE = [
+    "--record-rate",
+    "0.1",
+    "--client-rate",
+    "0.1",
+    "--rounds",
+    "200",
+    "--delta",
+    "1e-5",
+]
 MODEL = ["--record-clip", "1", "--dimension", "7850"]
 PLAN = ["plan", *SCHEDULE, *MODEL, "--epsilon", "2"]
 LOOSE = [*PLAN, "--client-clip", "10"]
@@ -61,24 +79,40 @@ def limited(tmp_path: Path) -> str:
 
 
 def exact(statements: list[dict[str, Any]]) -> dict[str, float]:
-    return {s["adversary"]: s["epsilon"] for s in statements if s["accountant"] == "exact"}
+    return {
+        s["adversary"]: s["epsilon"] for s in statements if s["accountant"] == "exact"
+    }
 
 
 def client_level(*arguments: str) -> float:
     return exact(document(*arguments)["guarantees"])["client-level"]
 
 
-def test_a_large_model_costs_a_client_5_505_under_cover(large_task: str, tmp_path: Path) -> None:
+def test_a_large_model_costs_a_client_5_505_under_cover(
+    large_task: str, tmp_path: Path
+) -> None:
     seen = client_level("--task", large_task)
-    hidden = client_level("--task", task_file(tmp_path, f"{LARGE}cover_uploads = true\n"))
+    hidden = client_level(
+        "--task", task_file(tmp_path, f"{LARGE}cover_uploads = true\n")
+    )
     assert hidden == pytest.approx(5.505, abs=5e-4)
     # Who uploads is seen: about twenty whole steps, and none of them amplified.
     assert seen > 3 * hidden
-    numbers = [*SCHEDULE, "--noise-multiplier", "2", "--record-clip", "1", "--client-clip", "2"]
+    numbers = [
+        *SCHEDULE,
+        "--noise-multiplier",
+        "2",
+        "--record-clip",
+        "1",
+        "--client-clip",
+        "2",
+    ]
     numbers += ["--dimension", "10000000", "--fractional-bits"]
     assert client_level(*numbers, "20") == seen
     assert client_level(*numbers, "20", "--cover-uploads") == hidden
-    assert client_level(*numbers, "16", "--cover-uploads") == pytest.approx(5.145, abs=5e-4)
+    assert client_level(*numbers, "16", "--cover-uploads") == pytest.approx(
+        5.145, abs=5e-4
+    )
 
 
 def test_json_is_one_document_with_nine_statements() -> None:
@@ -93,8 +127,12 @@ def test_json_is_one_document_with_nine_statements() -> None:
     assert found["client-level", "exact"]["noise_multiplier"] == pytest.approx(expected)
 
 
-def test_tasks_are_added_up_each_with_its_own_repeats(large_task: str, tmp_path: Path) -> None:
-    other = task_file(tmp_path, LARGE.replace("record_rate = 0.1", "record_rate = 0.05"))
+def test_tasks_are_added_up_each_with_its_own_repeats(
+    large_task: str, tmp_path: Path
+) -> None:
+    other = task_file(
+        tmp_path, LARGE.replace("record_rate = 0.1", "record_rate = 0.05")
+    )
     two = ["--task", large_task, "--task", other]
     two += ["--participations", "30", "--participations", "25"]
     before, after = document(*two), document(*two, "--again", "none", "--again", "1:4")
@@ -113,7 +151,9 @@ def test_tasks_are_added_up_each_with_its_own_repeats(large_task: str, tmp_path:
     assert joint["one-server"] < exact(before["together_at_cap"])["one-server"]
     assert {s["compositions"] for s in before["together"]} == {55, 400}
     assert "True of tasks that were fixed beforehand" in said(*two)
-    assert "one for each of 2 tasks" in refused("account", *two, "--participations", "1")
+    assert "one for each of 2 tasks" in refused(
+        "account", *two, "--participations", "1"
+    )
     # Of many there is a sum alone.
     many, few = (document(*["--task", large_task] * count) for count in (13, 12))
     assert many["runs"] == [{"source": large_task}] * 13
@@ -125,11 +165,17 @@ def test_tasks_are_added_up_each_with_its_own_repeats(large_task: str, tmp_path:
 def test_repeats_lower_the_cap_that_a_limit_leaves(limited: str) -> None:
     def capped(*again: str) -> tuple[int, float]:
         found = document("--task", limited, *again)["at_cap"]
-        (one,) = (g for g in found if (g["adversary"], g["accountant"]) == ("one-server", "exact"))
+        (one,) = (
+            g
+            for g in found
+            if (g["adversary"], g["accountant"]) == ("one-server", "exact")
+        )
         return one["compositions"], one["epsilon"]
 
     counted = ("--participations", "20")
-    plan, once, more = (capped(*again) for again in ((), counted, (*counted, "--again", "1:4")))
+    plan, once, more = (
+        capped(*again) for again in ((), counted, (*counted, "--again", "1:4"))
+    )
     assert more[0] < once[0] == plan[0] < 200
     assert 1.3 < more[1] <= 1.5
     assert 1.4 < plan[1] <= 1.5
@@ -144,7 +190,9 @@ def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> N
     assert {g["compositions"] for g in document(*ACCOUNT)["at_cap"]} == {60}
 
 
-def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(limited: str) -> None:
+def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(
+    limited: str,
+) -> None:
     """An owner at a rate below the task's may have taken part more often than the cap."""
     for options in (
         [*ACCOUNT, "--participations", "50", "--cap", "40"],
@@ -157,35 +205,52 @@ def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(limited: s
         assert not re.search("at [45]0 participations, the cap", said(*options))
 
 
-def test_the_clt_is_called_no_guarantee_and_a_delta_beyond_exact_leaves_the_other_rows() -> None:
+def test_the_clt_is_called_no_guarantee_and_a_delta_beyond_exact_leaves_the_other_rows() -> (
+    None
+):
     assert "not a guarantee" in said(*RUN, "--delta", "1e-5")
-    found = re.search("no answer at so small a δ.*upper bound", said(*RUN, "--delta", "1e-40"))
+    found = re.search(
+        "no answer at so small a δ.*upper bound", said(*RUN, "--delta", "1e-40")
+    )
     assert found
 
 
-def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise_for_the_epsilon() -> None:
+def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise_for_the_epsilon() -> (
+    None
+):
     text = commands.said(*LOOSE)
     assert text.startswith("Planned: ")
     numbers = {k: float(v) for k, v in re.findall(r"([a-z_.]+) = ([0-9.]+) ", text)}
-    privacy = {name[8:]: n for name, n in numbers.items() if name.startswith("privacy.")}
-    bits, rounds = (int(numbers[name]) for name in ("fractional_bits", "training.rounds"))
+    privacy = {
+        name[8:]: n for name, n in numbers.items() if name.startswith("privacy.")
+    }
+    bits, rounds = (
+        int(numbers[name]) for name in ("fractional_bits", "training.rounds")
+    )
     changes = {"privacy": privacy, "fractional_bits": bits, "training.rounds": rounds}
     task_with(changes | {"enrolment.max_expected_records": 300.0}, 7850)
     sigma = privacy["noise_multiplier"]
     epsilons = [
-        record_epsilon(record_rate=0.1, noise_multiplier=noise, delta=1e-5, participations=34)
+        record_epsilon(
+            record_rate=0.1, noise_multiplier=noise, delta=1e-5, participations=34
+        )
         for noise in (sigma, 0.998 * sigma)
     ]
     assert epsilons[0] <= 2 < epsilons[1]
     # The noise gives its ε again, and all is called planned.
-    noise = ("--noise-multiplier", commands.document(*LOOSE)["task"]["privacy"]["noise_multiplier"])
+    noise = (
+        "--noise-multiplier",
+        commands.document(*LOOSE)["task"]["privacy"]["noise_multiplier"],
+    )
     found = planned(*SCHEDULE, *MODEL, *noise, "--client-clip", "10")
     assert (found["status"], found["participations"]) == ("planned", 34)
     assert 1.99 < found["statements"][0]["epsilon"] <= 2
     assert [each["basis"] for each in found["statements"]] == ["planned"] * 3
 
 
-def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified() -> None:
+def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified() -> (
+    None
+):
     robust = (*PLAN, "--malicious", "2")
     assert "planned, not a certificate" in commands.said(*robust, "--owners", "1000")
     found = commands.document(*robust)
@@ -199,18 +264,26 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
     one = events.poisson_gaussian(rate=0.1, noise_multiplier=noise, count=200)
     for k, holds in ((most, True), (most + 1, False)):
         certificate = Replacements(group_guarantees.ExactGroups(one))
-        bounds = inefficacy.attack_bounds(0.2, 1.0, certificate, k, (Direction.ADDITIONS,))
+        bounds = inefficacy.attack_bounds(
+            0.2, 1.0, certificate, k, (Direction.ADDITIONS,)
+        )
         assert (float(bounds.upper) <= 0.5) is holds
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2, additions.
     five = Robustness(malicious=5, change="additions")
     clip, sigma = five.clip_and_noise(1.0, 2.0, 0.01, 1000)
     assert clip / sigma == pytest.approx(0.706, abs=5e-4)
     # C is never below R: σ is raised instead.
-    assert five.clip_and_noise(1.0, 0.5, 0.01, 1000) == pytest.approx((1.0, 1 / 0.706), rel=1e-3)
+    assert five.clip_and_noise(1.0, 0.5, 0.01, 1000) == pytest.approx(
+        (1.0, 1 / 0.706), rel=1e-3
+    )
 
 
-def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(large_task: str) -> None:
-    as_it_is, other = (planned("--task", large_task, *wish) for wish in ((), ("--epsilon", "1")))
+def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(
+    large_task: str,
+) -> None:
+    as_it_is, other = (
+        planned("--task", large_task, *wish) for wish in ((), ("--epsilon", "1"))
+    )
     found, wanted = (each["task"]["privacy"] for each in (as_it_is, other))
     assert (found["noise_multiplier"], wanted["client_clip"]) == (2, 2)
     assert wanted["noise_multiplier"] == least_noise(1.0, 1e-5, 0.1, 34)
@@ -228,11 +301,15 @@ def test_proofs_plan_against_a_cheating_server(tmp_path: Path, large_task: str) 
     assert capped["epsilon"] >= same[0]["epsilon"]
 
 
-def test_where_norms_are_proved_a_plan_allows_for_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_norms_are_proved_a_plan_allows_for_hashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As a certificate does: with so many that a row is found, no owner's update is bounded."""
     robustness = Robustness(malicious=1)
     changes = {"privacy.noise_multiplier": 40.0, "privacy.client_clip": 1.0}
-    shares, proofs = (task_with(changes | {"validation": v}) for v in ("crypten", "proof"))
+    shares, proofs = (
+        task_with(changes | {"validation": v}) for v in ("crypten", "proof")
+    )
     assert certified(proofs, robustness) == certified(shares, robustness)
     assert certified(proofs, robustness)["clients_added"] > 0
     monkeypatch.setattr("precad.certify.guarantee.HASHES", 2.0**100)
@@ -252,10 +329,18 @@ def test_no_number_is_assumed_that_a_task_has() -> None:
 
 
 def test_a_number_beside_its_task_is_refused(large_task: str) -> None:
-    of_plan = ("--owners", "--client-clip", "--dimension", "--from", "--noise-multiplier")
+    of_plan = (
+        "--owners",
+        "--client-clip",
+        "--dimension",
+        "--from",
+        "--noise-multiplier",
+    )
     pairs = [("account", "--noise-multiplier"), ("account", "--fractional-bits")]
     for command, twice in (*pairs, *(("plan", each) for each in of_plan)):
-        assert f"leave {twice} out" in refused(command, "--task", large_task, twice, "3")
+        assert f"leave {twice} out" in refused(
+            command, "--task", large_task, twice, "3"
+        )
     wishes = ["--records", "3x400", "--epsilon", "3", "--dimension", "7850"]
     model = ["--architecture", "logistic", "--features", "30", "--classes", "2"]
     assert "leave --architecture out" in refused("plan", *wishes, *model)
@@ -288,7 +373,11 @@ WRONG = [
             ("--malicious 0", "malicious", "1 or more"),
             ("--malicious 1 --tolerated-loss 0.1", "tolerated_loss", "above 0.2"),
             ("", "client_clip", "or --malicious"),
-            ("--client-clip 9 --noise-multiplier 2", "epsilon", "or --noise-multiplier"),
+            (
+                "--client-clip 9 --noise-multiplier 2",
+                "epsilon",
+                "or --noise-multiplier",
+            ),
             ("--client-clip 1e300", "client_clip", ""),
             ("--client-clip 0.1", "record_clip", "privacy.client_clip"),
             ("--client-clip 9 --epsilon 1e300", "epsilon", "at most 100:"),
@@ -300,9 +389,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("command", "wrong", "field", "remedy"), [(line, *row) for line, rows in WRONG for row in rows]
+    ("command", "wrong", "field", "remedy"),
+    [(line, *row) for line, rows in WRONG for row in rows],
 )
-def test_a_wrong_value_is_named(command: list[str], wrong: str, field: str, remedy: str) -> None:
+def test_a_wrong_value_is_named(
+    command: list[str], wrong: str, field: str, remedy: str
+) -> None:
     told = refused(*command, *wrong.split(), "--json")
     assert (told.count("\n"), field in told, remedy in told) == (1, True, True), told
 
@@ -321,7 +413,9 @@ def mine(folder: Path, *more: object) -> Any:
     return json.loads(says(0, "mine", folder, "--json", *more))
 
 
-def own_account(folder: Path, task: Task, limit: float | None = None, **more: Any) -> OwnAccount:
+def own_account(
+    folder: Path, task: Task, limit: float | None = None, **more: Any
+) -> OwnAccount:
     path = folder / more.get("name", "participations.log")
     return OwnAccount(task, more.get("rate", 0.2), limit, path, ClientId("ward-1"))
 
@@ -333,7 +427,9 @@ def played(tmp_path: Path) -> Played:
     def make(name: str = "ward-1", limit: float | None = None) -> Owner:
         twice = [Open(1, 1), Open(2, 1, charges=(1, 0)), Over(2, 1)]
         course: list[Any] = [Open(0, 0), Over(0, 0), *twice, Open(3, 2), Over(3, 2)]
-        one = Owner(Script(task_with({}), course, ClientId(name)), tmp_path / name, limit)
+        one = Owner(
+            Script(task_with({}), course, ClientId(name)), tmp_path / name, limit
+        )
         (tmp_path / name).mkdir()
         one.run()
         return one
@@ -347,12 +443,19 @@ def restate(folder: Path, role: Role, **changes: Any) -> None:
     for name in changes:
         body.ClearField(name)  # type: ignore[arg-type]
     body.MergeFrom(pb.StatementBody(**changes))
-    pen = signatures.CertificateSigner(keys.identity(party_certificate.Principal.service(role)))
+    pen = signatures.CertificateSigner(
+        keys.identity(party_certificate.Principal.service(role))
+    )
     path.write_bytes(sign_body(pen, role, body).SerializeToString())
 
 
 def test_the_sum_over_five_tasks_is_an_independent_compositions(tmp_path: Path) -> None:
-    plan = [(2.0, 0.2, 1e-5, 4), (1.5, 0.1, 1e-5, 3), (3.0, 0.2, 1e-6, 5), (2.5, 0.05, 1e-5, 2)]
+    plan = [
+        (2.0, 0.2, 1e-5, 4),
+        (1.5, 0.1, 1e-5, 3),
+        (3.0, 0.2, 1e-6, 5),
+        (2.5, 0.05, 1e-5, 2),
+    ]
     plan.append((4.0, 0.2, 1e-7, 1))
     composed = ExactAccountant()
     for sigma, rate, delta, versions in plan:
@@ -360,14 +463,22 @@ def test_the_sum_over_five_tasks_is_an_independent_compositions(tmp_path: Path) 
         own = own_account(tmp_path, task, 4.0, rate=rate)
         for version in range(versions):
             own.charge(version)
-        step = events.poisson_gaussian(rate=rate, noise_multiplier=sigma, count=versions)
+        step = events.poisson_gaussian(
+            rate=rate, noise_multiplier=sigma, count=versions
+        )
         if sigma == 4.0:
             # Repeated twice: one step with another σ, not three steps.
             own.charge(0, 2)
-            step = events.poisson_gaussian(rate=rate, noise_multiplier=sigma / math.sqrt(3))
+            step = events.poisson_gaussian(
+                rate=rate, noise_multiplier=sigma / math.sqrt(3)
+            )
         composed.compose(step)
     document = mine(tmp_path)
-    assert (document["versions"], len(document["tasks"]), document["delta"]) == (15, 5, 1e-5)
+    assert (document["versions"], len(document["tasks"]), document["delta"]) == (
+        15,
+        5,
+        1e-5,
+    )
     assert document["epsilon"] == pytest.approx(composed.epsilon(1e-5), rel=1e-9)
     # By the limit's own order and its conversion, without the filter's code.
     order = document["limit"]["order"]
@@ -378,14 +489,18 @@ def test_the_sum_over_five_tasks_is_an_independent_compositions(tmp_path: Path) 
     slack = math.log1p(-1 / order) - (math.log(1e-5) + math.log(order)) / (order - 1)
     assert document["limit"]["filter_epsilon"] == pytest.approx(rho + slack)
     assert document["epsilon"] < document["limit"]["filter_epsilon"] < 4.0
-    assert mine(tmp_path, "--delta", "1e-7")["epsilon"] == pytest.approx(composed.epsilon(1e-7))
+    assert mine(tmp_path, "--delta", "1e-7")["epsilon"] == pytest.approx(
+        composed.epsilon(1e-7)
+    )
 
 
 def test_mine_says_what_each_task_cost(played: Played, tmp_path: Path) -> None:
     one = played(limit=3.0)
     epsilon = f"exact ε of all together {one.open_account().epsilon():.4g} at δ = 1e-05"
     limit = "limit ε = 3 at δ = 1e-05, enforced by a Rényi filter"
-    says(0, "mine", one.folder, words=[str(one.script.task.digest)[:12], epsilon, limit])
+    says(
+        0, "mine", one.folder, words=[str(one.script.task.digest)[:12], epsilon, limit]
+    )
     (row,) = mine(one.folder)["tasks"]
     assert (row["client"], row["versions"], row["further_releases"]) == ("ward-1", 3, 1)
     # A folder without charges, or without anything, is said.
@@ -397,14 +512,18 @@ def test_mine_says_what_each_task_cost(played: Played, tmp_path: Path) -> None:
 
 def test_only_a_limit_is_said_to_hold_against_a_malicious_one(tmp_path: Path) -> None:
     for check in ("proof", "crypten"):
-        own_account(tmp_path, task_with({"validation": check}), 4.0, name=check).charge(0)
+        own_account(tmp_path, task_with({"validation": check}), 4.0, name=check).charge(
+            0
+        )
     limit, *lines = (tmp_path / "proof").read_text().splitlines(keepends=True)
     lines += (tmp_path / "crypten").read_text().splitlines(keepends=True)[1:]
     # As a version before wrote it.
     old = " ".join(["charge", *lines[0].split()[1:-2]])
     lines.append(f"{old} {hashlib.sha256(old.encode()).hexdigest()[:8]}\n")
     for kept, server in zip(
-        (lines[:1], lines[1:2], lines[:2], lines[2:]), ("malicious", *["curious"] * 3), strict=True
+        (lines[:1], lines[1:2], lines[:2], lines[2:]),
+        ("malicious", *["curious"] * 3),
+        strict=True,
     ):
         (tmp_path / "participations.log").write_text("".join([limit, *kept]))
         document = mine(tmp_path)
@@ -412,7 +531,9 @@ def test_only_a_limit_is_said_to_hold_against_a_malicious_one(tmp_path: Path) ->
         # What a malicious server decided itself was fixed by no count.
         assert "malicious" not in json.dumps(document)
         told = says(0, "mine", tmp_path, words=["record level, one curious server"])
-        assert ("the limit holds, not what was counted" in told) is (server == "malicious")
+        assert ("the limit holds, not what was counted" in told) is (
+            server == "malicious"
+        )
     # A check of norms that is none is refused.
     path = tmp_path / "participations.log"
     *words, _, _ = lines[0].split()
@@ -422,22 +543,32 @@ def test_only_a_limit_is_said_to_hold_against_a_malicious_one(tmp_path: Path) ->
         says(2, "mine", tmp_path, words=["can't be read"])
 
 
-def test_receipts_that_agree_are_sound_and_another_model_is_found(played: Played) -> None:
+def test_receipts_that_agree_are_sound_and_another_model_is_found(
+    played: Played,
+) -> None:
     one = played()
     words = ["server-a: client ward-1", "server-b: client ward-1", "charged [3]"]
     assert says(0, "receipts", one.folder, words=words).endswith("sound\n")
     document = json.loads(says(0, "receipts", one.folder, "--json"))
     assert (document["sound"], document["server-b"]["version"]) == (True, 3)
     restate(one.folder, Role.SERVER_B, model_digest=b"\5" * 32)
-    words = ["the servers signed different models 3: 05050505", "server-b signed 05", "BROKEN"]
+    words = [
+        "the servers signed different models 3: 05050505",
+        "server-b signed 05",
+        "BROKEN",
+    ]
     says(1, "receipts", one.folder, words=words)
 
 
-def test_a_charge_for_what_was_never_shared_is_found_and_no_other(played: Played) -> None:
+def test_a_charge_for_what_was_never_shared_is_found_and_no_other(
+    played: Played,
+) -> None:
     one = played()
     for charged in ([4], [1, 2], [2, 0, 1]):
         restate(one.folder, Role.SERVER_A, charged=charged)
-        says(1, "receipts", one.folder, words=["server-a charged", "this owner knows of"])
+        says(
+            1, "receipts", one.folder, words=["server-a charged", "this owner knows of"]
+        )
     for charged in ([2], [2, 1], [3], []):
         restate(one.folder, Role.SERVER_A, charged=charged)
         assert "this owner knows of" not in says(0, "receipts", one.folder)
@@ -451,10 +582,14 @@ def test_another_owner_who_was_shown_another_model_is_found(played: Played) -> N
     task, version, _ = lines[1].split(" ")
     lines[1] = f"{task} {version} {Digest(bytes(32))}"
     log.write_text("\n".join(lines) + "\n")
-    says(1, "receipts", one.folder, "--other", two.folder, words=[f"model {version} was"])
+    says(
+        1, "receipts", one.folder, "--other", two.folder, words=[f"model {version} was"]
+    )
 
 
-def test_an_account_elsewhere_and_signatures_are_looked_at(played: Played, tmp_path: Path) -> None:
+def test_an_account_elsewhere_and_signatures_are_looked_at(
+    played: Played, tmp_path: Path
+) -> None:
     one, account, files = played(), tmp_path / "account", tmp_path / "keys"
     account.mkdir()
     shutil.move(one.folder / "participations.log", account)

@@ -21,9 +21,25 @@ from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.cli import certify_answer, task_planning
 from precad.client.gradients.torch_models import model_section
 
-MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
+MNIST_LIKE = [
+    "--sampling-rate",
+    str(128 / 60000),
+    "--noise-multiplier",
+    "3",
+    "--rounds",
+    "469",
+]
 SMALL = ["--sampling-rate", "0.05", "--noise-multiplier", "2", "--rounds", "20"]
-CLIENTS = ["--loss", "0.2", "--sampling-rate", "0.1", "--noise-multiplier", "40", "--rounds", "50"]
+CLIENTS = [
+    "--loss",
+    "0.2",
+    "--sampling-rate",
+    "0.1",
+    "--noise-multiplier",
+    "40",
+    "--rounds",
+    "50",
+]
 CLIENTS += ["--unit", "client"]
 KNOWN = ["--loss", "0.2", *SMALL]
 
@@ -35,7 +51,10 @@ refused = partial(commands.refused, "certify")
 @pytest.fixture
 def votes(tmp_path: Path) -> Path:
     path = tmp_path / "votes.npy"
-    np.save(path, np.array([[1000] + [0] * 9, [600, 350, 50] + [0] * 7, [510, 490] + [0] * 8]))
+    np.save(
+        path,
+        np.array([[1000] + [0] * 9, [600, 350, 50] + [0] * 7, [510, 490] + [0] * 8]),
+    )
     return path
 
 
@@ -65,14 +84,26 @@ def runs(tmp_path: Path) -> list[Path]:
 @pytest.mark.parametrize("kind", ["exact", "rdp", "adp", "gdp"])
 def test_the_mnist_like_row_by_every_guarantee(votes: Path, kind: str) -> None:
     found = document("prediction", votes, *MNIST_LIKE, "--guarantee", kind)
-    assert (found["asymptotic"], found["models"], found["abstained"]) == (kind == "gdp", 1000, 1)
+    assert (found["asymptotic"], found["models"], found["abstained"]) == (
+        kind == "gdp",
+        1000,
+        1,
+    )
     sure, moderate, close = found["points"]
-    assert (sure["label"], bool(close["abstained"]), "radius" in close) == (0, True, False)
+    assert (sure["label"], bool(close["abstained"]), "radius" in close) == (
+        0,
+        True,
+        False,
+    )
     assert 0 < moderate["radius"] < sure["radius"]
-    assert (sure["radius"] == 147) or (kind in {"rdp", "adp"} and 90 < sure["radius"] < 147)
+    assert (sure["radius"] == 147) or (
+        kind in {"rdp", "adp"} and 90 < sure["radius"] < 147
+    )
 
 
-def test_what_else_is_asked_shrinks_radii_and_is_pictured(votes: Path, tmp_path: Path) -> None:
+def test_what_else_is_asked_shrinks_radii_and_is_pictured(
+    votes: Path, tmp_path: Path
+) -> None:
     def first(*options: str) -> Any:
         return document("prediction", votes, *MNIST_LIKE, *options)["points"][0]
 
@@ -83,22 +114,42 @@ def test_what_else_is_asked_shrinks_radii_and_is_pictured(votes: Path, tmp_path:
     assert "radius_deletions" not in one_sided
     picture, truth = tmp_path / "radius.png", tmp_path / "truth.csv"
     truth.write_text("0\n0\n1\n", encoding="utf-8")
-    out = said("prediction", votes, *SMALL, "--also", "gdp", "--labels", truth, "--plot", picture)
+    out = said(
+        "prediction",
+        votes,
+        *SMALL,
+        "--also",
+        "gdp",
+        "--labels",
+        truth,
+        "--plot",
+        picture,
+    )
     assert "not guaranteed" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_csv_labels_and_scores_give_the_same_as_npy(votes: Path, tmp_path: Path) -> None:
-    counts, csv, labels = np.load(votes), tmp_path / "votes.csv", tmp_path / "labels.npy"
+def test_csv_labels_and_scores_give_the_same_as_npy(
+    votes: Path, tmp_path: Path
+) -> None:
+    counts, csv, labels = (
+        np.load(votes),
+        tmp_path / "votes.csv",
+        tmp_path / "labels.npy",
+    )
     expected = document("prediction", votes, *SMALL)["points"]
-    np.savetxt(csv, counts, delimiter=",", fmt="%d", header=",".join("abcdefghij"), comments="")
+    np.savetxt(
+        csv, counts, delimiter=",", fmt="%d", header=",".join("abcdefghij"), comments=""
+    )
     assert document("prediction", csv, *SMALL)["points"] == expected
     # A byte order mark costs no point.
     np.savetxt(csv, counts, delimiter=",", fmt="%d")
     csv.write_bytes(b"\xef\xbb\xbf" + csv.read_bytes())
     assert document("prediction", csv, *SMALL)["points"] == expected
     np.save(labels, np.stack([np.repeat(np.arange(10), row) for row in counts]))
-    found = document("prediction", labels, *SMALL, "--format", "labels", "--classes", "10")
+    found = document(
+        "prediction", labels, *SMALL, "--format", "labels", "--classes", "10"
+    )
     assert found["points"] == expected
     # Scores too.
     scores = np.random.default_rng(2).dirichlet([9.0, 1.0], size=(4, 200))
@@ -107,12 +158,21 @@ def test_csv_labels_and_scores_give_the_same_as_npy(votes: Path, tmp_path: Path)
     rows = [[p, m, *scores[p, m]] for p in range(4) for m in range(200)]
     np.savetxt(csv, np.array(rows)[::-1], delimiter=",")
     points = document("prediction", npy, *options)["points"]
-    assert document("prediction", csv, *options, "--format", "scores")["points"] == points
+    assert (
+        document("prediction", csv, *options, "--format", "scores")["points"] == points
+    )
     assert points[0]["radius"] > 0
     # Whoever says whether there is a header gets that many runs.
-    for header, more, runs in (("0", "--header yes", 3), ("0", "--header no", 4), ("loss", "", 3)):
+    for header, more, runs in (
+        ("0", "--header yes", 3),
+        ("0", "--header no", 4),
+        ("loss", "", 3),
+    ):
         csv.write_text(f"{header}\n{LOSSES}", encoding="utf-8")
-        assert document("loss", csv, *SMALL, *more.split())["expected_loss"]["runs"] == runs
+        assert (
+            document("loss", csv, *SMALL, *more.split())["expected_loss"]["runs"]
+            == runs
+        )
 
 
 LABELS = "5,5,6\n4,4,4\n9,6,9\n1,1,4\n"
@@ -128,7 +188,10 @@ def test_what_may_be_miscounted_is_refused(tmp_path: Path) -> None:
     }
     for what, text, said in (
         # Taken for a header, a first row with a bad cell would shift every point by one.
-        *(("votes", f"{bad},2,1\n4,5,6\n", "row 0, column 1") for bad in ("", "1 000", "9O")),
+        *(
+            ("votes", f"{bad},2,1\n4,5,6\n", "row 0, column 1")
+            for bad in ("", "1 000", "9O")
+        ),
         # As pandas writes columns without names, all or some of them.
         ("labels", "0,1,2\n" + LABELS, "begins with 0,1,2: a header"),
         ("labels", "1.0,5.0,6.0\n" + LABELS, "--header yes or --header no"),
@@ -157,10 +220,21 @@ def test_what_may_be_miscounted_is_refused(tmp_path: Path) -> None:
 
 
 def test_runs_vote_and_say_what_they_cost(runs: list[Path]) -> None:
-    assert document("prediction", "--runs", *runs, "--classes", "3")["change"] == "replacements"
-    found = document("prediction", "--runs", *runs, "--classes", "3", "--change", "either")
-    assert (found["unit"], found["models"], found["soundness_bits"]) == ("client", 30, 40)
-    numbers = [found["mechanism"][k] for k in ("sampling_rate", "noise_multiplier", "rounds")]
+    assert (
+        document("prediction", "--runs", *runs, "--classes", "3")["change"]
+        == "replacements"
+    )
+    found = document(
+        "prediction", "--runs", *runs, "--classes", "3", "--change", "either"
+    )
+    assert (found["unit"], found["models"], found["soundness_bits"]) == (
+        "client",
+        30,
+        40,
+    )
+    numbers = [
+        found["mechanism"][k] for k in ("sampling_rate", "noise_multiplier", "rounds")
+    ]
     assert numbers == pytest.approx([0.2, 2**0.5 * 30 * 1.002 / 20, 30])
     assert max(point["radius"] for point in found["points"]) >= 1
     costs = found["runs"]["joint_privacy_cost"]
@@ -168,22 +242,32 @@ def test_runs_vote_and_say_what_they_cost(runs: list[Path]) -> None:
     server = poisson_gaussian(rate=0.1, noise_multiplier=30.0, count=900)
     # The exact pair of one record says the same.
     above, below = (
-        max(stick.delta(costs[0]["epsilon"] * factor) for stick in ExactGroups(server).sticks(1))
+        max(
+            stick.delta(costs[0]["epsilon"] * factor)
+            for stick in ExactGroups(server).sticks(1)
+        )
         for factor in (0.999, 1.001)
     )
     assert below < 1e-5 < above
     single = of_run(runs[0])["runs"]["joint_privacy_cost"]
-    assert all(one["epsilon"] < many["epsilon"] for one, many in zip(single, costs, strict=True))
+    assert all(
+        one["epsilon"] < many["epsilon"]
+        for one, many in zip(single, costs, strict=True)
+    )
     # Records of one client are safer than records anywhere.
     anywhere = document("prediction", "--runs", *runs, "--unit", "record")
-    one_client = document("prediction", "--runs", *runs, "--unit", "record-of-one-client")
+    one_client = document(
+        "prediction", "--runs", *runs, "--unit", "record-of-one-client"
+    )
     assert anywhere["soundness_bits"] is None
     assert one_client["mechanism"]["participation"] == 0.2
     pairs = zip(anywhere["points"], one_client["points"], strict=True)
     assert all(a["radius"] < b["radius"] for a, b in pairs)
 
 
-def test_losses_of_runs_and_bounds_as_functions_of_one(runs: list[Path], tmp_path: Path) -> None:
+def test_losses_of_runs_and_bounds_as_functions_of_one(
+    runs: list[Path], tmp_path: Path
+) -> None:
     found = document("loss", "--runs", *runs, "--tau", "1.1", "--attackers", "3")
     assert found["expected_loss"]["runs"] == 30
     assert found["expected_loss"]["lower"] < 0.2 < found["expected_loss"]["upper"]
@@ -195,11 +279,20 @@ def test_losses_of_runs_and_bounds_as_functions_of_one(runs: list[Path], tmp_pat
     out = said("loss", "--runs", *runs, "--plot", tmp_path / "loss.png")
     assert "Joint privacy cost of these 30 runs" in out
     # A known loss, and a file of losses.
-    known = document("loss", *KNOWN, "--tau", "2", "--unit", "client", "--change", "either")
-    assert known["bounds"][0] == {"loss": 0.2, "attackers": 0, "lower": 0.2, "upper": 0.2}
+    known = document(
+        "loss", *KNOWN, "--tau", "2", "--unit", "client", "--change", "either"
+    )
+    assert known["bounds"][0] == {
+        "loss": 0.2,
+        "attackers": 0,
+        "lower": 0.2,
+        "upper": 0.2,
+    }
     assert known["fewest_attackers"][0]["attackers"] >= 1
     np.savetxt(tmp_path / "losses.csv", np.full((400, 1), 0.2))
-    estimated = document("loss", tmp_path / "losses.csv", *SMALL, "--interval", "bernstein")
+    estimated = document(
+        "loss", tmp_path / "losses.csv", *SMALL, "--interval", "bernstein"
+    )
     assert estimated["expected_loss"]["mean"] == pytest.approx(0.2)
     assert estimated["bounds"][3]["upper"] > known["bounds"][3]["upper"]
 
@@ -256,11 +349,17 @@ def test_bad_input_names_the_field(
         assert "--plot" in refused("loss", *CLIENTS, "--plot", tmp_path / name)
 
 
-def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which() -> None:
+def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which() -> (
+    None
+):
     replaced, added = (
-        document("loss", *CLIENTS, *change) for change in ([], ["--change", "additions"])
+        document("loss", *CLIENTS, *change)
+        for change in ([], ["--change", "additions"])
     )
-    assert (replaced["change"], document("loss", *KNOWN)["change"]) == ("replacements", "either")
+    assert (replaced["change"], document("loss", *KNOWN)["change"]) == (
+        "replacements",
+        "either",
+    )
     pairs = zip(added["bounds"][1:], replaced["bounds"][1:], strict=True)
     assert all(a["upper"] < b["upper"] for a, b in pairs)
     assert "so many replaced by anything" in said("loss", *CLIENTS)
@@ -273,9 +372,13 @@ def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which()
     assert "beside 3 honest ones absent" in said("loss", *CLIENTS, "--absent", "3")
 
 
-def test_every_attempt_and_every_repeat_counts_against_a_certificate(tmp_path: Path) -> None:
+def test_every_attempt_and_every_repeat_counts_against_a_certificate(
+    tmp_path: Path,
+) -> None:
     once, often = (
-        document("loss", *CLIENTS, "--soundness-bits", "12", "--attempts", attempts)["bounds"][1]
+        document("loss", *CLIENTS, "--soundness-bits", "12", "--attempts", attempts)[
+            "bounds"
+        ][1]
         for attempts in (1, 3)
     )
     assert often["upper"] - once["upper"] == pytest.approx(100 * 2**-12, rel=0.3)
@@ -283,7 +386,10 @@ def test_every_attempt_and_every_repeat_counts_against_a_certificate(tmp_path: P
     assert of_run(finished(tmp_path / "silent"))["attempts"] == 30_000
     # With proofs so are hashes.
     proof = {"validation": "proof", "malicious_submission_soundness_bits": 100}
-    assert of_run(finished(tmp_path / "proved", **proof, proof_points=1024))["hashes"] == 2**60
+    assert (
+        of_run(finished(tmp_path / "proved", **proof, proof_points=1024))["hashes"]
+        == 2**60
+    )
     # Repeated releases divide the noise.
     first, again = (of_run(finished(tmp_path / str(m), most_repeats=m)) for m in (0, 3))
     noises = [found["mechanism"]["noise_multiplier"] for found in (first, again)]
@@ -291,14 +397,21 @@ def test_every_attempt_and_every_repeat_counts_against_a_certificate(tmp_path: P
     assert again["bounds"][1]["upper"] > first["bounds"][1]["upper"]
 
 
-def test_proofs_and_covered_uploads_count_in_what_finished_runs_cost(tmp_path: Path) -> None:
+def test_proofs_and_covered_uploads_count_in_what_finished_runs_cost(
+    tmp_path: Path,
+) -> None:
     """Runs of older versions under fss had another range test, whose share of δ isn't proofs'."""
     for validation, points in (("crypten", None), ("fss", None), ("proof", 64)):
         more = {"validation": validation, "proof_points": points}
-        costs = of_run(finished(tmp_path / validation, **more))["runs"]["joint_privacy_cost"]
-        assert any(each["malicious_server"] for each in costs) is (validation == "proof")
+        costs = of_run(finished(tmp_path / validation, **more))["runs"][
+            "joint_privacy_cost"
+        ]
+        assert any(each["malicious_server"] for each in costs) is (
+            validation == "proof"
+        )
     seen, hidden = (
-        of_run(finished(tmp_path / str(cover), cover_uploads=cover)) for cover in (False, True)
+        of_run(finished(tmp_path / str(cover), cover_uploads=cover))
+        for cover in (False, True)
     )
     costs = [found["runs"]["joint_privacy_cost"][2] for found in (seen, hidden)]
     assert {cost["adjacency"] for cost in costs} == {"zero-out-client"}
@@ -314,7 +427,9 @@ def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> No
     assert [each["redrawn_coins"] for each in found] == [0, 1, 2]
     assert found[0]["bounds"][0] == found[1]["bounds"][0] == found[2]["bounds"][0]
     for m in (1, 2):
-        for before, after in zip(found[0]["bounds"][1:], found[m]["bounds"][1:], strict=True):
+        for before, after in zip(
+            found[0]["bounds"][1:], found[m]["bounds"][1:], strict=True
+        ):
             assert after["upper"] == pytest.approx(min(1.0, 2**m * before["upper"]))
             least = 1 - 2**m * (1 - before["lower"])
             assert after["lower"] == pytest.approx(max(0.0, least))
@@ -327,14 +442,26 @@ def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> No
 
 def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
     bounds = document("loss", *KNOWN, "--attackers", "5000")["bounds"]
-    assert (bounds[-1]["attackers"], bounds[-1]["lower"], bounds[-1]["upper"]) == (5000, 0, 1)
+    assert (bounds[-1]["attackers"], bounds[-1]["lower"], bounds[-1]["upper"]) == (
+        5000,
+        0,
+        1,
+    )
     assert all(a["upper"] <= b["upper"] + 1e-6 for a, b in pairwise(bounds))
     assert [row["attackers"] for row in bounds[:21]] == list(range(21))
     assert len(bounds) < 60
     # With fewer digits they still hold.
     for bound, up, shown in (
-        *((0.89701, True, "0.8971"), (0.10299, False, "0.1029"), (0.07, True, "0.0700")),
-        *((1e-9, False, "0.0000"), (1e-9, True, "0.0001"), (1e30, True, f"{10**30}.0000")),
+        *(
+            (0.89701, True, "0.8971"),
+            (0.10299, False, "0.1029"),
+            (0.07, True, "0.0700"),
+        ),
+        *(
+            (1e-9, False, "0.0000"),
+            (1e-9, True, "0.0001"),
+            (1e30, True, f"{10**30}.0000"),
+        ),
     ):
         assert certify_answer._safe(bound, 4, up=up) == shown
     loud = ["--sampling-rate", "1", "--noise-multiplier", "0.1", "--rounds", "30"]
@@ -344,19 +471,28 @@ def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
 @pytest.fixture
 def trained(tmp_path: Path) -> list[str]:
     model = model_section(make("logistic", 4, 2), "logistic")
-    task = tasks.task_with({"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}})
+    task = tasks.task_with(
+        {"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}}
+    )
     (tmp_path / "task.toml").write_text(task_planning.written(task, "a test"))
     theta = np.array([5.0, 5, 0, 0, -5, -5, 0, 0, 0, 0])
     tasks.model_at(task, theta).save(tmp_path / "m.safetensors")
     x = np.array([[1, 1, 0, 0], [-1, -1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]], np.float32)
     np.savez(tmp_path / "held-out.npz", x=x, y=np.array([0, 1, 1, 0]))
     return [
-        *("--task", str(tmp_path / "task.toml"), "--model-file", str(tmp_path / "m.safetensors")),
+        *(
+            "--task",
+            str(tmp_path / "task.toml"),
+            "--model-file",
+            str(tmp_path / "m.safetensors"),
+        ),
         *("--data", str(tmp_path / "held-out.npz"), "--copies", "2000"),
     ]
 
 
-def test_a_model_is_certified_at_its_objectives_noise(trained: list[str], tmp_path: Path) -> None:
+def test_a_model_is_certified_at_its_objectives_noise(
+    trained: list[str], tmp_path: Path
+) -> None:
     found = document("smoothing", *trained)
     assert (found["sigma"], found["abstained"]) == (0.5, 1)
     assert [point.get("label") for point in found["points"]] == [0, 1, 0, None]
@@ -381,7 +517,9 @@ TRAININGS = 80_000
 CLOSE = 0.012
 
 
-def trainings(m: SampledGaussian, group: int, malicious: int, generator: Any) -> guarantee.Floats:
+def trainings(
+    m: SampledGaussian, group: int, malicious: int, generator: Any
+) -> guarantee.Floats:
     """Of each one log-likelihood ratio of ``group`` malicious records to none, over all rounds.
 
     Where so many malicious records really take part.
@@ -393,7 +531,9 @@ def trainings(m: SampledGaussian, group: int, malicious: int, generator: Any) ->
     for _ in range(m.count):
         drawn = generator.binomial(malicious, m.rate, TRAININGS)
         total += np.interp(
-            drawn + m.noise_multiplier * generator.standard_normal(TRAININGS), table, loss
+            drawn + m.noise_multiplier * generator.standard_normal(TRAININGS),
+            table,
+            loss,
         )
     return total
 
@@ -421,7 +561,9 @@ def test_the_best_attack_stays_inside_and_comes_close(m: SampledGaussian) -> Non
         (guarantee.Direction.ADDITIONS, without, with_group),
         (guarantee.Direction.DELETIONS, -with_group, -without),
     ):
-        exact, renyi = (g(m).curves(GROUP, direction) for g in (ExactGroups, RenyiGroups))
+        exact, renyi = (
+            g(m).curves(GROUP, direction) for g in (ExactGroups, RenyiGroups)
+        )
         for p_a in (0.6, 0.9, 0.99):
             attacked_a = float((poisoned <= np.quantile(clean, p_a)).mean())
             for curves in (exact, renyi):

@@ -72,7 +72,9 @@ ALL = list(every(app))
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, ...]) -> None:
+def test_every_command_explains_itself_and_each_of_its_options(
+    path: tuple[str, ...],
+) -> None:
     result = precad(*path, "--help")
     assert result.exit_code == 0
     command: Any = app
@@ -86,8 +88,13 @@ def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, 
     assert [name for name in named if name not in result.stdout] == []
 
 
-def test_help_shows_a_settings_file_that_is_one_and_an_option_that_cannot_be_is_named() -> None:
-    for command, needed in (("serve", {"server_b", "dealer", "state"}), ("join", {"client"})):
+def test_help_shows_a_settings_file_that_is_one_and_an_option_that_cannot_be_is_named() -> (
+    None
+):
+    for command, needed in (
+        ("serve", {"server_b", "dealer", "state"}),
+        ("join", {"client"}),
+    ):
         text = precad(command, "--help").stdout
         lines = [line.strip() for line in text.splitlines() if " = " in line]
         shown = tomllib.loads("\n".join(lines))
@@ -113,14 +120,22 @@ def test_help_shows_a_settings_file_that_is_one_and_an_option_that_cannot_be_is_
         ("demo --dataset chess", "dataset = 'chess': .*digits, breast-cancer"),
         ("demo --attack rain", "--attack = 'rain': .*wraparound.*dropout"),
         ("demo --attackers 2", "--attackers.* 2.*--attack wraparound"),
-        ("demo --attack garbage --attackers 10", "--attackers = 10: .*fewer than the 10 clients"),
+        (
+            "demo --attack garbage --attackers 10",
+            "--attackers = 10: .*fewer than the 10 clients",
+        ),
         ("demo --clients 400", "clients = 400: .*from 1 to 359"),
         ("demo --client-rate 0", "client_rate = 0.0: .*greater than 0"),
         ("demo --output full", "--output = 'full': .*isn't empty"),
-        ("status nowhere --identity full/operator", "address = 'nowhere': give host:port"),
+        (
+            "status nowhere --identity full/operator",
+            "address = 'nowhere': give host:port",
+        ),
     ],
 )
-def test_a_wrong_value_is_named_and_nothing_made(line: str, said: str, place: Path) -> None:
+def test_a_wrong_value_is_named_and_nothing_made(
+    line: str, said: str, place: Path
+) -> None:
     create_local_keys(place / "full", [])
     before = sorted(place.rglob("*"))
     assert re.search(said, refused(*line.split()))
@@ -140,7 +155,9 @@ PARTS = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_broken_settings_file_is_named_with_what_is_wrong(part: str, tmp_path: Path) -> None:
+def test_a_broken_settings_file_is_named_with_what_is_wrong(
+    part: str, tmp_path: Path
+) -> None:
     config, good = tmp_path / "settings.toml", PARTS[part]
     address = "server_a" if part == "join" else "listen"
 
@@ -151,10 +168,16 @@ def test_a_broken_settings_file_is_named_with_what_is_wrong(part: str, tmp_path:
     def without(field: str) -> dict[str, object]:
         return {key: value for key, value in good.items() if key != field}
 
-    assert f"config = '{config}': can't be read" in refused(*part.split(), "--config", config)
+    assert f"config = '{config}': can't be read" in refused(
+        *part.split(), "--config", config
+    )
     assert "at line 1" in error(b'task = "unfinished\n')
-    assert f"config = '{config}': isn't UTF-8 text: save it as UTF-8" in error(b"\xff\xfe")
-    assert f"lisen = 3: unknown key in {config}; remove it" in error(good | {"lisen": 3})
+    assert f"config = '{config}': isn't UTF-8 text: save it as UTF-8" in error(
+        b"\xff\xfe"
+    )
+    assert f"lisen = 3: unknown key in {config}; remove it" in error(
+        good | {"lisen": 3}
+    )
     for required in (address, "identity"):
         assert f"{required} = None: is required in {config}" in error(without(required))
     assert f"{address} = '7301': give host:port" in error(good | {address: "7301"})
@@ -164,7 +187,9 @@ def test_a_broken_settings_file_is_named_with_what_is_wrong(part: str, tmp_path:
     assert "is required" in error(good)
     (tmp_path / "task.toml").write_text(task_to_toml(task_with({})))
     if part != "join":
-        there = f"identity = '{tmp_path / 'keys' / 'ca.pem'}': can't be read (No such file"
+        there = (
+            f"identity = '{tmp_path / 'keys' / 'ca.pem'}': can't be read (No such file"
+        )
         assert there in error(good)
 
 
@@ -203,12 +228,20 @@ LINES: dict[str, list[str | tuple[str, dict[str, Any]]]] = {
     "task": [f"show {ONE}"],
     "account": [f"--task {ONE}"],
     "certify": [f"model {ONE}"],
-    "keys": ["show keys", "show keys/ward-3/key.pem", "issue keys client ward-3", f"show {ONE}"],
+    "keys": [
+        "show keys",
+        "show keys/ward-3/key.pem",
+        "issue keys client ward-3",
+        f"show {ONE}",
+    ],
     "enrol": [f"token --state state --digest {PLANTED}", "show --state state"],
     "setup": [f"run --task {ONE} --data {DATABASES[1]}"],
     "serve": [
         # Those that nobody tries to reach.
-        *(("b --config", B | {"database": each}) for each in (*DATABASES[:3], *DATABASES[5:])),
+        *(
+            ("b --config", B | {"database": each})
+            for each in (*DATABASES[:3], *DATABASES[5:])
+        ),
         ("b --config", B | {"databse": DATABASES[3]}),
         ("b --config", B | {"dealer": PROXY}),
         ("b --config", B | {"database": [PLANTED]}),
@@ -241,13 +274,18 @@ LINES: dict[str, list[str | tuple[str, dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_and_no_log_repeats_a_secret(
-    command: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.chdir(tmp_path)
     Path("task.toml").write_text(task_to_toml(task_with({})), encoding="utf-8")
     create_local_keys(tmp_path / "keys", ["ward-3"])
-    bodies = [path.read_text("utf-8").splitlines()[1] for path in tmp_path.rglob("key.pem")]
+    bodies = [
+        path.read_text("utf-8").splitlines()[1] for path in tmp_path.rglob("key.pem")
+    ]
     coins = [path.read_bytes().hex() for path in tmp_path.rglob("coin.key")]
     assert min(len(bodies), len(coins)) > 0
     for line in LINES[command]:
@@ -275,7 +313,11 @@ def test_every_party_gets_settings_that_load_and_keys_of_its_own(place: Path) ->
     assert a.server_b == b.listen
     for name, file in (("ward-1", "Ward_1.csv"), ("ward-2", "ward-2.csv")):
         owner = JoinSettings.load(place / "run" / f"{name}.toml")
-        assert (owner.client, owner.model, owner.data.resolve()) == (name, "nets:Net", place / file)
+        assert (owner.client, owner.model, owner.data.resolve()) == (
+            name,
+            "nets:Net",
+            place / file,
+        )
         assert (owner.server_a, owner.server_b) == (a.listen, b.listen)
         assert Identity.load(owner.identity).principal.name == name
         # A token goes into the settings.
@@ -293,7 +335,9 @@ def test_a_mistake_makes_nothing(place: Path) -> None:
         (["ward-2.csv", "ward-2.csv"], "a name of its own"),
         (["ward-2.csv", "ward-3.csv"], "there is no such file"),
     ):
-        told = commands.refused(*SETUP, *(word for file in files for word in ("--data", file)))
+        told = commands.refused(
+            *SETUP, *(word for file in files for word in ("--data", file))
+        )
         assert (remedy in told, (place / "run").exists()) == (True, False)
     # Nor is a folder written to that is there.
     (place / "run").mkdir()
@@ -317,7 +361,9 @@ def redeemed(state: Path, made: str) -> None:
         ByToken(state).redeem(made, WARD_2)
 
 
-def test_a_token_works_at_both_servers_of_which_one_needs_its_digest_alone(tmp_path: Path) -> None:
+def test_a_token_works_at_both_servers_of_which_one_needs_its_digest_alone(
+    tmp_path: Path,
+) -> None:
     """Which a pipe gets too: on stderr it was lost in one."""
     a, b, c, d = (tmp_path / name for name in "abcd")
     made, word, digest = token(a, "--state", str(b))
@@ -329,7 +375,9 @@ def test_a_token_works_at_both_servers_of_which_one_needs_its_digest_alone(tmp_p
         redeemed(server, made)
 
 
-def test_a_token_made_for_a_client_is_that_clients_at_both_servers(tmp_path: Path) -> None:
+def test_a_token_made_for_a_client_is_that_clients_at_both_servers(
+    tmp_path: Path,
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     made, _, digest = token(a, "--client", "ward-1")
     token(b, "--client", "ward-1", "--digest", digest)
@@ -351,22 +399,43 @@ def test_show_names_users_and_no_token(tmp_path: Path) -> None:
     ByToken(tmp_path).redeem(used, WARD_1)
     text = enrol("show", "--state", tmp_path).stdout
     listing = json.loads(enrol("show", "--state", tmp_path, "--json").stdout)
-    assert sorted(str(each["client"]) for each in listing[str(tmp_path)]) == ["None", "ward-1"]
-    for words, there in (("ward-1", True), ("unused", True), (used, False), (unused, False)):
+    assert sorted(str(each["client"]) for each in listing[str(tmp_path)]) == [
+        "None",
+        "ward-1",
+    ]
+    for words, there in (
+        ("ward-1", True),
+        ("unused", True),
+        (used, False),
+        (unused, False),
+    ):
         assert (words in text) is there
     # A wrong value is a usage error.
     for wrong in (
-        *("--digest xyz", "--digest 00", f"--digest {'0' * 64} --count 2", "--client WARD-1"),
-        *("--client ward-1 --count 2", f"--client ward-1 --client ward-2 --digest {'0' * 64}"),
+        *(
+            "--digest xyz",
+            "--digest 00",
+            f"--digest {'0' * 64} --count 2",
+            "--client WARD-1",
+        ),
+        *(
+            "--client ward-1 --count 2",
+            f"--client ward-1 --client ward-2 --digest {'0' * 64}",
+        ),
     ):
         result = enrol("token", "--state", tmp_path / "none", *wrong.split())
         assert (result.exit_code, "Traceback" in result.output) == (2, False)
     assert ByToken(tmp_path / "none").owners() == {}
 
 
-def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(tmp_path: Path) -> None:
+def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(
+    tmp_path: Path,
+) -> None:
     create_local_keys(tmp_path / "keys", [])
-    identity, config = Identity.load(tmp_path / "keys" / "dealer"), tmp_path / "settings.toml"
+    identity, config = (
+        Identity.load(tmp_path / "keys" / "dealer"),
+        tmp_path / "settings.toml",
+    )
     serves = [True]
 
     def make() -> grpc.aio.Server:
@@ -389,7 +458,9 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(tmp_path:
         for host in ("127.0.0.1", "0.0.0.0"):
             waiting.until(partial(says, host, (0, "dealer: serving\n")), "an answer")
         serves[0] = False
-        waiting.until(partial(says, "127.0.0.1", (1, "dealer: not serving\n")), "an answer")
+        waiting.until(
+            partial(says, "127.0.0.1", (1, "dealer: not serving\n")), "an answer"
+        )
     code, said = health("127.0.0.1:9", 1.0)
     assert (code, "dealer at 127.0.0.1:9 can't be" in said) == (1, True)
     config.write_text('identity = "keys"\n')
@@ -406,7 +477,9 @@ def start(log: Path, *arguments: str, **environment: str) -> Any:
         )
 
 
-def test_output_and_status_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_and_status_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process's, also when it is killed."""
     process = start(tmp_path / "log", "precad", "no-such-command")
     assert isinstance(process, forking.Forked)
@@ -448,15 +521,21 @@ signal.pause()
 """.replace("PAUSE", repr("import signal; signal.pause()"))
 
 
-@pytest.mark.parametrize(("whom", "number"), [("alone", signal.SIGKILL), ("group", signal.SIGTERM)])
-def test_whoever_starts_parts_leaves_none_behind(tmp_path: Path, whom: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("whom", "number"), [("alone", signal.SIGKILL), ("group", signal.SIGTERM)]
+)
+def test_whoever_starts_parts_leaves_none_behind(
+    tmp_path: Path, whom: str, number: int
+) -> None:
     """As `timeout 100 precad demo` ends a group."""
     done = python("-c", LEADER, tmp_path / "log", whom, start_new_session=True)
     assert done.returncode == -number, done.stderr
     waiting.until(lambda: not stops.runs(int(done.stdout)), "the end of the part")
 
 
-def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(tmp_path: Path) -> None:
+def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(
+    tmp_path: Path,
+) -> None:
     configs = [tmp_path / f"{name}.toml" for name in ("one", "two")]
     for config in configs:
         config.write_text("client = 3")
@@ -484,7 +563,11 @@ def test_a_signal_ends_all_owners(tmp_path: Path) -> None:
     data = [word for file in files for word in ("--data", file)]
     # Nobody is there.
     assert precad("setup", run, "--task", task, *data).exit_code == 0
-    configs = [word for name in ("one", "two") for word in ("--config", str(run / f"{name}.toml"))]
+    configs = [
+        word
+        for name in ("one", "two")
+        for word in ("--config", str(run / f"{name}.toml"))
+    ]
     process = start(tmp_path / "log", "precad", "join", "--logs", str(run), *configs)
     logs = [run / f"{name}.log" for name in ("one", "two")]
     waiting.until(

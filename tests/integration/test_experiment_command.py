@@ -75,7 +75,9 @@ def said(*arguments: str, code: int = 0) -> str:
 
 
 @pytest.mark.usefixtures("restored")
-def test_an_experiment_of_ones_own_is_shown_run_by_two_and_taken_up(tmp_path: Path) -> None:
+def test_an_experiment_of_ones_own_is_shown_run_by_two_and_taken_up(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "tiny.py").write_text(TINY)
     output = ("--output", str(tmp_path / "kept"))
     plugin = ("--plugin", str(tmp_path / "tiny.py"))
@@ -95,7 +97,9 @@ def test_an_experiment_of_ones_own_is_shown_run_by_two_and_taken_up(tmp_path: Pa
     assert (tmp_path / "kept" / "tiny-small.json").read_bytes() == before
     assert "3 of 3 cells are measured" in said("show", "tiny", *output)
     # The list has all, and what is wrong is refused.
-    assert [one["name"] for one in json.loads(said("list", "--json"))] == list(EXPERIMENTS)
+    assert [one["name"] for one in json.loads(said("list", "--json"))] == list(
+        EXPERIMENTS
+    )
     assert "precad-fig3" in said("list")
     for words in (["show", "precad-fig9"], ["show", "precad-fig3", "--scale", "huge"]):
         said(*words, code=2)
@@ -114,8 +118,15 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
     data = load("stripes")
     bad: Any = {"attack": ATTACKS["backwards"](), "defence": DEFENCES["clipped-mean"]}
     shares = iid(len(data.train_y), 8, 0)
-    problem = Problem(data=data, shares=shares, model="wide-mlp", seed=1, attackers=2, **bad)
-    settings = {"rounds": 3, "learning_rate": 0.5, "record_rate": 0.5, "client_rate": 1.0}
+    problem = Problem(
+        data=data, shares=shares, model="wide-mlp", seed=1, attackers=2, **bad
+    )
+    settings = {
+        "rounds": 3,
+        "learning_rate": 0.5,
+        "record_rate": 0.5,
+        "client_rate": 1.0,
+    }
     moved = ALGORITHMS["non-private"](problem, settings).theta
     stood = ALGORITHMS["standing-still"](problem, settings).theta
     assert moved.shape == stood.shape == (8 * 128 + 128 + 128 * 8 + 8,)
@@ -125,7 +136,9 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
 DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
 
 
-def test_a_wrong_cluster_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_cluster_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a cluster of both kinds computes: tests/soak/test_experiments.py."""
     started = partial(run, "xie-fig9", Scale.SMALL, tmp_path, backend="dask", workers=2)
     monkeypatch.delenv(DASKS_ADDRESS, raising=False)
@@ -136,10 +149,20 @@ def test_a_wrong_cluster_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         refused("workers there of one thread each", started)
 
 
-TRAINING: dict[str, Any] = {**BACKDOOR[Scale.SMALL], "rounds": 20, "noise_multiplier": 1.0}
+TRAINING: dict[str, Any] = {
+    **BACKDOOR[Scale.SMALL],
+    "rounds": 20,
+    "noise_multiplier": 1.0,
+}
 TRAINING |= {"client_clip": 5.0, "attackers": 3, "seed": 2}
 CHECK = {**TRAINING, "algorithm": "precad", "check": "published"}
-VOTES = {**liu_fig1.SETTINGS[Scale.SMALL], "models": 12, "steps": 40, "seed": 1, "tested": 50}
+VOTES = {
+    **liu_fig1.SETTINGS[Scale.SMALL],
+    "models": 12,
+    "steps": 40,
+    "seed": 1,
+    "tested": 50,
+}
 BAGGING = {"arm": "bagging", "bag": 2000, "plain_steps": 20}
 CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] = {
     "precad": (train, {**TRAINING, "algorithm": "precad"}, 15),
@@ -153,9 +176,14 @@ CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] =
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(tmp_path: Path, name: str) -> None:
+def test_a_cell_that_is_broken_off_goes_on_to_the_same_values(
+    tmp_path: Path, name: str
+) -> None:
     measure, settings, stops = CELLS[name]
-    told, around = Mock(), partial(Surroundings, checkpoint=Checkpoint(tmp_path / "cell.npz"))
+    told, around = (
+        Mock(),
+        partial(Surroundings, checkpoint=Checkpoint(tmp_path / "cell.npz")),
+    )
 
     def stop(done: int, _all: int) -> None:
         if done == stops:
@@ -185,7 +213,9 @@ SEED = 5
         (Build.REDRAWN, 10, (False, True)),
     ],
 )
-def test_a_fault_is_found_by_whom_it_concerns(build: Build, rounds: int, refuted: Any) -> None:
+def test_a_fault_is_found_by_whom_it_concerns(
+    build: Build, rounds: int, refuted: Any
+) -> None:
     """Of real processes: tests/soak/test_audit_processes.py."""
     made = designed(CANARIES, rounds, SEED)
     plans = planned(made, 1, less=less_noise(build))
@@ -195,7 +225,9 @@ def test_a_fault_is_found_by_whom_it_concerns(build: Build, rounds: int, refuted
     assert verdicts == dict(zip(("models", "one server"), refuted, strict=True))
 
 
-def test_the_command_says_what_is_stated_and_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_what_is_stated_and_learnt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nothing: Any = lambda _draws, _version, d: [np.zeros(d, np.int64)] * 2  # noqa: E731
     silent = partial(canary_training.train, server_a_noise=nothing)
     monkeypatch.setattr(canary_training, "train", silent)
@@ -212,4 +244,8 @@ def test_what_watches_refuses_a_task_that_is_not_an_audits() -> None:
     task = designed(50, 1, SEED).task
     require_own(task, "127.0.0.1:7301")
     refused(r"other\.example", require_own, task, "other.example:7301")
-    refused("wards", require_own, Task.parse(task.model_dump(mode="json") | {"name": "wards"}))
+    refused(
+        "wards",
+        require_own,
+        Task.parse(task.model_dump(mode="json") | {"name": "wards"}),
+    )

@@ -54,12 +54,26 @@ def open_umask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_umask")
 def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None:
-    folders = {"server-a", "server-b", "dealer", "operator", "client-1", "client-2", "ward-3"}
+    folders = {
+        "server-a",
+        "server-b",
+        "dealer",
+        "operator",
+        "client-1",
+        "client-2",
+        "ward-3",
+    }
     assert {path.name for path in made.iterdir()} == {*folders, "ca"}
     keys("renew", made, "dealer")
     for name in folders:
         coin = {"coin.key"} if name.startswith("server") else set()
-        assert {*contents(made / name)} == {"ca.pem", "cert.pem", "key.pem", "crl.pem", *coin}
+        assert {*contents(made / name)} == {
+            "ca.pem",
+            "cert.pem",
+            "key.pem",
+            "crl.pem",
+            *coin,
+        }
         assert Identity.load(made / name).principal.name == name
     # They are for their owner whatever the umask.
     found = [*made.glob("*/key.pem")]
@@ -68,19 +82,31 @@ def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None
     assert len({path.read_bytes() for path in found}) == len(found)
 
 
-def test_no_key_is_replaced_without_force_or_printed(made: Path, tmp_path: Path) -> None:
+def test_no_key_is_replaced_without_force_or_printed(
+    made: Path, tmp_path: Path
+) -> None:
     before = contents(made)
-    for command in (("init", made), ("issue", made, *WARD), ("request", made / "ward-3", *WARD)):
+    for command in (
+        ("init", made),
+        ("issue", made, *WARD),
+        ("request", made / "ward-3", *WARD),
+    ):
         assert "--force" in refused(*command)
     assert contents(made).items() >= before.items()
     keys("init", made, "--client", "ward-3", "--force")
     assert contents(made)["ward-3/key.pem"] != before["ward-3/key.pem"]
-    assert Identity.load(made / "ward-3").principal == party_certificate.Principal.client("ward-3")
+    assert Identity.load(
+        made / "ward-3"
+    ).principal == party_certificate.Principal.client("ward-3")
     # No command prints one.
     words = ("issue", "renew", "revoke")
-    lines: list[tuple[object, ...]] = [(word, made, "client", "ward-4") for word in words]
+    lines: list[tuple[object, ...]] = [
+        (word, made, "client", "ward-4") for word in words
+    ]
     lines.append(("request", tmp_path / "ward-5", "client", "ward-5"))
-    lines += [("show", each) for each in (made, made / "ward-3", made / "ward-3" / "key.pem")]
+    lines += [
+        ("show", each) for each in (made, made / "ward-3", made / "ward-3" / "key.pem")
+    ]
     said = "".join(commands.precad("keys", *line).output for line in lines)
     bodies = [path.read_text().splitlines()[1] for path in tmp_path.rglob("key.pem")]
     assert bodies
@@ -88,7 +114,9 @@ def test_no_key_is_replaced_without_force_or_printed(made: Path, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_what_goes_back_to_a_party_may_be_edited_on_the_way(made: Path, tmp_path: Path) -> None:
+def test_what_goes_back_to_a_party_may_be_edited_on_the_way(
+    made: Path, tmp_path: Path
+) -> None:
     """Nothing in it is secret; editors and mail leave marks and other ends of lines."""
 
     def edited(folder: Path) -> None:
@@ -116,7 +144,9 @@ def test_what_goes_back_to_a_party_may_be_edited_on_the_way(made: Path, tmp_path
     refusals.refused("revoked", Identity.load, own)
 
 
-def test_a_certificate_is_never_put_beside_another_key(made: Path, tmp_path: Path) -> None:
+def test_a_certificate_is_never_put_beside_another_key(
+    made: Path, tmp_path: Path
+) -> None:
     """ward-3 has a folder with a key there, and now asks with a key of its own making."""
     own, out = tmp_path / "at-the-client", tmp_path / "out"
     keys("request", own, *WARD)
@@ -127,10 +157,22 @@ def test_a_certificate_is_never_put_beside_another_key(made: Path, tmp_path: Pat
     keys(*issue, "--out", out)
     # A client without a folder there gets one with no key in it.
     keys("request", tmp_path / "ward-9", "client", "ward-9")
-    keys("issue", made, "client", "ward-9", "--request", tmp_path / "ward-9" / "request.pem")
+    keys(
+        "issue",
+        made,
+        "client",
+        "ward-9",
+        "--request",
+        tmp_path / "ward-9" / "request.pem",
+    )
     assert "key.pem" not in contents(made / "ward-9")
     # Nor is one made of a request for another party.
-    options = ("--request", tmp_path / "ward-9" / "request.pem", "--out", tmp_path / "none")
+    options = (
+        "--request",
+        tmp_path / "ward-9" / "request.pem",
+        "--out",
+        tmp_path / "none",
+    )
     for party in (("client", "ward-8"), ("server-a",)):
         assert "ward-9.client.precad" in refused("issue", made, *party, *options)
         assert not (tmp_path / "none").exists()
@@ -148,9 +190,13 @@ def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> 
     refusals.refused("revoked", Identity.load, made / "ward-3")
     refused("revoke", made, *WARD)
     keys("issue", made, *WARD, "--force")
-    assert Identity.load(made / "ward-3").principal == party_certificate.Principal.client("ward-3")
+    assert Identity.load(
+        made / "ward-3"
+    ).principal == party_certificate.Principal.client("ward-3")
     # One certificate is revoked by its serial number.
-    (serial,) = (e["serial"] for e in shown("show", made) if e["party"] == "dealer.precad")
+    (serial,) = (
+        e["serial"] for e in shown("show", made) if e["party"] == "dealer.precad"
+    )
     keys("revoke", made, "--serial", serial)
     assert states(made)["dealer.precad"] == ["revoked"]
     # A renewal replaces key and certificate of the same party.
@@ -199,12 +245,17 @@ def renewal(root: Path) -> tuple[Path, Path]:
     return new, came
 
 
-def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(renewing: Path) -> None:
+def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(
+    renewing: Path,
+) -> None:
     before = contents(renewing / "server-a")
     new, came = renewal(renewing)
     assert contents(renewing / "server-a") == before
     found = contents(new)
-    assert {name for name, _ in found.items() & before.items()} == {"ca.pem", "coin.key"}
+    assert {name for name, _ in found.items() & before.items()} == {
+        "ca.pem",
+        "coin.key",
+    }
     assert {*found} == {"ca.pem", "coin.key", "key.pem", "request.pem"}
     assert modes(new / "coin.key", new / "key.pem") == {0o600}
     # Nor is a key made in a folder in use.
@@ -215,11 +266,15 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(renew
     assert contents(renewing) == whole
     # Whole once its certificate has come.
     assert keys("accept", new, came) == "server-a.precad: complete"
-    assert Identity.load(new).principal == party_certificate.Principal.service(Role.SERVER_A)
+    assert Identity.load(new).principal == party_certificate.Principal.service(
+        Role.SERVER_A
+    )
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_of_two_revocation_lists_the_newer_one_stays(renewing: Path, *, older: bool) -> None:
+def test_of_two_revocation_lists_the_newer_one_stays(
+    renewing: Path, *, older: bool
+) -> None:
     """A certificate that comes with the list of before its party's colleague was revoked."""
     (new, came), newest = renewal(renewing), renewing / "ca" / "crl.pem"
     before = (came / "crl.pem").read_bytes()
@@ -240,8 +295,12 @@ def far_too_much(path: Path) -> None:
     os.truncate(path, 2**26 + 1)
 
 
-@pytest.mark.parametrize("make", [lambda p: p.symlink_to("/dev/zero"), os.mkfifo, far_too_much])
-def test_a_file_that_never_ends_is_refused(renewing: Path, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda p: p.symlink_to("/dev/zero"), os.mkfifo, far_too_much]
+)
+def test_a_file_that_never_ends_is_refused(
+    renewing: Path, make: Callable[[Path], None]
+) -> None:
     came = renewing / "came"
     came.mkdir()
     for name in ("ca.pem", "cert.pem"):
@@ -254,13 +313,21 @@ def test_a_file_that_never_ends_is_refused(renewing: Path, make: Callable[[Path]
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda old: (old / "coin.key").unlink(), "has no coin.key: put the server's own back"),
+        (
+            lambda old: (old / "coin.key").unlink(),
+            "has no coin.key: put the server's own back",
+        ),
         (lambda old: (old / "cert.pem").unlink(), "no certificate to renew"),
         (lambda old: (old / "ca.pem").unlink(), "put the root's certificate back"),
-        (lambda old: shutil.copy(old.with_name("server-b") / "cert.pem", old), "server-b"),
+        (
+            lambda old: shutil.copy(old.with_name("server-b") / "cert.pem", old),
+            "server-b",
+        ),
     ],
 )
-def test_a_renewal_that_lacks_a_file_makes_no_key(renewing: Path, spoil: Any, said: str) -> None:
+def test_a_renewal_that_lacks_a_file_makes_no_key(
+    renewing: Path, spoil: Any, said: str
+) -> None:
     old, new = renewing / "server-a", renewing / "new"
     spoil(old)
     assert said in refused("request", new, "server-a", "--renew", old)

@@ -35,7 +35,9 @@ DEADLINE_S = 60.0
 WARD_3 = party_certificate.Principal.client("ward-3")
 
 
-def only_for(identity: Identity, *roles: Role) -> tuple[Identity, grpc.GenericRpcHandler]:
+def only_for(
+    identity: Identity, *roles: Role
+) -> tuple[Identity, grpc.GenericRpcHandler]:
     """A server of one method that answers the caller's name, for some roles."""
 
     def answer(_request: bytes, context: Any) -> Any:
@@ -79,7 +81,9 @@ def ask(channel: grpc.Channel) -> str | grpc.StatusCode:
             return error.code()
 
 
-def test_server_a_is_who_has_its_name_as_it_is_written(keys: Path, serve: Serve) -> None:
+def test_server_a_is_who_has_its_name_as_it_is_written(
+    keys: Path, serve: Serve
+) -> None:
     base, root = Identity.load(keys / "server-a"), Deployment.open(keys)._authority
     address = serve(*only_for(Identity.load(keys / "server-b"), Role.SERVER_A))
     for names, outcome in (
@@ -113,7 +117,9 @@ def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None
 
 def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> None:
     ward = Identity.load(keys / "ward-3")
-    refusals.refused("role", add_port, grpc.server(ThreadPoolExecutor(1)), "127.0.0.1:0", ward)
+    refusals.refused(
+        "role", add_port, grpc.server(ThreadPoolExecutor(1)), "127.0.0.1:0", ward
+    )
     server = grpc.server(ThreadPoolExecutor(1), [only_for(ward, Role.CLIENT)[1]])
     credentials = grpc.ssl_server_credentials([(ward.key.reveal(), ward.cert)])
     port = server.add_secure_port("127.0.0.1:0", credentials)
@@ -128,7 +134,9 @@ def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> No
     server.stop(None).wait()
 
 
-def test_revocation_ends_an_open_connection_and_a_renewal_none(own: Path, serve: Serve) -> None:
+def test_revocation_ends_an_open_connection_and_a_renewal_none(
+    own: Path, serve: Serve
+) -> None:
     address = serve(*only_for(Identity.load(own / "server-a"), Role.CLIENT))
     ward_3, ward_2 = (Identity.load(own / name) for name in ("ward-3", "ward-2"))
     Deployment.open(own).renew(party_certificate.Principal.client("ward-2"))
@@ -147,7 +155,10 @@ def test_revocation_ends_an_open_connection_and_a_renewal_none(own: Path, serve:
 
 def test_damage_to_the_list_revives_no_certificate(own: Path, serve: Serve) -> None:
     server_a, listed = Identity.load(own / "server-a"), own / "server-a" / "crl.pem"
-    root, yesterday = Deployment.open(own)._authority, datetime.now(UTC) - timedelta(days=1)
+    root, yesterday = (
+        Deployment.open(own)._authority,
+        datetime.now(UTC) - timedelta(days=1),
+    )
     revoke_ward_3(own)
     address = serve(*only_for(server_a, Role.CLIENT))
     ward = unchecked(own / "ward-3", server_a)
@@ -162,7 +173,9 @@ def test_damage_to_the_list_revives_no_certificate(own: Path, serve: Serve) -> N
         assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
 
 
-def test_a_certificate_that_ended_is_refused(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_ended_is_refused(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     identity = Identity.load(keys / "server-b")
     # What a servicer sees of a connection whose handshake is long over.
     seen = [(keys / "ward-3" / "cert.pem").read_bytes()]
@@ -176,18 +189,27 @@ def test_a_certificate_that_ended_is_refused(keys: Path, monkeypatch: pytest.Mon
             require(context, identity, Role.CLIENT)
 
 
-def test_what_is_no_address_of_a_server_is_neither_dialled_nor_bound(keys: Path) -> None:
+def test_what_is_no_address_of_a_server_is_neither_dialled_nor_bound(
+    keys: Path,
+) -> None:
     ward, identity = Identity.load(keys / "ward-3"), Identity.load(keys / "server-a")
     for address in ("dns:///localhost:7301", "unix:/tmp/socket", "[::1]:99999"):
-        refusals.refused(r"host:port|a port is", open_channel, address, ward, Role.SERVER_A)
+        refusals.refused(
+            r"host:port|a port is", open_channel, address, ward, Role.SERVER_A
+        )
     for role in (Role.CLIENT, Role.OPERATOR):
         only = "only server-a, server-b and the dealer serve"
         refusals.refused(only, open_channel, "127.0.0.1:7301", ward, role)
     # gRPC binds another port.
     options = (("grpc.so_reuseport", 0),)
     one, other = (grpc.server(ThreadPoolExecutor(1), options=options) for _ in range(2))
-    for address in (f"127.0.0.1:{add_port(one, '127.0.0.1:0', identity)}", "[::1]:99999"):
-        refusals.refused(r"can't be bound|a port is", add_port, other, address, identity)
+    for address in (
+        f"127.0.0.1:{add_port(one, '127.0.0.1:0', identity)}",
+        "[::1]:99999",
+    ):
+        refusals.refused(
+            r"can't be bound|a port is", add_port, other, address, identity
+        )
 
 
 VARIABLE, SUITE = TLS13_ALONE
@@ -203,7 +225,9 @@ def context_of(folder: Path, protocol: int, version: ssl.TLSVersion) -> ssl.SSLC
     return context
 
 
-def test_a_tls13_client_is_served_and_a_tls12_client_is_not(keys: Path, serve: Serve) -> None:
+def test_a_tls13_client_is_served_and_a_tls12_client_is_not(
+    keys: Path, serve: Serve
+) -> None:
     port = int(serve(Identity.load(keys / "server-b")).rpartition(":")[2])
 
     def speak(version: ssl.TLSVersion) -> tuple[str | None, int]:
@@ -224,9 +248,14 @@ def test_a_tls13_client_is_served_and_a_tls12_client_is_not(keys: Path, serve: S
     ("version", "expected"),
     [(ssl.TLSVersion.TLSv1_3, "PRI * HTTP/2.0"), (ssl.TLSVersion.TLSv1_2, "refused")],
 )
-def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expected: str) -> None:
+def test_a_channel_speaks_tls13_alone(
+    keys: Path, version: ssl.TLSVersion, expected: str
+) -> None:
     context = context_of(keys / "server-b", ssl.PROTOCOL_TLS_SERVER, version)
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as threads,
+    ):
         listener.settimeout(DEADLINE_S)
 
         def listen() -> str:
@@ -240,7 +269,9 @@ def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expec
 
         heard = threads.submit(listen)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with open_channel(address, Identity.load(keys / "server-a"), Role.SERVER_B) as channel:
+        with open_channel(
+            address, Identity.load(keys / "server-a"), Role.SERVER_B
+        ) as channel:
             with pytest.raises(grpc.RpcError):
                 call(channel)
             assert heard.result(DEADLINE_S) == expected
@@ -263,7 +294,9 @@ except Misconfiguration as error:
 """
 
 
-def test_grpc_imported_too_early_is_no_tls12(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_imported_too_early_is_no_tls12(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     for imports, suite, said in (
         ("precad, grpc", None, "opened"),
@@ -274,7 +307,10 @@ def test_grpc_imported_too_early_is_no_tls12(keys: Path, monkeypatch: pytest.Mon
     ):
         environment = {VARIABLE: suite} if suite else None
         program = OPENS.format(imports, str(keys / "ward-3"))
-        assert commands.printed("-c", program, env=environment).startswith(said), (imports, suite)
+        assert commands.printed("-c", program, env=environment).startswith(said), (
+            imports,
+            suite,
+        )
 
 
 # Some versions of gRPC inflate a message before they look at its size.
@@ -312,7 +348,9 @@ def server(keys: Path) -> Iterator[str]:
     """A server's process; it answers how much memory it has used at most, in KiB."""
     arguments = [sys.executable, "-c", SERVER, str(keys / "server-a")]
     environment = os.environ | {"PYTHONPATH": warm.SOURCES}
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         try:
             yield f"127.0.0.1:{int(process.stdout.readline())}"
@@ -340,10 +378,15 @@ def test_a_compressed_bomb_is_refused_and_not_inflated(server: str, keys: Path) 
 def test_a_client_takes_no_compressed_answer(keys: Path, serve: Serve) -> None:
     options = [(k, v) for k, v in SERVER_OPTIONS if "compression" not in k]
     answers = {"options": options, "compression": grpc.Compression.Gzip}
-    address = serve(Identity.load(keys / "server-a"), handler(lambda *_: bytes(1 << 20)), **answers)
+    address = serve(
+        Identity.load(keys / "server-a"), handler(lambda *_: bytes(1 << 20)), **answers
+    )
     with (
         open_channel(address, Identity.load(keys / "ward-1"), Role.SERVER_A) as channel,
         pytest.raises(grpc.RpcError) as ended,
     ):
         call(channel)
-    assert ended.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
+    assert ended.value.code() in (
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INTERNAL,
+    )

@@ -37,7 +37,9 @@ PART = {A: 1_000_003, B: 2_000_029}
 """Noise that isn't zero, so that what a round releases can be seen to hold both servers' parts."""
 
 
-def play(task: Task, updates: Updates, noise: Callable[[Role], Any] = no_noise) -> Finished:
+def play(
+    task: Task, updates: Updates, noise: Callable[[Role], Any] = no_noise
+) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
     enrolled = roster_of(ClientId(f"c{i}") for i in range(task.enrolment.clients))
     theta = np.linspace(-1, 1, task.dimension)
@@ -59,7 +61,9 @@ def play(task: Task, updates: Updates, noise: Callable[[Role], Any] = no_noise) 
 
 def refused(finished: Finished) -> dict[ClientId, Rejection]:
     """Whose submissions were rejected; the absent sent none."""
-    return {c: why for c, why in finished.rejections.items() if why is not Rejection.ABSENT}
+    return {
+        c: why for c, why in finished.rejections.items() if why is not Rejection.ABSENT
+    }
 
 
 def integer_sum(updates: Updates, dimension: int) -> list[int]:
@@ -67,7 +71,9 @@ def integer_sum(updates: Updates, dimension: int) -> list[int]:
 
 
 def named(vectors: Sequence[NDArray[Any]]) -> Updates:
-    return {ClientId(f"c{i}"): np.asarray(x, dtype=np.int64) for i, x in enumerate(vectors)}
+    return {
+        ClientId(f"c{i}"): np.asarray(x, dtype=np.int64) for i, x in enumerate(vectors)
+    }
 
 
 def extremes(task: Task) -> list[NDArray[np.int64]]:
@@ -79,14 +85,22 @@ def extremes(task: Task) -> list[NDArray[np.int64]]:
 
 def bad(task: Task) -> list[NDArray[np.int64]]:
     d = task.dimension
-    return [*wrapping(d), *too_long(d, task.bound), multiple(d, 0, np.random.default_rng(5))]
+    return [
+        *wrapping(d),
+        *too_long(d, task.bound),
+        multiple(d, 0, np.random.default_rng(5)),
+    ]
 
 
 @settings(max_examples=8)
 @given(st.data(), st.sampled_from(CHECKS))
-def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject, check: str) -> None:
+def test_without_noise_the_sum_is_exact(
+    make_task: Maker, data: st.DataObject, check: str
+) -> None:
     task = make_task(D, {"validation": check})
-    clipped = st.integers(0, 2**32).map(lambda seed: honest(task, np.random.default_rng(seed)))
+    clipped = st.integers(0, 2**32).map(
+        lambda seed: honest(task, np.random.default_rng(seed))
+    )
     update = clipped | st.sampled_from(extremes(task))
     updates = named(data.draw(st.lists(update, max_size=6)))
     finished = play(task, updates)
@@ -99,7 +113,9 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None
     task = make_task(D, {"enrolment.clients": 20, "validation": check})
     good, vectors = extremes(task), bad(task)
     # Good and bad in turns, so that places matter.
-    mixed = [x for pair in zip(vectors, good, strict=False) for x in pair] + vectors[len(good) :]
+    mixed = [x for pair in zip(vectors, good, strict=False) for x in pair] + vectors[
+        len(good) :
+    ]
     updates = named(mixed)
     finished = play(task, updates)
     valid = {c: x for c, x in updates.items() if squared_norm(x) <= task.bound**2}
@@ -109,7 +125,9 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_body_of_the_wrong_length_is_nobody_elses_affair(make_task: Maker, check: str) -> None:
+def test_a_body_of_the_wrong_length_is_nobody_elses_affair(
+    make_task: Maker, check: str
+) -> None:
     task = make_task(D, {"validation": check})
     good = extremes(task)[0]
     shortest = 0 if task.proof is None else 1
@@ -130,7 +148,12 @@ def test_each_servers_noise_is_added_once_also_to_nothing(make_task: Maker) -> N
 
     # Extreme ones add up, all on one side too.
     good, one_side = named(extremes(task) * 2), named([unit(D, task.bound)] * 10)
-    for updates, valid in (({}, {}), (named(bad(task)), {}), (good, good), (one_side, one_side)):
+    for updates, valid in (
+        ({}, {}),
+        (named(bad(task)), {}),
+        (good, good),
+        (one_side, one_side),
+    ):
         finished = play(task, updates, noise=fixed_noise)
         assert finished.valid == tuple(valid)
         noisy = [s + sum(PART.values()) for s in integer_sum(valid, D)]
@@ -180,7 +203,9 @@ def fit(residual: NDArray[np.int64], deviation: float) -> float:
 
 
 @pytest.mark.parametrize("noisy", [{A}, {B}, {A, B}], ids=["a", "b", "both"])
-def test_the_noise_is_gaussian_at_the_stated_deviation(make_task: Maker, noisy: set[Role]) -> None:
+def test_the_noise_is_gaussian_at_the_stated_deviation(
+    make_task: Maker, noisy: set[Role]
+) -> None:
     """Each server's part has σ·R'·2^f, R' with the rounding in it; both together √2 of that."""
     task, random = make_task(SAMPLES), np.random.default_rng(8)
     names = (ClientId("a"), ClientId("b"))
@@ -195,7 +220,9 @@ def test_the_noise_is_gaussian_at_the_stated_deviation(make_task: Maker, noisy: 
     assert finished.valid == names
     residual = finished.noisy_sum - sum(updates.values())
     clip = task.privacy.client_clip
-    stated = 2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20
+    stated = (
+        2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20
+    )
     assert task.noise_units == pytest.approx(stated, rel=1e-12)
     deviation = stated * math.sqrt(len(noisy))
     assert fit(residual, deviation) > LEAST_P
@@ -205,7 +232,9 @@ def test_the_noise_is_gaussian_at_the_stated_deviation(make_task: Maker, noisy: 
     assert fit(residual + round(0.1 * deviation), deviation) < LEAST_P
 
 
-def test_a_round_draws_fresh_noise_of_the_task_unless_told_otherwise(make_task: Maker) -> None:
+def test_a_round_draws_fresh_noise_of_the_task_unless_told_otherwise(
+    make_task: Maker,
+) -> None:
     task = make_task(SAMPLES)
     (finished, _), (again, _) = (
         play_round(task, {}, roster=roster_of([ClientId("a")])) for _ in range(2)

@@ -40,19 +40,27 @@ def task(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_thousand_clients_are_simulated_saved_and_plotted(task: Path, tmp_path: Path) -> None:
+def test_a_thousand_clients_are_simulated_saved_and_plotted(
+    task: Path, tmp_path: Path
+) -> None:
     plot, save = tmp_path / "run.png", tmp_path / "run.json"
     out = ("--plot", plot, "--save", save)
     result = run(task, "--clients", 1000, "--rounds", 3, "--seed", 7, *out)
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     for words in (
-        *("simulated round 3/3: accuracy", "simulated, not protected", "accepted 1000 of 1000"),
+        *(
+            "simulated round 3/3: accuracy",
+            "simulated, not protected",
+            "accepted 1000 of 1000",
+        ),
         *("a real run would have spent ε =", "seed 7, stacked path"),
     ):
         assert words in said
     # A clip that no owner reaches is warned of.
-    assert "client_clip = 20 arms attackers alone: an owner of 2 records" in result.stderr
+    assert (
+        "client_clip = 20 arms attackers alone: an owner of 2 records" in result.stderr
+    )
     assert "arms attackers" not in run(task, "--clients", 10, "--rounds", 1).stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     saved = json.loads(save.read_text())
@@ -60,19 +68,29 @@ def test_a_thousand_clients_are_simulated_saved_and_plotted(task: Path, tmp_path
     assert [row["accepted"] for row in saved["history"]] == [1000] * 3
 
 
-def test_named_and_own_attacks(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_and_own_attacks(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attack = ("--rounds", 2, "--attack", "wraparound", "--per-client")
     named = document(task, *attack)
-    found = named["path"], named["simulated"], *(row["norm-exceeded"] for row in named["history"])
+    found = (
+        named["path"],
+        named["simulated"],
+        *(row["norm-exceeded"] for row in named["history"]),
+    )
     assert found == ("per-client", True, 1, 1)
     # It repeats with its seed.
     again = document(task, *attack, "--seed", named["seed"])
-    assert [row["loss"] for row in again["history"]] == [row["loss"] for row in named["history"]]
+    assert [row["loss"] for row in again["history"]] == [
+        row["loss"] for row in named["history"]
+    ]
     (tmp_path / "mine_to_try.py").write_text(
         "def minus(updates, view):\n    return view.encode(-3 * view.decode(updates))\n"
     )
     monkeypatch.chdir(tmp_path)
-    own = document(task, "--rounds", 2, "--attack", "mine_to_try:minus", "--attackers", 3)
+    own = document(
+        task, "--rounds", 2, "--attack", "mine_to_try:minus", "--attackers", 3
+    )
     assert own["attackers"] == 3
 
 
@@ -83,7 +101,10 @@ def test_refusals_say_what_would_do(task: Path) -> None:
         ("--plot x.gif", "give a file that ends with .png"),
         ("--save no/such/run.json", "there is no such folder"),
         ("--data north.csv", "north.csv': there is no such file"),
-        ("--data north.csv --dataset digits", "give either owners' files, or --dataset"),
+        (
+            "--data north.csv --dataset digits",
+            "give either owners' files, or --dataset",
+        ),
         ("--loss nowhere:loss", "give MODULE:NAME"),
         ("--try speed=1,2", "a name of learning_rate, rounds"),
         ("--try rounds=many", "give NAME=NUMBER"),
@@ -105,20 +126,28 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = [f"{a:.1f},A,{d}" for a, d in zip(age, died, strict=True)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,ward,died", *rows, ""]))
     made = ["task", "new", "task.toml", "--recipe", "columns.toml", "--records", "3x80"]
-    commands.said(*made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20")
+    commands.said(
+        *made, "--architecture", "logistic", "--epsilon", "8", "--rounds", "20"
+    )
     return tmp_path
 
 
 @pytest.mark.usefixtures("hospital")
 def test_owners_files_are_simulated_on_and_one_is_dealt_out() -> None:
-    files = [part for name in ("north", "south", "west") for part in ("--data", f"{name}.csv")]
+    files = [
+        part
+        for name in ("north", "south", "west")
+        for part in ("--data", f"{name}.csv")
+    ]
     result = run("task.toml", *files, "--held-out", "test.csv", "--seed", 1, "--json")
     assert result.exit_code == 0, result.output
     assert "no account counts that" in result.stderr
     found = json.loads(result.stdout)
     assert (found["clients"], found["history"][0]["cohort"]) == (3, 3)
     assert found["accuracy"] > 0.8
-    dealt = run("task.toml", "--data", "north.csv", "--public", "--clients", 8, "--json")
+    dealt = run(
+        "task.toml", "--data", "north.csv", "--public", "--clients", 8, "--json"
+    )
     assert "no account" not in dealt.stderr
     found = json.loads(dealt.stdout)
     assert (found["clients"], found["accuracy"]) == (8, None)
@@ -130,17 +159,28 @@ def test_python_takes_what_an_owner_has(hospital: Path) -> None:
     files = [str(hospital / f"{name}.csv") for name in ("north", "south", "west")]
     frames = [pd.read_csv(file, dtype=str) for file in files]
     # The names of owners that come in a list: samples differ by name.
-    columns = {f"client-{n}": frame.to_dict("list") for n, frame in enumerate(frames, start=1)}
+    columns = {
+        f"client-{n}": frame.to_dict("list") for n, frame in enumerate(frames, start=1)
+    }
     arrays = [read_records(Path(file), task.data) for file in files]
     simulated = partial(precad.simulate, task, seed=3, test=held_out)
     found = [simulated(data, rounds=4) for data in (files, frames, columns, arrays)]
     assert len({(each.theta.tobytes(), each.accuracy) for each in found}) == 1
-    assert simulated(columns["client-1"], rounds=1, clients=2).task.enrolment.clients == 2
+    assert (
+        simulated(columns["client-1"], rounds=1, clients=2).task.enrolment.clients == 2
+    )
 
 
 def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
     wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv"]
-    tried = ["--try", "learning_rate=.01,1", "--try", "noise_multiplier=1,9", "--seed", 4]
+    tried = [
+        "--try",
+        "learning_rate=.01,1",
+        "--try",
+        "noise_multiplier=1,9",
+        "--seed",
+        4,
+    ]
     assert "--public" in commands.refused("simulate", *wanted, *tried)
     result = document(*wanted, *tried, "--public", "--save", "tried.json")
     rows = result["tried"]
@@ -164,7 +204,9 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
-    training, attacked, compared = (names[n] for n in ("training", "attacked", "compared"))
+    training, attacked, compared = (
+        names[n] for n in ("training", "attacked", "compared")
+    )
     for found in (training, attacked, compared):
         assert (type(found), len(found.rounds)) == (SimulatedTraining, 10)
     # The attack stays within the bound, counts, and costs accuracy.
@@ -179,7 +221,8 @@ def test_the_pages_code_runs_and_shows_what_it_says(
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "least"), [("digits", "logistic", 0.90), ("breast-cancer", "mlp", 0.92)]
+    ("name", "model", "least"),
+    [("digits", "logistic", 0.90), ("breast-cancer", "mlp", 0.92)],
 )
 def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
     data = load(name)
@@ -210,11 +253,14 @@ def attack(updates: NDArray[np.int64], view: View) -> NDArray[np.int64]:
     return submitted
 
 
-def test_the_models_are_the_protocols_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_are_the_protocols_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = load("digits")
     parts = np.array_split(np.random.default_rng(SEED).permutation(300), OWNERS)
     owners = {
-        f"owner-{n}": (data.train_x[part], data.train_y[part]) for n, part in enumerate(parts)
+        f"owner-{n}": (data.train_x[part], data.train_y[part])
+        for n, part in enumerate(parts)
     }
     task = Task.parse(demo_task(data, "mlp", OWNERS, rounds=ROUNDS))
     simulated: list[tuple[SimulatedRound, NDArray[np.float32]]] = []
@@ -226,14 +272,18 @@ def test_the_models_are_the_protocols_bit_for_bit(monkeypatch: pytest.MonkeyPatc
     real = {name: tasks.data_owner(name, task, own) for name, own in owners.items()}
     names = {name: ClientId(name) for name in owners}
     rate = task.privacy.record_rate
-    roster = Roster({c: Enrolment(c, len(owners[name][1]), rate) for name, c in names.items()})
+    roster = Roster(
+        {c: Enrolment(c, len(owners[name][1]), rate) for name, c in names.items()}
+    )
     shared = drawing.Draws(task, SEED)
     theta = initial_vector(task.model)
     counted: Counter[Rejection] = Counter()
 
     def noise(version: int, role: Role) -> Any:
         """What both have: the server's own sampler on a stream that a seed repeats."""
-        return SimpleNamespace(draw=partial(drawing.Draws(task, SEED).noise, role, version))
+        return SimpleNamespace(
+            draw=partial(drawing.Draws(task, SEED).noise, role, version)
+        )
 
     for version, (played, after) in enumerate(simulated):
         updates = {}
@@ -243,17 +293,32 @@ def test_the_models_are_the_protocols_bit_for_bit(monkeypatch: pytest.MonkeyPatc
                     # The one thing of a real owner that no seed reaches.
                     sample = partial(shared.sample, version, name)
                     drawn = "precad.client.data_owner.poisson_sample"
-                    patch.setattr(drawn, lambda count, rate, _, of=sample: of(count, rate))
-                    updates[name] = owner.update(RoundView(version, theta, Digest(bytes(32))))
+                    patch.setattr(
+                        drawn, lambda count, rate, _, of=sample: of(count, rate)
+                    )
+                    updates[name] = owner.update(
+                        RoundView(version, theta, Digest(bytes(32)))
+                    )
         bad = np.array([updates[name] for name in BAD])
-        honest = np.array([update for name, update in updates.items() if name not in BAD])
-        view = View(task, version, theta.astype(np.float64), BAD, honest, shared.generator(version))
+        honest = np.array(
+            [update for name, update in updates.items() if name not in BAD]
+        )
+        view = View(
+            task,
+            version,
+            theta.astype(np.float64),
+            BAD,
+            honest,
+            shared.generator(version),
+        )
         updates |= dict(zip(BAD, attack(bad, view), strict=True))
         sent = {names[name]: update for name, update in updates.items()}
         given = {"roster": roster, "attempt": version, "noise": partial(noise, version)}
         a, b = rounds.play_round(task, sent, theta=theta, **given)
         assert to_bytes(after) == to_bytes(a.theta) == to_bytes(b.theta), version
-        assert a.model == model_digest(task.digest, version + 1, task.model.parameters, after)
+        assert a.model == model_digest(
+            task.digest, version + 1, task.model.parameters, after
+        )
         reasons = Counter(a.rejections.values())
         rejected = {reason.value: count for reason, count in reasons.items()}
         assert (played.accepted, played.rejected) == (len(a.valid), rejected)

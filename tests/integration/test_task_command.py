@@ -69,7 +69,9 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Path) -> None:
+def test_what_new_writes_loads_and_keeps_what_was_asked(
+    made: Path, tmp_path: Path
+) -> None:
     task = Task.load(made)
     privacy = task.privacy
     assert (task.name, task.dimension, task.training.rounds) == ("three-wards", 650, 50)
@@ -91,7 +93,11 @@ def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Pa
     broken.write_text(made.read_text().replace("projections", "projektions"))
     assert "projektions" in refused("task", "check", broken)
     shown, answer = said("task", "show", made), document("task", "show", made)
-    for words in ("against one curious server", "stop counting an owner at ε = 3", "2 to 3 owners"):
+    for words in (
+        "against one curious server",
+        "stop counting an owner at ε = 3",
+        "2 to 3 owners",
+    ):
         assert words in shown
     assert (answer["digest"], len(answer["statements"])) == (digest, 3)
     # Nor is it written over.
@@ -103,28 +109,38 @@ def test_what_new_writes_loads_and_keeps_what_was_asked(made: Path, tmp_path: Pa
 def test_what_is_written_is_the_task_whatever_its_columns_are_named(made: Path) -> None:
     task, names = Task.load(made), ("Überwachung", "𝛼 \N{SNOWMAN}", "a\x7fb")
     data = DataSection.model_validate(tomllib.loads(RECIPE)["data"])
-    odd = data.model_copy(update={"columns": tuple(Column(name=name) for name in names)})
+    odd = data.model_copy(
+        update={"columns": tuple(Column(name=name) for name in names)}
+    )
     for update in ({}, {"projections": 60}, {"data": data}, {"data": odd}):
         changed = task.model_copy(update=update)
         assert Task.parse(tomllib.loads(written(changed, "head"))) == changed
 
 
 @pytest.mark.parametrize("rate", ["1.0", "0.3"])
-def test_the_limit_that_show_prints_lasts_to_the_end(made: Path, tmp_path: Path, rate: str) -> None:
+def test_the_limit_that_show_prints_lasts_to_the_end(
+    made: Path, tmp_path: Path, rate: str
+) -> None:
     """A number that is rounded to the nearest ends an owner's part after two rounds of four."""
     path = tmp_path / "odd.toml"
-    text = made.read_text().replace("noise_multiplier = ", "noise_multiplier = 7.123 # ")
+    text = made.read_text().replace(
+        "noise_multiplier = ", "noise_multiplier = 7.123 # "
+    )
     path.write_text(text.replace("client_rate = 1.0", f"client_rate = {rate}"))
     task = Task.load(path)
     said = precad("task", "show", path).stdout
-    found = re.search(r"to the end with ([\d.]+) or more; .* same limit, ([\d.]+) or more", said)
+    found = re.search(
+        r"to the end with ([\d.]+) or more; .* same limit, ([\d.]+) or more", said
+    )
     assert found, said
     for number, whole in ((found[1], True), (found[2], False)):
         own = OwnAccount(task, task.privacy.record_rate, float(number), None)
         assert (own.rounds_left(50) >= own.planned(), own.whole_task()) == (True, whole)
 
 
-def test_the_check_of_norms_decides_what_is_said_of_cheating(made: Path, tmp_path: Path) -> None:
+def test_the_check_of_norms_decides_what_is_said_of_cheating(
+    made: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "proof.toml"
     assert new(path, *NET, *WISHES, "--validation", "proof").exit_code == 0
     task, other = Task.load(path), Task.load(made)
@@ -135,18 +151,27 @@ def test_the_check_of_norms_decides_what_is_said_of_cheating(made: Path, tmp_pat
     assert (words in by_proof, words in by_shares) == (True, False)
     assert "Nothing is claimed against a server that cheats" in by_shares
     # A longer update, and what an owner uploads: the proof too.
-    assert "passes with probability 9.1e-13 in all, for attackers who compute 2^60" in by_proof
+    assert (
+        "passes with probability 9.1e-13 in all, for attackers who compute 2^60"
+        in by_proof
+    )
     assert "passes with probability 2^−40 a submission" in by_shares
     assert f"An owner uploads {64 + 8 * task.proof.body_words:,} bytes" in by_proof
     assert f"An owner uploads {32 + 8 * task.dimension:,} bytes" in by_shares
     *planned, capped = document("task", "show", path)["statements"]
-    assert (len(planned), capped["basis"], capped["malicious_server"]) == (3, "cap", True)
+    assert (len(planned), capped["basis"], capped["malicious_server"]) == (
+        3,
+        "cap",
+        True,
+    )
     # The limit that the task enforces holds at the cap too.
     assert planned[0]["epsilon"] <= capped["epsilon"] <= task.privacy.epsilon_limit
 
 
 @pytest.mark.parametrize("rounds", [50, 53, 60, 70])
-def test_what_is_said_to_be_added_to_delta_is_no_less(tmp_path: Path, rounds: int) -> None:
+def test_what_is_said_to_be_added_to_delta_is_no_less(
+    tmp_path: Path, rounds: int
+) -> None:
     path = tmp_path / "proof.toml"
     wishes = [*WISHES[:-1], str(rounds), "--validation", "proof"]
     assert new(path, *NET, *wishes).exit_code == 0
@@ -160,7 +185,10 @@ def test_what_is_said_to_be_added_to_delta_is_no_less(tmp_path: Path, rounds: in
     (in_all,) = re.findall(r"with δ and (\S+) more", shown)
     *said, in_plan = map(float, re.findall(r"δ and (\S+) more", plan))
     assert min(float(in_all), in_plan) >= last + broken
-    told = map(float, re.findall(r"(\S+) \((?:one-server|clients-only|client-level)\)", account))
+    told = map(
+        float,
+        re.findall(r"(\S+) \((?:one-server|clients-only|client-level)\)", account),
+    )
     for each in (said, told):
         assert all(a >= b for a, b in zip(each, rejections, strict=True))
     (by_breaking,) = re.findall(r"cryptography adds at most (\S+) for", account)
@@ -183,14 +211,26 @@ def test_a_wrong_wish_names_the_remedy(hospital: Path) -> None:
         ([*NET, *WISHES[2:], "--records", "9" * 5000], "like 10x6000"),
         ([*NET, *WISHES, "--name", "Drei Häuser"], "name"),
         # What the recipe says nothing else may.
-        ([*FROM_RECIPE, "--model", "nets_of_ours:wide"], "takes no record of shape [4]"),
+        (
+            [*FROM_RECIPE, "--model", "nets_of_ours:wide"],
+            "takes no record of shape [4]",
+        ),
         ([*FROM_RECIPE, "--model", "nets_of_ours:three"], "its target needs [1, 2]"),
         ([*FROM_RECIPE, *NET[:4]], "leave --features out"),
         (["--recipe", "bad.toml", *WISHES, *NET[:2]], "unknown key in bad.toml"),
         # What can't train.
-        ([*own, "nets_of_ours:Item"], "an if on data), in nets_of_ours.py line 10, `return self.l"),
-        ([*own, "nets_of_ours:Item", "--features", "5"], "takes no record of shape [5]"),
-        ([*own, "nets_of_ours:compiled"], "torch.compile can't be trained record by record; give"),
+        (
+            [*own, "nets_of_ours:Item"],
+            "an if on data), in nets_of_ours.py line 10, `return self.l",
+        ),
+        (
+            [*own, "nets_of_ours:Item", "--features", "5"],
+            "takes no record of shape [5]",
+        ),
+        (
+            [*own, "nets_of_ours:compiled"],
+            "torch.compile can't be trained record by record; give",
+        ),
         ([*own, "nets_of_ours:lazy"], "its shapes aren't known yet"),
     ):
         assert remedy in refused("task", "new", hospital / "task.toml", *arguments)
@@ -235,9 +275,27 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
         ("3x600", "--rounds 50", 8.2, 0.05, ""),
         ("9x200", "--client-clip 20", 20.0, 0.05, ""),
         # Ten times what an honest owner of one record can send arms attackers alone.
-        ("1000x1", "--client-clip 10", 10.0, 1.0, "as 10 honest ones; make it 1 or less"),
-        ("9x200", "--client-clip 25", 25.0, 0.05, "as 2.5 honest ones; make it 20 or less"),
-        ("1000x1", "--record-rate .05", 1.0, 0.05, "as 20 honest ones; raise record_rate"),
+        (
+            "1000x1",
+            "--client-clip 10",
+            10.0,
+            1.0,
+            "as 10 honest ones; make it 1 or less",
+        ),
+        (
+            "9x200",
+            "--client-clip 25",
+            25.0,
+            0.05,
+            "as 2.5 honest ones; make it 20 or less",
+        ),
+        (
+            "1000x1",
+            "--record-rate .05",
+            1.0,
+            0.05,
+            "as 20 honest ones; raise record_rate",
+        ),
     ],
 )
 def test_an_owner_sends_a_record_a_round_and_what_arms_attackers_is_warned_of(
@@ -272,7 +330,9 @@ def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: str) -> None
     assert planned["privacy"] == task.privacy.model_dump(exclude={"epsilon_limit"})
     training = planned["training"]
     assert training == task.training.model_dump(include={"learning_rate", "rounds"})
-    assert f"training.learning_rate = {training['learning_rate']:g}" in said("plan", *asked)
+    assert f"training.learning_rate = {training['learning_rate']:g}" in said(
+        "plan", *asked
+    )
 
 
 # The rules for C and η are the best of a comparison, benchmarks/default_settings.py.
@@ -336,11 +396,15 @@ def at(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(kind: str, write: Change, at: Path) -> Any:
     task, ending, *more = kind.split()
     write(at / f"ward.{ending}")
-    return precad("task", "check", f"{task}.task", "--data", at / f"ward.{ending}", *more)
+    return precad(
+        "task", "check", f"{task}.task", "--data", at / f"ward.{ending}", *more
+    )
 
 
 def inputs(*shape: int) -> Any:
-    return np.random.default_rng(1).random((RECORDS, *(shape or (FEATURES,))), np.float32)
+    return np.random.default_rng(1).random(
+        (RECORDS, *(shape or (FEATURES,))), np.float32
+    )
 
 
 def labels() -> Any:
@@ -348,7 +412,11 @@ def labels() -> Any:
 
 
 def rows(**changes: Any) -> pd.DataFrame:
-    usual = {"age": [70.0, None] * 20, "ward": ["A", "Z"] * 20, "died": ["yes", "no"] * 20}
+    usual = {
+        "age": [70.0, None] * 20,
+        "ward": ["A", "Z"] * 20,
+        "died": ["yes", "no"] * 20,
+    }
     return pd.DataFrame(usual | changes)
 
 
@@ -361,7 +429,9 @@ def table(**changes: Any) -> Change:
 
 
 DAYS = pd.DataFrame({"age": [70.0, 50.0] * 20, "days": [3.0, 12.5] * 20}).to_parquet
-IMAGES, OF_DAYS = (f"{each} --model nets_of_checks:" for each in ("images npz", "days parquet"))
+IMAGES, OF_DAYS = (
+    f"{each} --model nets_of_checks:" for each in ("images npz", "days parquet")
+)
 MANY = arrays(x=np.zeros((9000, FEATURES)), y=np.zeros(9000, np.int64))
 HALVES = arrays(x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32))
 
@@ -369,15 +439,25 @@ HALVES = arrays(x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32)
 @pytest.mark.parametrize(
     ("kind", "write", "said"),
     [
-        ("arrays npz", HALVES, "40 records, each float32[8]; take every record; 27 parameters"),
-        ("images npz", arrays(x=inputs(1, 2, 4)), "records of shape [1, 2, 4]; give --model"),
+        (
+            "arrays npz",
+            HALVES,
+            "40 records, each float32[8]; take every record; 27 parameters",
+        ),
+        (
+            "images npz",
+            arrays(x=inputs(1, 2, 4)),
+            "records of shape [1, 2, 4]; give --model",
+        ),
         (f"{IMAGES}images", arrays(x=inputs(1, 2, 4)), "take every record"),
         ("table parquet", table(), "40 records, each float32[4]; take every record"),
         ("table npz", arrays(x=inputs(4), y=labels() % 2), "take every record"),
         (f"{OF_DAYS}days --loss nets_of_checks:squares", DAYS, "take every record"),
     ],
 )
-def test_records_that_can_be_used_are_taken(kind: str, write: Change, said: str, at: Path) -> None:
+def test_records_that_can_be_used_are_taken(
+    kind: str, write: Change, said: str, at: Path
+) -> None:
     found = check(kind, write, at)
     assert (found.exit_code, said in found.stdout) == (0, True), found.output
 
@@ -385,27 +465,57 @@ def test_records_that_can_be_used_are_taken(kind: str, write: Change, said: str,
 @pytest.mark.parametrize(
     ("kind", "write", "said"),
     [
-        ("arrays npz", arrays(x=inputs(FEATURES - 1)), "a record's input is float32[7]"),
+        (
+            "arrays npz",
+            arrays(x=inputs(FEATURES - 1)),
+            "a record's input is float32[7]",
+        ),
         ("arrays npz", arrays(x=inputs()[:0], y=labels()[:0]), "records = 0"),
-        ("arrays npz", arrays(y=labels() + 1), "target of record 2 = 3: the model has 3 classes"),
+        (
+            "arrays npz",
+            arrays(y=labels() + 1),
+            "target of record 2 = 3: the model has 3 classes",
+        ),
         (
             "arrays npz",
             lambda path: np.savez(path, x=inputs()),
             "has no array y, but x: save x and",
         ),
         ("arrays npz", MANY, "passes the task's enrolment.max_expected_records"),
-        ("arrays npz", lambda path: path.write_bytes(b"PK\x03\x04"), "can't be read as arrays of"),
-        ("table parquet", table(age=["70"] * 39 + ["old"]), "column age, record 39 = 'old': isn't"),
-        ("table parquet", lambda path: path.write_bytes(b"PAR1"), "can't be read as Parquet"),
+        (
+            "arrays npz",
+            lambda path: path.write_bytes(b"PK\x03\x04"),
+            "can't be read as arrays of",
+        ),
+        (
+            "table parquet",
+            table(age=["70"] * 39 + ["old"]),
+            "column age, record 39 = 'old': isn't",
+        ),
+        (
+            "table parquet",
+            lambda path: path.write_bytes(b"PAR1"),
+            "can't be read as Parquet",
+        ),
         ("table parquet", lambda path: path, "there is no such file"),
         ("arrays csv", rows().to_csv, "the task has no [data]"),
-        ("arrays npy", lambda path: np.save(path, inputs()), "a .npz file with arrays x and y"),
-        (f"{IMAGES}images", arrays(x=inputs(2, 4, 1)), "a record's input is float32[2, 4, 1]"),
+        (
+            "arrays npy",
+            lambda path: np.save(path, inputs()),
+            "a .npz file with arrays x and y",
+        ),
+        (
+            f"{IMAGES}images",
+            arrays(x=inputs(2, 4, 1)),
+            "a record's input is float32[2, 4, 1]",
+        ),
         (f"{OF_DAYS}days", DAYS, "a loss of your own"),
         (f"{OF_DAYS}days --loss nets_of_checks:cubes", DAYS, "give MODULE:NAME"),
     ],
 )
-def test_unusable_records_are_named(kind: str, write: Change, said: str, at: Path) -> None:
+def test_unusable_records_are_named(
+    kind: str, write: Change, said: str, at: Path
+) -> None:
     """Which values can't: tests/client/test_records.py."""
     found = check(kind, write, at)
     assert (found.exit_code, said in found.stderr) == (2, True), found.output

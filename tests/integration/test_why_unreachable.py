@@ -55,7 +55,9 @@ def reason(address: str, words: str, *, mistake: bool = False, expect: Role = A)
     return str(found)
 
 
-def test_no_server_there_yet(closed: str, listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_there_yet(
+    closed: str, listening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reason(closed, r"server A at .* refuses connections: nothing listens on that port")
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -66,14 +68,20 @@ def test_no_server_there_yet(closed: str, listening: str, monkeypatch: pytest.Mo
     reason(listening, "doesn't answer")
 
 
-@pytest.mark.parametrize(("there", "expected"), [(B, A), (A, B), (DEALER, B), (A, DEALER)])
-def test_another_party_is_named_at_once(serve: Serve, there: Role, expected: Role) -> None:
+@pytest.mark.parametrize(
+    ("there", "expected"), [(B, A), (A, B), (DEALER, B), (A, DEALER)]
+)
+def test_another_party_is_named_at_once(
+    serve: Serve, there: Role, expected: Role
+) -> None:
     address = serve(identity(Principal.service(there)))
     assert why_unreachable(address, OWNER, there) is None
     words = rf"another party's certificate \({there.value}.precad\); mend the address"
     reason(address, words, mistake=True, expect=expected)
     # So is another authority's.
-    address = serve(forged(identity(Principal.service(A)), authority.Authority.create(), A_NAME))
+    address = serve(
+        forged(identity(Principal.service(A)), authority.Authority.create(), A_NAME)
+    )
     reason(address, r"of another authority than those in .*ca\.pem", mistake=True)
 
 
@@ -82,7 +90,9 @@ NOWHERE = "nobody.invalid:7301"
 
 def answers(address: str) -> bool:
     with open_channel(address, OWNER, A) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/precad/Nothing")
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/precad/Nothing"
+        )
         with pytest.raises(grpc.RpcError) as ended:
             call(b"", timeout=DEADLINE_S)
         # Whoever is there says that there is no such call.
@@ -145,17 +155,26 @@ def test_a_proxy_is_quoted(answer: str | None, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Unreachable(grpc.RpcError):
-    code, details = Mock(return_value=grpc.StatusCode.UNAVAILABLE), Mock(return_value="its words")
+    code, details = (
+        Mock(return_value=grpc.StatusCode.UNAVAILABLE),
+        Mock(return_value="its words"),
+    )
 
 
 fail = Mock(side_effect=Unreachable)
 
 
-def test_who_waits_says_why_and_how_long_still(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_waits_says_why_and_how_long_still(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(Unreachable):
-        call_with_retries(fail, 30.0, LeapingClock(), why=lambda: PeerUnavailable("it isn't there"))
+        call_with_retries(
+            fail, 30.0, LeapingClock(), why=lambda: PeerUnavailable("it isn't there")
+        )
     said = [record.getMessage() for record in caplog.records]
-    assert said == [f"it isn't there; trying again for {left} s" for left in (30, 20, 10)]
+    assert said == [
+        f"it isn't there; trying again for {left} s" for left in (30, 20, 10)
+    ]
     assert LOOK_S == 10
     # A server that has just come back is no riddle; one that stays away without a reason is.
     caplog.clear()
@@ -171,17 +190,23 @@ def test_who_waits_says_why_and_how_long_still(caplog: pytest.LogCaptureFixture)
     assert clock.time - clock.start <= WAITS.first_s
 
 
-def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(closed: str) -> None:
+def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(
+    closed: str,
+) -> None:
     """What a progress display shows while a server isn't there."""
     observer = Mock(spec=Observer)
-    clock, who = LeapingClock(), (tasks.task_with({}), ClientId("ward-1"), closed, closed, OWNER)
+    clock, who = (
+        LeapingClock(),
+        (tasks.task_with({}), ClientId("ward-1"), closed, closed, OWNER),
+    )
     with (
         Servers(*who, patience_s=1.0, clock=clock, observer=observer) as servers,
         pytest.raises(PeerUnavailable),
     ):
         servers.check_task()
     told = {
-        (what, round(until, 6)) for what, until in (each.args for each in observer.doing.mock_calls)
+        (what, round(until, 6))
+        for what, until in (each.args for each in observer.doing.mock_calls)
     }
     assert told == {("waiting for server A", clock.start + 1.0)}
 
@@ -191,7 +216,9 @@ def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> Non
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
         accepted.close()
         until(lambda: select.select([connection], [], [], 0)[0], "the reset")
         with pytest.raises(ConnectionResetError):
@@ -203,13 +230,20 @@ def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> Non
     assert descriptor != -1, "its owner closes it"
 
 
-def test_a_link_that_b_lets_go_of_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_b_lets_go_of_is_said(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B's clock is wrong, or A's certificate has expired: seen from A nothing is wrong."""
     monkeypatch.setattr(peer_transport, "LOOK_S", 0.1)
     monkeypatch.setattr(peer_transport, "REFUSED_S", 0.5)
-    address, expired = serve(identity(Principal.service(B))), earlier_identity(Principal.service(A))
+    address, expired = (
+        serve(identity(Principal.service(B))),
+        earlier_identity(Principal.service(A)),
+    )
     with (
-        pytest.raises(PeerUnavailable, match="may refuse this server's certificate, for its clock"),
+        pytest.raises(
+            PeerUnavailable, match="may refuse this server's certificate, for its clock"
+        ),
         peer_transport.dial(address, expired, DEADLINE_S),
     ):
         pytest.fail("B took it")

@@ -15,7 +15,13 @@ QUICK = [name for name, (_, replaced, _) in model.MUTANTS.items() if not replace
 
 @pytest.fixture(autouse=True)
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"V": 1, "MAXA": 3, "CAP": 2, "SETS": (1, 3), "REPLACE": 0}.items():
+    for name, value in {
+        "V": 1,
+        "MAXA": 3,
+        "CAP": 2,
+        "SETS": (1, 3),
+        "REPLACE": 0,
+    }.items():
         monkeypatch.setattr(model, name, value)
     monkeypatch.setattr(model, "ON", set(model.FIXES))
 
@@ -28,8 +34,12 @@ def found(**bounds: Any) -> dict[str, int]:
     return broken
 
 
-@pytest.mark.parametrize("faults", [{}, {"REPLACE": 1, "MAXA": 2}], ids=["cuts", "lost data"])
-def test_with_cuts_crashes_and_one_replaced_database_nothing_is_broken(faults: Any) -> None:
+@pytest.mark.parametrize(
+    "faults", [{}, {"REPLACE": 1, "MAXA": 2}], ids=["cuts", "lost data"]
+)
+def test_with_cuts_crashes_and_one_replaced_database_nothing_is_broken(
+    faults: Any,
+) -> None:
     assert found(**faults) == {}
 
 
@@ -41,5 +51,7 @@ def test_what_the_rules_prevent_is_found_without_them(name: str) -> None:
 
 def test_the_codes_states_bear_the_models_names() -> None:
     text = Path(model.__file__).read_text(encoding="utf-8")
-    for state in map(AttemptState, ("prepared", "countersigned", "sent", "voided", "written-off")):
+    for state in map(
+        AttemptState, ("prepared", "countersigned", "sent", "voided", "written-off")
+    ):
         assert re.search(rf"\b{state.value.replace('-', ' ')}\b", text), state

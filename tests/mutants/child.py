@@ -37,7 +37,9 @@ class Played:
 
 def imported(module: str) -> str:
     """The name under which ``accounting/rdp.py`` is imported."""
-    return "precad." + module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return "precad." + module.removesuffix(".py").removesuffix("/__init__").replace(
+        "/", "."
+    )
 
 
 def compiled(module: str) -> str:
@@ -45,7 +47,9 @@ def compiled(module: str) -> str:
     return str(ROOT / "src" / "precad" / module)
 
 
-def play(tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None = None) -> Played:
+def play(
+    tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None = None
+) -> Played:
     """Files or single tests until the first failure, with another tree in a module's place.
 
     After so much CPU time the process is ended.
@@ -55,10 +59,17 @@ def play(tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None
         if tree is not None:
             _replace(*tree)
         first = _First()
-        return int(pytest.main([*_options(), "-x", *tests], plugins=[first])), first.failed
+        return int(
+            pytest.main([*_options(), "-x", *tests], plugins=[first])
+        ), first.failed
 
     status, killer, used = _forked(child, cpu_s)
-    words = {0: "passed", 1: "failed", -signal.SIGXCPU: "endless", -signal.SIGKILL: "endless"}
+    words = {
+        0: "passed",
+        1: "failed",
+        -signal.SIGXCPU: "endless",
+        -signal.SIGKILL: "endless",
+    }
     if status not in words and not killer:
         raise SystemExit(f"nothing could be played, see {LOG}: {tests}")
     return Played(words.get(status, "failed"), used, killer or "")
@@ -87,7 +98,9 @@ def _options() -> list[str]:
     return ["-q", "--no-header", "--tb=no", *timeout]
 
 
-def _forked(child: Callable[[], tuple[int, Any]], cpu_s: float) -> tuple[int, Any, float]:
+def _forked(
+    child: Callable[[], tuple[int, Any]], cpu_s: float
+) -> tuple[int, Any, float]:
     """Exit status (negative: a signal), what the child handed over, its CPU seconds."""
     LOG.parent.mkdir(parents=True, exist_ok=True)
     reading, writing = os.pipe()
@@ -114,7 +127,11 @@ def _forked(child: Callable[[], tuple[int, Any]], cpu_s: float) -> tuple[int, An
     with os.fdopen(reading, encoding="utf-8") as pipe:
         text = pipe.read() or "null"
     _, status, used = os.wait4(pid, 0)
-    return os.waitstatus_to_exitcode(status), json.loads(text), used.ru_utime + used.ru_stime
+    return (
+        os.waitstatus_to_exitcode(status),
+        json.loads(text),
+        used.ru_utime + used.ru_stime,
+    )
 
 
 def _quick_properties() -> None:
@@ -123,7 +140,12 @@ def _quick_properties() -> None:
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 
     def registered(name: str, *parents: Any, **given: Any) -> None:
-        given |= {"phases": phases, "derandomize": True, "database": None, "print_blob": False}
+        given |= {
+            "phases": phases,
+            "derandomize": True,
+            "database": None,
+            "print_blob": False,
+        }
         register(name, *parents, **given)
 
     type.__setattr__(hypothesis.settings, "register_profile", staticmethod(registered))
@@ -144,7 +166,9 @@ def _replace(module: str, tree: ast.Module) -> None:
 class _First:
     failed = ""
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+    def pytest_runtest_logreport(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> None:
         if report.failed and not self.failed:
             self.failed = report.nodeid
 

@@ -49,7 +49,9 @@ def mutations(module: str, source: str) -> list[Mutation]:
 
 
 def mutated(mutation: Mutation, source: str) -> ast.Module:
-    number = [each.key for each in mutations(mutation.module, source)].index(mutation.key)
+    number = [each.key for each in mutations(mutation.module, source)].index(
+        mutation.key
+    )
     tree = ast.parse(source)
     _, _, apply = next(islice(_places(tree), number, None))
     apply()
@@ -74,8 +76,17 @@ def _statements(node: ast.AST, where: Where) -> Iterator[tuple[ast.AST, Where]]:
     inside = bool(run)
     match node:
         case (
-            (ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Global())
-            | (ast.FunctionDef(name="__repr__" | "__str__") | ast.Expr(value=ast.Constant()))
+            (
+                ast.Raise()
+                | ast.Assert()
+                | ast.Import()
+                | ast.ImportFrom()
+                | ast.Global()
+            )
+            | (
+                ast.FunctionDef(name="__repr__" | "__str__")
+                | ast.Expr(value=ast.Constant())
+            )
             | ast.If(test=ast.Name(id="TYPE_CHECKING"))
             | ast.Assign(targets=[ast.Name(id="__all__")])
         ):
@@ -110,7 +121,9 @@ def _changes(node: ast.AST) -> Iterator[Apply]:
     match node:
         case ast.Compare(ops=[op]) if type(op) in SWAPS:
             yield _switch(node.ops, 0, SWAPS[type(op)]())
-        case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
+        case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if (
+            type(op) in SWAPS
+        ):
             yield _switch(node, "op", SWAPS[type(op)]())
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
             yield _switch(node, "op", ast.UAdd())

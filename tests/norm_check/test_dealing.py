@@ -30,11 +30,15 @@ TASK = Digest.of(b"task")
 D, SQUARED = 5, 300
 A, B = SERVERS
 NONCES = bytes(range(64))
-REQUEST = dealing.DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES)
+REQUEST = dealing.DealRequest(
+    TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES
+)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
-def both(request: dealing.DealRequest, dealer: DealerRole) -> list[dealing.DealtRandomness]:
+def both(
+    request: dealing.DealRequest, dealer: DealerRole
+) -> list[dealing.DealtRandomness]:
     def at(role: Role) -> dealing.DealtRandomness:
         key, words = dealer.key_for(role), dealer.corrections(role, request)
         return dealing.DealtRandomness(role, key, request, words)
@@ -50,7 +54,11 @@ def test_a_batch_is_dealt_once_to_each_server() -> None:
         with pytest.raises(errors.PeerUnavailable, match="attempt 2 is dealt for once"):
             dealer.corrections(role, REQUEST)
     # Other batches of the attempt still are, alike to both servers.
-    changes: list[dict[str, Any]] = [{"clients": 6}, {"comparisons": 9}, {"nonces": NONCES[::-1]}]
+    changes: list[dict[str, Any]] = [
+        {"clients": 6},
+        {"comparisons": 9},
+        {"nonces": NONCES[::-1]},
+    ]
     for batch, change in enumerate(changes, 2):
         other = replace(REQUEST, batch=batch)
         dealer.corrections(Role.SERVER_A, other)
@@ -60,7 +68,9 @@ def test_a_batch_is_dealt_once_to_each_server() -> None:
     # Nor for an older attempt ever again.
     both(replace(REQUEST, attempt=4), dealer)
     for attempt, role in product((0, 2, 3), KEYS):
-        with pytest.raises(errors.PeerUnavailable, match=f"attempt {attempt} is dealt for once"):
+        with pytest.raises(
+            errors.PeerUnavailable, match=f"attempt {attempt} is dealt for once"
+        ):
             dealer.corrections(role, replace(REQUEST, attempt=attempt, batch=7))
     # What was refused leaves the newest attempt as it was.
     assert dealer.newest_attempt == 4
@@ -76,12 +86,17 @@ def masks_of(request: dealing.DealRequest) -> set[int]:
     return found
 
 
-def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing() -> None:
+def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing() -> (
+    None
+):
     dealer, heard = DealerRole(TASK, SQUARED), Mock()
     later, strange = replace(REQUEST, attempt=9), Digest.of(b"other")
     for role, task, error in (
         (A, strange, errors.TaskMismatch),
-        *((role, TASK, errors.PeerViolation) for role in (Role.CLIENT, Role.DEALER, Role.OPERATOR)),
+        *(
+            (role, TASK, errors.PeerViolation)
+            for role in (Role.CLIENT, Role.DEALER, Role.OPERATOR)
+        ),
     ):
         with pytest.raises(error):
             dealer.corrections(role, replace(later, task=task))
@@ -93,7 +108,9 @@ def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing()
     assert (dealer.newest_attempt, heard.called) == (-1, False)
     both(REQUEST, dealer)
     # Nobody deals for a task without a dealer: it would wait for servers that never come.
-    with pytest.raises(errors.Misconfiguration, match='validation = "proof" has no dealer'):
+    with pytest.raises(
+        errors.Misconfiguration, match='validation = "proof" has no dealer'
+    ):
         DealerRole.of(task_with({"validation": "proof"}))
 
 
@@ -112,13 +129,19 @@ def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> N
     changes: list[dict[str, Any]] = [
         *({}, {"batch": 2}, {"attempt": 3}, {"task": Digest.of(b"other")}),
         # Both servers were put back to before an attempt: the same number, masks of its own.
-        *({"nonces": bytes(i == place for i in range(64))} for place in (0, 31, 32, 63)),
+        *(
+            {"nonces": bytes(i == place for i in range(64))}
+            for place in (0, 31, 32, 63)
+        ),
     ]
     masks = [masks_of(replace(REQUEST, **change)) for change in changes]
     # No word twice, also not within one request.
     words = 2 * 2 * REQUEST.correction_words
     assert [len(each) for each in masks] == [words] * len(changes)
-    assert (len(set.union(*masks)), masks_of(REQUEST)) == (len(changes) * words, masks[0])
+    assert (len(set.union(*masks)), masks_of(REQUEST)) == (
+        len(changes) * words,
+        masks[0],
+    )
 
 
 def test_parts_of_one_server_are_balanced_bits() -> None:
@@ -135,7 +158,9 @@ BAD = {"attempt": (-1,), "batch": (-1, True), "clients": (0, 2**40, 1.0)}
 BAD |= {"comparisons": (0, 7, 2**40)}
 
 
-@pytest.mark.parametrize(("field", "wrong"), [(f, value) for f in BAD for value in BAD[f]])
+@pytest.mark.parametrize(
+    ("field", "wrong"), [(f, value) for f in BAD for value in BAD[f]]
+)
 def test_requests_out_of_range_are_refused(field: str, wrong: Any) -> None:
     with pytest.raises(errors.Misconfiguration, match=field):
         replace(REQUEST, **{field: wrong})
@@ -153,7 +178,9 @@ def test_requests_out_of_range_are_refused(field: str, wrong: Any) -> None:
 def test_c_is_a_and_b_for_every_shape(
     keys: set[bytes], clients: int, width: int, attempt: int, batch: int, nonces: bytes
 ) -> None:
-    request = dealing.DealRequest(TASK, attempt, batch, clients, clients * width, nonces)
+    request = dealing.DealRequest(
+        TASK, attempt, batch, clients, clients * width, nonces
+    )
     dealer = DealerRole(TASK, 1, dict(zip(KEYS, map(Secret, keys), strict=True)))
     (of_a, of_b), shapes = both(request, dealer), []
     for one, other in zip(of_a.binary_triples(), of_b.binary_triples(), strict=True):
@@ -176,7 +203,10 @@ FAILS = (errors.PeerUnavailable, errors.PeerViolation)
 
 class Table:
     def __init__(
-        self, attempt: int = 0, dealer: DealerRole | None = None, dimension: int = SQUARED
+        self,
+        attempt: int = 0,
+        dealer: DealerRole | None = None,
+        dimension: int = SQUARED,
     ) -> None:
         self.dealer = dealer or DealerRole(TASK, dimension)
         self._stack = ExitStack()
@@ -200,7 +230,9 @@ class Table:
         assert key == other
         return key
 
-    def fails(self, both: Halves, *roles: Role, kind: Any = FAILS, says: str | None = None) -> None:
+    def fails(
+        self, both: Halves, *roles: Role, kind: Any = FAILS, says: str | None = None
+    ) -> None:
         """Both waits of each of these do, of both servers unless they are named."""
         for at in (self.at[role] for role in roles or SERVERS):
             with pytest.raises(kind, match=says) as of_key:
@@ -251,7 +283,10 @@ def test_every_context_and_every_dealing_draws_afresh() -> None:
 
 def spoiled(half: Any, other: Any) -> dict[str, dealing.SquareRequest]:
     """A server's half that no longer opens what the client signed, by its fault."""
-    swapped: Any = {"commitment_a": half.commitment_b, "commitment_b": half.commitment_a}
+    swapped: Any = {
+        "commitment_a": half.commitment_b,
+        "commitment_b": half.commitment_a,
+    }
     return {
         "salt": replace(half, salt=Secret.random()),
         "seed": replace(half, seed=Secret.random()),
@@ -267,7 +302,9 @@ def spoiled(half: Any, other: Any) -> dict[str, dealing.SquareRequest]:
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
 @pytest.mark.parametrize("fault", spoiled(*halves(TASK, "", SQUARED).of.values()))
-def test_what_doesnt_open_is_not_dealt(table: Table, fault: str, order: tuple[Role, Role]) -> None:
+def test_what_doesnt_open_is_not_dealt(
+    table: Table, fault: str, order: tuple[Role, Role]
+) -> None:
     honest, right = halves(TASK, "honest", SQUARED), halves(TASK, "x", SQUARED)
     half, other = right.of[A], right.of[B]
     changed = spoiled(half, other)[fault]
@@ -286,12 +323,16 @@ def test_what_doesnt_open_is_not_dealt(table: Table, fault: str, order: tuple[Ro
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
 @pytest.mark.parametrize("liar", SERVERS)
-def test_both_hear_of_a_difference(table: Table, liar: Role, order: tuple[Role, Role]) -> None:
+def test_both_hear_of_a_difference(
+    table: Table, liar: Role, order: tuple[Role, Role]
+) -> None:
     one, other, again = (halves(TASK, name, SQUARED) for name in "xxy")
     # Each half opens; what the server says of the other one's differs.
     honest, field = (A, "commitment_a") if liar is B else (B, "commitment_b")
     said: dict[str, Any] = {field: getattr(other.of[honest], field)}
-    lie = Halves({honest: one.of[honest], liar: replace(one.of[liar], **said)}, one.mask)
+    lie = Halves(
+        {honest: one.of[honest], liar: replace(one.of[liar], **said)}, one.mask
+    )
     table.ask(lie, *order)
     table.fails(one, kind=errors.PeerViolation, says="different commitments")
     table.ask(again)
@@ -312,7 +353,9 @@ def test_a_context_is_dealt_once(table: Table) -> None:
 def test_an_older_attempt_is_refused_and_a_newer_one_ends_it() -> None:
     dealer = DealerRole(TASK, SQUARED)
     old, new = Table(4, dealer), Table(5, dealer)
-    waiting, late = (halves(TASK, name, SQUARED, attempt=4) for name in ("waiting", "late"))
+    waiting, late = (
+        halves(TASK, name, SQUARED, attempt=4) for name in ("waiting", "late")
+    )
     both = halves(TASK, "x", SQUARED, attempt=5)
     old.ask(waiting, A)
     new.ask(both)
@@ -336,7 +379,11 @@ def test_what_a_dealer_may_not_answer_is_its_violation() -> None:
     answers.ask(both.of[A])
     for length in (0, 16, 31, 33):
         violates(Secret(bytes(length)), f"row key of {length} bytes")
-    for first, second in ((key, Secret.random()), (5, 5), (errors.PeerUnavailable("no"),) * 2):
+    for first, second in (
+        (key, Secret.random()),
+        (5, 5),
+        (errors.PeerUnavailable("no"),) * 2,
+    ):
         answers.put(both.context, first)
         violates(second, "twice")
     assert (answers.row_key(both.context), answers.share(both.context)) == (key, 5)
@@ -346,8 +393,12 @@ class Traced(Secret):
     __slots__ = ("__weakref__",)
 
 
-@pytest.mark.parametrize("end", ["dealt", "refused", "conversation over", "newer attempt"])
-def test_seeds_are_forgotten_when(end: str, table: Table, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "end", ["dealt", "refused", "conversation over", "newer attempt"]
+)
+def test_seeds_are_forgotten_when(
+    end: str, table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     """And show in no error, log or repr until then."""
     caplog.set_level(logging.DEBUG)
     both, wrong = halves(TASK, "x", SQUARED), Secret.random()

@@ -22,7 +22,12 @@ from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.server_messages import CoinReveal, CoinState, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
+from precad.common.errors import (
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    StorageFailure,
+)
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.signatures import SignedKind
 
@@ -54,11 +59,15 @@ class Pair(Servers):
 
     def draw(self, version: int = 0, cut: int | None = None) -> list[Any]:
         """What each server ends with; the link breaks before message ``cut`` of either."""
-        return self.on_a_link(lambda _, own: start_attempt.agree_coin(own, version), (cut, cut))
+        return self.on_a_link(
+            lambda _, own: start_attempt.agree_coin(own, version), (cut, cut)
+        )
 
     def fails(self, *expected: type[PrecadError], cut: int | None = None) -> list[str]:
         outcomes = self.draw(0, cut)
-        assert all(isinstance(each, expected or PrecadError) for each in outcomes), outcomes
+        assert all(isinstance(each, expected or PrecadError) for each in outcomes), (
+            outcomes
+        )
         return [str(each) for each in outcomes]
 
     def coin(self, version: int = 0) -> bytes:
@@ -78,11 +87,15 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def test_both_servers_get_one_coin_for_each_version_whenever_they_are_asked(pair: Pair) -> None:
+def test_both_servers_get_one_coin_for_each_version_whenever_they_are_asked(
+    pair: Pair,
+) -> None:
     coins = [pair.coin(version) for version in range(4)]
     assert len(set(coins)) == 4
     assert all(len(coin) == 32 for coin in coins)
-    assert [pair.coin(version) for version in (2, 2, 3, 2)] == [coins[i] for i in (2, 2, 3, 2)]
+    assert [pair.coin(version) for version in (2, 2, 3, 2)] == [
+        coins[i] for i in (2, 2, 3, 2)
+    ]
 
 
 def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
@@ -115,7 +128,12 @@ def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
     """B saw A's bytes first: it may not choose its own after."""
     own = pair.own(B)
     committed = commitment(pair, start_attempt.commitment_to(own, B))
-    for changed in ({"coin": "00" * 32}, {"salt": "00" * 32}, {"version": 1}, {"task": "00" * 32}):
+    for changed in (
+        {"coin": "00" * 32},
+        {"salt": "00" * 32},
+        {"version": 1},
+        {"task": "00" * 32},
+    ):
         other = opening(pair, own.model_copy(update=changed))
         with pytest.raises(PeerViolation, match="another coin"):
             pair.against_a(commitment=committed, opening=other)
@@ -127,7 +145,9 @@ def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
     pair.against_a(commitment=committed, opening=opening(pair, own))
 
 
-def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(pair: Pair) -> None:
+def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(
+    pair: Pair,
+) -> None:
     own = pair.own(B)
     for changed in ({"version": 1}, {"task": "00" * 32}):
         committed = start_attempt.commitment_to(own, B).model_copy(update=changed)
@@ -137,11 +157,14 @@ def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(pair:
     mine = pair.own(A)
     assert start_attempt.commitment_to(mine, A) != start_attempt.commitment_to(mine, B)
     with pytest.raises(PeerViolation):
-        pair.against_a(commitment=commitment(pair, start_attempt.commitment_to(mine, A), of=A))
+        pair.against_a(
+            commitment=commitment(pair, start_attempt.commitment_to(mine, A), of=A)
+        )
     # Salted: who guesses the coin can't test the guess against the commitment.
     salted = own.model_copy(update={"salt": "11" * 32})
     assert (
-        start_attempt.commitment_to(own, B).digest != start_attempt.commitment_to(salted, B).digest
+        start_attempt.commitment_to(own, B).digest
+        != start_attempt.commitment_to(salted, B).digest
     )
     assert own.coin not in repr(own)
     assert own.salt not in f"{own}"
@@ -166,7 +189,9 @@ def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -
 
 @OF_EITHER
 @pytest.mark.parametrize("words", [0, 1])
-def test_a_lost_coin_key_is_given_its_bytes_back(pair: Pair, role: Role, words: int) -> None:
+def test_a_lost_coin_key_is_given_its_bytes_back(
+    pair: Pair, role: Role, words: int
+) -> None:
     """The other holds the opening, under the loser's own signature, whatever operators allow."""
     first = pair.coin()
     pair.lose_key(role)
@@ -174,11 +199,16 @@ def test_a_lost_coin_key_is_given_its_bytes_back(pair: Pair, role: Role, words: 
     pair.fails(PeerUnavailable)
     assert pair.coin() == first
     # The next version has the new key's coin.
-    assert pair.coin(1) == start_attempt.joint_coin(pair.own(A, 1), pair.own(B, 1)).reveal()
+    assert (
+        pair.coin(1)
+        == start_attempt.joint_coin(pair.own(A, 1), pair.own(B, 1)).reveal()
+    )
 
 
 @OF_EITHER
-def test_bytes_that_nobody_opened_are_lost_until_both_say_so(pair: Pair, role: Role) -> None:
+def test_bytes_that_nobody_opened_are_lost_until_both_say_so(
+    pair: Pair, role: Role
+) -> None:
     """Committed to, not opened, and the key is gone: nobody draws anew on one server's word."""
     pair.fails(cut=1)
     pair.lose_key(role)
@@ -200,7 +230,9 @@ def test_bytes_that_nobody_opened_are_lost_until_both_say_so(pair: Pair, role: R
 
 
 @OF_EITHER
-def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, role: Role) -> None:
+def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(
+    pair: Pair, role: Role
+) -> None:
     """The other server may have seen it: it could choose its own after."""
     key, kept = Secret.random(), list[Secret]()
     pair.keys[role] = CoinKey(key, Mock(side_effect=StorageFailure("no room")))
@@ -226,7 +258,9 @@ def shown(pair: Pair, held: SignedMessage, known: str = "ab" * 32) -> None:
     pair.against_a(commitment=commitment(pair, committed, known=known, held=held))
 
 
-def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair) -> None:
+def test_an_opening_from_before_the_operators_word_is_not_taken_back(
+    pair: Pair,
+) -> None:
     """Else the other server would choose between the new coin and one with this one's old bytes."""
     pair.coin()
     old = pair.own(A)
@@ -241,7 +275,9 @@ def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair)
     assert pair.coin() == new
 
 
-@pytest.mark.parametrize("what", ["another version", "another task", "the other server's"])
+@pytest.mark.parametrize(
+    "what", ["another version", "another task", "the other server's"]
+)
 def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     """A server that shows some other opening can't make this one draw by it."""
     pair.coin()

@@ -16,7 +16,13 @@ from precad.common import prime_field
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import Rows
-from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed, signed_of
+from precad.common.prime_field import (
+    FieldKeystream,
+    FieldVector,
+    arithmetic,
+    of_signed,
+    signed_of,
+)
 from precad.common.proof_shape import P, ProofShape
 from precad.common.share.proof_submission import SERVERS
 from precad.norm_check import norm_proof
@@ -64,7 +70,11 @@ def transcript(
     """A client that does its best for any x: bits of what its rows give modulo 2B."""
     made = Transcript(shape, x, x, x, x, number)
     z, squared = projected(shape, x, made.rows), arithmetic().dot(x, x)
-    written = norm_proof.bits_of(shape, signed_of(z), squared) if bits is None else bits(z, squared)
+    written = (
+        norm_proof.bits_of(shape, signed_of(z), squared)
+        if bits is None
+        else bits(z, squared)
+    )
     mask = FieldKeystream(made.rows, "test/mask").words(shape.columns)
     return proved(replace(made, mask=mask), written)
 
@@ -97,7 +107,9 @@ def words_of(
 
 
 def accepted(made: Transcript, coin: int = 1, pieces: int = 17) -> bool:
-    query = norm_proof.Query.drawn(made.shape, Secret(coin.to_bytes(32, "big")), Digest(bytes(32)))
+    query = norm_proof.Query.drawn(
+        made.shape, Secret(coin.to_bytes(32, "big")), Digest(bytes(32))
+    )
     return norm_proof.accepts(*words_of(made, query, pieces))
 
 
@@ -116,7 +128,10 @@ HONEST = {
     "zero": field(),
     "minus the bound": field(0, -BETA),
     "two coordinates": field(BETA * 3 // 5, -BETA * 4 // 5),
-} | {f"random {seed}": of_norm(BETA * (1 - 1e-6) / (1 + seed % 3), seed) for seed in range(12)}
+} | {
+    f"random {seed}": of_norm(BETA * (1 - 1e-6) / (1 + seed % 3), seed)
+    for seed in range(12)
+}
 
 
 @pytest.mark.parametrize("x", HONEST.values(), ids=HONEST)
@@ -127,7 +142,9 @@ def test_honest_updates_pass(x: FieldVector) -> None:
 
 @pytest.mark.parametrize("beta", BOUNDS)
 @pytest.mark.parametrize("dimension", [1, 7, 650])
-def test_the_bound_itself_passes_and_one_more_does_not(beta: int, dimension: int) -> None:
+def test_the_bound_itself_passes_and_one_more_does_not(
+    beta: int, dimension: int
+) -> None:
     for norm in (beta, beta + 1):
         x = np.zeros(dimension, dtype=np.uint64)
         x[-1] = norm
@@ -154,7 +171,9 @@ FORGED = {
 
 
 @pytest.mark.parametrize("x", FORGED.values(), ids=FORGED)
-def test_forged_updates_are_refused_however_well_they_are_proved(x: FieldVector) -> None:
+def test_forged_updates_are_refused_however_well_they_are_proved(
+    x: FieldVector,
+) -> None:
     for number in range(3):
         assert not accepted(transcript(x, number), coin=number)
 
@@ -163,7 +182,9 @@ def non_bits(z: FieldVector, squared: int) -> FieldVector:
     """Every number in the word of its lowest bit: all linear relations hold."""
     found = np.zeros(SHAPE.bits, dtype=np.uint64)
     width = len(SHAPE.weights)
-    found[: SHAPE.rows * width : width] = [(int(each) + SHAPE.half_width) % P for each in z]
+    found[: SHAPE.rows * width : width] = [
+        (int(each) + SHAPE.half_width) % P for each in z
+    ]
     found[SHAPE.rows * width] = (BETA**2 - squared) % P
     return found
 
@@ -188,7 +209,9 @@ def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
         *((field(5, -7), lowered(bad)) for bad in (2, P - 1, (P + 1) // 2)),
     ],
 )
-def test_words_that_are_no_bits_are_refused_though_right(x: FieldVector, bits: Any) -> None:
+def test_words_that_are_no_bits_are_refused_though_right(
+    x: FieldVector, bits: Any
+) -> None:
     assert not accepted(transcript(x, bits=bits))
 
 
@@ -226,7 +249,9 @@ LIES: dict[str, Callable[[Transcript], Transcript]] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_whatever_is_changed_afterwards_is_noticed(lie: Callable[[Transcript], Transcript]) -> None:
+def test_whatever_is_changed_afterwards_is_noticed(
+    lie: Callable[[Transcript], Transcript],
+) -> None:
     assert accepted(HONEST_PROOF)
     for coin in range(3):
         assert not accepted(lie(HONEST_PROOF), coin=coin)
@@ -235,7 +260,9 @@ def test_whatever_is_changed_afterwards_is_noticed(lie: Callable[[Transcript], T
 def test_a_proof_that_adds_a_multiple_of_x_to_the_n_minus_1_is_refused() -> None:
     """It has h's values at all N-th roots, and others at the odd points: −2 there."""
     values, odd = HONEST_PROOF.values.copy(), slice(1 + SHAPE.used, None)
-    values[odd] = arithmetic().add(values[odd], np.full(SHAPE.points, P - 2, dtype=np.uint64))
+    values[odd] = arithmetic().add(
+        values[odd], np.full(SHAPE.points, P - 2, dtype=np.uint64)
+    )
     assert not accepted(replace(HONEST_PROOF, values=values))
 
 
@@ -250,7 +277,9 @@ def test_padding_that_is_not_zero_is_refused(where: str) -> None:
     else:
         assert SHAPE.bits % SHAPE.columns
         mu = np.concatenate([made.mu, np.ones((2, 1), dtype=np.uint64)], axis=1)
-        values = norm_proof.prove(SHAPE, made.x, np.append(made.bits, one), mu, made.mask)
+        values = norm_proof.prove(
+            SHAPE, made.x, np.append(made.bits, one), mu, made.mask
+        )
     assert not accepted(replace(made, values=values))
 
 
@@ -283,7 +312,9 @@ def test_each_relation_alone_decides() -> None:
     for number in range(SHAPE.challenges):
         wrong, by = off_by_one(made, number)
         assert relations(wrong, rho) == by * int(rho[number]) % P, number
-        assert not norm_proof.accepts(*words_of(wrong, norm_proof.Query.at(SHAPE, 12345, rho)))
+        assert not norm_proof.accepts(
+            *words_of(wrong, norm_proof.Query.at(SHAPE, 12345, rho))
+        )
         # Whose ρ is 0 is the one that nobody sees: no relation hides behind another.
         without = rho.copy()
         without[number] = 0
@@ -291,7 +322,9 @@ def test_each_relation_alone_decides() -> None:
 
 
 @pytest.mark.parametrize("z", [8 * BETA - 1, 8 * BETA, 8 * BETA + 1, 16 * BETA])
-def test_each_row_decides_for_itself_where_its_projection_is_beyond_the_width(z: int) -> None:
+def test_each_row_decides_for_itself_where_its_projection_is_beyond_the_width(
+    z: int,
+) -> None:
     """One coordinate: rows whose entry is 1 have z, −z or 0, and −8β ≤ z < 8β passes alone."""
     for value in (z, -z):
         made = transcript(field(value))
@@ -309,7 +342,9 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
     """T^N = 1 and t^N = −1 alike, at both servers."""
     with pytest.raises(ValueError, match="no root of unity"):
         norm_proof.Query.at(SHAPE, prime_field.root_of_unity(order), field())
-    assert norm_proof.Query.at(SHAPE, prime_field.root_of_unity(4 * SHAPE.points), field()).t
+    assert norm_proof.Query.at(
+        SHAPE, prime_field.root_of_unity(4 * SHAPE.points), field()
+    ).t
     drawn = FieldKeystream.words
 
     def words(self: FieldKeystream, count: int, start: int = 0) -> FieldVector:
@@ -325,7 +360,9 @@ def test_a_query_whose_point_is_a_root_of_unity_is_refused_and_drawn_again(
     found = []
     for _ in SERVERS:
         seen.clear()
-        found.append(norm_proof.Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32))))
+        found.append(
+            norm_proof.Query.drawn(SHAPE, Secret(bytes(32)), Digest(bytes(32)))
+        )
         assert seen == [int(first.rho[0])]
     assert found[0].t == found[1].t != first.t
     assert found[0].rho.tolist() == found[1].rho.tolist()
@@ -348,7 +385,9 @@ def test_no_other_sizes_cost_less(dimension: int, beta: int) -> None:
         for columns in range(8, cost // 2, 8):
             if 2 * 2**log + 2 * columns < cost:
                 assert not fits(columns, 2**log)
-    assert shape.body_words == shape.dimension + shape.bits + 1 + shape.used + shape.points
+    assert (
+        shape.body_words == shape.dimension + shape.bits + 1 + shape.used + shape.points
+    )
 
 
 def test_sizes_of_no_sound_proof_are_refused() -> None:
@@ -361,9 +400,16 @@ def test_sizes_of_no_sound_proof_are_refused() -> None:
             ProofShape(*sizes)
     # So a task with proofs has a hundred rows or more, and no dealer.
     task = task_with({"validation": "proof"})
-    assert (task.projections, task.has_dealer, task_with({}).has_dealer) == (100, False, True)
+    assert (task.projections, task.has_dealer, task_with({}).has_dealer) == (
+        100,
+        False,
+        True,
+    )
     assert task_with({"validation": "proof", "projections": 128}).projections == 128
-    for wrong, words in (({"projections": 99}, "at least 100"), ({"validation": "fss"}, "proof")):
+    for wrong, words in (
+        ({"projections": 99}, "at least 100"),
+        ({"validation": "fss"}, "proof"),
+    ):
         with pytest.raises(Misconfiguration, match=words):
             task_with({"validation": "proof", **wrong})
 
@@ -376,7 +422,9 @@ def read_back(shape: ProofShape, z: int, squared: int = 0) -> int:
 
 
 @pytest.mark.parametrize("z", [-8 * BETA - 1, 8 * BETA, 2**40])
-def test_a_projection_beyond_the_width_is_written_modulo_it_and_never_raises(z: int) -> None:
+def test_a_projection_beyond_the_width_is_written_modulo_it_and_never_raises(
+    z: int,
+) -> None:
     assert read_back(SHAPE, z, BETA**2 + 1) == (z + 8 * BETA) % (16 * BETA)
 
 
@@ -393,7 +441,13 @@ def test_a_task_digest_covers_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None
     task = task_with({"validation": "proof"})
     assert task.proof is not None
     sizes = task.proof.parameters
-    assert sizes == (P, 100, task.proof.points, task.proof.columns, len(task.proof.weights))
+    assert sizes == (
+        P,
+        100,
+        task.proof.points,
+        task.proof.columns,
+        len(task.proof.weights),
+    )
     digests = {task.digest}
     for place in range(len(sizes)):
         other = tuple(each + (number == place) for number, each in enumerate(sizes))

@@ -31,7 +31,9 @@ def entries(dimension: int, k: int, key: Secret = KEY) -> NDArray[np.int64]:
     blocks = -(-dimension // kernel.BLOCK)
     stream = Keystream(key, "validate/rows").read(blocks * k * kernel.MASK_BYTES)
     bits = np.unpackbits(np.frombuffer(stream, np.uint8), bitorder="little")
-    u, v = bits.reshape(blocks, k, 2, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    u, v = (
+        bits.reshape(blocks, k, 2, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    )
     return (u - v).reshape(k, blocks * kernel.BLOCK)[:, :dimension]
 
 
@@ -39,7 +41,9 @@ def key_of(number: int) -> Secret:
     return Secret(number.to_bytes(32, "big"))
 
 
-def projected(x: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret = KEY) -> RingVector:
+def projected(
+    x: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret = KEY
+) -> RingVector:
     """By ``Rows``, in pieces that end at the given places."""
     rows = kernel.Rows(key, x.size, k)
     for piece in np.split(x, pieces):
@@ -49,14 +53,18 @@ def projected(x: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret =
 
 def uniform(dimension: int, seed: int = 1) -> RingVector:
     """Words of the whole ring, with its ends among them."""
-    x = np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, dimension, endpoint=True)
+    x = np.random.default_rng(seed).integers(
+        -(2**63), 2**63 - 1, dimension, endpoint=True
+    )
     x[: min(3, dimension)] = [-(2**63), 2**63 - 1, -1][: min(3, dimension)]
     return x
 
 
 def test_entries_are_minus_one_zero_one_with_a_quarter_a_half_a_quarter() -> None:
     # The projection on a unit vector is the row's entry there.
-    columns = [projected(np.eye(1, 320, at, dtype=np.int64)[0], 256) for at in range(320)]
+    columns = [
+        projected(np.eye(1, 320, at, dtype=np.int64)[0], 256) for at in range(320)
+    ]
     s = np.stack(columns, axis=1)
     assert (s == entries(320, 256)).all()
     values, counts = np.unique(s, return_counts=True)
@@ -67,21 +75,32 @@ def test_entries_are_minus_one_zero_one_with_a_quarter_a_half_a_quarter() -> Non
     assert np.abs(s.mean(axis=1)).max() < 5 * deviation / np.sqrt(40_000)
     for place in range(kernel.BLOCK):
         assert abs(s[:, place :: kernel.BLOCK].mean()) < 5 * deviation / np.sqrt(25_000)
-        assert abs((s[:, place :: kernel.BLOCK] ** 2).mean() - 0.5) < 5 * 0.5 / np.sqrt(25_000)
+        assert abs((s[:, place :: kernel.BLOCK] ** 2).mean() - 0.5) < 5 * 0.5 / np.sqrt(
+            25_000
+        )
     correlations = (s @ s.T) / (0.5 * 40_000)
     assert np.abs(correlations - np.eye(40)).max() < 6 / np.sqrt(40_000)
     neighbours = (s[:, 1:] * s[:, :-1]).mean()
     assert abs(neighbours) < 5 * 0.5 / np.sqrt(s.size)
 
 
-@pytest.mark.parametrize("dimension", [1, 3, 63, 64, 65, 16_383, 16_384, 16_385, 40_000])
+@pytest.mark.parametrize(
+    "dimension", [1, 3, 63, 64, 65, 16_383, 16_384, 16_385, 40_000]
+)
 def test_projections_are_exact_in_the_ring(dimension: int) -> None:
     x = uniform(dimension)
     z = projected(x, 40)
     assert z.dtype == np.int64
     assert z.tolist() == [dot(row, x) for row in entries(dimension, 40)]
     # However the words come.
-    for pieces in ((64,), (0, 64, 64, 128), (16_384,), (64, 20_032), (32_768, 39_936), (40_000,)):
+    for pieces in (
+        (64,),
+        (0, 64, 64, 128),
+        (16_384,),
+        (64, 20_032),
+        (32_768, 39_936),
+        (40_000,),
+    ):
         if pieces[-1] <= dimension:
             assert projected(x, 40, pieces).tolist() == z.tolist()
 
@@ -126,7 +145,9 @@ def test_a_hundred_thousand_honest_vectors_pass_the_plain_predicate() -> None:
         clipped = real * (beta * CLIENT_MARGIN / np.where(norms > 0, norms, 1))
         # In plain integers, which are too small to wrap.
         x = np.trunc(clipped).astype(np.int64)
-        in_range = (np.abs(entries(d, 40, key_of(number)) @ x) <= TAU * beta).all(axis=0)
+        in_range = (np.abs(entries(d, 40, key_of(number)) @ x) <= TAU * beta).all(
+            axis=0
+        )
         accepted += int((in_range & ((x * x).sum(axis=0) <= beta * beta)).sum())
     assert accepted == 100_000
 
@@ -147,10 +168,14 @@ def test_kernels_are_compiled_where_there_is_a_compiler() -> None:
 def plain(words: RingVector, masks: NDArray[np.uint64]) -> NDArray[np.int64]:
     """In Python's integers, bit by bit: the low and the high halves' projections."""
     bits = np.unpackbits(masks.astype("<u8").view(np.uint8), axis=-1, bitorder="little")
-    u, v = bits.reshape(*masks.shape, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    u, v = (
+        bits.reshape(*masks.shape, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    )
     entries = (u - v).reshape(masks.shape[1], -1).astype(object)
     unsigned = words.view(np.uint64)
-    halves = np.stack([unsigned & np.uint64(2**32 - 1), unsigned >> np.uint64(32)], axis=1)
+    halves = np.stack(
+        [unsigned & np.uint64(2**32 - 1), unsigned >> np.uint64(32)], axis=1
+    )
     z: NDArray[np.int64] = (entries @ halves.astype(object)).astype(np.int64)
     return z
 
@@ -160,7 +185,9 @@ def plain(words: RingVector, masks: NDArray[np.uint64]) -> NDArray[np.int64]:
     st.integers(1, 70),
     st.integers(1, 48),
     st.lists(ring, min_size=1, max_size=70),
-    st.lists(st.integers(0, ONES) | st.sampled_from((0, ONES)), min_size=1, max_size=70),
+    st.lists(
+        st.integers(0, ONES) | st.sampled_from((0, ONES)), min_size=1, max_size=70
+    ),
 )
 @example(33, 40, [-1], [ONES, 0])
 @example(65, 3, [-1, -(2**63), 2**63 - 1], [0, ONES])
@@ -222,7 +249,9 @@ def test_shares_and_sums_agree_with_plain_integers(
         assert total.tolist() == (total_expected if summed else total_plain), name
 
 
-I8, I4, I2, U8, U1 = (np.dtype(each) for each in ("int64", "int32", "int16", "uint64", "uint8"))
+I8, I4, I2, U8, U1 = (
+    np.dtype(each) for each in ("int64", "int32", "int16", "uint64", "uint8")
+)
 words, masks, z = np.zeros(64, I8), np.zeros((1, 3, 2), U8), np.zeros((3, 2), I8)
 
 
@@ -244,9 +273,13 @@ words, masks, z = np.zeros(64, I8), np.zeros((1, 3, 2), U8), np.zeros((3, 2), I8
         ((words, words, words.astype(I2)), "total must"),
     ],
 )
-def test_a_kernel_stays_within_its_arrays(arrays: tuple[NDArray[Any], ...], text: str) -> None:
+def test_a_kernel_stays_within_its_arrays(
+    arrays: tuple[NDArray[Any], ...], text: str
+) -> None:
     sums = arrays[1].ndim == 1
-    found: dict[str, Any] = dict(kernel.sharings(LIBRARY) if sums else kernel.kernels(LIBRARY))
+    found: dict[str, Any] = dict(
+        kernel.sharings(LIBRARY) if sums else kernel.kernels(LIBRARY)
+    )
     del found[kernel.NUMPY]
     for call in found.values():
         with pytest.raises(ValueError, match=text):

@@ -26,7 +26,9 @@ math = arithmetic()
 
 
 def query_of(part: proof_submission.ProofSubmission, coin: int = 1) -> Query:
-    return Query.drawn(SHAPE, Secret(coin.to_bytes(32, "big")), part.header.whole_digest)
+    return Query.drawn(
+        SHAPE, Secret(coin.to_bytes(32, "big")), part.header.whole_digest
+    )
 
 
 def accepted(pair: rig.Pair, coin: int = 1) -> bool:
@@ -52,7 +54,11 @@ def hash_of(
 @pytest.mark.parametrize("holder", proof_submission.SERVERS)
 @pytest.mark.parametrize(
     "x",
-    [np.zeros(SHAPE.dimension, dtype=np.int64), rig.update(SHAPE), -rig.update(SHAPE, seed=2)],
+    [
+        np.zeros(SHAPE.dimension, dtype=np.int64),
+        rig.update(SHAPE),
+        -rig.update(SHAPE, seed=2),
+    ],
     ids=["zero", "at the bound", "another"],
 )
 def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
@@ -76,14 +82,21 @@ def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
     [
         *(rig.update(SHAPE, SHAPE.bound * norm) for norm in (1.01, 2.0, 16.0, 1e9)),
         # Each of 100 rows has this one coordinate once in four times with the sign that fails.
-        *(unit(SHAPE.dimension, word) for word in (SHAPE.half_width, -SHAPE.half_width - 1)),
+        *(
+            unit(SHAPE.dimension, word)
+            for word in (SHAPE.half_width, -SHAPE.half_width - 1)
+        ),
     ],
 )
 def test_what_is_too_long_is_sent_like_any_other_and_refused(x: RingVector) -> None:
     """As many bytes, and bits, also where a row fails: nothing shows before the servers say so."""
     pair = rig.shared(SHAPE, x)
     assert hash_of(pair[1]).right
-    assert len(words_of(pair[1])) == 8 * SHAPE.body_words == len(words_of(rig.shared(SHAPE)[1]))
+    assert (
+        len(words_of(pair[1]))
+        == 8 * SHAPE.body_words
+        == len(words_of(rig.shared(SHAPE)[1]))
+    )
     assert set(rig.written_of(SHAPE, pair).tolist()) == {0, 1}
     assert not accepted(pair)
 
@@ -136,7 +149,9 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(name: str) -> None:
+def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(
+    name: str,
+) -> None:
     """Rows depend on nothing that comes after the bits, μ on nothing after the proof."""
     seed, _ = rig.shared(SHAPE)
     header, moved = seed.header, CHANGES[name](seed.header)
@@ -153,8 +168,14 @@ def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(name: st
 
 def test_the_point_is_moved_by_the_signature_and_by_the_coin_alone_too() -> None:
     seed, _ = rig.shared(SHAPE)
-    anew = replace(seed.header, signature=replace(seed.header.signature, value=b"another"))
-    points = [query_of(seed), query_of(replace(seed, header=anew)), query_of(seed, coin=2)]
+    anew = replace(
+        seed.header, signature=replace(seed.header.signature, value=b"another")
+    )
+    points = [
+        query_of(seed),
+        query_of(replace(seed, header=anew)),
+        query_of(seed, coin=2),
+    ]
     assert (len({each.t for each in points}), anew.signed) == (3, seed.header.signed)
     again = query_of(seed)
     assert (again.t, again.rho.tolist()) == (points[0].t, points[0].rho.tolist())
@@ -162,7 +183,16 @@ def test_the_point_is_moved_by_the_signature_and_by_the_coin_alone_too() -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["nonce", "attempt", "client", "model", "task", "commitment", "A's opening", "B's opening"],
+    [
+        "nonce",
+        "attempt",
+        "client",
+        "model",
+        "task",
+        "commitment",
+        "A's opening",
+        "B's opening",
+    ],
 )
 def test_a_seed_means_other_words_in_another_submission(name: str) -> None:
     seed, body = rig.shared(SHAPE)
@@ -247,7 +277,9 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
 
 
 @pytest.mark.parametrize("bad", proof_submission.SERVERS)
-def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(bad: Role) -> None:
+def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(
+    bad: Role,
+) -> None:
     """Whatever the bad server adds to its words, it knows before what the honest one will say."""
     for number in (1, 2):
         pair = rig.shared(SHAPE, rig.update(SHAPE, seed=number), rig.A)

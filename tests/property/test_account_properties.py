@@ -68,9 +68,15 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
     rate: float, sigma: float, count: int, coin: float
 ) -> None:
     step = poisson_gaussian(rate=rate, noise_multiplier=math.sqrt(2) * sigma)
-    mixture = spent(AccountantName.EXACT, replace(step, participation=coin, count=count), 1e-5)
+    mixture = spent(
+        AccountantName.EXACT, replace(step, participation=coin, count=count), 1e-5
+    )
     printed = precad_case_2_by_pld(
-        record_rate=rate, client_rate=coin, noise_multiplier=sigma, rounds=count, delta=1e-5
+        record_rate=rate,
+        client_rate=coin,
+        noise_multiplier=sigma,
+        rounds=count,
+        delta=1e-5,
     )
     every = spent(AccountantName.EXACT, step.times(count), 1e-5)
     assert printed.value / GRID <= mixture <= every * GRID
@@ -78,10 +84,14 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
 
 @settings(max_examples=15)
 @given(st.floats(0.01, 0.99), SIGMAS, st.floats(0.0, 3.0))
-def test_exact_stays_just_above_the_definition(rate: float, sigma: float, epsilon: float) -> None:
+def test_exact_stays_just_above_the_definition(
+    rate: float, sigma: float, epsilon: float
+) -> None:
     found = composed(poisson_gaussian(rate=rate, noise_multiplier=sigma)).delta(epsilon)
     step = Round(rate, sigma, 1.0)
-    truth = float(max(delta_of_round(step, epsilon, reverse=way) for way in (False, True)))
+    truth = float(
+        max(delta_of_round(step, epsilon, reverse=way) for way in (False, True))
+    )
     assert truth <= found == pytest.approx(truth, rel=5e-3, abs=1e-6)
 
 
@@ -113,7 +123,9 @@ def test_one_rounds_lattice_dominates_in_each_direction_at_every_real_epsilon(
 def test_gdp_delta_matches_mpmath(mu: float, epsilon: float) -> None:
     m, e = mpf(mu), mpf(epsilon)
     truth = mp.ncdf(-e / m + m / 2) - mp.exp(e) * mp.ncdf(-e / m - m / 2)
-    assert gdp.delta_of_epsilon(mu, epsilon) == pytest.approx(float(truth), rel=1e-6, abs=1e-14)
+    assert gdp.delta_of_epsilon(mu, epsilon) == pytest.approx(
+        float(truth), rel=1e-6, abs=1e-14
+    )
 
 
 def test_a_huge_mu_still_has_an_epsilon_above_the_truth() -> None:
@@ -138,7 +150,9 @@ def test_the_loss_bound_is_the_numeric_optimum_over_all_real_epsilon(
     # Restricted to ε ≥ 0, as PRECAD prints it, the bound is never better.
     printed = (np.exp(epsilons) * loss + bound * deltas)[epsilons >= 0].min()
     assert printed >= upper - 1e-9 * bound
-    assert upper == pytest.approx((np.exp(epsilons) * loss + bound * deltas).min(), rel=1e-4)
+    assert upper == pytest.approx(
+        (np.exp(epsilons) * loss + bound * deltas).min(), rel=1e-4
+    )
     assert lower == pytest.approx(
         (np.exp(-epsilons) * (loss - bound * deltas)).max(), rel=1e-4, abs=1e-5 * bound
     )
@@ -146,18 +160,26 @@ def test_the_loss_bound_is_the_numeric_optimum_over_all_real_epsilon(
 
 
 @given(st.floats(0.001, 0.999), st.floats(1e-6, 50.0), st.floats(1.01, 100.0))
-def test_mixture_rdp_matches_its_definition(coin: float, divergence: float, alpha: float) -> None:
+def test_mixture_rdp_matches_its_definition(
+    coin: float, divergence: float, alpha: float
+) -> None:
     mixed = mixture_rdp(np.array([divergence]), coin, (alpha,))[0]
     a = mpf(alpha)
-    truth = mp.log(1 - mpf(coin) + mpf(coin) * mp.exp((a - 1) * mpf(divergence))) / (a - 1)
+    truth = mp.log(1 - mpf(coin) + mpf(coin) * mp.exp((a - 1) * mpf(divergence))) / (
+        a - 1
+    )
     assert mixed == pytest.approx(float(truth), rel=1e-7)
     assert mixed <= divergence * (1 + 1e-12)
 
 
 @settings(max_examples=30)
 @given(st.floats(1e-3, 1.0), st.floats(0.3, 20.0), st.integers(1, 20_000), DELTAS)
-def test_no_order_at_either_end_binds(rate: float, sigma: float, count: int, delta: float) -> None:
+def test_no_order_at_either_end_binds(
+    rate: float, sigma: float, count: int, delta: float
+) -> None:
     whole, without_ends = RdpAccountant(), RdpAccountant(ORDERS[1:-1])
     for accountant in (whole, without_ends):
-        accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count))
+        accountant.compose(
+            poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count)
+        )
     assert whole.epsilon(delta) == without_ends.epsilon(delta)

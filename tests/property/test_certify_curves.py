@@ -16,7 +16,9 @@ from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
 from precad.certify.prediction import largest_group
 
-SCORES = np.concatenate([[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
+SCORES = np.concatenate(
+    [[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]]
+)
 # What the grid of the exact curves may lose: nothing here is tighter than this.
 GRID = 2e-3
 
@@ -63,9 +65,13 @@ def test_curves_enclose_the_clean_score_and_more_attackers_widen(
     assert ((lower >= 0) & (lower <= SCORES + 1e-12)).all()
     assert ((upper >= SCORES - 1e-12) & (upper <= 1)).all()
     assert (np.diff([lower, upper]) >= -1e-12).all()
-    assert (np.array([unchanged.lower(SCORES), unchanged.upper(SCORES)]) == SCORES).all()
+    assert (
+        np.array([unchanged.lower(SCORES), unchanged.upper(SCORES)]) == SCORES
+    ).all()
     # Grids differ from group to group, so monotone up to the finer one's loss.
-    assert within(curves, g.curves(k + more, direction), GRID if "exact" in g.name else 1e-9)
+    assert within(
+        curves, g.curves(k + more, direction), GRID if "exact" in g.name else 1e-9
+    )
 
 
 @settings(max_examples=15)
@@ -78,16 +84,24 @@ def test_curves_enclose_the_clean_score_and_more_attackers_widen(
     ),
     *(groups, directions, st.sampled_from([ExactGroups, RenyiGroups])),
 )
-def test_more_noise_narrows(m: SampledGaussian, k: int, direction: Direction, kind: Any) -> None:
+def test_more_noise_narrows(
+    m: SampledGaussian, k: int, direction: Direction, kind: Any
+) -> None:
     noisier = replace(m, noise_multiplier=1.5 * m.noise_multiplier)
-    assert within(kind(noisier).curves(k, direction), kind(m).curves(k, direction), GRID)
+    assert within(
+        kind(noisier).curves(k, direction), kind(m).curves(k, direction), GRID
+    )
 
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0, 0.1), groups)
-def test_a_larger_epsilon_widens(epsilon: float, more: float, delta: float, k: int) -> None:
+def test_a_larger_epsilon_widens(
+    epsilon: float, more: float, delta: float, k: int
+) -> None:
     for refined in (False, True):
         small, large = (
-            ApproximateDP.single(e, delta, refined=refined).curves(k, Direction.ADDITIONS)
+            ApproximateDP.single(e, delta, refined=refined).curves(
+                k, Direction.ADDITIONS
+            )
             for e in (epsilon, epsilon + more)
         )
         assert within(small, large)
@@ -95,11 +109,20 @@ def test_a_larger_epsilon_widens(epsilon: float, more: float, delta: float, k: i
 
 @settings(max_examples=15)
 @given(mechanisms, st.integers(1, 20), directions)
-def test_exact_is_never_worse_than_others(m: SampledGaussian, k: int, direction: Direction) -> None:
+def test_exact_is_never_worse_than_others(
+    m: SampledGaussian, k: int, direction: Direction
+) -> None:
     exact = ExactGroups(m)
-    others = (exact.as_approximate(), exact.as_approximate(1e-5), Iterated(exact), RenyiGroups(m))
+    others = (
+        exact.as_approximate(),
+        exact.as_approximate(1e-5),
+        Iterated(exact),
+        RenyiGroups(m),
+    )
     for other in others:
-        assert within(exact.curves(k, direction), other.curves(k, direction), GRID), other.name
+        assert within(exact.curves(k, direction), other.curves(k, direction), GRID), (
+            other.name
+        )
 
 
 @settings(max_examples=10)
@@ -120,7 +143,9 @@ def test_without_sampling_the_exact_curve_is_gaussian(
 
 @settings(max_examples=10)
 @given(mechanisms, st.integers(1, 4), st.integers(1, 4))
-def test_mixed_changes_are_wider_than_either(m: SampledGaussian, adds: int, deletes: int) -> None:
+def test_mixed_changes_are_wider_than_either(
+    m: SampledGaussian, adds: int, deletes: int
+) -> None:
     g = ExactGroups(m)
     both = of.mixed(g, adds, deletes)
     for k, direction in zip((adds, deletes), of.BOTH, strict=True):

@@ -48,10 +48,19 @@ def test_of_a_dealers_answers_a_row_key_and_a_share_alone_are_taken() -> None:
 
 
 large = st.sampled_from([2**63, 2**64, -(2**63), 10**400])
-single = st.none() | st.booleans() | st.integers() | large | st.floats() | st.text(max_size=8)
+single = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | large
+    | st.floats()
+    | st.text(max_size=8)
+)
 nested: Any = st.lists, partial(st.dictionaries, st.text(max_size=4))
 json_values: Any = st.recursive(
-    single, lambda inner: st.one_of(*(kind(inner, max_size=3) for kind in nested)), max_leaves=6
+    single,
+    lambda inner: st.one_of(*(kind(inner, max_size=3) for kind in nested)),
+    max_leaves=6,
 )
 
 
@@ -68,7 +77,11 @@ def replaced(value: Any, path: list[int], new: object) -> Any:
 
 @pytest.mark.parametrize("name", ["task-canonical", "run-summary"])
 @quick
-@given(number=st.integers(0, 20), path=st.lists(st.integers(0, 20), max_size=4), new=json_values)
+@given(
+    number=st.integers(0, 20),
+    path=st.lists(st.integers(0, 20), max_size=4),
+    new=json_values,
+)
 def test_documents_with_one_value_of_another_kind(
     name: str, number: int, path: list[int], new: object
 ) -> None:
@@ -89,10 +102,24 @@ def of_bytes(kind: Any, *fields: str, **others: Any) -> Any:
 
 
 proofs = of_bytes(
-    *(pb.ProofHeader, "opening_a", "opening_b", "commitment", "bits_digest", "proof_digest")
+    *(
+        pb.ProofHeader,
+        "opening_a",
+        "opening_b",
+        "commitment",
+        "bits_digest",
+        "proof_digest",
+    )
 )
 headers = of_bytes(
-    *(pb.SubmissionHeader, "task_digest", "model_digest", "nonce", "commitment_a", "commitment_b"),
+    *(
+        pb.SubmissionHeader,
+        "task_digest",
+        "model_digest",
+        "nonce",
+        "commitment_a",
+        "commitment_b",
+    ),
     *("body_digest", "seed", "salt", "signature"),
     version=integers,
     attempt=integers,
@@ -114,11 +141,17 @@ def test_submissions_of_any_fields(header: pb.SubmissionHeader, body: bytes) -> 
 @quick
 @given(
     request=st.builds(
-        pb.EnrolRequest, client=names, records=integers, record_rate=st.floats(), token=names
+        pb.EnrolRequest,
+        client=names,
+        records=integers,
+        record_rate=st.floats(),
+        token=names,
     ),
     right_task=st.booleans(),
 )
 def test_enrolments_of_any_fields(request: pb.EnrolRequest, right_task: bool) -> None:  # noqa: FBT001
     if right_task:
-        request.task_digest = pb.EnrolRequest.FromString(seeds_of("enrol")[0]).task_digest
+        request.task_digest = pb.EnrolRequest.FromString(
+            seeds_of("enrol")[0]
+        ).task_digest
     TARGETS["enrol"].check(request.SerializeToString())

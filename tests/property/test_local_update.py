@@ -20,16 +20,26 @@ from torch.nn.functional import cross_entropy
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
 from precad.common.errors import Misconfiguration
-from precad.common.ring import clip_record_norm, clip_update, decode, encode, squared_norm
+from precad.common.ring import (
+    clip_record_norm,
+    clip_update,
+    decode,
+    encode,
+    squared_norm,
+)
 from precad.common.task import Task
 
 MODEL = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
 RECORDS = 40
 
 
-def task_of(record_clip: float = 1.0, client_clip: float = 20.0, bits: int = 20) -> Task:
+def task_of(
+    record_clip: float = 1.0, client_clip: float = 20.0, bits: int = 20
+) -> Task:
     clips = {"privacy.record_clip": record_clip, "privacy.client_clip": client_clip}
-    return task_with({"model": model_section(MODEL, "custom"), "fractional_bits": bits} | clips)
+    return task_with(
+        {"model": model_section(MODEL, "custom"), "fractional_bits": bits} | clips
+    )
 
 
 def data(scale: float = 1.0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -38,12 +48,22 @@ def data(scale: float = 1.0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return x, generator.integers(0, 3, RECORDS)
 
 
-THETA = np.random.default_rng(12).normal(0, 0.5, sum(p.numel() for p in MODEL.parameters()))
+THETA = np.random.default_rng(12).normal(
+    0, 0.5, sum(p.numel() for p in MODEL.parameters())
+)
 
 
-def update(task: Task, indices: Any, chunk: int | None = None, scale: float = 3.0) -> Any:
+def update(
+    task: Task, indices: Any, chunk: int | None = None, scale: float = 3.0
+) -> Any:
     return local_update(
-        MODEL, cross_entropy, data(scale), np.array(indices, np.int64), THETA, task, chunk
+        MODEL,
+        cross_entropy,
+        data(scale),
+        np.array(indices, np.int64),
+        THETA,
+        task,
+        chunk,
     )
 
 
@@ -57,7 +77,9 @@ def test_it_is_minus_the_sum_of_clipped_gradients() -> None:
         model.zero_grad()
         inputs = torch.from_numpy(x[record : record + 1]).double()
         cross_entropy(model(inputs), torch.tensor([y[record]])).backward()  # type: ignore[no-untyped-call]
-        g = torch.cat([p.grad.ravel() for p in model.parameters() if p.grad is not None]).numpy()
+        g = torch.cat(
+            [p.grad.ravel() for p in model.parameters() if p.grad is not None]
+        ).numpy()
         expected -= g * min(1.0, 1.0 / np.linalg.norm(g))
     found = update(task, range(20)) / 2.0**task.fractional_bits
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -68,7 +90,9 @@ def test_it_is_minus_the_sum_of_clipped_gradients() -> None:
     st.lists(st.integers(0, RECORDS - 1), min_size=1, max_size=RECORDS, unique=True),
     st.integers(1, RECORDS + 5),
 )
-def test_the_vector_does_not_depend_on_the_chunk_size(indices: list[int], chunk: int) -> None:
+def test_the_vector_does_not_depend_on_the_chunk_size(
+    indices: list[int], chunk: int
+) -> None:
     task = task_of()
     assert (update(task, indices, chunk) == update(task, indices, 1)).all()
 
@@ -87,12 +111,16 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(
     task = task_of(record_clip, client_clip=60.0, bits=19)
     removed = draw.draw(st.sampled_from(indices))
     neighbour = [index for index in indices if index != removed]
-    difference = update(task, indices, scale=scale) - update(task, neighbour, scale=scale)
+    difference = update(task, indices, scale=scale) - update(
+        task, neighbour, scale=scale
+    )
     limit = record_clip * 2.0**19
     assert squared_norm(difference) <= limit * limit
 
 
-def test_no_records_give_the_zero_vector_and_indices_outside_the_data_are_refused() -> None:
+def test_no_records_give_the_zero_vector_and_indices_outside_the_data_are_refused() -> (
+    None
+):
     assert not update(task_of(), []).any()
     for indices in ([0, RECORDS], [-1]):
         with pytest.raises(Misconfiguration, match="indices"):
@@ -100,7 +128,9 @@ def test_no_records_give_the_zero_vector_and_indices_outside_the_data_are_refuse
 
 
 @pytest.mark.parametrize("client_clip", [1.0, 2.37, 5.5])
-def test_a_clipped_update_is_at_most_beta_long_and_nearly_that(client_clip: float) -> None:
+def test_a_clipped_update_is_at_most_beta_long_and_nearly_that(
+    client_clip: float,
+) -> None:
     task = task_of(1.0, client_clip)
     same_label = np.flatnonzero(data()[1] == 0)
     x = update(task, np.tile(same_label, 4))
@@ -148,7 +178,9 @@ def test_squared_norms_are_exact_integers(x: NDArray[np.int64], f: int) -> None:
 # At C = 30.1 and d = 2 a clip to C alone would leave 43 % of all vectors above floor(C·2^f).
 @example(np.array([1, 1]) * 30 * 2**20, math.floor(30.1 * 2**16), 16)
 @example(np.array([3, -5]) * 2**40, math.floor(30.1 * 2**20), 20)
-def test_a_clipped_update_is_within_its_bound(x: NDArray[np.int64], bound: int, f: int) -> None:
+def test_a_clipped_update_is_within_its_bound(
+    x: NDArray[np.int64], bound: int, f: int
+) -> None:
     clipped = clip_update(x, bound, f)
     assert squared_norm(clipped) <= bound**2
     if squared_norm(x) <= bound**2:
@@ -167,7 +199,10 @@ def test_a_record_moves_the_sum_by_at_most_its_clip(
     clipped = clip_record_norm(x, record_clip)
     for row in clipped:
         assert exact_square(row) <= Fraction(record_clip) ** 2
-        assert squared_norm(encode(row, f)) <= Fraction(record_clip) ** 2 * Fraction(4) ** f
+        assert (
+            squared_norm(encode(row, f))
+            <= Fraction(record_clip) ** 2 * Fraction(4) ** f
+        )
     least = (Fraction(record_clip) * Fraction(0.999)) ** 2
     for row, before in zip(clipped, x, strict=True):
         if exact_square(before) < least:

@@ -30,26 +30,33 @@ quick = settings(
 
 @pytest.fixture(scope="module")
 def tasks(make_task: Any) -> tuple[Task, Task]:
-    return make_task(4), make_task(4, {"privacy.noise_multiplier": 3.0, "privacy.delta": 1e-6})
+    return make_task(4), make_task(
+        4, {"privacy.noise_multiplier": 3.0, "privacy.delta": 1e-6}
+    )
 
 
 def composed_epsilon(
     tasks: Sequence[Task], admitted: dict[tuple[int, int], int], delta: float
 ) -> float:
     sigmas = [
-        tasks[task].privacy.noise_multiplier / math.sqrt(1 + m) for (task, _), m in admitted.items()
+        tasks[task].privacy.noise_multiplier / math.sqrt(1 + m)
+        for (task, _), m in admitted.items()
     ]
     steps = [poisson_gaussian(rate=0.2, noise_multiplier=sigma) for sigma in sigmas]
     return composed(*steps).epsilon(delta)
 
 
 signed = st.integers(0, 3)
-attempts = st.lists(st.tuples(st.booleans(), st.booleans(), signed, signed), min_size=1, max_size=8)
+attempts = st.lists(
+    st.tuples(st.booleans(), st.booleans(), signed, signed), min_size=1, max_size=8
+)
 """For each attempt: whether its version is a new one, whether it is drawn, and m at A and at B."""
 
 
 @quick
-@given(script=attempts, kills=st.sets(st.integers(0, 150), max_size=4), cover=st.booleans())
+@given(
+    script=attempts, kills=st.sets(st.integers(0, 150), max_size=4), cover=st.booleans()
+)
 def test_no_sequence_of_openings_costs_more_than_the_account_says(
     make_task: Any,
     script: list[tuple[bool, bool, int, int]],
@@ -75,7 +82,9 @@ def test_no_sequence_of_openings_costs_more_than_the_account_says(
 
         one.script.on_step = die
         one.run_until_done()
-        named = {each.attempt: max(each.charges) for each in events if isinstance(each, Open)}
+        named = {
+            each.attempt: max(each.charges) for each in events if isinstance(each, Open)
+        }
         largest: dict[int, int] = defaultdict(int)
         shared = [each for each in one.script.sent if each.x.any()]
         for each in shared:
@@ -97,7 +106,9 @@ def test_no_sequence_of_openings_costs_more_than_the_account_says(
 
 
 charges = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 6), st.integers(0, 4)),
+    st.tuples(
+        st.integers(0, 1), st.integers(0, 1), st.integers(0, 6), st.integers(0, 4)
+    ),
     max_size=30,
 )  # Which task, which of two processes, version and m
 
@@ -105,14 +116,19 @@ charges = st.lists(
 @quick
 @given(plan=charges, limit=st.floats(1.2, 3.0), reopen=st.sets(st.integers(0, 30)))
 def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
-    tasks: tuple[Task, Task], plan: list[tuple[int, int, int, int]], limit: float, reopen: set[int]
+    tasks: tuple[Task, Task],
+    plan: list[tuple[int, int, int, int]],
+    limit: float,
+    reopen: set[int],
 ) -> None:
     with in_memory() as folder:
         path = Path(folder) / "participations.log"
         mine = ClientId("ward-1")
 
         def opened(which: int) -> OwnAccount:
-            return OwnAccount(tasks[which], 0.2, None if path.exists() else limit, path, mine)
+            return OwnAccount(
+                tasks[which], 0.2, None if path.exists() else limit, path, mine
+            )
 
         # Those of the first round have seen no account yet.
         processes = {(t, p): opened(t) for t in (0, 1) for p in (0, 1)}
@@ -137,12 +153,16 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
             final = opened(which)
             cost = composed_epsilon(tasks, admitted, tasks[which].privacy.delta)
             assert final.epsilon() == pytest.approx(cost)
-            assert all(final.charged(v, m) for (t, v), m in admitted.items() if t == which)
+            assert all(
+                final.charged(v, m) for (t, v), m in admitted.items() if t == which
+            )
 
 
 @quick
 @given(cuts=st.lists(st.integers(1, 120), max_size=6))
-def test_lines_cut_short_cost_and_hide_nothing(tasks: tuple[Task, Task], cuts: list[int]) -> None:
+def test_lines_cut_short_cost_and_hide_nothing(
+    tasks: tuple[Task, Task], cuts: list[int]
+) -> None:
     with in_memory() as folder:
         path = Path(folder) / "participations.log"
         opened = partial(OwnAccount, tasks[0], 0.2, None, path)

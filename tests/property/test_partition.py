@@ -58,7 +58,9 @@ def test_impossible_shards_are_refused(each: int) -> None:
         shards(np.zeros(10, np.int64), 4, each, 0)
 
 
-def test_a_clients_file_is_read_back_and_one_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_a_clients_file_is_read_back_and_one_of_another_form_is_refused(
+    tmp_path: Path,
+) -> None:
     x, y = np.ones((3, 1, 2), np.float32), np.array([0, 1, 2])
     path = write_client_data(tmp_path, ClientId("ward-3"), x, y)
     found = read_client_data(tmp_path / "ward-3.npz")

@@ -13,12 +13,16 @@ from precad.common.identity.party_certificate import Principal
 client_names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True)
 principals = st.one_of(
     client_names.map(Principal.client),
-    st.sampled_from([role for role in Role if role is not Role.CLIENT]).map(Principal.service),
+    st.sampled_from([role for role in Role if role is not Role.CLIENT]).map(
+        Principal.service
+    ),
 )
-near_misses = st.text(string.ascii_letters + string.digits + ".-*_ \x00é", max_size=30).map(
-    lambda text: text + ".precad"
+near_misses = st.text(
+    string.ascii_letters + string.digits + ".-*_ \x00é", max_size=30
+).map(lambda text: text + ".precad")
+foreign_names = st.text(string.ascii_lowercase + ".-", max_size=30).map(
+    lambda t: t + ".example"
 )
-foreign_names = st.text(string.ascii_lowercase + ".-", max_size=30).map(lambda t: t + ".example")
 
 
 @given(near_misses)

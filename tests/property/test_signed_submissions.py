@@ -29,7 +29,12 @@ from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.share import submission as sharing
-from precad.common.share.submission import HeldBody, Signature, Submission, SubmissionContext
+from precad.common.share.submission import (
+    HeldBody,
+    Signature,
+    Submission,
+    SubmissionContext,
+)
 from precad.common.wire.messages import encode, header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
@@ -50,7 +55,9 @@ digests = st.binary(min_size=32, max_size=32)
 changes = st.one_of(
     st.tuples(st.sampled_from(["task", "model"]), digests.map(Digest)),
     st.tuples(st.sampled_from(["version", "attempt"]), st.integers(0, 2**64 - 1)),
-    st.tuples(st.just("client"), st.sampled_from([TWO, ClientId("ward-10"), ClientId("w")])),
+    st.tuples(
+        st.just("client"), st.sampled_from([TWO, ClientId("ward-10"), ClientId("w")])
+    ),
     st.tuples(st.just("nonce"), digests),
     st.tuples(st.sampled_from([0, 1, 2]), digests.map(Digest) | st.sampled_from(A_B_H)),
 )
@@ -81,7 +88,10 @@ def test_a_signature_holds_for_no_other_field_and_no_other_bytes(
 
 @pytest.mark.parametrize(
     "party",
-    [Principal.client(TWO.name), *(Principal.service(r) for r in Role if r.value != "client")],
+    [
+        Principal.client(TWO.name),
+        *(Principal.service(r) for r in Role if r.value != "client"),
+    ],
     ids=str,
 )
 def test_another_partys_certificate_is_refused(party: Principal) -> None:
@@ -89,7 +99,9 @@ def test_another_partys_certificate_is_refused(party: Principal) -> None:
     assert reason_of(verifier().admit, signature, ONE) is Rejection.BAD_SIGNATURE
 
 
-@pytest.mark.parametrize(("days", "fault"), [(400, "expired"), (-1, "authority|not yet")])
+@pytest.mark.parametrize(
+    ("days", "fault"), [(400, "expired"), (-1, "authority|not yet")]
+)
 def test_a_certificate_counts_while_it_is_valid(
     days: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +111,9 @@ def test_a_certificate_counts_while_it_is_valid(
         eye.admit(signature, ONE)
 
 
-def test_another_roots_certificate_is_refused_and_a_revoked_one_at_once(tmp_path: Path) -> None:
+def test_another_roots_certificate_is_refused_and_a_revoked_one_at_once(
+    tmp_path: Path,
+) -> None:
     create_local_keys(tmp_path, [ONE.name])
     signature = CertificateSigner(Identity.load(tmp_path / ONE.name)).sign(b"")
     with pytest.raises(RejectedSubmission, match="authority"):
@@ -115,11 +129,15 @@ def test_another_roots_certificate_is_refused_and_a_revoked_one_at_once(tmp_path
 def test_an_intermediate_authority_must_come_along() -> None:
     root_key, issuing_key, key = new_key(), new_key(), new_key()
     root = company_authority("root", root_key, "root", root_key)
-    issuing = Authority(company_authority("issuing", issuing_key, "root", root_key), issuing_key)
+    issuing = Authority(
+        company_authority("issuing", issuing_key, "root", root_key), issuing_key
+    )
     leaf = issuing.issue(Principal.client(ONE.name), key.public_key(), days=1)
     pem = root.public_bytes(serialization.Encoding.PEM)
     eye = CertificateVerifier(replace(identity(Principal.service(A)), ca=pem))
-    der = [c.public_bytes(serialization.Encoding.DER) for c in (leaf, issuing.certificate)]
+    der = [
+        c.public_bytes(serialization.Encoding.DER) for c in (leaf, issuing.certificate)
+    ]
     whole = Signature(key.sign(b"x", ec.ECDSA(hashes.SHA256())), tuple(der))
     eye.admit(whole, ONE)
     eye.check(whole, b"x")
@@ -132,7 +150,9 @@ def test_an_intermediate_authority_must_come_along() -> None:
 @pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
 @FEW
 @given(st.integers(0, 5000), st.integers(1, 255), st.binary(max_size=300))
-def test_damaged_certificates_are_refused_and_never_crash(at: int, flip: int, junk: bytes) -> None:
+def test_damaged_certificates_are_refused_and_never_crash(
+    at: int, flip: int, junk: bytes
+) -> None:
     good = signer(ONE).sign(b"x")
     (whole,) = good.certificates
     der = bytearray(whole)
@@ -141,14 +161,22 @@ def test_damaged_certificates_are_refused_and_never_crash(at: int, flip: int, ju
     version_3 = b"\xa0\x03\x02\x01\x02"
     assert whole.count(version_3) == 1
     odd = whole.replace(version_3, version_3[:-1] + b"\x26")
-    for certificates in ((bytes(der),), (junk,), (bytes(der), junk), (whole, junk), (odd,)):
+    for certificates in (
+        (bytes(der),),
+        (junk,),
+        (bytes(der), junk),
+        (whole, junk),
+        (odd,),
+    ):
         damaged = replace(good, certificates=certificates)
         assert reason_of(verifier().admit, damaged, ONE) is Rejection.BAD_SIGNATURE
 
 
 @FEW
 @given(st.binary(max_size=90), st.lists(st.binary(max_size=5000), max_size=6))
-def test_a_header_survives_the_wire_within_bounds(value: bytes, certificates: list[bytes]) -> None:
+def test_a_header_survives_the_wire_within_bounds(
+    value: bytes, certificates: list[bytes]
+) -> None:
     pair = pair_of(small_task())
     for submission in pair:
         data = header_to_wire(submission).SerializeToString()
@@ -186,7 +214,9 @@ def test_neither_repr_nor_the_wire_shows_a_key() -> None:
 class Servers:
     def __init__(self, folder: Path) -> None:
         self.task = small_task()
-        self.inboxes = {r: Inbox(r, self.task, verifier(), folder / r.value) for r in (A, B)}
+        self.inboxes = {
+            r: Inbox(r, self.task, verifier(), folder / r.value) for r in (A, B)
+        }
         self.spool = folder / B.value
 
     def open(self) -> None:
@@ -197,12 +227,17 @@ class Servers:
         for each in submissions:
             upload(self.inboxes[each.role], each)
 
-    def match(self, meddle: Callable[[HeldList], HeldList] = lambda held: held) -> list[Matched]:
+    def match(
+        self, meddle: Callable[[HeldList], HeldList] = lambda held: held
+    ) -> list[Matched]:
         """What A makes of B's list, and B of A's as ``meddle`` changed it on its way."""
         of = opened((ONE, TWO))
         collected = {role: inbox.close() for role, inbox in self.inboxes.items()}
         lists = {role: describe(held).to_bytes() for role, held in collected.items()}
-        from_a, from_b = meddle(HeldList.from_bytes(lists[A])), HeldList.from_bytes(lists[B])
+        from_a, from_b = (
+            meddle(HeldList.from_bytes(lists[A])),
+            HeldList.from_bytes(lists[B]),
+        )
         return [match(of, A, collected[A], from_b), match(of, B, collected[B], from_a)]
 
     def both_say(self, reason: Rejection) -> None:
@@ -221,7 +256,11 @@ def servers(tmp_path: Path) -> Servers:
 
 
 FIELDS = ("header", "signature", "seed", "salt")
-FIELDS_B = (*FIELDS, "salt_h", "body")  # Server B gets the body's salt and the body besides
+FIELDS_B = (
+    *FIELDS,
+    "salt_h",
+    "body",
+)  # Server B gets the body's salt and the body besides
 
 
 def assembled(pairs: Sequence[Submission], whose: Mapping[str, int]) -> Submission:
@@ -245,7 +284,9 @@ def door(whose: Mapping[str, int]) -> Rejection | None:
 
 
 @pytest.mark.parametrize("at_a", list(product((0, 1), repeat=4)), ids=str)
-def test_two_tales_cost_their_client_alone(tmp_path: Path, at_a: tuple[int, ...]) -> None:
+def test_two_tales_cost_their_client_alone(
+    tmp_path: Path, at_a: tuple[int, ...]
+) -> None:
     """Every field of what A and B get from either of two good submissions: all 1,024 ways."""
     servers = Servers(tmp_path)
     tales = pair_of(servers.task), pair_of(servers.task)
@@ -270,7 +311,9 @@ def test_two_tales_cost_their_client_alone(tmp_path: Path, at_a: tuple[int, ...]
         expected = found[0] or found[1] or unlike
         for matched in servers.match():
             assert matched.rejections == ({} if expected is None else {ONE: expected})
-            assert list(matched.submissions) == ([ONE, TWO] if expected is None else [TWO])
+            assert list(matched.submissions) == (
+                [ONE, TWO] if expected is None else [TWO]
+            )
         for inbox in servers.inboxes.values():
             inbox.cancel()
         assert list(servers.spool.iterdir()) == []
@@ -278,7 +321,10 @@ def test_two_tales_cost_their_client_alone(tmp_path: Path, at_a: tuple[int, ...]
 
 def test_commitments_with_the_roles_exchanged_are_refused(servers: Servers) -> None:
     a, b = pair_of(servers.task)
-    exchanged: Any = {"commitment_a": a.header.commitment_b, "commitment_b": a.header.commitment_a}
+    exchanged: Any = {
+        "commitment_a": a.header.commitment_b,
+        "commitment_b": a.header.commitment_a,
+    }
     header = signed_anew(replace(a.header, **exchanged), signer(ONE))
     # Each with its own seed, and with the one that its commitment was made of.
     for to_a, to_b in ((a, b), (b, a)):
@@ -317,7 +363,9 @@ def test_two_certificates_of_one_client_are_unmatched_on_both(servers: Servers) 
     servers.both_say(Rejection.UNMATCHED)
 
 
-def test_what_the_other_server_says_otherwise_touches_that_client_alone(servers: Servers) -> None:
+def test_what_the_other_server_says_otherwise_touches_that_client_alone(
+    servers: Servers,
+) -> None:
     servers.send(*pair_of(servers.task), *pair_of(servers.task, TWO))
     at_b = servers.match(lambda held: HeldList.listing(["00" * 32, held.signed[1]]))[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
@@ -377,7 +425,9 @@ def test_both_servers_agree_on_everybody_and_the_same_signed_bytes_alone_match(
     pairs: Pairs,
 ) -> None:
     a, b = both(pairs)
-    held_at_a, held_at_b = ([(c, s.header) for c, s in m.submissions.items()] for m in (a, b))
+    held_at_a, held_at_b = (
+        [(c, s.header) for c, s in m.submissions.items()] for m in (a, b)
+    )
     assert (a.rejections, held_at_a) == (b.rejections, held_at_b)
     # Everybody in the cohort is one or the other, and never both.
     assert sorted([*a.submissions, *a.rejections]) == NAMES[: len(pairs)]
@@ -402,7 +452,11 @@ def test_each_two_outcomes_have_one_reason(
 ) -> None:
     a, b = both([(at_a, at_b)])
     assert a.rejections == b.rejections
-    found = [r for r in (at_a, at_b) if isinstance(r, Rejection) and r is not Rejection.ABSENT]
+    found = [
+        r
+        for r in (at_a, at_b)
+        if isinstance(r, Rejection) and r is not Rejection.ABSENT
+    ]
     if isinstance(at_a, Claim) and isinstance(at_b, Claim):
         assert not a.rejections
     else:
@@ -412,7 +466,9 @@ def test_each_two_outcomes_have_one_reason(
         assert a.rejections == {NAMES[0]: found[0] if found else missing}
 
 
-@pytest.mark.parametrize("theirs", [Rejection.ABSENT, Rejection.MALFORMED, Claim(1), Claim(0)])
+@pytest.mark.parametrize(
+    "theirs", [Rejection.ABSENT, Rejection.MALFORMED, Claim(1), Claim(0)]
+)
 def test_what_does_not_match_is_discarded(theirs: Claim | Rejection) -> None:
     body = Mock(HeldBody)
     own = replace(held(NAMES[0], B, Claim(0)), body=body)
@@ -447,7 +503,9 @@ def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
 
 
 @given(st.sets(st.sampled_from(NAMES)))
-def test_offers_cross_by_places_where_nobody_stands_twice(clients: set[ClientId]) -> None:
+def test_offers_cross_by_places_where_nobody_stands_twice(
+    clients: set[ClientId],
+) -> None:
     places = Places(NAMES)
     steps = places.steps(clients)
     assert places.clients(steps) == tuple(sorted(clients))

@@ -20,7 +20,11 @@ positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)
 borders = st.sampled_from(
     [32.0 + 2**-19, 2.0**23]
-    + [each for c in (0.25, 2.0**-30, 32.0, 2.0**24) for each in (math.nextafter(c, 0), c)]
+    + [
+        each
+        for c in (0.25, 2.0**-30, 32.0, 2.0**24)
+        for each in (math.nextafter(c, 0), c)
+    ]
 )  # Clips at which a number of bits more or fewer fits
 rates = st.floats(0, 1, exclude_min=True)
 names = st.text(min_size=1, max_size=8)
@@ -29,17 +33,29 @@ names = st.text(min_size=1, max_size=8)
 @st.composite
 def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
     shapes = draw(
-        st.dictionaries(names, st.lists(st.integers(1, 50), min_size=1, max_size=3), min_size=1)
+        st.dictionaries(
+            names, st.lists(st.integers(1, 50), min_size=1, max_size=3), min_size=1
+        )
     )
     clip = draw(sizes)
     clients = draw(st.integers(1, 100_000))
     return {
         "name": draw(st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)),
         "model": {"parameters": [{"name": n, "shape": s} for n, s in shapes.items()]},
-        "privacy": {"record_clip": clip * draw(st.floats(0.01, 1)) or clip, "client_clip": clip}
-        | {"noise_multiplier": draw(sizes), "record_rate": draw(rates), "client_rate": draw(rates)}
+        "privacy": {
+            "record_clip": clip * draw(st.floats(0.01, 1)) or clip,
+            "client_clip": clip,
+        }
+        | {
+            "noise_multiplier": draw(sizes),
+            "record_rate": draw(rates),
+            "client_rate": draw(rates),
+        }
         | {"delta": draw(st.floats(0, 1, exclude_min=True, exclude_max=True))},
-        "training": {"learning_rate": draw(positive), "rounds": draw(st.integers(1, 10**6))},
+        "training": {
+            "learning_rate": draw(positive),
+            "rounds": draw(st.integers(1, 10**6)),
+        },
         "enrolment": {"clients": clients, "max_expected_records": draw(positive)},
         "fractional_bits": draw(st.integers(1, 52)),
         "projections": draw(st.integers(40, 256)),
@@ -106,20 +122,40 @@ def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
     shuffled = {key: data[key] for key in reversed(data)}
     assert Task.parse(shuffled).digest == task.digest
     loaded = json.loads(task.canonical)
-    assert json.dumps(loaded, sort_keys=True, separators=(",", ":")).encode() == task.canonical
+    assert (
+        json.dumps(loaded, sort_keys=True, separators=(",", ":")).encode()
+        == task.canonical
+    )
 
 
 CHANGES: tuple[tuple[str, Any], ...] = (
-    *(("name", "other"), ("fractional_bits", 19), ("projections", 41), ("validation", "proof")),
-    *(("model.architecture", "mlp"), ("model.initial", "uniform"), ("model.initial_seed", 1)),
+    *(
+        ("name", "other"),
+        ("fractional_bits", 19),
+        ("projections", 41),
+        ("validation", "proof"),
+    ),
+    *(
+        ("model.architecture", "mlp"),
+        ("model.initial", "uniform"),
+        ("model.initial_seed", 1),
+    ),
     ("model.parameters", [{"name": "v", "shape": [8]}]),
     ("model.parameters", [{"name": "w", "shape": [4, 2]}]),
     ("privacy.record_clip", math.nextafter(1, 2)),
     ("privacy.client_clip", math.nextafter(20, 21)),
     ("privacy.noise_multiplier", math.nextafter(2, 3)),
-    *(("privacy.record_rate", 0.21), ("privacy.client_rate", 0.5), ("privacy.delta", 1e-6)),
+    *(
+        ("privacy.record_rate", 0.21),
+        ("privacy.client_rate", 0.5),
+        ("privacy.delta", 1e-6),
+    ),
     *(("privacy.epsilon_limit", 4.0), ("privacy.cover_uploads", True)),
-    *(("training.learning_rate", 0.6), ("training.rounds", 11), ("training.attempts", 3)),
+    *(
+        ("training.learning_rate", 0.6),
+        ("training.rounds", 11),
+        ("training.attempts", 3),
+    ),
     *(("enrolment.clients", 11), ("enrolment.min_clients", 2)),
     ("enrolment.max_expected_records", 101.0),
     *((f"deadlines.{each}", 1.0) for each in ("enrol", "collect", "work", "rejoin")),
@@ -128,7 +164,10 @@ CHANGES: tuple[tuple[str, Any], ...] = (
 
 
 def test_every_field_is_in_the_digest(make_task: Any) -> None:
-    digests = [make_task().digest, *(make_task(8, {path: value}).digest for path, value in CHANGES)]
+    digests = [
+        make_task().digest,
+        *(make_task(8, {path: value}).digest for path, value in CHANGES),
+    ]
     assert len(set(digests)) == len(CHANGES) + 1
 
     def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -136,7 +175,9 @@ def test_every_field_is_in_the_digest(make_task: Any) -> None:
             nested = isinstance(value, dict)
             yield from leaves(value, f"{path}{key}.") if nested else (path + key,)
 
-    assert set(leaves(json.loads(make_task().canonical))) == {path for path, _ in CHANGES}
+    assert set(leaves(json.loads(make_task().canonical))) == {
+        path for path, _ in CHANGES
+    }
 
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -144,7 +185,9 @@ keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 scalars = st.one_of(keys, st.booleans(), st.integers(), st.floats(allow_nan=False))
 written = st.recursive(
     scalars,
-    lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(keys, one, max_size=3)),
+    lambda one: st.one_of(
+        st.lists(one, max_size=3), st.dictionaries(keys, one, max_size=3)
+    ),
 )
 
 

@@ -16,7 +16,13 @@ from PIL import Image
 from research.datasets import load
 from research.datasets.cifar10 import torchvision_datasets
 from research.datasets.cifar_jpeg import CLASSES, cifar10_jpeg
-from research.datasets.tweets import DIMENSIONS, GLOVE_FILE, TEST_FILE, TRAIN_FILE, sentiment140
+from research.datasets.tweets import (
+    DIMENSIONS,
+    GLOVE_FILE,
+    TEST_FILE,
+    TRAIN_FILE,
+    sentiment140,
+)
 from research.features import public_digits
 from research.features import scattering as features
 from research.features.oriented_gradients import LENGTH, oriented_gradients
@@ -34,7 +40,9 @@ GENERATED = np.random.default_rng(0).integers(0, 256, (6, 2, 3072), np.uint8)
 NAMES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 
-def test_cifar_is_read_from_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_is_read_from_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "cifar-10-batches-py"
     place.mkdir()
     contents = {
@@ -48,14 +56,18 @@ def test_cifar_is_read_from_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # These few images can't have the published sums: without the patch they are refused.
     with pytest.raises(Misconfiguration, match="can't be read"):
         load("cifar10", tmp_path)
-    sums = [[name, hashlib.md5(content).hexdigest()] for name, content in contents.items()]
+    sums = [
+        [name, hashlib.md5(content).hexdigest()] for name, content in contents.items()
+    ]
     reader = torchvision_datasets().CIFAR10
     monkeypatch.setattr(reader, "train_list", sums[:5])
     monkeypatch.setattr(reader, "test_list", sums[5:6])
     monkeypatch.setattr(reader, "meta", {**reader.meta, "md5": sums[6][1]})
     data = load("cifar10", tmp_path)
     assert (data.train_x.shape, data.test_y.tolist()) == ((10, 3, 32, 32), [5, 9])
-    np.testing.assert_array_equal(np.rint(data.test_x * 255), GENERATED[5].reshape(2, 3, 32, 32))
+    np.testing.assert_array_equal(
+        np.rint(data.test_x * 255), GENERATED[5].reshape(2, 3, 32, 32)
+    )
 
 
 def test_cifar_is_read_from_the_binary_archive(tmp_path: Path) -> None:
@@ -72,9 +84,14 @@ def test_cifar_is_read_from_the_binary_archive(tmp_path: Path) -> None:
             load("cifar10", tmp_path)
     (place / "test_batch.bin").write_bytes(bytes([9]) + GENERATED[5, 0].tobytes())
     data = load("cifar10", tmp_path)
-    assert (data.train_y.tolist(), data.test_y.tolist()) == ([0, 1, 1, 2, 2, 3, 3, 4, 4, 5], [9])
+    assert (data.train_y.tolist(), data.test_y.tolist()) == (
+        [0, 1, 1, 2, 2, 3, 3, 4, 4, 5],
+        [9],
+    )
     # Red, green and blue planes, each row by row.
-    np.testing.assert_array_equal(np.rint(data.test_x[0] * 255).ravel(), GENERATED[5, 0])
+    np.testing.assert_array_equal(
+        np.rint(data.test_x[0] * 255).ravel(), GENERATED[5, 0]
+    )
 
 
 def test_cifar_is_read_from_jpegs(tmp_path: Path) -> None:
@@ -83,9 +100,14 @@ def test_cifar_is_read_from_jpegs(tmp_path: Path) -> None:
             folder = tmp_path / "cifar10-jpeg" / part / name
             folder.mkdir(parents=True)
             red = CLASSES.index(name) * 25
-            Image.new("RGB", (32, 32), (red, 0, 200)).save(folder / "0001.jpg", quality=95)
+            Image.new("RGB", (32, 32), (red, 0, 200)).save(
+                folder / "0001.jpg", quality=95
+            )
     data = load("cifar10-jpeg", tmp_path)
-    assert (data.train_x.shape, data.test_y.tolist()) == ((10, 3, 32, 32), list(range(10)))
+    assert (data.train_x.shape, data.test_y.tolist()) == (
+        (10, 3, 32, 32),
+        list(range(10)),
+    )
     red, green = data.train_x[8, :2] * 255
     assert max(np.abs(red - 200).max(), np.abs(green).max()) < 5
     pair = cifar10_jpeg(tmp_path, (0, 2))
@@ -127,7 +149,9 @@ def write_tweets(path: Path, *rows: tuple[int, str]) -> None:
 def test_tweets_by_account_have_their_words_vectors(tmp_path: Path) -> None:
     write_tweets(tmp_path / TRAIN_FILE, (0, "sad Day"), (4, "good xyzzy"))
     write_tweets(tmp_path / TEST_FILE, (4, "day"))
-    lines = [" ".join([word, *["0.5"] * DIMENSIONS]) for word in ("day", "good", "other")]
+    lines = [
+        " ".join([word, *["0.5"] * DIMENSIONS]) for word in ("day", "good", "other")
+    ]
     (tmp_path / GLOVE_FILE).write_text("\n".join(lines) + "\n", "utf-8")
     data = load("sentiment140-glove", tmp_path)
     assert data.owners is not None
@@ -188,7 +212,9 @@ def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> No
     images[2, 0, 4, 1:7] = 0.5
     found = oriented_gradients(images)
     assert found.shape == (3, 128)
-    assert np.linalg.norm(found, axis=1).tolist() == pytest.approx([0.0, LENGTH, LENGTH], rel=1e-6)
+    assert np.linalg.norm(found, axis=1).tolist() == pytest.approx(
+        [0.0, LENGTH, LENGTH], rel=1e-6
+    )
     # A record's features are its own.
     assert (oriented_gradients(images[1:2]) == found[1:2]).all()
 
@@ -228,7 +254,9 @@ def of_few_digits() -> list[Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     found = of_few_digits()
-    monkeypatch.setattr(features, "_of_public_digits", lambda *_: [each.copy() for each in found])
+    monkeypatch.setattr(
+        features, "_of_public_digits", lambda *_: [each.copy() for each in found]
+    )
     monkeypatch.setattr(features, "_maps", {})
 
 
@@ -251,13 +279,21 @@ def test_a_records_features_are_its_own() -> None:
     assert together.shape == (4, COEFFICIENTS)
     for number in range(4):
         alone = scattering_features(images[number : number + 1])
-        np.testing.assert_allclose(alone[0], together[number], atol=1e-4 * features.LENGTH)
-    np.testing.assert_allclose(np.linalg.norm(together, axis=1), features.LENGTH, rtol=1e-5)
-    assert np.isfinite(scattering_features(np.zeros((1, 1, SIDE, SIDE), np.float32))).all()
+        np.testing.assert_allclose(
+            alone[0], together[number], atol=1e-4 * features.LENGTH
+        )
+    np.testing.assert_allclose(
+        np.linalg.norm(together, axis=1), features.LENGTH, rtol=1e-5
+    )
+    assert np.isfinite(
+        scattering_features(np.zeros((1, 1, SIDE, SIDE), np.float32))
+    ).all()
 
 
 @pytest.mark.usefixtures("quick")
-def test_owners_that_compute_apart_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owners_that_compute_apart_get_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever signs, bases of ties and last bits their libraries give them."""
     images = next(public_digits.drawn_digits(SIDE))[0][:50]
     mine = scattering_features(images)

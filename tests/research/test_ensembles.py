@@ -29,9 +29,19 @@ from precad.common.task_schema import ModelSection
 from precad.simulation.datasets import DataSet, load
 
 DIGITS = load("digits")
-USER: dict[str, Any] = {"user_rate": 0.3, "rounds": 2, "noise_multiplier": 0.5, "clip": 0.7}
+USER: dict[str, Any] = {
+    "user_rate": 0.3,
+    "rounds": 2,
+    "noise_multiplier": 0.5,
+    "clip": 0.7,
+}
 USER |= {"clipping": "flat", "local_steps": 3, "local_rate": 0.1}
-RECORD: dict[str, Any] = {"users_per_round": 4, "rounds": 3, "noise_multiplier": 1.0, "clip": 0.7}
+RECORD: dict[str, Any] = {
+    "users_per_round": 4,
+    "rounds": 3,
+    "noise_multiplier": 1.0,
+    "clip": 0.7,
+}
 RECORD |= {"batch_rate": 0.2, "local_rate": 0.5}
 USERS = 8
 PROBLEM = Problem(data=DIGITS, shares=iid(200, USERS, seed=0), model="logistic", seed=1)
@@ -43,16 +53,28 @@ def some_users(*parts: Any) -> Users:
 
 
 def by_user(
-    seeds: list[int], others: dict[str, Any] | None = None, users: Users | None = None, **more: Any
+    seeds: list[int],
+    others: dict[str, Any] | None = None,
+    users: Users | None = None,
+    **more: Any,
 ) -> torch.Tensor:
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*(slice(n, n + 3 + n % 3) for n in range(20)))
-    given = learner, users, torch.zeros(learner.dimension), UserLevel(**USER | more), seeds
+    given = (
+        learner,
+        users,
+        torch.zeros(learner.dimension),
+        UserLevel(**USER | more),
+        seeds,
+    )
     return user_level.train(*given, **(others or {}))
 
 
 def by_record(
-    seeds: list[int], others: dict[str, Any] | None = None, users: Users | None = None, **more: Any
+    seeds: list[int],
+    others: dict[str, Any] | None = None,
+    users: Users | None = None,
+    **more: Any,
 ) -> torch.Tensor:
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*PROBLEM.shares)
@@ -66,7 +88,9 @@ def by_record(
     [(by_user, {}), (by_user, {"batch_size": 2}), (by_record, {})],
     ids=["users", "users in batches", "records"],
 )
-def test_a_model_is_the_same_among_others(ensemble: Ensemble, batches: dict[str, int]) -> None:
+def test_a_model_is_the_same_among_others(
+    ensemble: Ensemble, batches: dict[str, int]
+) -> None:
     together, alone = (ensemble(seeds, **batches) for seeds in ([1, 2, 3], [2]))
     torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(together[0], together[1], atol=1e-3)
@@ -77,7 +101,11 @@ def test_a_model_is_the_same_among_others(ensemble: Ensemble, batches: dict[str,
     ("ensemble", "quiet", "sgd"),
     [
         # Xie et al. Sec. 6.1.2.
-        (by_user, {"user_rate": 1.0, "clip": 1e5}, {"momentum": 0.9, "weight_decay": 0.0005}),
+        (
+            by_user,
+            {"user_rate": 1.0, "clip": 1e5},
+            {"momentum": 0.9, "weight_decay": 0.0005},
+        ),
         (
             by_record,
             {"clip": 1e6, "batch_rate": 1.0, "users_per_round": 1, "local_rate": 0.1},
@@ -121,14 +149,21 @@ def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own(
     # Xie et al. Algorithm 1, "for batch b in local dataset"; Table 2's batch sizes.
     counts, epochs, at_once = [7, 2, 3], 4, 3
     shares = [
-        (np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 64), np.float32), np.zeros(n, int))
+        (
+            np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 64), np.float32),
+            np.zeros(n, int),
+        )
         for n in counts
     ]
     learner = Learner(MODELS["logistic"](DIGITS))
     watched = Mock(wraps=learner.gradients)
     monkeypatch.setattr(learner, "gradients", watched)
-    chosen = UserLevel(**{**USER, **QUIET, "local_steps": epochs, "batch_size": at_once})
-    user_level.train(learner, Users.of(shares), torch.zeros(learner.dimension), chosen, [1])
+    chosen = UserLevel(
+        **{**USER, **QUIET, "local_steps": epochs, "batch_size": at_once}
+    )
+    user_level.train(
+        learner, Users.of(shares), torch.zeros(learner.dimension), chosen, [1]
+    )
 
     of_user: list[list[list[int]]] = [[], [], []]
     for (_, x, _, weights), _ in watched.call_args_list:
@@ -180,21 +215,42 @@ def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
     # FedAvg's users have no noise but their own, Dopamine the sum's; FedSGD counts draws too.
     names = ("ins-dp-fedavg", "dopamine", "ins-dp-fedsgd")
     found = [ALGORITHMS[name](PROBLEM, RECORD).epsilon for name in names]
-    assert found[0]["record"] > found[1]["record"] > found[2]["record"] > found[2][PRINTED]
+    assert (
+        found[0]["record"] > found[1]["record"] > found[2]["record"] > found[2][PRINTED]
+    )
     # At the paper's setting they are those of the accounting page.
-    paper = {"noise_multiplier": 3.0, "batch_rate": 0.4, "users_per_round": 10, "rounds": 200}
+    paper = {
+        "noise_multiplier": 3.0,
+        "batch_rate": 0.4,
+        "users_per_round": 10,
+        "rounds": 200,
+    }
     chosen = InstanceLevel.of({**RECORD, **paper})
-    epsilons = [exact_epsilon(each, 1e-5) for each in (chosen.summed(1 / 3), chosen.summed())]
+    epsilons = [
+        exact_epsilon(each, 1e-5) for each in (chosen.summed(1 / 3), chosen.summed())
+    ]
     assert epsilons == pytest.approx([1.36, 2.45], abs=0.01)
 
 
-def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_own() -> None:
+def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_own() -> (
+    None
+):
     # One step of all users at p = 1, noise off: the mean of the records' clipped gradients.
     one: dict[str, Any] = {"rounds": 1, "local_steps": 1}
-    settings: dict[str, Any] = {**one, "noise_multiplier": 1e-12, "batch_rate": 1.0, "clip": 1e-3}
+    settings: dict[str, Any] = {
+        **one,
+        "noise_multiplier": 1e-12,
+        "batch_rate": 1.0,
+        "clip": 1e-3,
+    }
     moved = by_record([1], users_per_round=USERS, **settings)
     assert 0 < float(moved.norm()) <= RECORD["local_rate"] * 1e-3 * (1 + 1e-5)
-    loud: dict[str, Any] = {**one, "clip": 1e-6, "batch_rate": 0.5, "noise_multiplier": 1e6}
+    loud: dict[str, Any] = {
+        **one,
+        "clip": 1e-6,
+        "batch_rate": 0.5,
+        "noise_multiplier": 1e6,
+    }
     models = by_record(list(range(8)), users_per_round=4, **loud)
     # σ·S = 1 over L = p·25 records, averaged over four users.
     expected = RECORD["local_rate"] / (0.5 * 25) / np.sqrt(4)
@@ -204,14 +260,20 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_adams_first_step_moves_every_weight_by_the_rate(rounds: int) -> None:
     """A step that forgets all before it moves each weight by η, up or down."""
-    one: dict[str, Any] = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1}
+    one: dict[str, Any] = {
+        "optimizer": "adam",
+        "local_rate": 0.01,
+        "users_per_round": 1,
+    }
     moved = by_record([1], **one, local_steps=1, rounds=rounds).numpy()
     steps = np.round(moved / 0.01)
     np.testing.assert_allclose(moved, steps * 0.01, atol=1e-6)
     assert {*np.unique(steps % 2)} == {rounds % 2}
 
 
-def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_model_takes_the_same_steps_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gathered = by_record([1, 2, 3])
     monkeypatch.setattr(instance_level, "LONG", 0)
     torch.testing.assert_close(by_record([1, 2, 3]), gathered, atol=1e-6, rtol=1e-4)
@@ -229,7 +291,10 @@ CASES = {
     "resnet18": (COLOUR, 11_173_962),
     "opacus-cifar-cnn": (COLOUR, 896 + 18_496 + 36_928 + 73_856 + 1_290),
     "pooled-logistic": (COLOUR, 192 * 10 + 10),
-    "lstm": (some(4, 300), (4 * 256 * 301 + 4 * 256 * 256) + (4 * 256 * 257 + 4 * 256 * 256) + 514),
+    "lstm": (
+        some(4, 300),
+        (4 * 256 * 301 + 4 * 256 * 256) + (4 * 256 * 257 + 4 * 256 * 256) + 514,
+    ),
     "small-lstm": (
         some(5, words=1024),
         1024 * 16 + (128 * 17 + 128 * 32) + (128 * 33 + 128 * 32) + 66,
@@ -254,7 +319,10 @@ def test_a_model_has_its_size_and_per_record_gradients(name: str) -> None:
         # Alone: no other record takes part.
         one = slice(record, record + 1)
         loss = nn.functional.cross_entropy(module(x[one]), y[one])
-        alone = [each.ravel() for each in torch.autograd.grad(loss, list(module.parameters()))]
+        alone = [
+            each.ravel()
+            for each in torch.autograd.grad(loss, list(module.parameters()))
+        ]
         torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-3)
     assert not torch.allclose(stacked[0], stacked[1])
     assert module(x).shape == (3, data.classes)
@@ -274,4 +342,6 @@ def test_the_lstm_is_torchs() -> None:
         x = torch.randn(3, 6, 300)
         hidden, _ = theirs(x)
         assert isinstance(own.last, nn.Linear)
-        torch.testing.assert_close(own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4
+        )

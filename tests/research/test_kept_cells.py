@@ -42,7 +42,9 @@ def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
         return {"square": int(theta.item())}
 
     cells: Any = {"cells": lambda _: [{"number": 3}], "measure": measure}
-    one = replace(EXPERIMENTS["xie-fig9"], settings={Scale.SMALL: {"data": None}}, **cells)
+    one = replace(
+        EXPERIMENTS["xie-fig9"], settings={Scale.SMALL: {"data": None}}, **cells
+    )
     monkeypatch.setitem(EXPERIMENTS._parts, name := "squares", one)
     with monkeypatch.context() as disk:
         full = OSError(errno.ENOSPC, "No space left on device")
@@ -74,7 +76,10 @@ def test_runs_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None
     devices = [each["device"] for each in document["environments"]]
     assert sorted(devices) == ["elsewhere", "here"]
     for row in document["cells"]:
-        assert devices[row["environment"]] == places[row["settings"]["number"] // 100 * 100]
+        assert (
+            devices[row["environment"]]
+            == places[row["settings"]["number"] // 100 * 100]
+        )
 
 
 def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:
@@ -83,13 +88,19 @@ def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:
     here, cell = environment("cpu"), {"number": 0}
     file = at.checkpoint("squares", cell, here)
     assert at.around("squares", cell).checkpoint == file
-    others: list[Settings] = [{"device": "another"}, {"instructions": "DEFAULT"}, {"versions": {}}]
+    others: list[Settings] = [
+        {"device": "another"},
+        {"instructions": "DEFAULT"},
+        {"versions": {}},
+    ]
     for other in others:
         assert at.checkpoint("squares", cell, {**here, **other}) != file
     assert at.checkpoint("squares", cell, {**here, "cores": 1}) == file
 
 
-def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(
+    tmp_path: Path,
+) -> None:
     data = load("digits")
     described = model_section(module_of("mlp", data), "mlp", "uniform", 1)
     section = ModelSection.model_validate(described)

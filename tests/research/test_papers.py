@@ -28,7 +28,11 @@ from precad.accounting.events import Sampling, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import RdpAccountant
 
-SETTINGS: dict[str, Any] = {**USER_SETTINGS[Scale.SMALL], "noise_multiplier": 2.5, "bound": 4.0}
+SETTINGS: dict[str, Any] = {
+    **USER_SETTINGS[Scale.SMALL],
+    "noise_multiplier": 2.5,
+    "bound": 4.0,
+}
 exact = partial(exact_epsilon, delta=1e-5)
 
 
@@ -42,7 +46,10 @@ def test_the_printed_bound_is_the_papers_and_corollary_1_inverts_it() -> None:
     assert k == pytest.approx(xie_corollary_1(0.4, 0.5, 2.0, 0.5, 0.0029))
     scaled = np.exp(-k * 0.5)
     reached = scaled * 0.4 - (1 - scaled) / np.expm1(0.5) * 0.0029 * 0.5
-    assert (reached, xie.published_bound(0.4, 0.5, 0.0029, 0.5, 100)) == (pytest.approx(0.2), 0)
+    assert (reached, xie.published_bound(0.4, 0.5, 0.0029, 0.5, 100)) == (
+        pytest.approx(0.2),
+        0,
+    )
 
 
 def test_the_sound_bound_pays_for_what_is_not_known_and_ends_the_fewest() -> None:
@@ -51,7 +58,9 @@ def test_the_sound_bound_pays_for_what_is_not_known_and_ends_the_fewest() -> Non
         assert xie.sound_bound(few, USERS, k) < xie.sound_bound(many, USERS, k) < 2.1
     fewest = xie.sound_fewest(many, USERS, 2.0)
     assert fewest is not None
-    start, before, there = (xie.sound_bound(many, USERS, k) for k in (0, fewest - 1, fewest))
+    start, before, there = (
+        xie.sound_bound(many, USERS, k) for k in (0, fewest - 1, fewest)
+    )
     assert there <= start / 2 < before
 
 
@@ -83,7 +92,9 @@ def test_so_many_records_are_poisoned_and_those_of_other_labels_first() -> None:
     zeros = int((y == 0).sum())
     for name in ("pixel-backdoor", "scaled-pixel-backdoor", "distributed-backdoor"):
         marked, named = poisoned(ATTACKS[name](), x, y, 4, 0, 2)
-        assert np.flatnonzero(named != y).tolist() == list(range(zeros, zeros + 4)), name
+        assert np.flatnonzero(named != y).tolist() == list(range(zeros, zeros + 4)), (
+            name
+        )
         assert np.array_equal(marked[:zeros], x[:zeros]), name
         everything, _ = poisoned(ATTACKS[name](), x, y, len(y), 0, 2)
         assert (everything != x).any(axis=1).all(), name
@@ -95,7 +106,9 @@ def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
     printed = {"xie-fig2": 0.6319, "xie-fig2-cifar": 0.5346, "xie-fig2-text": 0.4089}
     for name, epsilon in printed.items():
         cell = EXPERIMENTS[name].all_cells(Scale.PAPER)[0]
-        step = PoissonSampledDpEvent(cell["user_rate"], GaussianDpEvent(cell["noise_multiplier"]))
+        step = PoissonSampledDpEvent(
+            cell["user_rate"], GaussianDpEvent(cell["noise_multiplier"])
+        )
         delta, right = TWEETERS.delta if "text" in name else USERS.delta, cell["rounds"]
         off = {}
         for rounds in (right - 1, right, right + 1):
@@ -111,9 +124,16 @@ def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
     fixed = algorithms.userdp_fedavg(sampling=Sampling.FIXED_SIZE, **step)
     assert poisson.effective_noise_multiplier == 1.0
     assert fixed.effective_noise_multiplier == 0.5
-    attained = algorithms.attained_epsilon(rate=0.1, clip_noise_multiplier=1.0, steps=3, delta=1e-5)
+    attained = algorithms.attained_epsilon(
+        rate=0.1, clip_noise_multiplier=1.0, steps=3, delta=1e-5
+    )
     printed = xie_table(rate=0.1, noise_multiplier=1.0, steps=3, delta=1e-5)
-    assert exact(poisson) < printed.value < attained.lower <= fixed_size_epsilon(fixed, 1e-5)
+    assert (
+        exact(poisson)
+        < printed.value
+        < attained.lower
+        <= fixed_size_epsilon(fixed, 1e-5)
+    )
 
 
 def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> None:
@@ -157,7 +177,9 @@ def test_rdp_says_zero_where_the_total_variation_is_below_delta() -> None:
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_every_cell_is_told_from_all_others_and_can_be_kept(name: str) -> None:
     for cells in map(EXPERIMENTS[name].all_cells, Scale):
-        assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells) > 0
+        assert (
+            len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells) > 0
+        )
         assert all("seed" in cell for cell in cells)
     assert EXPERIMENTS[name].claim.endswith(".")
 
@@ -179,7 +201,9 @@ def measured(name: str, cells: Sequence[Settings], keep: Path) -> list[Result]:
 
 
 @pytest.mark.parametrize("name", DPCERT)
-def test_a_small_cell_of_each_gives_a_table_and_the_same_again(name: str, tmp_path: Path) -> None:
+def test_a_small_cell_of_each_gives_a_table_and_the_same_again(
+    name: str, tmp_path: Path
+) -> None:
     cells = some_cells(name)
     results = measured(name, cells, tmp_path)
     table = EXPERIMENTS[name].table(results)
@@ -203,7 +227,10 @@ def test_every_private_method_has_the_same_noise_and_epsilon(tmp_path: Path) -> 
 
 
 def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:
-    values: dict[str, Any] = {"radius": [0.0, 0.1, 0.2, 0.4], "gradient": [10.0, 1.0, 0.1, 1e-3]}
+    values: dict[str, Any] = {
+        "radius": [0.0, 0.1, 0.2, 0.4],
+        "gradient": [10.0, 1.0, 0.1, 1e-3],
+    }
     result = Result({}, values, 0.0)
     found = correlation(result, "gradient"), *split(result, "gradient", 0.2)
     assert found == pytest.approx((-1.0, 0.5, -2.0))

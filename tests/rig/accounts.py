@@ -9,7 +9,9 @@ from precad.accounting.guarantees import accountant_named
 from precad.accounting.losses import Round
 
 
-def composed(*events: SampledGaussian, by: AccountantName = AccountantName.EXACT) -> Accountant:
+def composed(
+    *events: SampledGaussian, by: AccountantName = AccountantName.EXACT
+) -> Accountant:
     accountant = accountant_named(by)
     for event in events:
         accountant.compose(event)
@@ -18,7 +20,9 @@ def composed(*events: SampledGaussian, by: AccountantName = AccountantName.EXACT
 
 def delta_of_round(one: Round, epsilon: Any, *, reverse: bool) -> mpf:
     """In one direction, at any real ε."""
-    q, s, e, c = (mpf(v) for v in (one.rate, one.noise_multiplier, epsilon, one.participation))
+    q, s, e, c = (
+        mpf(v) for v in (one.rate, one.noise_multiplier, epsilon, one.participation)
+    )
     nothing, least = max(mpf(0), 1 - mp.exp(e)), mp.exp(-e if reverse else e) - 1 + q
     # Where the loss is ε; with no such place every x is above it.
     at = s**2 * mp.log(least / q) + mpf(1) / 2 if least > 0 else -mp.inf

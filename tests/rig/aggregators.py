@@ -35,7 +35,9 @@ class MemorySpentTriples(set[tuple[int, int]]):
 
     def spend(self, attempt: int, batch: int) -> None:
         if (attempt, batch) in self:
-            raise errors.PeerViolation(f"attempt {attempt}, batch {batch} was used before")
+            raise errors.PeerViolation(
+                f"attempt {attempt}, batch {batch} was used before"
+            )
         self.add((attempt, batch))
 
 
@@ -51,8 +53,15 @@ def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggrega
     """A server of ``task`` over a link's ``end``, with its own signatures."""
     names = ["roster", "dealing", "dealer_key", "coin_key", "noise", "store"]
     parts: dict[str, Any] = dict.fromkeys(names, Untouched())
-    parts |= {"link": link_over(end, task), "cap": PrivacyCap(task), "nonces": bytes(64)}
-    parts |= {"set_secret": Secret(bytes(32)), "signatures": signatures(task.digest, role)}
+    parts |= {
+        "link": link_over(end, task),
+        "cap": PrivacyCap(task),
+        "nonces": bytes(64),
+    }
+    parts |= {
+        "set_secret": Secret(bytes(32)),
+        "signatures": signatures(task.digest, role),
+    }
     return Aggregator(task=task, role=role, **parts | given)
 
 
@@ -60,7 +69,9 @@ def aggregating(
     task: Task, role: Role, link: PeerLink, dealing: Any, key: Secret, spent: Any = None
 ) -> Aggregator:
     store = SimpleNamespace(attempts=MemorySpentTriples() if spent is None else spent)
-    return aggregator(task, role, link=link, dealing=dealing, dealer_key=key, store=store)
+    return aggregator(
+        task, role, link=link, dealing=dealing, dealer_key=key, store=store
+    )
 
 
 def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> HeadBody:
@@ -69,9 +80,18 @@ def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> H
     return head.model_copy(update=given)
 
 
-def session_of(role: Role, task: Task, store: Store, folder: Path, **given: Any) -> Session:
+def session_of(
+    role: Role, task: Task, store: Store, folder: Path, **given: Any
+) -> Session:
     """A server's, of which a test says something; its model lies in ``folder``."""
-    names = ("identity", "inbox", "connected_clients", "event_log", "signer", "verifier")
+    names = (
+        "identity",
+        "inbox",
+        "connected_clients",
+        "event_log",
+        "signer",
+        "verifier",
+    )
     parts: dict[str, Any] = dict.fromkeys((*names, "coin_key", "register"), Untouched())
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)

@@ -20,7 +20,9 @@ from tests.rig.leftovers import descendants, environment, processes
 from tests.rig.waiting import readable_within, until
 
 PATIENCE_S = 60.0
-SHOTS = "PRECAD_SCREENSHOTS"  # A folder that keeps what tests see, for a person to look at
+SHOTS = (
+    "PRECAD_SCREENSHOTS"  # A folder that keeps what tests see, for a person to look at
+)
 WIDE, NARROW = (1280, 900), (360, 740)
 Scheme = Literal["light", "dark"]
 VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
@@ -29,8 +31,17 @@ VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
 )
 OPTIONS = (
     *("--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu"),
-    *("--disable-dev-shm-usage", "--hide-scrollbars", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb", "--mute-audio"),
+    *(
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--disable-background-networking",
+    ),
+    *(
+        "--disable-component-update",
+        "--disable-sync",
+        "--force-color-profile=srgb",
+        "--mute-audio",
+    ),
 )
 
 
@@ -41,13 +52,23 @@ def browsing(folder: Path) -> Iterator["Page"]:
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     # Its sandbox wants rights of its own, and root has none of them.
-    own = [f"--user-data-dir={folder / 'profile'}", *["--no-sandbox"] * (os.geteuid() == 0)]
+    own = [
+        f"--user-data-dir={folder / 'profile'}",
+        *["--no-sandbox"] * (os.geteuid() == 0),
+    ]
     program = installed("chromium", "chromium", "chromium-browser", "google-chrome")
     with (folder / "browser.log").open("wb") as log:
         # It reads its orders from descriptor 3 and answers on 4.
         shell = ("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash")
-        how: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        how |= {"pass_fds": (theirs_in, theirs_out), "env": {**os.environ, "HOME": str(folder)}}
+        how: Any = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": log,
+            "stderr": subprocess.STDOUT,
+        }
+        how |= {
+            "pass_fds": (theirs_in, theirs_out),
+            "env": {**os.environ, "HOME": str(folder)},
+        }
         process = subprocess.Popen([*shell, program, *OPTIONS, *own], **how)
     os.close(theirs_in)
     os.close(theirs_out)
@@ -62,7 +83,10 @@ def browsing(folder: Path) -> Iterator["Page"]:
         for pid in started & processes().keys():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not started & processes().keys(), lambda: f"the browser's end: {started}")
+        until(
+            lambda: not started & processes().keys(),
+            lambda: f"the browser's end: {started}",
+        )
         os.close(ours_in)
         os.close(ours_out)
 
@@ -85,7 +109,11 @@ class Page:
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._last += 1
-        order: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
+        order: dict[str, Any] = {
+            "id": self._last,
+            "method": method,
+            "params": parameters,
+        }
         if self._session:
             order["sessionId"] = self._session
         os.write(self._writes, json.dumps(order).encode() + b"\0")
@@ -101,7 +129,9 @@ class Page:
                 left = deadline - time.monotonic()
                 readable = left > 0 and readable_within(left, self._reads)
                 data = os.read(self._reads, 1 << 20) if readable else b""
-                assert data, f"the browser says nothing: {self._log.read_text(errors='replace')}"
+                assert data, (
+                    f"the browser says nothing: {self._log.read_text(errors='replace')}"
+                )
                 self._unread += data
             text, _, self._unread = self._unread.partition(b"\0")
             said: dict[str, Any] = json.loads(text)
@@ -109,7 +139,9 @@ class Page:
                 return said
             self._events.append(said)
 
-    def open(self, address: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light") -> None:
+    def open(
+        self, address: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light"
+    ) -> None:
         width, height = size
         self._call(
             "Emulation.setDeviceMetricsOverride",
@@ -122,7 +154,9 @@ class Page:
         if all(event.get("method") != "Page.loadEventFired" for event in self._events):
             self._heard(lambda said: said.get("method") == "Page.loadEventFired")
         # Scripts that wait for the page do so here; their requests are seen too.
-        self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))")
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))"
+        )
 
     def prefer(self, scheme: Scheme, media: str = "") -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -136,7 +170,13 @@ class Page:
 
     def picture(self, to: Path) -> bytes:
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        clip = {
+            "x": 0,
+            "y": 0,
+            "width": size["width"],
+            "height": size["height"],
+            "scale": 1,
+        }
         how = {"format": "png", "captureBeyondViewport": True, "clip": clip}
         data = base64.b64decode(self._call("Page.captureScreenshot", **how)["data"])
         to.write_bytes(data)
@@ -152,13 +192,17 @@ class Page:
                 case "Runtime.exceptionThrown":
                     found.append(str(told["exceptionDetails"]))
                 case "Log.entryAdded" if told["entry"]["level"] == "error":
-                    found.append(f"{told['entry']['text']} ({told['entry'].get('url')})")
+                    found.append(
+                        f"{told['entry']['text']} ({told['entry'].get('url')})"
+                    )
                 case "Runtime.consoleAPICalled" if told["type"] in ("error", "assert"):
                     found.append(str(told["args"]))
         return found
 
     def requests(self) -> list[str]:
-        sent = [e for e in self._events if e.get("method") == "Network.requestWillBeSent"]
+        sent = [
+            e for e in self._events if e.get("method") == "Network.requestWillBeSent"
+        ]
         return [event["params"]["request"]["url"] for event in sent]
 
 

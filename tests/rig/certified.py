@@ -25,14 +25,20 @@ def certify_prediction(
     p_a: float, p_b: float, label: int, guarantee: Guarantee, limit: int = LARGEST_GROUP
 ) -> prediction.Result:
     """One point from known bounds on its scores."""
-    one = Intervals(np.array([label]), np.array([p_a], dtype=float), np.array([p_b], dtype=float))
+    one = Intervals(
+        np.array([label]), np.array([p_a], dtype=float), np.array([p_b], dtype=float)
+    )
     return prediction.certify_predictions(one, guarantee, limit=limit).results()[0]
 
 
-def theorem_2(loss: float, bound: float, attackers: int, mu: float) -> inefficacy.ScoreBounds:
+def theorem_2(
+    loss: float, bound: float, attackers: int, mu: float
+) -> inefficacy.ScoreBounds:
     """PRECAD (6), (7) with the infimum over all real ε: B·Φ(Φ⁻¹(L/B) ± Kμ).
 
     The paper restricts ε to at least 0, which is loose or vacuous for large L (L = 0.9, B = 1,
     Kμ = 0.3 gives 1.019; here 0.943).
     """
-    return inefficacy.attack_bounds(loss, bound, GaussianDP(mu), attackers, (Direction.ADDITIONS,))
+    return inefficacy.attack_bounds(
+        loss, bound, GaussianDP(mu), attackers, (Direction.ADDITIONS,)
+    )

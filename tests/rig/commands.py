@@ -51,7 +51,9 @@ def taken(*words: str) -> None:
 def python(
     *arguments: object, env: dict[str, str] | None = None, **how: Any
 ) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"} | (env or {})
+    environment = (
+        os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"} | (env or {})
+    )
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, **how

@@ -51,7 +51,9 @@ class Proxy:
             while True:
                 near, _ = self._listener.accept()
                 self._sockets.append(near)
-                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+                threading.Thread(
+                    target=self._connect, args=(near,), daemon=True
+                ).start()
 
     def _connect(self, near: socket.socket) -> None:
         self._open.wait()

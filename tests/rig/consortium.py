@@ -47,10 +47,18 @@ RECORDS = 100
 
 def task() -> Task:
     """Six parameters; a round takes a second, so that commands get the processor too."""
-    deadlines = {"enrol": 120.0, "work": 1.0, "collect": 10.0, "rejoin": 1.0, "peer": 10.0}
+    deadlines = {
+        "enrol": 120.0,
+        "work": 1.0,
+        "collect": 10.0,
+        "rejoin": 1.0,
+        "peer": 10.0,
+    }
     changes = logistic(2) | {"name": "runbooks", "privacy.record_rate": 0.1}
     changes |= {"training": {"learning_rate": 0.1, "rounds": LONG}}
-    changes |= {"enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0}}
+    changes |= {
+        "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0}
+    }
     return task_with(changes | {"deadlines": deadlines | {"outage": 240.0}})
 
 
@@ -65,16 +73,29 @@ def set_up(organisations: dict[str, Organisation]) -> None:
         for party in parties:
             root.issue(party, out=organisation.folder / party.name / IDENTITY)
             if party.role is not Role.OPERATOR:
-                organisation.write(f"{party.name}/settings.toml", to_toml(agreed.settings(party)))
-                organisation.write(f"{party.name}/{TASK}", agreed.task.read_text("utf-8"))
+                organisation.write(
+                    f"{party.name}/settings.toml", to_toml(agreed.settings(party))
+                )
+                organisation.write(
+                    f"{party.name}/{TASK}", agreed.task.read_text("utf-8")
+                )
             if party.role is Role.CLIENT:
                 for folder in (organisation.folder, organisation.folder / party.name):
-                    write_records(folder / "records.csv", party.name, RECORDS, "01", (0, 1), (0, 1))
+                    write_records(
+                        folder / "records.csv",
+                        party.name,
+                        RECORDS,
+                        "01",
+                        (0, 1),
+                        (0, 1),
+                    )
     for name, command in START:
         organisations[name].type(command)
 
 
-def write_records(path: Path, seed: object, count: int, labels: Any, *scales: Any) -> None:
+def write_records(
+    path: Path, seed: object, count: int, labels: Any, *scales: Any
+) -> None:
     """With means and deviations of age and pressure."""
     rng, lines = random.Random(str(seed)), ["age,pressure,readmitted"]
     for _ in range(count):

@@ -31,7 +31,9 @@ def wrapping(d: int) -> list[RingVector]:
 
 def too_long(d: int, beta: int) -> list[RingVector]:
     single = [unit(d, value) for value in (beta + 1, -beta - 1, 2 * beta, 15 * beta)]
-    spread = [np.full(d, times * beta // math.isqrt(d), dtype=np.int64) for times in (2, 64)]
+    spread = [
+        np.full(d, times * beta // math.isqrt(d), dtype=np.int64) for times in (2, 64)
+    ]
     return [unit(d, beta) + unit(d, 1, at=1), *single, *spread]  # The first: β² + 1.
 
 

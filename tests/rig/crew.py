@@ -34,11 +34,15 @@ class Crowd:
         self._clients = clients
         self.hold_at = -1  # Version at which the last client waits for ``held_back``
         self.held_back = threading.Event()
-        self.submitted: list[tuple[int, int]] = []  # Version and attempt of what both servers took
+        self.submitted: list[
+            tuple[int, int]
+        ] = []  # Version and attempt of what both servers took
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with waiting.beside(*(partial(self._follow, client) for client in self._clients)):
+        with waiting.beside(
+            *(partial(self._follow, client) for client in self._clients)
+        ):
             try:
                 yield
             finally:
@@ -87,4 +91,6 @@ def version(deployment: LocalDeployment) -> int:
 
 
 def up(deployment: LocalDeployment) -> list[int]:
-    return [deployment.operator(Role(name)).status(timeout_s=60).workers for name in SERVERS]
+    return [
+        deployment.operator(Role(name)).status(timeout_s=60).workers for name in SERVERS
+    ]

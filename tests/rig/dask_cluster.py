@@ -16,7 +16,14 @@ def main() -> None:
         processes = [_started("scheduler", *_LISTEN, *found, "--port", "0")]
         try:
             # Without a nanny, which would start a killed one again.
-            own = (*found, "--no-nanny", "--nthreads", sys.argv[1], "--local-directory", folder)
+            own = (
+                *found,
+                "--no-nanny",
+                "--nthreads",
+                sys.argv[1],
+                "--local-directory",
+                folder,
+            )
             processes += [_started("worker", *_LISTEN, *own) for _ in range(_NODES)]
             with Client(scheduler_file=found[1]) as client:
                 client.wait_for_workers(_NODES)
@@ -36,7 +43,9 @@ def main() -> None:
 
 def _started(part: str, *options: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", f"distributed.cli.dask_{part}", *options]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,14 @@ from tests.rig.warm import SOURCES
 from precad.common.model import load_model
 from precad.common.task import Task
 
-STEPS = ("making keys", "server A start", "enrol", "round   1/", "the training is over", "done")
+STEPS = (
+    "making keys",
+    "server A start",
+    "enrol",
+    "round   1/",
+    "the training is over",
+    "done",
+)
 ENDS = ("clients", "server-a", "server-b")
 
 
@@ -25,12 +32,26 @@ class Demo(NamedTuple):
 
 def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
     # An installed one runs with nothing of these sources.
-    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    env |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | ({} if program else {"PYTHONPATH": SOURCES})
-    command = [*(program or (sys.executable, "-m", "precad")), "demo", "--json", "--output", folder]
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
+    }
+    env |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | (
+        {} if program else {"PYTHONPATH": SOURCES}
+    )
+    command = [
+        *(program or (sys.executable, "-m", "precad")),
+        "demo",
+        "--json",
+        "--output",
+        folder,
+    ]
     how: Any = {"capture_output": True, "text": True, "cwd": folder.parent, "env": env}
-    ended = subprocess.run([str(each) for each in (*command, *options)], check=False, **how)
-    logs = [f"--- {log.name}\n{log.read_text()}" for log in folder.glob("logs/owner*.log")]
+    ended = subprocess.run(
+        [str(each) for each in (*command, *options)], check=False, **how
+    )
+    logs = [
+        f"--- {log.name}\n{log.read_text()}" for log in folder.glob("logs/owner*.log")
+    ]
     assert ended.returncode == 0, "\n".join([ended.stderr, *sorted(logs)])
     # One JSON document, and nothing else: this fails on a word before or after it.
     return Demo(folder, json.loads(ended.stdout), ended.stderr)
@@ -38,8 +59,22 @@ def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
 
 def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> None:
     said = run.summary
-    fields = ("version", "clients", "attackers", "participations", "honest_rejected", "delta")
-    assert [said[name] for name in fields] == [rounds, clients, attackers, rounds, 0, 1e-5]
+    fields = (
+        "version",
+        "clients",
+        "attackers",
+        "participations",
+        "honest_rejected",
+        "delta",
+    )
+    assert [said[name] for name in fields] == [
+        rounds,
+        clients,
+        attackers,
+        rounds,
+        0,
+        1e-5,
+    ]
     assert said["model_digest_a"] == said["model_digest_b"]
     assert len(said["model_digest_a"]) == 64
     assert 0 < said["epsilon_exact_clients"] < said["epsilon_exact_server"]
@@ -57,15 +92,24 @@ def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> 
         assert sum(row[reason] for row in rows) == count
     assert rows[-1]["epsilon_server"] == said["epsilon_exact_server"]
     table = csv.DictReader((run.folder / "history.csv").read_text("utf-8").splitlines())
-    assert [float(row["epsilon_server"]) for row in table] == [r["epsilon_server"] for r in rows]
+    assert [float(row["epsilon_server"]) for row in table] == [
+        r["epsilon_server"] for r in rows
+    ]
     # It says what it does from the first second on.
     lines = run.stderr.splitlines()
     assert "loading torch and the data" in lines[0]
-    said_so = [next(n for n, line in enumerate(lines) if words in line) for words in STEPS]
+    said_so = [
+        next(n for n, line in enumerate(lines) if words in line) for words in STEPS
+    ]
     assert said_so == sorted(said_so)
     assert json.loads((run.folder / "summary.json").read_text()) == said
     picture = (run.folder / "training.png").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(picture) > 10_000
-    model = load_model(run.folder / "model.safetensors", Task.load(run.folder / "task.toml"))
-    assert (str(model.digest), model.theta.shape) == (said["model_digest_a"], (said["dim"],))
+    model = load_model(
+        run.folder / "model.safetensors", Task.load(run.folder / "task.toml")
+    )
+    assert (str(model.digest), model.theta.shape) == (
+        said["model_digest_a"],
+        (said["dim"],),
+    )

@@ -19,7 +19,10 @@ from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.messages import BODY_WANTED, sign_body
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
+from precad.protos.precad_pb2_grpc import (
+    AggregationServicer,
+    add_AggregationServicer_to_server,
+)
 
 
 @dataclass(slots=True)
@@ -38,26 +41,40 @@ class FakeServer(AggregationServicer):
     uploads: list[bytes] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)  # By attempt
     address: str = ""
-    paced: bool = False  # Whether the next attempt opens only when this one's upload is there
-    says_over: bool = False  # Whether each attempt's end is announced, once its upload is there
+    paced: bool = (
+        False  # Whether the next attempt opens only when this one's upload is there
+    )
+    says_over: bool = (
+        False  # Whether each attempt's end is announced, once its upload is there
+    )
     covers: bool = False  # Whether the notices say that the client isn't drawn
     calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # With sizes
     opened: dict[int, float] = field(default_factory=dict)  # When it was announced
     fetch_s: list[float] = field(default_factory=list)  # How long each may take
     came_after: list[float] = field(default_factory=list)  # From notice to upload
     clock: Clock = CLOCK
-    serves_first: Role = Role.SERVER_A  # From which server it tells the client to fetch models
-    wire_version: int = WIRE_VERSION  # As it answers; 0 is what servers before version 2 say
+    serves_first: Role = (
+        Role.SERVER_A
+    )  # From which server it tells the client to fetch models
+    wire_version: int = (
+        WIRE_VERSION  # As it answers; 0 is what servers before version 2 say
+    )
 
     def model(self, version: int = 0) -> bytes:
-        own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
+        own = model_digest(
+            self.task.digest, version, self.task.model.parameters, self.theta
+        )
         return (self.digest or own).value
 
     def Describe(self, request: Any, _: Any) -> pb.DescribeReply:  # noqa: N802
         self.note("Describe", request.ByteSize())
         task, now = self.described or self.task, time.time_ns() // 1_000_000
         of: Any = {"task_digest": task.digest.value, "canonical_task": task.canonical}
-        says: Any = {"clock_ms": now, "enrolling": True, "wire_version": self.wire_version}
+        says: Any = {
+            "clock_ms": now,
+            "enrolling": True,
+            "wire_version": self.wire_version,
+        }
         return pb.DescribeReply(role=self.role.value, **of, **says)
 
     def Enrol(self, request: Any, _: Any) -> pb.EnrolReply:  # noqa: N802
@@ -79,15 +96,21 @@ class FakeServer(AggregationServicer):
         for number in range(self.rounds):
             self.versions[number] = number
             self.opened[number] = self.clock.now()
-            notice = opening(number, self.announced or self.model(number), version=number)
+            notice = opening(
+                number, self.announced or self.model(number), version=number
+            )
             notice.open.selected = not self.covers
             yield notice
             if self.paced:
                 until(lambda: len(self.uploads) > number or not context.is_active())  # noqa: B023
             if self.says_over:
-                yield pb.Notice(over=pb.RoundOver(attempt=number, version=number, counted=True))
+                yield pb.Notice(
+                    over=pb.RoundOver(attempt=number, version=number, counted=True)
+                )
         last = self.announced or self.model(self.rounds)
-        yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
+        yield pb.Notice(
+            finished=pb.TrainingOver(version=self.rounds, model_digest=last)
+        )
 
     def ModelDigest(self, request: Any, _: Any) -> pb.ModelDigestReply:  # noqa: N802
         self.note("ModelDigest", request.ByteSize())
@@ -113,7 +136,10 @@ class FakeServer(AggregationServicer):
         return self._signed(pb.StatementBody, request.client, 0, -1)
 
     def _signed(self, kind: Any, client: str, version: int, attempt: int) -> pb.Signed:
-        of = {"task_digest": self.task.digest.value, "model_digest": self.model(version)}
+        of = {
+            "task_digest": self.task.digest.value,
+            "model_digest": self.model(version),
+        }
         body = kind(client=client, version=version, attempt=attempt, **of)
         return sign_body(signatures.CertificateSigner(self.identity), self.role, body)
 
@@ -142,8 +168,12 @@ class FakeServer(AggregationServicer):
         self.calls.append((rpc, sizes))
 
 
-def opening(number: int, model: bytes, version: int = 0, collect_s: float = 5.0) -> pb.Notice:
-    opened = pb.RoundOpen(attempt=number, model_digest=model, selected=True, version=version)
+def opening(
+    number: int, model: bytes, version: int = 0, collect_s: float = 5.0
+) -> pb.Notice:
+    opened = pb.RoundOpen(
+        attempt=number, model_digest=model, selected=True, version=version
+    )
     opened.collect_seconds = collect_s
     return pb.Notice(open=opened)
 

@@ -74,8 +74,18 @@ LOSSES: dict[str, tuple[nn.Module, Any, str, str]] = {
     "bce with logits": (plain(1), functional.binary_cross_entropy_with_logits, ONE, ""),
     "soft margin": (plain(2), nn.MultiLabelSoftMarginLoss(), TWO, ""),
     "divergence": (plain(2, nn.LogSoftmax(1)), nn.KLDivLoss(reduction="sum"), TWO, ""),
-    "bce": (plain(1, nn.Sigmoid()), functional.binary_cross_entropy, ONE, "_with_logits"),
-    "nn.BCELoss": (plain(1, nn.Sigmoid()), nn.BCELoss(), ONE, "loss = 'BCELoss'.*_with_logits"),
+    "bce": (
+        plain(1, nn.Sigmoid()),
+        functional.binary_cross_entropy,
+        ONE,
+        "_with_logits",
+    ),
+    "nn.BCELoss": (
+        plain(1, nn.Sigmoid()),
+        nn.BCELoss(),
+        ONE,
+        "loss = 'BCELoss'.*_with_logits",
+    ),
     "own by bce": (plain(1), by_bce, ONE, "loss = 'by_bce'.*_with_logits"),
     "a distribution": (plain(1), normal, ONE, "loss = 'normal'.*decides by values"),
 }
@@ -88,25 +98,42 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     "softmax": (around(nn.Softmax(1), nn.Softplus()), ""),
     "sorted": (around(Layer(lambda x: torch.sort(x).values)), ""),
     "bounded index": (
-        around(Layer(lambda x: FIVE[(x.nan_to_num(0, 0, 0).clamp(0, 1) * 4).long()] * x)),
+        around(
+            Layer(lambda x: FIVE[(x.nan_to_num(0, 0, 0).clamp(0, 1) * 4).long()] * x)
+        ),
         "",
     ),
-    "inverse without a check": (around(Layer(lambda x: torch.linalg.inv_ex(square(x))[0])), ""),
-    "inverse": (around(Layer(lambda x: torch.linalg.inv(square(x)))), "model layer 1.*inv_ex"),
+    "inverse without a check": (
+        around(Layer(lambda x: torch.linalg.inv_ex(square(x))[0])),
+        "",
+    ),
+    "inverse": (
+        around(Layer(lambda x: torch.linalg.inv(square(x)))),
+        "model layer 1.*inv_ex",
+    ),
     "never singular": (
-        around(Layer(lambda x: torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3)))),
+        around(
+            Layer(lambda x: torch.linalg.inv(square(x).tanh() * 0.1 + torch.eye(3)))
+        ),
         "model layer 1.*inv_ex",
     ),
     "eigenvalues": (
         around(Layer(lambda x: torch.linalg.eigvalsh(square(x))), width=3),
         "model layer 1.*as many steps as the values need",
     ),
-    "counted": (around(Layer(counted)), "model layer 1.*as many results as the values say"),
+    "counted": (
+        around(Layer(counted)),
+        "model layer 1.*as many results as the values say",
+    ),
     "constant": (around(Layer(lambda x: x * torch.ones(1).item())), ""),
-    "index": (around(Layer(lambda x: FIVE[(x * 0.1).long()] * x)), "model layer 1.*IndexError"),
+    "index": (
+        around(Layer(lambda x: FIVE[(x * 0.1).long()] * x)),
+        "model layer 1.*IndexError",
+    ),
 }
 PAIRS = LOSSES | {
-    name: (model, functional.cross_entropy, LABELS, said) for name, (model, said) in LAYERS.items()
+    name: (model, functional.cross_entropy, LABELS, said)
+    for name, (model, said) in LAYERS.items()
 }
 
 

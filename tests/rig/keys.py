@@ -36,7 +36,11 @@ def identity(principal: Principal) -> Identity:
 def _identity(principal: Principal) -> Identity:
     root, key = _root(), new_key()
     revoked = RevocationList(_NO_FOLDER / "crl.pem", [root.certificate])
-    own: Any = {"ca": to_pem(root.certificate), "key": key_to_pem(key), "revocations": revoked}
+    own: Any = {
+        "ca": to_pem(root.certificate),
+        "key": key_to_pem(key),
+        "revocations": revoked,
+    }
     own["cert"] = to_pem(root.issue(principal, key.public_key()))
     return Identity(_NO_FOLDER, principal, **own)
 
@@ -82,8 +86,13 @@ def _named(name: str) -> x509.Name:
 def earlier_identity(principal: Principal) -> Identity:
     """This party's with a certificate that expired a minute ago, and that has been renewed."""
     current, root, key = identity(principal), _root(), new_key()
-    starts, ends = root.certificate.not_valid_before_utc, datetime.now(UTC) - timedelta(minutes=1)
-    certificate = _certificate(x509.Name([]), root.certificate.subject, key, starts, ends)
+    starts, ends = (
+        root.certificate.not_valid_before_utc,
+        datetime.now(UTC) - timedelta(minutes=1),
+    )
+    certificate = _certificate(
+        x509.Name([]), root.certificate.subject, key, starts, ends
+    )
     for each in x509.load_pem_x509_certificate(current.cert).extensions:
         if not isinstance(each.value, x509.SubjectKeyIdentifier):
             certificate = certificate.add_extension(each.value, critical=each.critical)
@@ -94,7 +103,9 @@ def earlier_identity(principal: Principal) -> Identity:
 def revoke(*revoked: Identity, folder: Path) -> RevocationList:
     root = _root()
     entry = x509.RevokedCertificateBuilder().revocation_date(datetime.now(UTC))
-    serials = [x509.load_pem_x509_certificate(each.cert).serial_number for each in revoked]
+    serials = [
+        x509.load_pem_x509_certificate(each.cert).serial_number for each in revoked
+    ]
     entries = [entry.serial_number(serial).build() for serial in serials]
     path = folder / "crl.pem"
     made = root.revocation_list(entries, number=1)
@@ -121,7 +132,9 @@ def forged(
     if purposes:
         builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if names:
-        alternative = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
+        alternative = x509.SubjectAlternativeName(
+            [x509.DNSName(each) for each in names]
+        )
         builder = builder.add_extension(alternative, critical=False)
     certificate = builder.sign(key if self_signed else authority.key, hashes.SHA256())
     return replace(base, cert=to_pem(certificate), key=key_to_pem(key))

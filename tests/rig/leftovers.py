@@ -77,7 +77,9 @@ def leftovers(marked: str) -> list[Leftover]:
 
 def _seen(pid: int) -> Leftover:
     command = b" ".join(_words(pid, "cmdline")).decode().strip() or "ended meanwhile"
-    tests = [each.partition(b"=")[2] for each in environment(pid) if each.startswith(_TEST)]
+    tests = [
+        each.partition(b"=")[2] for each in environment(pid) if each.startswith(_TEST)
+    ]
     return Leftover(pid, command, b"".join(tests).decode())
 
 
@@ -90,7 +92,11 @@ def nothing_is_left_running() -> Iterator[None]:
         _closed_at_the_end.pop()()
     _end_pythons_own()
     try:
-        until(lambda: not leftovers(marked), lambda: f"the end of {leftovers(marked)}", poll_s=0.05)
+        until(
+            lambda: not leftovers(marked),
+            lambda: f"the end of {leftovers(marked)}",
+            poll_s=0.05,
+        )
     finally:
         for each in leftovers(marked):
             with suppress(ProcessLookupError):

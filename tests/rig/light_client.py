@@ -44,7 +44,11 @@ class LightClient:
             self._thread.join()
 
     def opened(
-        self, *, after: int = -1, fresh_s: float = math.inf, timeout_s: float = DEADLINE_S
+        self,
+        *,
+        after: int = -1,
+        fresh_s: float = math.inf,
+        timeout_s: float = DEADLINE_S,
     ) -> RoundOpen:
         def new() -> bool:
             if self._open is None or self._open[0].attempt <= after:
@@ -58,7 +62,9 @@ class LightClient:
 
     def over(self, number: int, timeout_s: float = DEADLINE_S) -> RoundOver:
         with self._changed:
-            self._wait(lambda: number in self._over, timeout_s, f"the end of round {number}")
+            self._wait(
+                lambda: number in self._over, timeout_s, f"the end of round {number}"
+            )
             return self._over[number]
 
     def ended(self, timeout_s: float = DEADLINE_S) -> Notice:
@@ -71,7 +77,9 @@ class LightClient:
 
     def prepare(self, event: RoundOpen, x: RingVector) -> Pair:
         stated = self.servers.stated_for_proof(event.attempt)
-        return self.servers.prepare(event.version, event.attempt, event.model, x, stated)
+        return self.servers.prepare(
+            event.version, event.attempt, event.model, x, stated
+        )
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         self._changed.wait_for(lambda: ready() or self._ended is not None, timeout_s)
@@ -104,7 +112,9 @@ class LightClient:
 
 
 @contextmanager
-def joined(deployment: "LocalDeployment", *clients: ClientId) -> Iterator[list[LightClient]]:
+def joined(
+    deployment: "LocalDeployment", *clients: ClientId
+) -> Iterator[list[LightClient]]:
     a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
     made: list[LightClient] = []
     with ExitStack() as stack:
@@ -120,7 +130,10 @@ def joined(deployment: "LocalDeployment", *clients: ClientId) -> Iterator[list[L
 
 def submit_zeros(clients: Sequence[LightClient], after: int = -1) -> int:
     # Who hasn't heard of it may not be watching yet, and isn't waited for.
-    event = max((client.opened(after=after) for client in clients), key=lambda each: each.attempt)
+    event = max(
+        (client.opened(after=after) for client in clients),
+        key=lambda each: each.attempt,
+    )
     for client in clients:
         client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
     return event.attempt

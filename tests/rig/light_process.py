@@ -20,7 +20,9 @@ def main() -> None:
     task = Task.load(path.parent / settings["task"])
     identity = Identity.load(path.parent / settings["identity"])
     client = identifiers.ClientId(settings["client"])
-    with Servers(task, client, settings["server_a"], settings["server_b"], identity) as servers:
+    with Servers(
+        task, client, settings["server_a"], settings["server_b"], identity
+    ) as servers:
         servers.check_task()
         servers.enrol(1, task.privacy.record_rate)
         answered = -1
@@ -30,7 +32,10 @@ def main() -> None:
                     if isinstance(notice, TrainingOver):
                         return
                     if isinstance(notice, RoundOpen) and notice.attempt > answered:
-                        answered, zeros = notice.attempt, np.zeros(task.dimension, dtype=np.int64)
+                        answered, zeros = (
+                            notice.attempt,
+                            np.zeros(task.dimension, dtype=np.int64),
+                        )
                         stated = servers.stated_for_proof(answered)
                         of = notice.version, answered, notice.model
                         servers.submit(servers.prepare(*of, zeros, stated))

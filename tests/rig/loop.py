@@ -47,7 +47,9 @@ class LoopThread:
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         return future.result(WAIT_S)
 
-    def serve(self, make: Callable[[], grpc.aio.Server], identity: Identity | None) -> str:
+    def serve(
+        self, make: Callable[[], grpc.aio.Server], identity: Identity | None
+    ) -> str:
         """The address of the server that is made on the loop; without TLS for nobody's identity."""
 
         async def start() -> int:

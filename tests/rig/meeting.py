@@ -49,9 +49,15 @@ class Servers:
         journal = self.folder / f"{role.value}.journal"
         store = open_store(f"sqlite:///{own / 'state.db'}", self.task, role, journal)
         pens = keys.signatures(self.task.digest, role)
-        own_part = {"signer": pens.signer, "verifier": pens.verifier, "coin_key": self.keys[role]}
+        own_part = {
+            "signer": pens.signer,
+            "verifier": pens.verifier,
+            "coin_key": self.keys[role],
+        }
         others = {"register": Mock(frozen=True), "event_log": Mock()}
-        self.sessions[role] = session_of(role, self.task, store, own, **own_part, **others)
+        self.sessions[role] = session_of(
+            role, self.task, store, own, **own_part, **others
+        )
 
     def close(self) -> None:
         for session in self.sessions.values():
@@ -78,11 +84,17 @@ class Servers:
             (self.folder / f"{role.value}.journal").unlink(missing_ok=True)
         self.open(role)
 
-    def on_a_link(self, play: Callable[[Session, Aggregator], Any], cuts: Cuts) -> list[Any]:
+    def on_a_link(
+        self, play: Callable[[Session, Aggregator], Any], cuts: Cuts
+    ) -> list[Any]:
         def at(role: Role, end: Any, cut: int | None) -> Any:
             session = self.sessions[role]
             transport = parties.Breaking(end, cut, self.frames)
-            parts = {"roster": ROSTER, "coin_key": self.keys[role], "store": session.store}
+            parts = {
+                "roster": ROSTER,
+                "coin_key": self.keys[role],
+                "store": session.store,
+            }
             own = aggregator(self.task, role, transport, **parts)
             try:
                 return play(session, own)
@@ -110,7 +122,12 @@ class Servers:
         return self.on_a_link(play, cuts)
 
     def attempt(
-        self, number: int, *, prepared: Any = SERVERS, valid: Any = (ANN, BEN), cuts: Cuts = NEVER
+        self,
+        number: int,
+        *,
+        prepared: Any = SERVERS,
+        valid: Any = (ANN, BEN),
+        cuts: Cuts = NEVER,
     ) -> list[Any]:
         """One attempt of the open version; who isn't in ``prepared`` broke off before."""
 
@@ -122,23 +139,33 @@ class Servers:
                 return
             of = number, current.version, (ANN, BEN, CLEO), current.digest
             counted = Counted(Opened(*of, frozenset(valid)), valid, VALID_SET, {})
-            share = np.full(self.task.dimension, 3 if own.role is A else 4, dtype=np.int64)
+            share = np.full(
+                self.task.dimension, 3 if own.role is A else 4, dtype=np.int64
+            )
             ready = release.prepare(session.store, Noised(counted, share))
             if len(prepared) > 1:
                 sent = release.countersign(own, ready)
                 made = release.reconstruct(own, sent, session.model_store.theta())
-                keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
+                keep(
+                    session, sent.counted, made.theta, made.model, Steps(session.clock)
+                )
 
         return self.on_a_link(play, cuts)
 
     def states(self, number: int) -> tuple[schema.AttemptState | None, ...]:
-        return tuple(self.sessions[role].store.attempts.states().get(number) for role in SERVERS)
+        return tuple(
+            self.sessions[role].store.attempts.states().get(number) for role in SERVERS
+        )
 
     def versions(self) -> tuple[int, ...]:
-        return tuple(self.sessions[role].model_store.current.version for role in SERVERS)
+        return tuple(
+            self.sessions[role].model_store.current.version for role in SERVERS
+        )
 
     def charged(self) -> list[dict[ClientId, int]]:
-        return [dict(self.sessions[role].store.ledger.participations()) for role in SERVERS]
+        return [
+            dict(self.sessions[role].store.ledger.participations()) for role in SERVERS
+        ]
 
     def agree(self) -> None:
         """Both know the same: models, ledgers' facts, and chains that nobody changed."""

@@ -10,4 +10,6 @@ _MEMORY, _LEAST_BYTES = Path("/dev/shm"), 1 << 28
 def in_memory() -> "tempfile.TemporaryDirectory[str]":
     """A folder for the time of a ``with``: in memory where the system has room there."""
     room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _LEAST_BYTES
-    return tempfile.TemporaryDirectory(prefix="precad-test-", dir=_MEMORY if room else None)
+    return tempfile.TemporaryDirectory(
+        prefix="precad-test-", dir=_MEMORY if room else None
+    )

@@ -38,7 +38,9 @@ _seq = nn.Sequential
 class Own(nn.Module):
     """``forward`` as it is given, over the parts by name; with a head for what they give."""
 
-    def __init__(self, forward: Callable[..., Any], head: int = 6, **parts: Any) -> None:
+    def __init__(
+        self, forward: Callable[..., Any], head: int = 6, **parts: Any
+    ) -> None:
         super().__init__()
         self._forward = forward
         for name, part in parts.items():
@@ -88,7 +90,12 @@ def _flow(m: Any, x: torch.Tensor) -> Any:
 
 def _conv(groups: int = 1) -> nn.Module:
     return _seq(
-        *(nn.Conv2d(2, 4, 3, groups=groups), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2)),
+        *(
+            nn.Conv2d(2, 4, 3, groups=groups),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ),
         *(nn.Flatten(), nn.Linear(36, CLASSES)),
     )
 
@@ -96,7 +103,10 @@ def _conv(groups: int = 1) -> nn.Module:
 class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.first, self.second = (
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+        )
         self.last = nn.Conv2d(8, CLASSES, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -195,7 +205,9 @@ _twice: Callable[[torch.Tensor], Any] = _Twice.apply
 
 def _packed(m: Any, x: torch.Tensor) -> Any:
     lengths = (x.abs().sum(dim=2) > 0).sum(dim=1).cpu()
-    steps = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    steps = nn.utils.rnn.pack_padded_sequence(
+        x, lengths, batch_first=True, enforce_sorted=False
+    )
     return m.head(m.cell(steps)[1][0][0])
 
 
@@ -316,7 +328,11 @@ REFUSED_LOSSES: dict[str, tuple[Any, int, Any]] = {
 
 
 def alone(
-    model: nn.Module, loss: Any, inputs: torch.Tensor, targets: torch.Tensor, theta: np.ndarray
+    model: nn.Module,
+    loss: Any,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    theta: np.ndarray,
 ) -> np.ndarray:
     """Gradients ``[n, d]`` by autograd, a record at a time; its last axis as θ has it."""
     named, start = {}, 0
@@ -330,7 +346,9 @@ def alone(
         outputs = functional_call(model, named, (inputs[one],))
         target = targets[one]
         if target.numel() == getattr(outputs, "numel", int)():
-            target = target.reshape(outputs.shape) if target.is_floating_point() else target
+            target = (
+                target.reshape(outputs.shape) if target.is_floating_point() else target
+            )
         slopes = torch.autograd.grad(loss(outputs, target).sum(), list(named.values()))
         rows.append(torch.cat([slope.ravel() for slope in slopes]).double().numpy())
     return np.stack(rows)
@@ -339,7 +357,9 @@ def alone(
 PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
 
 
-def outcome(model: nn.Module, loss: Any, x: Any, y: Any, task: Task | None = None) -> str:
+def outcome(
+    model: nn.Module, loss: Any, x: Any, y: Any, task: Task | None = None
+) -> str:
     """What the table says: trains, if each record's gradient is autograd's, or the refusal."""
     torch.manual_seed(3)
     records = as_records((x, y))
@@ -357,12 +377,18 @@ def outcome(model: nn.Module, loss: Any, x: Any, y: Any, task: Task | None = Non
     stacked = gradients.shared(named, records.inputs, records.targets).double().numpy()
     worst = max(np.abs(each - expected).max() for each in (found, stacked))
     assert np.abs(expected).max() > 1e-3
-    return "trains" if worst <= 1e-5 * max(1.0, np.abs(expected).max()) else f"off by {worst}"
+    return (
+        "trains"
+        if worst <= 1e-5 * max(1.0, np.abs(expected).max())
+        else f"off by {worst}"
+    )
 
 
 def row_on_the_page(name: str) -> str:
     """What the page says of it; names with one outcome share a line."""
-    for names, said in re.findall(r"^\| (.+?) \| (.*) \|$", PAGE.read_text(), re.MULTILINE):
+    for names, said in re.findall(
+        r"^\| (.+?) \| (.*) \|$", PAGE.read_text(), re.MULTILINE
+    ):
         if name in names.split("; "):
             return str(said)
     return ""

@@ -83,11 +83,17 @@ class Tally:
         self.beyond_six += int((np.abs(z) > 6).sum())
 
     def p_values(self, bins: Bins) -> dict[str, float]:
-        n, deviation, nonzero = self.samples, self.deviation, self.positive + self.negative
+        n, deviation, nonzero = (
+            self.samples,
+            self.deviation,
+            self.positive + self.negative,
+        )
         found = {
             "bins": _chi_square(self.bins, n * bins.probabilities),
             "signs": _two_sided((self.positive - self.negative) / math.sqrt(nonzero)),
-            "neighbours": _two_sided(self.neighbours / math.sqrt(n) / self._moment(2, bins)),
+            "neighbours": _two_sided(
+                self.neighbours / math.sqrt(n) / self._moment(2, bins)
+            ),
         }
         for k in range(1, 5):
             mean = self._moment(k, bins)
@@ -110,7 +116,9 @@ class Tally:
             return 0.0
         if self.deviation >= 4:
             return float(special.factorial2(k - 1))
-        values = np.arange(bins.first, bins.first + bins.probabilities.size) / self.deviation
+        values = (
+            np.arange(bins.first, bins.first + bins.probabilities.size) / self.deviation
+        )
         return float((values**k) @ bins.probabilities)
 
 
@@ -151,11 +159,16 @@ class OpenDPGaussian:
         from opendp.mod import enable_features  # noqa: PLC0415
 
         enable_features("contrib")
-        of = domains.vector_domain(domains.atom_domain(T="i64")), metrics.l2_distance(T="f64")
+        of = (
+            domains.vector_domain(domains.atom_domain(T="i64")),
+            metrics.l2_distance(T="f64"),
+        )
         self._measurement: Any = measurements.make_gaussian(*of, scale=noise_units)
 
     def draw(self, dimension: int) -> NDArray[np.int64]:
-        return np.asarray(self._measurement(np.zeros(dimension, dtype=np.int64)), dtype=np.int64)
+        return np.asarray(
+            self._measurement(np.zeros(dimension, dtype=np.int64)), dtype=np.int64
+        )
 
 
 DEVIATIONS = (3.3, 1024.0, 131_072.3, 2.0**40)
@@ -188,9 +201,17 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     found = [judged(deviation, given.samples) for deviation in DEVIATIONS]
-    hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    what = "goodness of fit of aggregator/noise; p-values of a right sampler are uniform"
-    spent = {"samples_each": given.samples, "cpu_seconds": round(time.process_time(), 2)}
+    hardware = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+    }
+    what = (
+        "goodness of fit of aggregator/noise; p-values of a right sampler are uniform"
+    )
+    spent = {
+        "samples_each": given.samples,
+        "cpu_seconds": round(time.process_time(), 2),
+    }
     document = {"what": what, "hardware": hardware, **spent, "judged": found}
     given.output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -21,7 +21,12 @@ from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector, commit, dot, mask_stream
 from precad.common.share import proof_submission as proofs
 from precad.common.share.proof_submission import ProofHeader, ProofSubmission
-from precad.common.share.submission import HeldBody, Signature, Signer, SubmissionContext
+from precad.common.share.submission import (
+    HeldBody,
+    Signature,
+    Signer,
+    SubmissionContext,
+)
 from precad.common.task import Task
 from precad.norm_check import dealing, norm_proof
 from precad.norm_check.norm_proof import ProofWords, Query
@@ -63,13 +68,19 @@ def update(shape: ProofShape, norm: float | None = None, seed: int = 1) -> RingV
     return np.trunc(v / np.linalg.norm(v) * wanted).astype(np.int64)
 
 
-def context(task: Digest = TASK, client: ClientId = WARD, attempt: int = 3) -> SubmissionContext:
-    return SubmissionContext(task, attempt, attempt, client, Digest(b"m" * 32), bytes(32))
+def context(
+    task: Digest = TASK, client: ClientId = WARD, attempt: int = 3
+) -> SubmissionContext:
+    return SubmissionContext(
+        task, attempt, attempt, client, Digest(b"m" * 32), bytes(32)
+    )
 
 
 def shared(shape: ProofShape, x: Any = None, holder: Role = A, of: Any = None) -> Pair:
     given, stated = update(shape) if x is None else x, proofs.ForProof(OPENINGS, holder)
-    to_a, to_b = norm_proof.share_with_proof(given, shape, of or context(), stated, UNCHECKED)
+    to_a, to_b = norm_proof.share_with_proof(
+        given, shape, of or context(), stated, UNCHECKED
+    )
     return (to_a, to_b) if holder is A else (to_b, to_a)
 
 
@@ -77,7 +88,10 @@ def segments(shape: ProofShape, body: ProofSubmission) -> dict[str, FieldVector]
     assert isinstance(body.body, HeldBody)
     words = np.frombuffer(body.body.words, dtype="<u8")
     ends = shape.dimension, shape.dimension + shape.bits
-    return {name: part.copy() for name, part in zip(SEGMENTS, np.split(words, ends), strict=True)}
+    return {
+        name: part.copy()
+        for name, part in zip(SEGMENTS, np.split(words, ends), strict=True)
+    }
 
 
 def written_of(shape: ProofShape, pair: Pair) -> FieldVector:
@@ -87,13 +101,19 @@ def written_of(shape: ProofShape, pair: Pair) -> FieldVector:
     return arithmetic().add(own, segments(shape, body)["bits"])
 
 
-def with_segments(body: ProofSubmission, parts: dict[str, FieldVector]) -> ProofSubmission:
+def with_segments(
+    body: ProofSubmission, parts: dict[str, FieldVector]
+) -> ProofSubmission:
     assert body.body is not None
     words = np.concatenate([parts[name] for name in SEGMENTS])
-    return replace(body, body=HeldBody(body.body.prefix, words.astype("<u8").data.cast("B")))
+    return replace(
+        body, body=HeldBody(body.body.prefix, words.astype("<u8").data.cast("B"))
+    )
 
 
-def signed_again(pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHECKED) -> Pair:
+def signed_again(
+    pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHECKED
+) -> Pair:
     """Other words in the body, hashed and signed by a client that means to send them."""
     seed, body = pair
     assert body.body is not None
@@ -102,9 +122,13 @@ def signed_again(pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHEC
     hashers["proof"] = proofs.proof_hasher(ctx, salt, mask_seed)
     for name, words in parts.items():
         hashers[name].update(words.astype("<u8").tobytes())
-    digests = {f"{name}_digest": Digest(each.digest()) for name, each in hashers.items()}
+    digests = {
+        f"{name}_digest": Digest(each.digest()) for name, each in hashers.items()
+    }
     header = resigned(replace(body.header, **cast("Any", digests)), pen)
-    return replace(seed, header=header), replace(with_segments(body, parts), header=header)
+    return replace(seed, header=header), replace(
+        with_segments(body, parts), header=header
+    )
 
 
 def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
@@ -119,13 +143,18 @@ class Link(PeerLink):
     tamper: Tamper | None = None
 
     def send(self, step: str, payload: bytes | memoryview) -> None:
-        super().send(step, self.tamper(step, bytes(payload)) if self.tamper else payload)
+        super().send(
+            step, self.tamper(step, bytes(payload)) if self.tamper else payload
+        )
 
 
 def servers(task: Task) -> dict[Role, Any]:
     ends = zip(SERVERS, memory_pair(), strict=True)
     link = partial(Link, task=task.digest, max_message_bytes=1 << 20, timeout_s=60)
-    return {role: SimpleNamespace(role=role, task=task, link=link(end)) for role, end in ends}
+    return {
+        role: SimpleNamespace(role=role, task=task, link=link(end))
+        for role, end in ends
+    }
 
 
 def noted(*some: Any) -> list[tuple[str, bytes]]:
@@ -182,13 +211,21 @@ class Halves:
         return dot(self.mask, self.mask)
 
 
-def halves(task: Digest, name: str, dimension: int, attempt: int = 0, **same: Secret) -> Halves:
+def halves(
+    task: Digest, name: str, dimension: int, attempt: int = 0, **same: Secret
+) -> Halves:
     """A client's: fresh seeds and salts, unless both servers are to have the given ones."""
     ctx = Digest.of(name.encode())
     seeds = {role: same.get("seed") or Secret.random() for role in SERVERS}
     salts = {role: same.get("salt") or Secret.random() for role in SERVERS}
     c_a, c_b = (commit(role, ctx, salts[role], seeds[role]) for role in SERVERS)
     public = task, attempt, ctx.value, c_a.value, c_b.value
-    requests = {role: dealing.SquareRequest(*public, seeds[role], salts[role]) for role in SERVERS}
-    parts = [mask_stream(seeds[role], role, ctx, c_a, c_b).words(dimension) for role in SERVERS]
+    requests = {
+        role: dealing.SquareRequest(*public, seeds[role], salts[role])
+        for role in SERVERS
+    }
+    parts = [
+        mask_stream(seeds[role], role, ctx, c_a, c_b).words(dimension)
+        for role in SERVERS
+    ]
     return Halves(requests, np.add(*parts))

@@ -19,7 +19,15 @@ import precad
 from precad.cli.local_deployment import free_addresses
 
 NAMES = ("North", "South", "West")
-PORTS = ("7301", "7302", "7303", "7304", "7311", "7312", "7313")  # Those that documents name
+PORTS = (
+    "7301",
+    "7302",
+    "7303",
+    "7304",
+    "7311",
+    "7312",
+    "7313",
+)  # Those that documents name
 
 
 def ip(*words: str) -> None:
@@ -49,7 +57,19 @@ class Network:
         lines = ["127.0.0.1 localhost"]
         for number, name in enumerate(NAMES, 1):
             space, wire = self._space(name), f"wire{number}"
-            ip("link", "add", wire, "netns", hub, "type", "veth", "peer", "eth0", "netns", space)
+            ip(
+                "link",
+                "add",
+                wire,
+                "netns",
+                hub,
+                "type",
+                "veth",
+                "peer",
+                "eth0",
+                "netns",
+                space,
+            )
             ip("-n", hub, "link", "set", wire, "master", "bridge0", "up")
             ip("-n", space, "address", "add", f"10.77.0.{number}/24", "dev", "eth0")
             for device in ("eth0", "lo"):
@@ -69,14 +89,26 @@ class Network:
             return shell
         # In the mount namespace that ip netns exec makes: this machine's own file stays.
         hosts = f"mount --bind '{self._folder / 'hosts'}' /etc/hosts && exec \"$@\""
-        return ["ip", "netns", "exec", f"{self._mark}-{name}", "bash", "-c", hosts, "-", *shell]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            f"{self._mark}-{name}",
+            "bash",
+            "-c",
+            hosts,
+            "-",
+            *shell,
+        ]
 
     def here(self, text: str) -> str:
         if self.separate:
             return text
         for number, host in enumerate(self.hosts.values(), 1):
             text = text.replace(host, f"127.0.1.{number}")
-        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self._ports[found[1]], text)
+        return re.sub(
+            rf"\b({'|'.join(PORTS)})\b", lambda found: self._ports[found[1]], text
+        )
 
     def close(self) -> None:
         while self._made:
@@ -88,7 +120,12 @@ class Organisation:
         self.name, self.folder, self._network = name, folder, network
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         sources = str(Path(precad.__file__).parents[1])
-        own = {"OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": sources, "HOME": str(folder)}
+        own = {
+            "OMP_NUM_THREADS": "1",
+            "PATH": path,
+            "PYTHONPATH": sources,
+            "HOME": str(folder),
+        }
         how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1}
         how |= {"stderr": subprocess.STDOUT, "cwd": folder, "env": os.environ | own}
         shell = network.shell(name)

@@ -14,9 +14,40 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (
-    *("precad", "make", "docker", "docker-compose", "kubectl", "helm", "systemctl", "journalctl"),
-    *("pip", "python", "python3", "python3.11", "flwr", "promtool", "sqlite3", "pg_dump", "psql"),
-    *("chown", "chmod", "cp", "mv", "rm", "mkdir", "tar", "sha256sum", "git", "kill", "ulimit"),
+    *(
+        "precad",
+        "make",
+        "docker",
+        "docker-compose",
+        "kubectl",
+        "helm",
+        "systemctl",
+        "journalctl",
+    ),
+    *(
+        "pip",
+        "python",
+        "python3",
+        "python3.11",
+        "flwr",
+        "promtool",
+        "sqlite3",
+        "pg_dump",
+        "psql",
+    ),
+    *(
+        "chown",
+        "chmod",
+        "cp",
+        "mv",
+        "rm",
+        "mkdir",
+        "tar",
+        "sha256sum",
+        "git",
+        "kill",
+        "ulimit",
+    ),
 )
 _MARK = re.compile(r"^<!-- (all commands need|needs): (.+) -->$")
 _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?$')
@@ -50,7 +81,9 @@ def commands(page: str) -> list[Command]:
         for number, text in _joined(block.lines):
             typed = _COMMENT.sub("", text).strip()
             word = (typed.split() or ["#"])[0]
-            if word.startswith("#") or (block.language != "sh" and word not in PROGRAMS):
+            if word.startswith("#") or (
+                block.language != "sh" and word not in PROGRAMS
+            ):
                 continue
             says = text.strip().removeprefix(typed).strip().removeprefix("# ")
             needs = block.needs or whole

@@ -17,7 +17,9 @@ HUNG_UP = None  # What comes last from a server that has stopped
 class Breaking:
     """A transport that breaks before the ``left``-th frame that it would send."""
 
-    def __init__(self, end: Any, left: int | None = None, seen: list[Any] | None = None) -> None:
+    def __init__(
+        self, end: Any, left: int | None = None, seen: list[Any] | None = None
+    ) -> None:
         self._end, self._left, self._seen = end, left, seen
 
     def put(self, frame: Any) -> None:
@@ -47,7 +49,9 @@ Play = Callable[[Role, PeerLink], T]
 TASK = Digest.of(b"test")
 
 
-def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE_S) -> tuple[T, T]:
+def play_both(
+    play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE_S
+) -> tuple[T, T]:
     """What ``play`` returns at A and at B. The more telling of two errors is raised."""
 
     def at(role: Role, end: Breaking) -> T:
@@ -68,7 +72,9 @@ def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = PATIENCE
 
 def opened(attempt: int, held: Collection[ClientId], counted: Any = None) -> Opened:
     clients = tuple(held)
-    return Opened(attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted))
+    return Opened(
+        attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted)
+    )
 
 
 def at_both(*calls: Callable[[], Any]) -> list[Any]:

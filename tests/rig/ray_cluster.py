@@ -7,8 +7,13 @@ from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    each: dict[str, Any] = {"num_cpus": int(sys.argv[1]), "object_store_memory": 80 << 20}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=each | {"include_dashboard": False})
+    each: dict[str, Any] = {
+        "num_cpus": int(sys.argv[1]),
+        "object_store_memory": 80 << 20,
+    }
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args=each | {"include_dashboard": False}
+    )
     nodes = [cluster.add_node(**each)]
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()

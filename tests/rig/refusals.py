@@ -8,7 +8,9 @@ import pytest
 from precad.common.errors import Misconfiguration
 
 
-def refused(said: str, call: Callable[..., object], *given: Any, **more: Any) -> Misconfiguration:
+def refused(
+    said: str, call: Callable[..., object], *given: Any, **more: Any
+) -> Misconfiguration:
     """What ``call`` is refused with, in these words."""
     with pytest.raises(Misconfiguration, match=said) as caught:
         call(*given, **more)

@@ -80,26 +80,42 @@ class Script:
     client: ClientId = ME
     words: bool = False  # Whether A's notices hold what it signs
     # What each server's statements count, by m, and t of its newest model.
-    charged: dict[Role, list[int]] = field(default_factory=lambda: {role: [0] for role in SERVERS})
+    charged: dict[Role, list[int]] = field(
+        default_factory=lambda: {role: [0] for role in SERVERS}
+    )
     stated: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
-    said_counted: dict[Role, bool] = field(default_factory=lambda: dict.fromkeys(SERVERS, False))
-    given: list[tuple[Role, int, bytes]] = field(default_factory=list)  # Back, by the client
+    said_counted: dict[Role, bool] = field(
+        default_factory=lambda: dict.fromkeys(SERVERS, False)
+    )
+    given: list[tuple[Role, int, bytes]] = field(
+        default_factory=list
+    )  # Back, by the client
     takes_back: bool = True
     sent: list[Sent] = field(default_factory=list)
-    shown: dict[Role, list[Any]] = field(default_factory=lambda: {role: [] for role in SERVERS})
-    openings_shown: dict[Role, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    shown: dict[Role, list[Any]] = field(
+        default_factory=lambda: {role: [] for role in SERVERS}
+    )
+    openings_shown: dict[Role, list[Any]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     calls: list[str] = field(default_factory=list)  # What left the client's machine
     clock: LeapingClock = field(default_factory=LeapingClock)
-    change: Callable[[Role, Any], None] = lambda _role, _body: None  # What is about to be signed
+    change: Callable[[Role, Any], None] = lambda _role, _body: (
+        None
+    )  # What is about to be signed
     on_step: Callable[[str], None] = lambda _name: None
-    verifier: ServerVerifier = field(default_factory=lambda: cast("ServerVerifier", verifier()))
+    verifier: ServerVerifier = field(
+        default_factory=lambda: cast("ServerVerifier", verifier())
+    )
     _at: int = 0
     _opened: Open | None = None
     _opened_at: float = 0.0
 
     def model(self, version: int, which: int = 0) -> tuple[NDArray[np.float64], Digest]:
         theta = np.full(self.task.dimension, float(version) + which / 8)
-        return theta, model_digest(self.task.digest, version, self.task.model.parameters, theta)
+        return theta, model_digest(
+            self.task.digest, version, self.task.model.parameters, theta
+        )
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
@@ -131,10 +147,14 @@ class Script:
                 notice = self._notice(event)
                 if self.words:
                     opens, a = isinstance(event, Open), Role.SERVER_A
-                    word = self._opening(a, event.attempt) if opens else self._statement(a)
+                    word = (
+                        self._opening(a, event.attempt) if opens else self._statement(a)
+                    )
                     notice = replace(notice, signed=word)
                 yield notice
-        version = max((e.version + 1 for e in self.events if isinstance(e, Over)), default=0)
+        version = max(
+            (e.version + 1 for e in self.events if isinstance(e, Over)), default=0
+        )
         yield wire.TrainingOver(version, self.model(version)[1])
 
     def _notice(self, event: Open | Over) -> RoundOpen | RoundOver:
@@ -142,7 +162,9 @@ class Script:
             self._opened, self._opened_at = event, self.clock.now()
             model = self.model(event.version, event.model)[1]
             lasts_s = self.task.deadlines.collect
-            return RoundOpen(event.attempt, event.version, model, event.selected, lasts_s)
+            return RoundOpen(
+                event.attempt, event.version, model, event.selected, lasts_s
+            )
         states = event.states or (event.counted, event.counted)
         for role, counted in zip(SERVERS, states, strict=True):
             if self.stated[role] <= event.version:
@@ -151,7 +173,9 @@ class Script:
                 self.charged[role][0] += counted
         return RoundOver(event.attempt, event.version, event.counted)
 
-    def fetch_model(self, version: int, announced: Digest, **_: object) -> NDArray[np.float64]:
+    def fetch_model(
+        self, version: int, announced: Digest, **_: object
+    ) -> NDArray[np.float64]:
         self._step(f"fetch {version}")
         models = (self.model(version, which) for which in range(8))
         return next(theta for theta, digest in models if digest == announced)
@@ -166,9 +190,13 @@ class Script:
         assert self._opened is not None
         version, which = self._opened.version, self._opened.model
         charges = self._opened.charges[SERVERS.index(role)]
-        return self._signed(role, pb.OpeningBody, version, which, attempt=attempt, charges=charges)
+        return self._signed(
+            role, pb.OpeningBody, version, which, attempt=attempt, charges=charges
+        )
 
-    def statement(self, role: Role, shown: bytes | None, opening: bytes | None) -> bytes:
+    def statement(
+        self, role: Role, shown: bytes | None, opening: bytes | None
+    ) -> bytes:
         self._step(f"statement {role.value}")
         self.shown[role].append(shown)
         self.openings_shown[role].append(opening)
@@ -177,7 +205,9 @@ class Script:
     def _statement(self, role: Role) -> bytes:
         # The newest attempt that they know is one that never comes.
         says: Any = {"charged": self.charged[role], "counted": self.said_counted[role]}
-        return self._signed(role, pb.StatementBody, self.stated[role], attempt=2**40, **says)
+        return self._signed(
+            role, pb.StatementBody, self.stated[role], attempt=2**40, **says
+        )
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         self._step(f"give back {role.value}")
@@ -186,7 +216,9 @@ class Script:
         if self.takes_back:
             self.stated[role] = version
 
-    def _signed(self, role: Role, kind: Any, version: int, which: int = 0, **says: Any) -> bytes:
+    def _signed(
+        self, role: Role, kind: Any, version: int, which: int = 0, **says: Any
+    ) -> bytes:
         says |= {"task_digest": self.task.digest.value, "client": self.client.name}
         digest = self.model(version, which)[1].value
         body = kind(version=version, model_digest=digest, **says)
@@ -194,9 +226,13 @@ class Script:
         pen = CertificateSigner(identity(Principal.service(role)))
         return sign_body(pen, role, body).SerializeToString()
 
-    def prepare(self, version: int, attempt: int, model: Digest, x: Any, proof: Any = None) -> Pair:
+    def prepare(
+        self, version: int, attempt: int, model: Digest, x: Any, proof: Any = None
+    ) -> Pair:
         self.on_step("prepare")
-        context = SubmissionContext(self.task.digest, version, attempt, self.client, model)
+        context = SubmissionContext(
+            self.task.digest, version, attempt, self.client, model
+        )
         return share(self.task, x, context, signer(self.client), proof)
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
@@ -205,7 +241,10 @@ class Script:
         sizes = [len(body_of(each)) for each in pair]
         self._step(f"submit {context.attempt} {sizes}")
         assert self._opened is not None
-        x, after_s = reconstructed(pair, self.task.dimension), self.clock.now() - self._opened_at
+        x, after_s = (
+            reconstructed(pair, self.task.dimension),
+            self.clock.now() - self._opened_at,
+        )
         self.sent.append(Sent(self._opened.version, context.attempt, pair, x, after_s))
         self.on_step("after submit")
         return Receipt(Role.SERVER_A, None, ""), Receipt(Role.SERVER_B, None, "")
@@ -236,9 +275,15 @@ class Owner:
         script.steps(account, "charge")
         script.steps(pending, "keep", "drop")
         script.steps(statements, "saw")
-        how: Any = {"clock": script.clock, "observer": self.observer, "wait_s": self.wait_s}
+        how: Any = {
+            "clock": script.clock,
+            "observer": self.observer,
+            "wait_s": self.wait_s,
+        }
         servers = cast("Servers", script)
-        return take_part(servers, account, pending, self.update, statements=statements, **how)
+        return take_part(
+            servers, account, pending, self.update, statements=statements, **how
+        )
 
     def run_until_done(self) -> Participation:
         while True:

@@ -46,13 +46,20 @@ class Scene:
     deployment: LocalDeployment = field(init=False)
 
     def __post_init__(self) -> None:
-        changes = logistic(FEATURES) | {"training.rounds": 1000, "validation": self.validation}
-        changes |= {"enrolment": {"clients": 2, "min_clients": 2, "max_expected_records": 100.0}}
+        changes = logistic(FEATURES) | {
+            "training.rounds": 1000,
+            "validation": self.validation,
+        }
+        changes |= {
+            "enrolment": {"clients": 2, "min_clients": 2, "max_expected_records": 100.0}
+        }
         waits = ("enrol", "collect", "peer", "outage", "rejoin")
         changes |= {"deadlines": dict.fromkeys(waits, 3600.0)}
         x, y = np.zeros((4, FEATURES), dtype=np.float32), np.zeros(4, dtype=np.int64)
         data = {ClientId(name): (x, y) for name in OWNERS}
-        self.deployment = LocalDeployment(self.folder, task_with(changes), data, popen=self.popen)
+        self.deployment = LocalDeployment(
+            self.folder, task_with(changes), data, popen=self.popen
+        )
         self.opened.enter_context(self.deployment)
         self.opened.callback(self._wake)
 
@@ -61,7 +68,9 @@ class Scene:
 
     def settings(self, part: str, **values: str | int) -> str:
         path = self.folder / f"{part}.toml"
-        path.write_text(to_toml(tomllib.loads(path.read_text("utf-8")) | values), "utf-8")
+        path.write_text(
+            to_toml(tomllib.loads(path.read_text("utf-8")) | values), "utf-8"
+        )
         return str(path)
 
     def start(self, name: str, *command: str) -> Any:
@@ -81,8 +90,12 @@ class Scene:
     def held(self, name: str, point: str) -> None:
         orders = self.folder / "orders"
         orders.mkdir(exist_ok=True)
-        (orders / f"{name}.orders").write_text(f"pause-before {point}\n", encoding="utf-8")
-        self._run(name, "-m", "tests.faults.launch", name, str(orders), *self._command(name))
+        (orders / f"{name}.orders").write_text(
+            f"pause-before {point}\n", encoding="utf-8"
+        )
+        self._run(
+            name, "-m", "tests.faults.launch", name, str(orders), *self._command(name)
+        )
 
     def _command(self, name: str) -> tuple[str, ...]:
         what = ("join",) if name in OWNERS else ("serve", name.removeprefix("server-"))
@@ -100,13 +113,20 @@ class Scene:
 
         def dialled(process: Any) -> None:
             connections = Path(f"/proc/{process.pid}/net/tcp")
-            until(lambda: dialling.search(connections.read_text("utf-8")), "a connection's start")
+            until(
+                lambda: dialling.search(connections.read_text("utf-8")),
+                "a connection's start",
+            )
 
         return f"127.0.0.1:{port}", dialled
 
     def said(self, name: str, *words: str) -> None:
         log = self.deployment.log
-        until(lambda: all(each in log(name) for each in words), lambda: log(name), poll_s=0.1)
+        until(
+            lambda: all(each in log(name) for each in words),
+            lambda: log(name),
+            poll_s=0.1,
+        )
 
     def reached(self, role: Role, look: Callable[[ServerStatus], object]) -> None:
         def there() -> bool:
@@ -138,7 +158,9 @@ def nobody_there(scene: Scene) -> Iterator[Waiting]:
         process = scene.part(name)
         scene.said(name, words)
         yield f"{what}: no server", process
-    several = [word for name in OWNERS for word in ("--config", f"{scene.folder}/{name}.toml")]
+    several = [
+        word for name in OWNERS for word in ("--config", f"{scene.folder}/{name}.toml")
+    ]
     logs = ("--logs", f"{scene.folder}/logs", "--wait", "9")
     owners = scene.start("owners", "join", *several, *logs)
     for name in OWNERS:
@@ -154,7 +176,12 @@ def nobody_there(scene: Scene) -> Iterator[Waiting]:
     address, dialled = scene.gone()
     owner_settings = scene.settings(OWNERS[0], server_a=address, server_b=address)
     for what, command in {
-        "serve a": ("serve", "a", "--config", scene.settings("server-a", server_b=address)),
+        "serve a": (
+            "serve",
+            "a",
+            "--config",
+            scene.settings("server-a", server_b=address),
+        ),
         "join": ("join", "--config", owner_settings),
         "doctor": ("doctor", "--wait", "3600", "--config", owner_settings),
     }.items():
@@ -170,7 +197,9 @@ def silence(scene: Scene) -> Iterator[Waiting]:
     yield part("serve a: server silent", "server-a", "serve", "a", server_b="ADDRESS")
     yield part("join: server silent", OWNERS[0], "join", **both)
     yield part("doctor: server silent", OWNERS[0], "doctor", "--wait", "3600", **both)
-    yield part("health: server silent", "dealer", "health", "--wait", "99", listen="ADDRESS")
+    yield part(
+        "health: server silent", "dealer", "health", "--wait", "99", listen="ADDRESS"
+    )
     yield part("join: proxy silent", OWNERS[0], "join", **_PROXY)
     yield part("doctor: proxy silent", OWNERS[0], "doctor", "--wait", "3600", **_PROXY)
     yield part("serve a: proxy silent", "server-a", "serve", "a", **_PROXY)
@@ -179,7 +208,11 @@ def silence(scene: Scene) -> Iterator[Waiting]:
     yield part("ledger show: database silent", "", "ledger", "show", database)
     yield part("report: database silent", "", "report", database)
     operator = ("--identity", f"{scene.folder}/keys/operator")
-    for what, *more in ("status",), ("status --watch",), ("allow", "coin", "--version", "1"):
+    for what, *more in (
+        ("status",),
+        ("status --watch",),
+        ("allow", "coin", "--version", "1"),
+    ):
         command = (*what.split(), *more, *operator)
         yield part(f"{what}: server silent", "", *command, "ADDRESS")
         through = ("a.example:7301", "--proxy", "http://ADDRESS")
@@ -191,11 +224,15 @@ def on_the_way_to_the_dealer(scene: Scene) -> Iterator[Waiting]:
     for name in ("dealer", "server-a", *OWNERS):
         scene.part(name)
     b = "server-b", "serve", "b"
-    yield _with_silence(scene, "serve b: server silent, the dealer", *b, dealer="ADDRESS")
+    yield _with_silence(
+        scene, "serve b: server silent, the dealer", *b, dealer="ADDRESS"
+    )
     yield _with_silence(scene, "serve b: proxy silent", *b, **_PROXY)
 
 
-def _with_silence(scene: Scene, what: str, name: str, *command: str, **values: str) -> Waiting:
+def _with_silence(
+    scene: Scene, what: str, name: str, *command: str, **values: str
+) -> Waiting:
     """A command that calls ADDRESS, a port that takes connections and says nothing.
 
     It stands in the settings of the part ``name``, or without one in the command itself.
@@ -217,7 +254,9 @@ _PROXY = {"proxy": "http://ADDRESS"}
 def enrolling(scene: Scene) -> Iterator[Waiting]:
     scene.deployment.start_servers()
     owner = scene.part(OWNERS[0])
-    scene.reached(Role.SERVER_A, lambda said: (said.phase, said.enrolled) == ("enrolling", 1))
+    scene.reached(
+        Role.SERVER_A, lambda said: (said.phase, said.enrolled) == ("enrolling", 1)
+    )
     yield "join: enrolling, another owner missing", owner
     yield "serve a: enrolling", scene["server-a"]
     yield "serve b: enrolling, server A gone", scene["server-b"]
@@ -243,7 +282,10 @@ def validating(scene: Scene, first: str = "server-a") -> Iterator[Waiting]:
     yield "join: validating, the dealer silent", scene[OWNERS[0]]
     yield f"{told}: validating, the dealer silent", scene[first]
     # Owners follow A, and A follows B.
-    follows = {"server-a": (OWNERS[1], "reconnecting"), "server-b": ("server-a", "server B")}
+    follows = {
+        "server-a": (OWNERS[1], "reconnecting"),
+        "server-b": ("server-a", "server B"),
+    }
     scene.said(*follows[first])
     yield f"join: paused, {first} gone", scene[OWNERS[1]]
     yield f"{waits}: paused, {first} gone", scene[last.value]
@@ -272,7 +314,10 @@ def proving(scene: Scene, still: str, step: str) -> Iterator[Waiting]:
         yield f"{what}: proof's {step}, {still} silent", scene[name]
 
 
-_OTHER = {"server-a": (Role.SERVER_B, "serve b"), "server-b": (Role.SERVER_A, "serve a")}
+_OTHER = {
+    "server-a": (Role.SERVER_B, "serve b"),
+    "server-b": (Role.SERVER_A, "serve a"),
+}
 
 
 def with_workers(scene: Scene) -> Iterator[Waiting]:
@@ -325,7 +370,9 @@ def demos(scene: Scene) -> Iterator[Waiting]:
         "the dealer stands still": "round  10/",
     }.items():
         name = state.replace(" ", "-")
-        demo = scene.start(name, "demo", "--output", f"{scene.folder}/{name}", "--rounds", "500")
+        demo = scene.start(
+            name, "demo", "--output", f"{scene.folder}/{name}", "--rounds", "500"
+        )
         scene.said(name, words)
         if state.startswith("the dealer"):
             for pid in leftovers.descendants(demo.pid):
@@ -342,16 +389,31 @@ def computing(scene: Scene) -> Iterator[Waiting]:
 
 
 _BY_SHARES = (
-    *(nobody_there, silence, on_the_way_to_the_dealer, enrolling, collecting, validating),
+    *(
+        nobody_there,
+        silence,
+        on_the_way_to_the_dealer,
+        enrolling,
+        collecting,
+        validating,
+    ),
     *(with_workers, over, demos, computing),
 )
 SCENES: dict[str, tuple[Callable[[Scene], Iterator[Waiting]], str]] = {
     **{each.__name__: (each, "crypten") for each in _BY_SHARES},
     "validating_server-b_first": (partial(validating, first="server-b"), "crypten"),
-    **{f"{name}_silent": (partial(in_a_round, still=name), "crypten") for name in _OTHER},
-    **{f"{each.__name__}_by_proof": (each, "proof") for each in (enrolling, collecting)},
     **{
-        f"{name}_silent_before_{step}": (partial(proving, still=name, step=step), "proof")
+        f"{name}_silent": (partial(in_a_round, still=name), "crypten")
+        for name in _OTHER
+    },
+    **{
+        f"{each.__name__}_by_proof": (each, "proof") for each in (enrolling, collecting)
+    },
+    **{
+        f"{name}_silent_before_{step}": (
+            partial(proving, still=name, step=step),
+            "proof",
+        )
         for name in _OTHER
         for step in ("coin", "words")
     },

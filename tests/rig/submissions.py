@@ -23,7 +23,9 @@ ONE = ClientId("ward-1")
 MODEL = Digest(b"\2" * 32)
 
 
-def pair_of(task: Task, client: ClientId = ONE, attempt: int = 3, *, x: Any = None) -> Pair:
+def pair_of(
+    task: Task, client: ClientId = ONE, attempt: int = 3, *, x: Any = None
+) -> Pair:
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
     x = np.arange(task.dimension, dtype=np.int64) if x is None else x
     of = SubmissionContext(task.digest, 2, attempt, client, MODEL)
@@ -48,7 +50,9 @@ def body_of(submission: AnySubmission) -> bytes:
 
 def with_body(submission: Submission, body: bytes) -> Submission:
     """The same with another body: salt_h ‖ b, of any length from 32 on."""
-    return replace(submission, body=sharing.HeldBody(Secret(body[:SALT_BYTES]), body[SALT_BYTES:]))
+    return replace(
+        submission, body=sharing.HeldBody(Secret(body[:SALT_BYTES]), body[SALT_BYTES:])
+    )
 
 
 def expanded(submission: AnySubmission, dimension: int) -> RingVector:
@@ -57,10 +61,16 @@ def expanded(submission: AnySubmission, dimension: int) -> RingVector:
         pieces = list(Share(submission, ProofShape(dimension, 1)).update())
         return np.concatenate(pieces).view(np.int64)
     mask = submission.mask().words(dimension)
-    return mask if submission.role is Role.SERVER_A else mask + from_bytes(words_of(submission))
+    return (
+        mask
+        if submission.role is Role.SERVER_A
+        else mask + from_bytes(words_of(submission))
+    )
 
 
-def reconstructed(pair: tuple[AnySubmission, AnySubmission], dimension: int) -> RingVector:
+def reconstructed(
+    pair: tuple[AnySubmission, AnySubmission], dimension: int
+) -> RingVector:
     one, other = (expanded(each, dimension) for each in pair)
     group = FIELD if isinstance(pair[0], ProofSubmission) else RING
     total = one.copy()
@@ -75,9 +85,13 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(found)
 
 
-def signed_anew(header: sharing.SignedHeader, signer: sharing.Signer) -> sharing.SignedHeader:
+def signed_anew(
+    header: sharing.SignedHeader, signer: sharing.Signer
+) -> sharing.SignedHeader:
     digests = header.commitment_a, header.commitment_b, header.body_digest
-    return replace(header, signature=signer.sign(sharing.signed_bytes(header.context, *digests)))
+    return replace(
+        header, signature=signer.sign(sharing.signed_bytes(header.context, *digests))
+    )
 
 
 def upload(inbox: Inbox, submission: AnySubmission, cuts: Sequence[int] = ()) -> None:

@@ -42,7 +42,10 @@ def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
 def logistic(features: int, classes: int = 2) -> dict[str, Any]:
     """Changes for a model that `precad join` can build: (features + 1)·classes parameters."""
     weight, bias = [classes, features], [classes]
-    parameters = [{"name": "1.weight", "shape": weight}, {"name": "1.bias", "shape": bias}]
+    parameters = [
+        {"name": "1.weight", "shape": weight},
+        {"name": "1.bias", "shape": bias},
+    ]
     return {"model.architecture": "logistic", "model.parameters": parameters}
 
 
@@ -53,7 +56,11 @@ def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
 
 def data_owner(name: str, task: Task, data: Any, **more: Any) -> DataOwner:
     """As the SDK makes it; no server is called."""
-    nobody: dict[str, Any] = {"server_a": "a:1", "server_b": "b:1", "identity": object()}
+    nobody: dict[str, Any] = {
+        "server_a": "a:1",
+        "server_b": "b:1",
+        "identity": object(),
+    }
     return DataOwner(name, task=task, data=data, **nobody | more)
 
 

@@ -17,10 +17,28 @@ from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_
 from precad.aggregator.validate.check_with_dealer import Absorber
 from precad.common import kernel, ring
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.ring import SALT_BYTES, commit, dot, from_bytes, mask_stream, signed, to_bytes
-from precad.common.share.submission import SignedHeader, Submission, SubmissionContext, body_hasher
+from precad.common.ring import (
+    SALT_BYTES,
+    commit,
+    dot,
+    from_bytes,
+    mask_stream,
+    signed,
+    to_bytes,
+)
+from precad.common.share.submission import (
+    SignedHeader,
+    Submission,
+    SubmissionContext,
+    body_hasher,
+)
 from precad.common.task import TAU, Task
-from precad.norm_check.dealing import BinaryTriple, DealRequest, DealtRandomness, SquareRequest
+from precad.norm_check.dealing import (
+    BinaryTriple,
+    DealRequest,
+    DealtRandomness,
+    SquareRequest,
+)
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 _EPOCH = bytes(16)
@@ -29,7 +47,9 @@ Words = NDArray[np.int64]
 
 
 def header_bytes(header: SignedHeader) -> bytes:
-    return b"".join([header.signed, header.signature.value, *header.signature.certificates])
+    return b"".join(
+        [header.signed, header.signature.value, *header.signature.certificates]
+    )
 
 
 @dataclass
@@ -39,15 +59,21 @@ class View:
     role: Role
     headers: list[Submission] = field(default_factory=list)
     held: dict[ClientId, Submission] = field(default_factory=dict)
-    shares: dict[ClientId, bytes] = field(default_factory=dict)  # A seed; or salt_h and b
+    shares: dict[ClientId, bytes] = field(
+        default_factory=dict
+    )  # A seed; or salt_h and b
     received: list[Frame] = field(default_factory=list)
     sent: list[Frame] = field(default_factory=list)
     dealt: list[tuple[DealRequest, Words]] = field(default_factory=list)
     dealer_key: bytes = b""
     row_keys: dict[bytes, bytes] = field(default_factory=dict)  # By context
-    shares_of_r: dict[bytes, int] = field(default_factory=dict)  # By context: this server's
+    shares_of_r: dict[bytes, int] = field(
+        default_factory=dict
+    )  # By context: this server's
     stored: dict[str, bytes] = field(default_factory=dict)
-    told: list[bytes] = field(default_factory=list)  # What a careless scheme tells it besides
+    told: list[bytes] = field(
+        default_factory=list
+    )  # What a careless scheme tells it besides
     outcome: Finished | None = None
 
     @property
@@ -81,7 +107,9 @@ class View:
                 found += [b""] * frame.last
         return found[:-1]
 
-    def compared(self, frames: list[Frame], place: int, clients: int, width: int) -> list[Words]:
+    def compared(
+        self, frames: list[Frame], place: int, clients: int, width: int
+    ) -> list[Words]:
         """Of each exchange of the decision, the words that are about one client.
 
         The seven ANDs that take the sign bits have a word a value, in some rows; those of the
@@ -95,7 +123,9 @@ class View:
 
     def triples(self, number: int = 0) -> list[BinaryTriple]:
         request, corrections = self.dealt[number]
-        dealt = DealtRandomness(self.role, Secret(self.dealer_key), request, corrections)
+        dealt = DealtRandomness(
+            self.role, Secret(self.dealer_key), request, corrections
+        )
         return list(dealt.binary_triples())
 
     def blobs(self) -> dict[str, bytes]:
@@ -105,15 +135,21 @@ class View:
             blobs[f"header {number}"] = header_bytes(each.header) + opening
         for name, frames in (("received", self.received), ("sent", self.sent)):
             for number, frame in enumerate(frames):
-                blobs[f"{name} {number} {frame.step}"] = frame.step.encode() + frame.payload
+                blobs[f"{name} {number} {frame.step}"] = (
+                    frame.step.encode() + frame.payload
+                )
         blobs["dealer key"] = self.dealer_key
         for ctx, key in self.row_keys.items():
             blobs[f"row key {ctx.hex()[:8]}"] = key
-            blobs[f"share of r {ctx.hex()[:8]}"] = to_bytes(np.array([self.shares_of_r[ctx]]))
+            blobs[f"share of r {ctx.hex()[:8]}"] = to_bytes(
+                np.array([self.shares_of_r[ctx]])
+            )
         for number, (_, corrections) in enumerate(self.dealt):
             blobs[f"corrections {number}"] = to_bytes(corrections)
             for place, triple in enumerate(self.triples(number)):
-                words = np.concatenate([w.reshape(-1) for w in (triple.a, triple.b, triple.c)])
+                words = np.concatenate(
+                    [w.reshape(-1) for w in (triple.a, triple.b, triple.c)]
+                )
                 blobs[f"triple {number} {place}"] = to_bytes(words)
         for client in self.held:
             d = self.body(client)[1].size
@@ -126,8 +162,16 @@ class View:
         header, held = self.header(client), self.held[client]
         salts = [held.salt, held.seed]
         found = [b"", bytes(32), *(s.reveal() for s in salts), self.body(client)[0]]
-        found += [header.context.nonce, header.context.task.value, header.context.digest.value]
-        found += [header.commitment_a.value, header.commitment_b.value, header.body_digest.value]
+        found += [
+            header.context.nonce,
+            header.context.task.value,
+            header.context.digest.value,
+        ]
+        found += [
+            header.commitment_a.value,
+            header.commitment_b.value,
+            header.body_digest.value,
+        ]
         found += [self.dealer_key, *self.row_keys.values(), *self.told]
         for frames in (self.received, self.sent):
             found += [m for m in self.messages(frames, "") if len(m) == SALT_BYTES]
@@ -139,12 +183,18 @@ class DealerView:
     """The dealer's: what it is asked, what it draws, and the masks that it computes."""
 
     asked: list[tuple[Role, SquareRequest]] = field(default_factory=list)
-    batches: list[tuple[Role, DealRequest, Words]] = field(default_factory=list)  # As they went
+    batches: list[tuple[Role, DealRequest, Words]] = field(
+        default_factory=list
+    )  # As they went
     keys: dict[Role, bytes] = field(default_factory=dict)
     row_keys: dict[bytes, bytes] = field(default_factory=dict)
-    shares_of_r: dict[bytes, dict[Role, int]] = field(default_factory=dict)  # By context and server
+    shares_of_r: dict[bytes, dict[Role, int]] = field(
+        default_factory=dict
+    )  # By context and server
     log: list[str] = field(default_factory=list)  # What was logged while it worked
-    told: list[bytes] = field(default_factory=list)  # What a careless scheme tells it besides
+    told: list[bytes] = field(
+        default_factory=list
+    )  # What a careless scheme tells it besides
 
     role = Role.DEALER
 
@@ -154,7 +204,9 @@ class DealerView:
             if role is Role.SERVER_A:
                 yield {Role.SERVER_A: request, Role.SERVER_B: of_b[request.context]}
 
-    def masks(self, half: dict[Role, SquareRequest], dimension: int) -> tuple[Words, Words]:
+    def masks(
+        self, half: dict[Role, SquareRequest], dimension: int
+    ) -> tuple[Words, Words]:
         """a_A and a_B of one context, ``[d] int64`` each."""
 
         def mask(role: Role) -> Words:
@@ -166,7 +218,11 @@ class DealerView:
 
     def triples(self, role: Role) -> list[BinaryTriple]:
         request, words = next((r, w) for to, r, w in self.batches if to is role)
-        return list(DealtRandomness(role, Secret(self.keys[role]), request, words).binary_triples())
+        return list(
+            DealtRandomness(
+                role, Secret(self.keys[role]), request, words
+            ).binary_triples()
+        )
 
     def blobs(self, dimension: int) -> dict[str, bytes]:
         blobs = {f"key of {role.value}": key for role, key in self.keys.items()}
@@ -182,14 +238,22 @@ class DealerView:
             r = dot(of_a + of_b, of_a + of_b)
             shares = self.shares_of_r[ctx]
             assert signed(sum(shares.values())) == r
-            blobs[f"masks {number}"] = b"".join(map(to_bytes, (of_a, of_b, of_a + of_b)))
+            blobs[f"masks {number}"] = b"".join(
+                map(to_bytes, (of_a, of_b, of_a + of_b))
+            )
             blobs[f"r {number}"] = to_bytes(np.array([r, *shares.values()]))
             blobs[f"row key {number}"] = self.row_keys[ctx]
         blobs["log"] = "\n".join(self.log).encode()
         return blobs | {f"told {number}": told for number, told in enumerate(self.told)}
 
     def salts(self) -> list[bytes]:
-        found = [b"", bytes(32), *self.keys.values(), *self.row_keys.values(), *self.told]
+        found = [
+            b"",
+            bytes(32),
+            *self.keys.values(),
+            *self.row_keys.values(),
+            *self.told,
+        ]
         for _, square in self.asked:
             found += [square.seed.reveal(), square.salt.reveal(), square.context]
             found += [square.task.value, square.commitment_a, square.commitment_b]
@@ -209,16 +273,22 @@ class Watched:
         return iter((self.a, self.b))
 
     def within_reach(self) -> dict[str, bytes]:
-        blobs = {f"header {n}": header_bytes(h.header) for n, h in enumerate(self.b.headers)}
+        blobs = {
+            f"header {n}": header_bytes(h.header) for n, h in enumerate(self.b.headers)
+        }
         for view in self:
-            blobs |= {f"{view.role.value} {name}": data for name, data in view.stored.items()}
+            blobs |= {
+                f"{view.role.value} {name}": data for name, data in view.stored.items()
+            }
         return blobs
 
 
 COUNTED = 64  # So many first values of a counter are tried for a nonce
 
 
-def absorbed(role: Role, task: Task, mask: Words, row_key: bytes, b: Words, r_share: int) -> Words:
+def absorbed(
+    role: Role, task: Task, mask: Words, row_key: bytes, b: Words, r_share: int
+) -> Words:
     def words_into(out: Words) -> Words:
         np.copyto(out, mask)
         return out
@@ -244,7 +314,9 @@ def projected(task: Task, row_key: bytes, vector: Words) -> Words:
 
 
 @functools.lru_cache(maxsize=1 << 18)
-def _digests_of(each: bytes, salt: bytes, contexts: tuple[Digest, ...]) -> frozenset[bytes]:
+def _digests_of(
+    each: bytes, salt: bytes, contexts: tuple[Digest, ...]
+) -> frozenset[bytes]:
     """Kept: parties that are told one thing more try the rest again."""
     found = {hashlib.sha256(salt + each).digest(), hashlib.sha256(each + salt).digest()}
     found.add(hmac.digest(salt, each, "sha256"))
@@ -261,11 +333,16 @@ def digests(
     material: Iterable[bytes], salts: Iterable[bytes], contexts: Iterable[Digest]
 ) -> set[bytes]:
     tried, known = list(salts), tuple(contexts)
-    return set().union(*(_digests_of(each, salt, known) for each in material for salt in tried))
+    return set().union(
+        *(_digests_of(each, salt, known) for each in material for salt in tried)
+    )
 
 
 def _expected(
-    vectors: Iterable[Words], numbers: Iterable[int], salts: list[bytes], contexts: list[Digest]
+    vectors: Iterable[Words],
+    numbers: Iterable[int],
+    salts: list[bytes],
+    contexts: list[Digest],
 ) -> set[bytes]:
     """The vectors whole, word by word and in digests; the numbers as vectors of one."""
     material = [to_bytes(np.ascontiguousarray(v).reshape(-1)) for v in vectors]
@@ -280,7 +357,9 @@ def _expected(
     return found
 
 
-def seen_by_server(view: View, task: Task, client: ClientId, guess: Words) -> set[bytes]:
+def seen_by_server(
+    view: View, task: Task, client: ClientId, guess: Words
+) -> set[bytes]:
     """What one server would expect, if the client's update were ``guess``."""
     d, width = task.dimension, 2 * task.projections + 1
     place, clients = view.place(client), len(view.held)
@@ -305,7 +384,14 @@ def seen_by_server(view: View, task: Task, client: ClientId, guess: Words) -> se
     # Masked with anything that this server knows, or unmasked of what it has seen.
     vectors += [theirs, *(theirs ^ each for each in (*masks, *sent, *received))]
     vectors += [theirs ^ sent[i] ^ received[i] for i in range(2)]
-    numbers = [r, r - own_r, dot(guess, guess), dot(other, other), dot(own, other), dot(b, other)]
+    numbers = [
+        r,
+        r - own_r,
+        dot(guess, guess),
+        dot(other, other),
+        dot(own, other),
+        dot(b, other),
+    ]
     numbers += [2 * dot(b, other), dot(guess, other), dot(guess, own), dot(guess, b)]
     return _expected(vectors, numbers, view.salts(client), [ctx])
 
@@ -330,8 +416,15 @@ def seen_by_dealer(view: DealerView, task: Task, guess: Words) -> set[bytes]:
             vectors += [words, own]
             for place in range(places):
                 a, other = (_first_masks(triples[of], place, width) for of in SERVERS)
-                vectors += [own ^ each for each in (*a, *other, a[0] ^ other[0], a[1] ^ other[1])]
-            numbers += [dot(b, masks[role]), 2 * dot(b, masks[role]), dot(guess, masks[role])]
+                vectors += [
+                    own ^ each
+                    for each in (*a, *other, a[0] ^ other[0], a[1] ^ other[1])
+                ]
+            numbers += [
+                dot(b, masks[role]),
+                2 * dot(b, masks[role]),
+                dot(guess, masks[role]),
+            ]
         found |= _expected(vectors, numbers, salts, [Digest(ctx)])
     return found
 
@@ -341,9 +434,13 @@ def named_to_dealer(
 ) -> set[bytes]:
     """What the dealer would expect, if ``client`` were one of those that it deals for."""
     salts = view.salts()
-    counted = [n.to_bytes(32, order) for n in range(COUNTED) for order in ("little", "big")]
+    counted = [
+        n.to_bytes(32, order) for n in range(COUNTED) for order in ("little", "big")
+    ]
     nonces = [salt for salt in salts if salt] + counted
-    context = functools.partial(SubmissionContext, task.digest, attempt, attempt, client, model)
+    context = functools.partial(
+        SubmissionContext, task.digest, attempt, attempt, client, model
+    )
     material = [client.encoded(), ring.encode_context("client", client.encoded())]
     known = [Digest(square.context) for _, square in view.asked]
     found = {client.encoded()} | {context(nonce).digest.value for nonce in nonces}
@@ -359,11 +456,15 @@ def _first_masks(triple: Any, place: int, width: int) -> NDArray[np.int64]:
 class Haystack:
     def __init__(self, blobs: Iterable[bytes]) -> None:
         self._everything = b"\0\0".join(blobs)
-        self._beginnings = {self._everything[i : i + 8] for i in range(len(self._everything))}
+        self._beginnings = {
+            self._everything[i : i + 8] for i in range(len(self._everything))
+        }
 
     def shows(self, e: bytes) -> bool:
         """As bytes or in hexadecimal. Most aren't there, which their first bytes tell at once."""
-        forms = [f for f in (e, e.hex().encode()) if len(f) < 8 or f[:8] in self._beginnings]
+        forms = [
+            f for f in (e, e.hex().encode()) if len(f) < 8 or f[:8] in self._beginnings
+        ]
         return any(form in self._everything for form in forms)
 
 

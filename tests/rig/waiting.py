@@ -13,13 +13,18 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 DEADLINE_S = 240.0  # Nothing here takes a tenth of it on a quiet machine
-POLL_S = 0.03  # Above what servers let an operator ask in the long run: fifty times a second
+POLL_S = (
+    0.03  # Above what servers let an operator ask in the long run: fifty times a second
+)
 
 Found = TypeVar("Found")
 
 
 def until(
-    ready: Callable[[], Found], what: str | Callable[[], str] = "it", *, poll_s: float = POLL_S
+    ready: Callable[[], Found],
+    what: str | Callable[[], str] = "it",
+    *,
+    poll_s: float = POLL_S,
 ) -> Found:
     """The first true answer of ``ready``.
 

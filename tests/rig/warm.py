@@ -16,7 +16,9 @@ import precad
 from precad.cli import forked as forking
 from precad.cli.local_deployment import environment_of_parts
 
-SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2])))
+SOURCES = os.pathsep.join(
+    map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2]))
+)
 
 
 @functools.cache

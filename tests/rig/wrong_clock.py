@@ -71,6 +71,9 @@ class WrongClock:
             file.write(seconds)
 
     def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        preload = {"LD_PRELOAD": str(self._library), "PRECAD_TEST_CLOCK": str(self._file)}
+        preload = {
+            "LD_PRELOAD": str(self._library),
+            "PRECAD_TEST_CLOCK": str(self._file),
+        }
         env = options.pop("env", {}) | os.environ | preload | {"PYTHONPATH": SOURCES}
         return subprocess.Popen(arguments, env=env, **options)

@@ -24,9 +24,13 @@ def idx(values: NDArray[np.uint8]) -> bytes:
 
 
 FILES = {
-    "train-images-idx3-ubyte": np.random.default_rng(0).integers(0, 256, (6, 28, 28), np.uint8),
+    "train-images-idx3-ubyte": np.random.default_rng(0).integers(
+        0, 256, (6, 28, 28), np.uint8
+    ),
     "train-labels-idx1-ubyte": np.array([3, 0, 9, 1, 2, 5], np.uint8),
-    "t10k-images-idx3-ubyte": np.random.default_rng(1).integers(0, 256, (2, 28, 28), np.uint8),
+    "t10k-images-idx3-ubyte": np.random.default_rng(1).integers(
+        0, 256, (2, 28, 28), np.uint8
+    ),
     "t10k-labels-idx1-ubyte": np.array([7, 8], np.uint8),
 }
 
@@ -43,9 +47,13 @@ def write_idx(place: Path, *, packed: bool = False) -> None:
     # As they are unpacked, and as they are published.
     [("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw"), ("mnist", "")],
 )
-def test_grey_images_are_read_from_idx_files(tmp_path: Path, name: str, folder: str) -> None:
+def test_grey_images_are_read_from_idx_files(
+    tmp_path: Path, name: str, folder: str
+) -> None:
     published = {"mnist": "LeCun", "fashion-mnist": "Zalando Research"}[name]
-    with pytest.raises(Misconfiguration, match=f"lacks train-images-idx3-ubyte.*{published}"):
+    with pytest.raises(
+        Misconfiguration, match=f"lacks train-images-idx3-ubyte.*{published}"
+    ):
         load(name, tmp_path)
     write_idx(tmp_path / folder, packed=not folder)
     data = load(name, tmp_path)
@@ -93,7 +101,9 @@ def test_built_in_data_are_scikit_learns_split_once_and_scaled(
     else:
         # By fixed numbers that fit it, and clipped at 5.
         assert np.abs(data.train_x.mean(axis=0)).max() < 0.5
-        assert 0.5 < data.train_x.std(axis=0).min() <= data.train_x.std(axis=0).max() < 1.5
+        assert (
+            0.5 < data.train_x.std(axis=0).min() <= data.train_x.std(axis=0).max() < 1.5
+        )
         columns = zip(values.T, theirs.data[order].T, strict=True)
         assert all(np.corrcoef(ours, given)[0, 1] > 0.9 for ours, given in columns)
 

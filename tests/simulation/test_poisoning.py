@@ -21,13 +21,17 @@ UPDATE = np.random.default_rng(2).integers(-(2**15), 2**15, TASK.dimension)
 
 @pytest.mark.parametrize("kind", Forgery)
 @pytest.mark.parametrize("honest", [UPDATE, np.zeros_like(UPDATE)])
-def test_every_forgery_is_longer_than_beta(kind: Forgery, honest: ring.RingVector) -> None:
+def test_every_forgery_is_longer_than_beta(
+    kind: Forgery, honest: ring.RingVector
+) -> None:
     forged = forged_update(kind, TASK, honest)
     assert (forged.shape, forged.dtype) == (honest.shape, np.dtype(np.int64))
     assert squared_norm(forged) > TASK.bound**2
 
 
-def test_the_wraparound_passes_in_the_ring_and_the_oversize_fits_the_range_test() -> None:
+def test_the_wraparound_passes_in_the_ring_and_the_oversize_fits_the_range_test() -> (
+    None
+):
     forged = forged_update(Forgery.WRAPAROUND, TASK, UPDATE)
     assert ring.dot(forged, forged) <= TASK.bound**2
     assert (forged != 0).all()
@@ -74,7 +78,10 @@ def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
     assert (aimed[0].shape, aimed[1].tolist()) == ((1, 64), [0])
     # Parts of a distributed pattern make the whole.
     image, label = np.zeros((1, 1, 28, 28), np.float32), np.array([3])
-    parts, whole = ATTACKS["distributed-backdoor"](), attack.poison(image, label, 0, 10)[0][1]
+    parts, whole = (
+        ATTACKS["distributed-backdoor"](),
+        attack.poison(image, label, 0, 10)[0][1],
+    )
     one, other = (parts.poison(image, label, number, 10)[0][1] for number in (0, 1))
     assert not (one * other).any()
     np.testing.assert_array_equal(one + other, whole)
@@ -103,7 +110,9 @@ def test_defences_count_as_their_papers_do() -> None:
     # n − f − 2 = 1 neighbour: the pair that lies closest wins. With n − f it would be 0 or 1.
     updates = np.array([[-1.0], [1.0], [2.4], [2.5], [9.0]])
     assert DEFENCES["krum"](updates, 2).item() in {2.4, 2.5}
-    assert DEFENCES["multi-krum"](updates, 2).item() == pytest.approx((2.4 + 2.5 + 1.0) / 3)
+    assert DEFENCES["multi-krum"](updates, 2).item() == pytest.approx(
+        (2.4 + 2.5 + 1.0) / 3
+    )
     # RFA is the point of least distance.
     corners = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 3.0], [0.0, 3.0]])
     np.testing.assert_allclose(DEFENCES["rfa"](corners, 0), [2.0, 1.5], atol=1e-6)
@@ -120,7 +129,11 @@ SETTINGS |= {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate":
 
 def play(name: str, attackers: int, seed: int = 3) -> Any:
     data, attack = load("digits"), ATTACKS["pixel-backdoor"]()
-    given: dict[str, Any] = {"data": data, "shares": shards(data.train_y, 6, 4, 0), "seed": seed}
+    given: dict[str, Any] = {
+        "data": data,
+        "shares": shards(data.train_y, 6, 4, 0),
+        "seed": seed,
+    }
     problem = Problem(model="logistic", attack=attack, attackers=attackers, **given)
     return ALGORITHMS[name](problem, SETTINGS)
 

@@ -27,7 +27,13 @@ from precad.common.ring import squared_norm
 from precad.common.roster import most_records
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
-from precad.simulation import SimulatedRound, SimulatedTraining, View, rounds, virtual_owners
+from precad.simulation import (
+    SimulatedRound,
+    SimulatedTraining,
+    View,
+    rounds,
+    virtual_owners,
+)
 from precad.simulation.rounds import Draws
 from precad.simulation.virtual_owners import Drawn, Owners, PerClient, Stacked
 
@@ -38,7 +44,9 @@ UNITS_A_RECORD = 2
 ALWAYS = {"privacy.client_rate": 1.0}
 
 
-def small(changes: dict[str, Any] | None = None, section: dict[str, Any] | None = None) -> Task:
+def small(
+    changes: dict[str, Any] | None = None, section: dict[str, Any] | None = None
+) -> Task:
     """A task for records of 12 numbers and 3 classes, four owners at 2 of 3 rounds."""
     usual = {
         "model": section or model_section(logistic(FEATURES, CLASSES), "logistic"),
@@ -81,7 +89,8 @@ PSAC = {"name": "plain", "clipping": "psac"}
 
 @pytest.mark.parametrize("kind", NETS)
 @pytest.mark.parametrize(
-    ("clip", "objective"), [(4.0, None), (30.0, None), (30.0, {"name": "dp-gaussian"}), (4.0, PSAC)]
+    ("clip", "objective"),
+    [(4.0, None), (30.0, None), (30.0, {"name": "dp-gaussian"}), (4.0, PSAC)],
 )
 def test_stacked_updates_are_the_clients_to_two_units_a_record(
     kind: str, clip: float, objective: Any
@@ -89,16 +98,23 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(
     """An element's difference is at most 2 units of the last place for each sampled record."""
     rng = np.random.default_rng(11)
     module = NETS[kind]()
-    task = small({"privacy.client_clip": clip}, model_section(module, kind, "uniform", 5))
+    task = small(
+        {"privacy.client_clip": clip}, model_section(module, kind, "uniform", 5)
+    )
     if objective is not None:
         task = with_objective(task, ObjectiveSection.model_validate(objective))
     shares = [
-        ((3 * rng.standard_normal((n, 1, 8, 8))).astype(np.float32), rng.integers(CLASSES, size=n))
+        (
+            (3 * rng.standard_normal((n, 1, 8, 8))).astype(np.float32),
+            rng.integers(CLASSES, size=n),
+        )
         for n in (1, 7, 40, 130)
     ]
     owners, draws = Owners(shares, None, task, 0), Draws(task, 5)
     drawn = [
-        Drawn(owner, draws.sample(0, name, len(owner.records), 0.5), draws.copies(0, name))
+        Drawn(
+            owner, draws.sample(0, name, len(owner.records), 0.5), draws.copies(0, name)
+        )
         for name, owner in owners.items()
     ]
     theta, loss = initial_vector(task.model), nn.functional.cross_entropy
@@ -114,7 +130,9 @@ def without_seconds(found: SimulatedTraining) -> tuple[list[SimulatedRound], byt
     return [replace(each, seconds=0.0) for each in found.rounds], found.theta.tobytes()
 
 
-def test_a_broken_off_simulation_goes_on_to_the_same_bits(data: Data, tmp_path: Path) -> None:
+def test_a_broken_off_simulation_goes_on_to_the_same_bits(
+    data: Data, tmp_path: Path
+) -> None:
     # Beyond the limit a client isn't drawn: what was counted before the break counts.
     task = small({"privacy.epsilon_limit": 6.0, "training.rounds": 45})
     kept = Checkpoint(tmp_path / "c")
@@ -149,7 +167,10 @@ def test_paths_blocks_and_chunks_change_nothing_that_counts(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def both() -> list[SimulatedTraining]:
-        return [precad.simulate(small(), data, seed=1, path=p) for p in ("per-client", "stacked")]
+        return [
+            precad.simulate(small(), data, seed=1, path=p)
+            for p in ("per-client", "stacked")
+        ]
 
     expected, stacked = both()
     # One client at a time, and four records.
@@ -165,14 +186,23 @@ def test_paths_blocks_and_chunks_change_nothing_that_counts(
 
 def test_the_denominator_does_not_depend_on_who_takes_part(data: Data) -> None:
     simulated = partial(
-        precad.simulate, small({"training.rounds": 1}), data, noise=no_noise, sampler=every_record
+        precad.simulate,
+        small({"training.rounds": 1}),
+        data,
+        noise=no_noise,
+        sampler=every_record,
     )
     everybody = simulated(seed=0, cohort=lambda _v, clients, _q: clients)
-    alone = [simulated(seed=0, cohort=lambda *_, n=n: [f"client-{n}"]).theta for n in range(1, 5)]
+    alone = [
+        simulated(seed=0, cohort=lambda *_, n=n: [f"client-{n}"]).theta
+        for n in range(1, 5)
+    ]
     np.testing.assert_allclose(everybody.theta, sum(alone), atol=1e-9)
 
 
-def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(data: Data) -> None:
+def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(
+    data: Data,
+) -> None:
     task = small(ALWAYS)
     seen: list[View] = []
 
@@ -182,19 +212,33 @@ def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(data: Data
         forged[:, 0] = view.task.bound + (view.version % 2)
         return forged
 
-    found = precad.simulate(task, data, seed=0, attack=attack, attackers=["client-2", "client-4"])
+    found = precad.simulate(
+        task, data, seed=0, attack=attack, attackers=["client-2", "client-4"]
+    )
     counted = [(each.accepted, each.rejected) for each in found.rounds]
     assert counted == [(4, {}), (2, {"norm-exceeded": 2})] * 2
     assert [view.clients for view in seen] == [("client-2", "client-4")] * 4
     assert all(view.others.shape == (2, task.dimension) for view in seen)
     # An honest one was counted four times, a bad one twice.
-    assert (found.rounds[-1].participations, found.attackers, found.replaced) == (4, 2, ())
+    assert (found.rounds[-1].participations, found.attackers, found.replaced) == (
+        4,
+        2,
+        (),
+    )
 
 
-def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(data: Data) -> None:
+def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(
+    data: Data,
+) -> None:
     simulated = partial(precad.simulate, small(ALWAYS), data, seed=0)
-    found = simulated(aggregate=lambda updates, _: np.median(updates, axis=0) * len(updates))
-    assert (found.replaced, found.epsilon(1), found.statements()) == (("aggregate",), None, ())
+    found = simulated(
+        aggregate=lambda updates, _: np.median(updates, axis=0) * len(updates)
+    )
+    assert (found.replaced, found.epsilon(1), found.statements()) == (
+        ("aggregate",),
+        None,
+        (),
+    )
     assert "aggregate replaced" in str(found)
     total = simulated(aggregate=lambda updates, _: updates.sum(axis=0)).theta.tobytes()
     assert total == simulated().theta.tobytes() != found.theta.tobytes()
@@ -204,7 +248,12 @@ def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
     task = small(section=model_section(mlp(FEATURES, 8, CLASSES), "mlp", "uniform", 5))
     plain, *named = (
         precad.simulate(task, data, clients=3, rounds=2, seed=4, loss=one)
-        for one in (None, "dp-gaussian", ObjectiveSection(name="dp-gaussian"), "dp-stability")
+        for one in (
+            None,
+            "dp-gaussian",
+            ObjectiveSection(name="dp-gaussian"),
+            "dp-stability",
+        )
     )
     assert named[0].task.objective == ObjectiveSection(name="dp-gaussian")
     assert (named[0].theta == named[1].theta).all()
@@ -225,7 +274,9 @@ def test_an_objective_of_ones_own_is_trained(data: Data) -> None:
     assert np.abs(others).max() < 0.2
 
 
-def test_epsilons_are_the_accountants_and_a_limit_ends_a_clients_part(data: Data) -> None:
+def test_epsilons_are_the_accountants_and_a_limit_ends_a_clients_part(
+    data: Data,
+) -> None:
     found = precad.simulate(small(), data, seed=4)
     run = Run.of(found.task, rounds=4, participations=found.rounds[-1].participations)
     stated = {each.adversary: each.epsilon for each in found.statements()[::3]}
@@ -235,8 +286,13 @@ def test_epsilons_are_the_accountants_and_a_limit_ends_a_clients_part(data: Data
     assert both == pytest.approx([stated[each] for each in of], rel=1e-12)
     # The task's limit ends a client's part.
     always = ALWAYS | {"training.rounds": 8}
-    spent = [row["epsilon_server"] for row in precad.simulate(small(always), data, seed=0).table()]
-    found = precad.simulate(small(always | {"privacy.epsilon_limit": spent[2]}), data, seed=0)
+    spent = [
+        row["epsilon_server"]
+        for row in precad.simulate(small(always), data, seed=0).table()
+    ]
+    found = precad.simulate(
+        small(always | {"privacy.epsilon_limit": spent[2]}), data, seed=0
+    )
     assert [each.cohort for each in found.rounds] == [4] * 3 + [0] * 5
     assert found.table()[-1]["epsilon_server"] == spent[2]
 
@@ -255,14 +311,18 @@ class Poisoned(nn.Module):
 
 
 @pytest.mark.parametrize("path", ["stacked", "per-client"])
-def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(data: Data, path: str) -> None:
+def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(
+    data: Data, path: str
+) -> None:
     task = small({"privacy.record_rate": 0.01, "enrolment.max_expected_records": 5.0})
     assert most_records(20, 0.01) < 20
     quiet: dict[str, Any] = {"sampler": every_record, "noise": no_noise}
     assert not precad.simulate(task, data, seed=0, path=path, **quiet).theta.any()
 
     data[0][::10, 0] = 7
-    task = small(ALWAYS | {"privacy.record_rate": 1.0}, model_section(Poisoned(), "custom"))
+    task = small(
+        ALWAYS | {"privacy.record_rate": 1.0}, model_section(Poisoned(), "custom")
+    )
     found = precad.simulate(task, data, Poisoned(), seed=0, path=path)
     assert [each.failed for each in found.rounds] == [0, 8, 8, 8]
     assert np.isfinite(found.theta).all()
@@ -270,19 +330,33 @@ def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(data: Data, 
 
 def test_a_result_says_that_it_is_simulated(data: Data, tmp_path: Path) -> None:
     found = precad.simulate(small(), data, seed=0, test=data)
-    for text in (repr(found), str(found), SimulatedTraining.__name__, SimulatedRound.__name__):
+    for text in (
+        repr(found),
+        str(found),
+        SimulatedTraining.__name__,
+        SimulatedRound.__name__,
+    ):
         assert "simulated" in text.lower()
     assert all(row["simulated"] for row in found.table())
     found.save(tmp_path / "run.json")
     saved = json.loads((tmp_path / "run.json").read_text())
-    assert (saved["simulated"], saved["seed"], saved["history"]) == (True, 0, found.table())
+    assert (saved["simulated"], saved["seed"], saved["history"]) == (
+        True,
+        0,
+        found.table(),
+    )
     # What a certificate is made from is in no simulation.
     assert "certificate_inputs" not in saved
     found.plot(tmp_path / "run.svg")
     # Matplotlib draws letters as paths and leaves the text in comments.
     assert "SIMULATED" in (tmp_path / "run.svg").read_text(encoding="utf-8")
     # Its weights go into a module.
-    weight = found.load_into(build(found.task.model)).get_parameter("1.weight").detach().numpy()
+    weight = (
+        found.load_into(build(found.task.model))
+        .get_parameter("1.weight")
+        .detach()
+        .numpy()
+    )
     np.testing.assert_array_equal(weight, found.weights["1.weight"].astype(np.float32))
     found.save_weights(tmp_path / "model.safetensors")
     with pytest.raises((Misconfiguration, TaskMismatch)):
@@ -294,8 +368,15 @@ BAD: dict[str, list[Any]] = {
     "seed": [-1, 1.5],
     "clients": [81, 0],
     "attackers": [2],
-    "attack": ["unheard-of", lambda updates, _: updates[:, :1], lambda updates, _: updates * 1.0],
-    "aggregate": [lambda updates, _: updates, lambda updates, _: updates.sum(axis=0) * np.nan],
+    "attack": [
+        "unheard-of",
+        lambda updates, _: updates[:, :1],
+        lambda updates, _: updates * 1.0,
+    ],
+    "aggregate": [
+        lambda updates, _: updates,
+        lambda updates, _: updates.sum(axis=0) * np.nan,
+    ],
     "noise": [lambda *_: np.zeros(3)],
     "sampler": [lambda *_: np.array([20]), lambda *_: np.array([0.5])],
     "cohort": [lambda *_: ["nobody"]],
@@ -307,17 +388,24 @@ BAD: dict[str, list[Any]] = {
     ("field", "changes"),
     [
         *((field, {field: value}) for field, values in BAD.items() for value in values),
-        *(("attackers", {"attack": "flip", "attackers": each}) for each in (5, ["nobody"])),
+        *(
+            ("attackers", {"attack": "flip", "attackers": each})
+            for each in (5, ["nobody"])
+        ),
         ("training.rounds", {"rounds": 0}),
     ],
 )
-def test_what_cannot_be_simulated_is_named(data: Data, field: str, changes: dict[str, Any]) -> None:
+def test_what_cannot_be_simulated_is_named(
+    data: Data, field: str, changes: dict[str, Any]
+) -> None:
     with pytest.raises(Misconfiguration) as refused:
         precad.simulate(small(ALWAYS), data, **({"seed": 0} | changes))
     assert refused.value.field == field
 
 
-def test_what_a_real_run_refuses_is_refused_and_other_data_are_dealt_out_whole(data: Data) -> None:
+def test_what_a_real_run_refuses_is_refused_and_other_data_are_dealt_out_whole(
+    data: Data,
+) -> None:
     (x, y), capped = data, small({"enrolment.max_expected_records": 1.0})
     for words, arguments in (
         ("max_expected_records", (capped, data)),

@@ -13,7 +13,12 @@ from tests.rig.waiting import until
 from tests.site.conftest import SITE
 
 PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
-LOOKED_AT = {"index.html", "docs/metrics.html", "docs/protocol.html", "reference/commands.html"}
+LOOKED_AT = {
+    "index.html",
+    "docs/metrics.html",
+    "docs/protocol.html",
+    "reference/commands.html",
+}
 """Pages whose pictures are taken, for a person."""
 
 
@@ -41,7 +46,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 def test_every_document_is_a_page() -> None:
     documents = SITE.parent / "pages"
-    written = {str(path.relative_to(documents).with_suffix("")) for path in documents.rglob("*.md")}
+    written = {
+        str(path.relative_to(documents).with_suffix(""))
+        for path in documents.rglob("*.md")
+    }
     assert len(written) > 50
     found = {page.removesuffix(".html") for page in PAGES} - {"404"}
     homes = {name.replace("README", "index") for name in written}
@@ -59,13 +67,17 @@ def test_a_page_shows_well_and_asks_nobody_else(
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         found = {kind: each for kind, each in faults(browser).items() if each}
         assert (view, found, browser.errors()) == (view, {}, [])
-        outside = [each for each in browser.requests() if not each.startswith((site, "data:"))]
+        outside = [
+            each for each in browser.requests() if not each.startswith((site, "data:"))
+        ]
         assert outside == []
         if name in LOOKED_AT:
             browser.picture(tmp_path / f"site-{name.replace('/', '-')}-{view}.png")
 
 
-def test_the_search_finds_a_word_without_a_server_of_its_own(site: str, browser: Page) -> None:
+def test_the_search_finds_a_word_without_a_server_of_its_own(
+    site: str, browser: Page
+) -> None:
     browser.open(f"{site}index.html?q=dealer", WIDE)
     results = "document.querySelectorAll('.md-search-result__item').length"
     until(lambda: browser.run(results), "results")

@@ -26,7 +26,13 @@ from typing import Any
 
 import grpc
 from tests.faults.invariants import TELLING
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Order, check, kill_all
+from tests.faults.processes import (
+    SERVER_ROLES,
+    FaultyDeployment,
+    Order,
+    check,
+    kill_all,
+)
 from tests.faults.test_random_schedules import piece
 from tests.rig.connections import idle_flood
 from tests.rig.waiting import beside
@@ -49,10 +55,17 @@ CLAIMS = ((10**18, 0.2), (2**31, 0.2), (0, 0.2), (20, 1e-15), (20, 0.11), (20, 2
 class Besieger:
     """One certificate's bad calls at both servers."""
 
-    def __init__(self, deployment: FaultyDeployment, client: ClientId, random: Random) -> None:
+    def __init__(
+        self, deployment: FaultyDeployment, client: ClientId, random: Random
+    ) -> None:
         self._addresses, self._random = deployment.addresses, random
-        self._own: Any = {"task_digest": deployment.task.digest.value, "client": client.name}
-        self._identity = credentials.Identity.load(deployment.folder / "keys" / client.name)
+        self._own: Any = {
+            "task_digest": deployment.task.digest.value,
+            "client": client.name,
+        }
+        self._identity = credentials.Identity.load(
+            deployment.folder / "keys" / client.name
+        )
         self.read: list[str] = []  # Texts of errors
         self.codes: Counter[str] = Counter()
         self.taken: list[str] = []  # Bad calls that were taken
@@ -70,7 +83,10 @@ class Besieger:
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
         others: Any = self._own | {"client": "ward-0"}
         bad = [
-            *(("Enrol", pb.EnrolRequest(**self._own, records=n, record_rate=q)) for n, q in CLAIMS),
+            *(
+                ("Enrol", pb.EnrolRequest(**self._own, records=n, record_rate=q))
+                for n, q in CLAIMS
+            ),
             ("Opening", pb.OpeningRequest(**self._own, attempt=10**6)),
             ("Opening", pb.OpeningRequest(**others, attempt=0)),
             ("Statement", pb.StatementRequest(**others)),
@@ -82,8 +98,12 @@ class Besieger:
             if self._call(role, name, request):
                 self.taken.append(f"{role.value}: {name} {request}")
 
-    def _call(self, role: Role, name: str, request: Any, wait_s: float | None = None) -> bool:
-        with mutual_tls.open_channel(self._addresses[role.value], self._identity, role) as channel:
+    def _call(
+        self, role: Role, name: str, request: Any, wait_s: float | None = None
+    ) -> bool:
+        with mutual_tls.open_channel(
+            self._addresses[role.value], self._identity, role
+        ) as channel:
             call = getattr(AggregationStub(channel), name)
             try:
                 call(request, wait_for_ready=wait_s is not None, timeout=wait_s or 2.0)
@@ -94,7 +114,9 @@ class Besieger:
         return True
 
 
-def besieged(seed: int, folder: Path, versions: int = 6, validation: str = "crypten") -> Any:
+def besieged(
+    seed: int, folder: Path, versions: int = 6, validation: str = "crypten"
+) -> Any:
     """One training of real processes; raises AssertionError where a client gets in charge."""
     random = Random(f"doors {seed}")
     deployment = FaultyDeployment(
@@ -111,7 +133,9 @@ def besieged(seed: int, folder: Path, versions: int = 6, validation: str = "cryp
         keys = folder / "keys" / stranger.name
         with ExitStack() as stack:
             floods = [
-                stack.enter_context(idle_flood(deployment.addresses[role], keys, CONNECTIONS))
+                stack.enter_context(
+                    idle_flood(deployment.addresses[role], keys, CONNECTIONS)
+                )
                 for role in SERVER_ROLES
             ]
             stack.enter_context(beside(besieger.call_badly))
@@ -120,7 +144,10 @@ def besieged(seed: int, folder: Path, versions: int = 6, validation: str = "cryp
             for each in orders:
                 # Not where the training ends before it gets there.
                 deployment.order([each])
-                until(deployment, lambda: not deployment.open_orders() or finished(deployment))
+                until(
+                    deployment,
+                    lambda: not deployment.open_orders() or finished(deployment),
+                )
             for path in deployment.orders.glob("*.orders"):
                 path.unlink(missing_ok=True)
             until(deployment, lambda: finished(deployment))
@@ -155,12 +182,18 @@ def require_nobody_in_charge(
         assert "Too many open files" not in log
         assert "a bug stopped the training" not in log
         with closing(sqlite3.connect(state(deployment, role))) as database:
-            rows = database.execute("SELECT client FROM enrolment WHERE in_roster").fetchall()
+            rows = database.execute(
+                "SELECT client FROM enrolment WHERE in_roster"
+            ).fetchall()
         assert (stranger.name,) not in rows
-        assert {name for each in deployment.charges(role).values() for name in each} == others
+        assert {
+            name for each in deployment.charges(role).values() for name in each
+        } == others
     assert besieger.taken == [], "a bad call was taken"
     for text in besieger.read:
-        assert not set(text.lower().replace(":", " ").split()) & (others | TELLING), text
+        assert not set(text.lower().replace(":", " ").split()) & (others | TELLING), (
+            text
+        )
     for client in deployment.clients:
         # What stopped a server stands in that server's log alone.
         log = deployment.log(client.name)
@@ -175,7 +208,10 @@ def main() -> None:
     parser.add_argument("--validation", choices=("crypten", "proof"), default="crypten")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
-    hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    hardware = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+    }
     found: dict[str, Any] = {"what": "chaos.py", "validation": given.validation}
     found |= {"hardware": hardware, "pieces": []}
     if given.output.exists():
@@ -186,7 +222,9 @@ def main() -> None:
         began = time.monotonic()
         try:
             made = piece(seed, VERSIONS, folder / "world", validation=given.validation)
-            made["besieged"] = besieged(seed, folder / "doors", validation=given.validation)
+            made["besieged"] = besieged(
+                seed, folder / "doors", validation=given.validation
+            )
         finally:
             shutil.rmtree(folder)
         found["pieces"].append(made | {"seconds": round(time.monotonic() - began, 1)})

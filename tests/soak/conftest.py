@@ -14,9 +14,18 @@ from typing import Any, cast
 import pytest
 from tests.faults.conftest import play
 from tests.faults.processes import ENDLESS, FaultyDeployment, kill_all
-from tests.soak.run import pytest_addoption, pytest_collection_modifyitems, pytest_configure
+from tests.soak.run import (
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+)
 
-__all__ = ["play", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
+__all__ = [
+    "play",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+]
 Deploy = Callable[..., FaultyDeployment]
 Cluster = tuple[str, Callable[[str], None]]
 
@@ -45,7 +54,9 @@ def deploy(tmp_path: Path) -> Iterator[Deploy]:
     made: list[FaultyDeployment] = []
 
     def make(rounds: int = ENDLESS, **how: Any) -> FaultyDeployment:
-        made.append(FaultyDeployment(tmp_path / f"deployment-{len(made)}", rounds, **how))
+        made.append(
+            FaultyDeployment(tmp_path / f"deployment-{len(made)}", rounds, **how)
+        )
         return made[-1]
 
     yield make

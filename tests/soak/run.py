@@ -30,13 +30,17 @@ from benchmarks.rounds.hardware import hardware
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"
-SECONDS = Path(__file__).with_name("seconds.json")  # How long each test took when last weighed
+SECONDS = Path(__file__).with_name(
+    "seconds.json"
+)  # How long each test took when last weighed
 PARTS = 20
 DEFAULT_S = 30.0  # For a test that was never weighed
 NOTHING_COLLECTED = 5  # pytest's exit status; a part may be empty
 
 
-def split(tests: Sequence[str], seconds: Mapping[str, float], of: int) -> list[frozenset[str]]:
+def split(
+    tests: Sequence[str], seconds: Mapping[str, float], of: int
+) -> list[frozenset[str]]:
     """The tests of each part: the longest first, each to the part that has the least so far."""
     found: list[set[str]] = [set() for _ in range(of)]
     taken = [0.0] * of
@@ -65,14 +69,20 @@ def name_of(nodeid: str) -> str:
     return f"{Path(file).name}::{test}"
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     if (part := config.getoption("--part")) is None:
         return
     number, of = map(int, part.split("/"))
     assert 1 <= number <= of, part
     names = [name_of(item.nodeid) for item in items]
-    chosen = split(names, json.loads(SECONDS.read_text(encoding="utf-8")), of)[number - 1]
-    config.hook.pytest_deselected(items=[i for i in items if name_of(i.nodeid) not in chosen])
+    chosen = split(names, json.loads(SECONDS.read_text(encoding="utf-8")), of)[
+        number - 1
+    ]
+    config.hook.pytest_deselected(
+        items=[i for i in items if name_of(i.nodeid) not in chosen]
+    )
     items[:] = [item for item in items if name_of(item.nodeid) in chosen]
 
 
@@ -80,27 +90,39 @@ class Outcomes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seconds: dict[str, float] = defaultdict(float)
-        self._ended: dict[str, set[str]] = {"failed": set(), "skipped": set(), "passed": set()}
+        self._ended: dict[str, set[str]] = {
+            "failed": set(),
+            "skipped": set(),
+            "passed": set(),
+        }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[name_of(report.nodeid)] += report.duration
         self._ended[report.outcome].add(name_of(report.nodeid))
 
     def pytest_sessionfinish(self) -> None:
-        found: dict[str, Any] = {what: sorted(self._ended[what]) for what in ("failed", "skipped")}
-        found["seconds_by_test"] = {test: round(s, 1) for test, s in sorted(self._seconds.items())}
+        found: dict[str, Any] = {
+            what: sorted(self._ended[what]) for what in ("failed", "skipped")
+        }
+        found["seconds_by_test"] = {
+            test: round(s, 1) for test, s in sorted(self._seconds.items())
+        }
         self._path.write_text(json.dumps(found), encoding="utf-8")
 
 
 def git(*words: str, at: Path = ROOT) -> str:
-    done = subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *words], cwd=at, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def commit() -> str:
     """The commit, with a word when files differ from it."""
     changed = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
-    return (git("rev-parse", "HEAD") or "unknown") + (" with changes" if changed else "")
+    return (git("rev-parse", "HEAD") or "unknown") + (
+        " with changes" if changed else ""
+    )
 
 
 def turn(hash_: str, count: str, *, shallow: bool) -> int:
@@ -114,7 +136,14 @@ def run(part: str, words: list[str]) -> dict[str, Any]:
         outcomes = Path(folder) / "outcomes.json"
         command = [
             *(sys.executable, "-m", "pytest", "tests/soak", f"--part={part}"),
-            *(f"--seconds={outcomes}", "-n", str(os.cpu_count()), "--dist", "worksteal", *words),
+            *(
+                f"--seconds={outcomes}",
+                "-n",
+                str(os.cpu_count()),
+                "--dist",
+                "worksteal",
+                *words,
+            ),
         ]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         found: dict[str, Any] = {"failed": [], "skipped": [], "seconds_by_test": {}}
@@ -122,7 +151,10 @@ def run(part: str, words: list[str]) -> dict[str, Any]:
             found = json.loads(outcomes.read_text(encoding="utf-8"))
     passed = status in {0, NOTHING_COLLECTED} and not found["failed"]
     made = {"part": part, "commit": commit(), "passed": passed}
-    made |= {"tests": len(found["seconds_by_test"]), "seconds": round(time.monotonic() - began, 1)}
+    made |= {
+        "tests": len(found["seconds_by_test"]),
+        "seconds": round(time.monotonic() - began, 1),
+    }
     made |= {"cpu_seconds": round(children_s() - spent, 1), "hardware": hardware()}
     return made | found
 
@@ -136,7 +168,10 @@ def children_s() -> float:
 def read(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
-    return {each["part"]: each for each in json.loads(path.read_text(encoding="utf-8"))["parts"]}
+    return {
+        each["part"]: each
+        for each in json.loads(path.read_text(encoding="utf-8"))["parts"]
+    }
 
 
 def write(path: Path, document: dict[str, Any], indent: int = 1) -> None:
@@ -148,33 +183,50 @@ def write(path: Path, document: dict[str, Any], indent: int = 1) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--part", help=f"7/{PARTS}, or commit: the one whose turn it is")
+    parser.add_argument(
+        "--part", help=f"7/{PARTS}, or commit: the one whose turn it is"
+    )
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--weigh", action="store_true", help="run nothing, keep the seconds")
+    parser.add_argument(
+        "--weigh", action="store_true", help="run nothing, keep the seconds"
+    )
     given, words = parser.parse_known_args()
     results = read(given.output)
     if given.weigh:
-        tests = [test for each in results.values() for test in each["seconds_by_test"].items()]
+        tests = [
+            test
+            for each in results.values()
+            for test in each["seconds_by_test"].items()
+        ]
         # Shorter ones aren't told apart by their weights.
-        write(SECONDS, {test: max(0.5, seconds) for test, seconds in sorted(dict(tests).items())})
+        write(
+            SECONDS,
+            {test: max(0.5, seconds) for test, seconds in sorted(dict(tests).items())},
+        )
         return 0
     if given.part is None:
         now = commit()
         parts = [f"{number}/{PARTS}" for number in range(1, PARTS + 1)]
         # A result of a tree with changes says nothing of the tree as it is now.
-        done = {name for name, each in results.items() if each["commit"] == now != "unknown"}
+        done = {
+            name for name, each in results.items() if each["commit"] == now != "unknown"
+        }
         wanted = [part for part in parts if part not in done or now.endswith("changes")]
     elif given.part == "commit":
         shallow = git("rev-parse", "--is-shallow-repository") != "false"
         count = git("rev-list", "--count", "HEAD")
-        wanted = parts = [f"{turn(git('rev-parse', 'HEAD'), count, shallow=shallow)}/{PARTS}"]
+        wanted = parts = [
+            f"{turn(git('rev-parse', 'HEAD'), count, shallow=shallow)}/{PARTS}"
+        ]
     else:
         wanted = parts = [given.part]
     for part in wanted:
         sys.stdout.write(f"::: soak, part {part}\n")
         sys.stdout.flush()
         results[part] = run(part, words)
-        kept = sorted(results.values(), key=lambda each: int(each["part"].partition("/")[0]))
+        kept = sorted(
+            results.values(), key=lambda each: int(each["part"].partition("/")[0])
+        )
         what = "the soak tests' parts, each as it last ended"
         write(given.output, {"what": what, "parts": kept})
     failed = [part for part in parts if not results[part]["passed"]]

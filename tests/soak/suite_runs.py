@@ -43,7 +43,9 @@ KINDS = ("quiet", "busy", "random", "shared")
 
 @contextmanager
 def loops(number: int, nice: int = 0) -> Iterator[None]:
-    started = [subprocess.Popen(["nice", "-n", str(nice), *LOOP]) for _ in range(number)]
+    started = [
+        subprocess.Popen(["nice", "-n", str(nice), *LOOP]) for _ in range(number)
+    ]
     try:
         yield
     finally:
@@ -72,11 +74,15 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     with load(kind, seed):
         how: Any = {"cwd": folder, "capture_output": True, "text": True}
         # Nothing of this process's own but what any shell has.
-        how["env"] = {name: os.environ[name] for name in FROM_HERE if name in os.environ}
+        how["env"] = {
+            name: os.environ[name] for name in FROM_HERE if name in os.environ
+        }
         done = subprocess.run([*cores, "make", "test"], check=False, **how)
         wall = time.monotonic() - began
     said = done.stdout.splitlines()
-    closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]
+    closing = [
+        line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)
+    ]
     found: dict[str, Any] = {"load": kind, "seed": seed, "one_core": one_core}
     found |= {"status": done.returncode, "seconds": round(wall, 1)}
     found |= {"load_average": [*load_average, os.getloadavg()[1]]}
@@ -96,19 +102,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--load", choices=KINDS, default="quiet")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--fresh", action="store_true", help="set up a new clone for each")
+    parser.add_argument(
+        "--fresh", action="store_true", help="set up a new clone for each"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args()
     of, bad = commit(), 0
     for number in range(given.runs):
         # One that is there already, set up, of this commit, is kept.
-        there = (KEPT / ".venv" / ".ready").exists() and git("rev-parse", "HEAD", at=KEPT) == of
+        there = (KEPT / ".venv" / ".ready").exists() and git(
+            "rev-parse", "HEAD", at=KEPT
+        ) == of
         if given.fresh or not there:
             shutil.rmtree(KEPT, ignore_errors=True)
-            subprocess.run(["git", "clone", "--quiet", str(ROOT), str(KEPT)], check=True)
+            subprocess.run(
+                ["git", "clone", "--quiet", str(ROOT), str(KEPT)], check=True
+            )
         found = run(KEPT, given.load, given.seed + number) | {"fresh": given.fresh}
-        document: dict[str, Any] = {"what": "suite_runs.py", "hardware": hardware(), "runs": []}
+        document: dict[str, Any] = {
+            "what": "suite_runs.py",
+            "hardware": hardware(),
+            "runs": [],
+        }
         if given.output.exists():
             document = json.loads(given.output.read_text(encoding="utf-8"))
         document["runs"].append({"commit": of, **found})

@@ -41,7 +41,9 @@ def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
     plans = planned(made, 1, less=less_noise(build))
     power = {statement.name: plan.caught for statement, plan in plans.items()}
     assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
-    verdicts = audit(plans, [(deployed.train(made, build_of=build, popen=forked), made)])
+    verdicts = audit(
+        plans, [(deployed.train(made, build_of=build, popen=forked), made)]
+    )
     assert {each.statement.name: each.refuted for each in verdicts} == found
 
 
@@ -51,7 +53,9 @@ def test_a_server_that_breaks_the_link_to_look_again_sees_the_same_noise() -> No
     assert not any(each.refuted for each in audit(planned(made, 1), [(trained, made)]))
 
 
-def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms() -> None:
+def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms() -> (
+    None
+):
     made = presence.present(*OWNERS, SEED)
     power = made.plan(SIGNIFICANCE, Build.UNCHECKED)
     assert power.caught == 1.0

@@ -80,7 +80,10 @@ class Site:
         if in_set_up:
             self._kill(A)
             self._kill(B)
-        self._seen, self._log = len(self.heard(self.honest)), len(deployment.log(self.honest))
+        self._seen, self._log = (
+            len(self.heard(self.honest)),
+            len(deployment.log(self.honest)),
+        )
         before = len(self.heard(self.cheater))
         self.cheats(deviation)
         if in_set_up:
@@ -107,7 +110,9 @@ class Site:
             assert bug not in said, said
         if re.search(r"training stopped: \S|; trying again for", said):
             return FAULT
-        counts = re.findall(r"version \d+ is made: (\d+) of (\d+) submissions count", said)
+        counts = re.findall(
+            r"version \d+ is made: (\d+) of (\d+) submissions count", said
+        )
         # The first may have been under way.
         if len(counts) > 1:
             return REFUSED if counts[1][0] != counts[1][1] else DONE
@@ -134,7 +139,9 @@ class Site:
             of_a, of_b = (deployment.charges(name) for name in SERVER_ROLES)
             return any(
                 of_a.get(number) == set(CANDIDATES) == of_b.get(number)
-                for number, (state, version, *_) in deployment.rounds(self.honest).items()
+                for number, (state, version, *_) in deployment.rounds(
+                    self.honest
+                ).items()
                 if state == "done" and version >= before
             )
 
@@ -147,13 +154,17 @@ class Site:
         # Under another secret than this server's own, where it gave another.
         own_secret = not deviation.startswith("set-secret")
         # The bad one may be a moment behind with its own bits, but it gets there by itself.
-        self.deployment.wait_for(lambda: not self._known().lacks(heard, own_secret=own_secret))
+        self.deployment.wait_for(
+            lambda: not self._known().lacks(heard, own_secret=own_secret)
+        )
         return self._known().foresaw(heard, own_secret=own_secret)
 
     def _known(self) -> Known:
         deployment = self.deployment
         keys = deployment.folder / "keys" / self.honest
-        coin_key = CoinKey(read_coin_key(keys, deployment.folder, deployment.task.digest))
+        coin_key = CoinKey(
+            read_coin_key(keys, deployment.folder, deployment.task.digest)
+        )
         known = Known(Role(self.honest), deployment.task, coin_key)
         for client in CANDIDATES:
             known.take(deployment.notes(client))
@@ -175,7 +186,9 @@ either = pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
 
 @pytest.mark.parametrize("part", range(PARTS))
 @either
-def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site, part: int) -> None:
+def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
+    site: Site, part: int
+) -> None:
     site.start()
     bits = 0
     all_of_them = deviations.deviations_of(Role(site.cheater), "proof", workers=True)

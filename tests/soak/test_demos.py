@@ -55,7 +55,9 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     assert f"{attackers} of them bad: {attack}" in run.stderr
 
 
-def test_a_run_with_an_objective_ends_with_a_report_of_three_robustnesses(tmp_path: Path) -> None:
+def test_a_run_with_an_objective_ends_with_a_report_of_three_robustnesses(
+    tmp_path: Path,
+) -> None:
     rounds, clients = 3, 3
     options = ("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients)
     run = demo(tmp_path / "run", *options)
@@ -74,18 +76,30 @@ def test_a_run_with_an_objective_ends_with_a_report_of_three_robustnesses(tmp_pa
     assert 0 < shares[0] <= 1
     assert (smoothing["copies"], smoothing["points"]) == (10_000, 359)
     said = (run.folder / "robustness.txt").read_text("utf-8")
-    for words in ("Privacy of a record: ε", "Bad records", "Changed inputs", "dp-gaussian"):
+    for words in (
+        "Privacy of a record: ε",
+        "Bad records",
+        "Changed inputs",
+        "dp-gaussian",
+    ):
         assert words in said
     assert (run.folder / "certificate.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_with_proofs_the_same_is_rejected_and_a_bad_server_is_accounted_for(tmp_path: Path) -> None:
+def test_with_proofs_the_same_is_rejected_and_a_bad_server_is_accounted_for(
+    tmp_path: Path,
+) -> None:
     rounds, clients = 3, 3
     sizes = ("--dataset", "breast-cancer", "--rounds", rounds, "--clients", clients)
-    run = demo(tmp_path / "run", *sizes, "--attack", "wraparound", "--validation", "proof")
+    run = demo(
+        tmp_path / "run", *sizes, "--attack", "wraparound", "--validation", "proof"
+    )
     check_every_run(run, rounds=rounds, clients=clients, attackers=1)
     said = run.summary
-    assert (said["validation"], said["rejected"]) == ("proof", {"norm-exceeded": rounds})
+    assert (said["validation"], said["rejected"]) == (
+        "proof",
+        {"norm-exceeded": rounds},
+    )
     # Everybody is drawn in every round: the cap is what was counted.
     assert said["epsilon_exact_malicious_server"] == said["epsilon_exact_server"]
     assert "one malicious server" in run.stderr
@@ -103,7 +117,9 @@ def owners_of(folder: Path) -> list[int]:
     return found
 
 
-def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_path: Path) -> None:
+def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(
+    tmp_path: Path,
+) -> None:
     """On a busy machine one took over a minute to end, and the first version failed then."""
     rounds, folder, said = 4, tmp_path / "run", StringIO()
     request = DemoRequest(clients=5, rounds=rounds, attack="wraparound", attackers=2)
@@ -121,11 +137,16 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
                 os.kill(halted[0], signal.SIGSTOP)
 
     display = Halting(said, scenario)
-    outcome, result = run_demo(replace(scenario, task=task), folder, display, owners_s=3.0)
+    outcome, result = run_demo(
+        replace(scenario, task=task), folder, display, owners_s=3.0
+    )
     assert "haven't ended within 3 s and are stopped" in said.getvalue()
     assert len(outcome.rows) == result["version"] == rounds
     # It was absent from the version that it stood still in, and nobody else was.
-    assert (result["honest_rejected"], set(result["rejected"])) == (0, {"norm-exceeded", "absent"})
+    assert (result["honest_rejected"], set(result["rejected"])) == (
+        0,
+        {"norm-exceeded", "absent"},
+    )
     assert json.loads((folder / "summary.json").read_text()) == result
     assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
     model = load_model(folder / "model.safetensors", task)

@@ -55,14 +55,20 @@ def play(
     for command in sorted(typed(page), key=order):
         before(command)
         # Whoever has one terminal for each server needs no ampersand.
-        beside = " &" * (command.text.startswith("precad serve") and "&" not in command.text)
+        beside = " &" * (
+            command.text.startswith("precad serve") and "&" not in command.text
+        )
         said.append("\n".join(at.type(command.text + beside)))
         assert command.says in said[-1] or page in COMMENTED, command
     assert said
     return said
 
 
-COMMENTED = ("README.md", "docs/identity.md", "docs/quick-start.md")  # To explain, not to compare
+COMMENTED = (
+    "README.md",
+    "docs/identity.md",
+    "docs/quick-start.md",
+)  # To explain, not to compare
 
 
 def test_by_hand_a_training_ends_with_a_model_that_predicts(
@@ -72,11 +78,15 @@ def test_by_hand_a_training_ends_with_a_model_that_predicts(
     values = task().model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
     values["enrolment"] |= {"clients": 1, "min_clients": 1}
-    (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    (tmp_path / "task.toml").write_text(
+        task_to_toml(Task.parse(values)), encoding="utf-8"
+    )
     x = np.random.default_rng(1).normal(size=(40, 2)).astype(np.float32)
     y = (x.sum(axis=1) > 0).astype(np.int64)
     records = write_client_data(tmp_path, ClientId(OWNER), x, y)
-    write_parties(tmp_path, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60)
+    write_parties(
+        tmp_path, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60
+    )
     # The page's owner has a file of its own name, and a certificate that `keys init` numbered.
     (tmp_path / f"{OWNER}.toml").rename(tmp_path / "ward-3.toml")
     (tmp_path / "state" / OWNER).mkdir(parents=True)
@@ -91,11 +101,18 @@ def test_by_hand_a_training_ends_with_a_model_that_predicts(
 
 def test_keys_are_made_and_revoked(at: Organisation, tmp_path: Path) -> None:
     play("docs/identity.md", at)
-    assert printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked") == 1
+    assert (
+        printed("-m", "precad", "keys", "show", "keys", cwd=tmp_path).count("revoked")
+        == 1
+    )
 
 
-def test_a_task_is_simulated_with_owners_and_attackers(at: Organisation, tmp_path: Path) -> None:
-    values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
+def test_a_task_is_simulated_with_owners_and_attackers(
+    at: Organisation, tmp_path: Path
+) -> None:
+    values = Task.load(ROOT / "deploy" / "task.toml").model_dump(
+        mode="json", exclude_none=True
+    )
     values["training"]["rounds"] = 3
     values["enrolment"]["clients"] = 20
     pixels = [f"pixel {number}" for number in range(64)]
@@ -104,10 +121,17 @@ def test_a_task_is_simulated_with_owners_and_attackers(at: Organisation, tmp_pat
         "columns": [{"name": name, "kind": "numeric"} for name in pixels],
         "target": {"name": "digit", "kind": "categorical", "levels": levels},
     }
-    (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    (tmp_path / "task.toml").write_text(
+        task_to_toml(Task.parse(values)), encoding="utf-8"
+    )
     digits = load("digits")
     table = pd.DataFrame(digits.train_x, columns=pixels).assign(digit=digits.train_y)
-    cuts = {"north": (0, 150), "south": (150, 400), "public": (0, 400), "test": (400, 500)}
+    cuts = {
+        "north": (0, 150),
+        "south": (150, 400),
+        "public": (0, 400),
+        "test": (400, 500),
+    }
     for name, (start, end) in cuts.items():
         table[start:end].to_csv(tmp_path / f"{name}.csv", index=False)
     text = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
@@ -123,22 +147,35 @@ def test_experiments_are_listed_and_shown(at: Organisation) -> None:
     assert len(shown.splitlines()) > 5
 
 
-def test_a_model_of_ones_own_starts_from_a_file(at: Organisation, tmp_path: Path) -> None:
+def test_a_model_of_ones_own_starts_from_a_file(
+    at: Organisation, tmp_path: Path
+) -> None:
     net = "nn.Sequential(nn.Conv2d(3, 2, 5, 4), nn.Flatten(), nn.Linear(98, 2))"
-    (tmp_path / "wards.py").write_text(f"from torch import nn\n\nNet = lambda: {net}\n", "utf-8")
-    shapes = {"0.weight": (2, 3, 5, 5), "0.bias": (2,), "2.weight": (2, 98), "2.bias": (2,)}
+    (tmp_path / "wards.py").write_text(
+        f"from torch import nn\n\nNet = lambda: {net}\n", "utf-8"
+    )
+    shapes = {
+        "0.weight": (2, 3, 5, 5),
+        "0.bias": (2,),
+        "2.weight": (2, 98),
+        "2.bias": (2,),
+    }
     ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     save_file(ones, tmp_path / "start.safetensors")
     play("docs/own-model.md", at)
     assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
 
 
-def test_a_task_is_made_with_an_objective_and_certified(at: Organisation, tmp_path: Path) -> None:
+def test_a_task_is_made_with_an_objective_and_certified(
+    at: Organisation, tmp_path: Path
+) -> None:
     def before(command: Command) -> None:
         if command.text.startswith("precad certify"):
             # A training's model and held-out records; how good it is doesn't matter here.
             made = Task.load(tmp_path / "task.toml")
-            save_model(tmp_path / "model.safetensors", made, 1, initial_vector(made.model))
+            save_model(
+                tmp_path / "model.safetensors", made, 1, initial_vector(made.model)
+            )
             x = np.random.default_rng(2).normal(size=(3, 64)).astype(np.float32)
             np.savez(tmp_path / "held-out.npz", x=x, y=np.array([1, 2, 3]))
 
@@ -147,12 +184,16 @@ def test_a_task_is_made_with_an_objective_and_certified(at: Organisation, tmp_pa
     assert (tmp_path / "votes.jsonl").is_file()
 
 
-def test_reports_are_made_of_a_run_and_of_both_servers(at: Organisation, tmp_path: Path) -> None:
+def test_reports_are_made_of_a_run_and_of_both_servers(
+    at: Organisation, tmp_path: Path
+) -> None:
     small = ("--json", "--output", "demo-run", "--rounds", 2, "--clients", 2)
     printed("-m", "precad", "demo", *small, cwd=tmp_path)
     for server in ("server-a", "server-b"):
         (tmp_path / server).mkdir()
-        (tmp_path / server / "state").symlink_to(tmp_path / "demo-run" / "state" / server)
+        (tmp_path / server / "state").symlink_to(
+            tmp_path / "demo-run" / "state" / server
+        )
     play("docs/report.md", at)
     assert (tmp_path / "training.html").stat().st_size > 10_000
     assert (tmp_path / "report.json").is_file()
@@ -176,11 +217,17 @@ def write(path: Path, rows: list[list[str]], *names: str) -> None:
         csv.writer(file).writerows([["age", "pressure", "unit", *names], *rows])
 
 
-def test_the_quick_start_is_short_and_ends_in_predictions(at: Organisation, tmp_path: Path) -> None:
+def test_the_quick_start_is_short_and_ends_in_predictions(
+    at: Organisation, tmp_path: Path
+) -> None:
     text = (ROOT / START).read_text(encoding="utf-8")
-    fences = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)[::-1])
+    fences = dict(
+        re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)[::-1]
+    )
     files = {"columns.toml": fences["toml"], "nets.py": fences["python"]}
-    lines = sum(bool(line.strip()) for each in files.values() for line in each.splitlines())
+    lines = sum(
+        bool(line.strip()) for each in files.values() for line in each.splitlines()
+    )
     blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     commands = sum(len(each.splitlines()) for each in blocks)
     assert commands <= MOST_COMMANDS
@@ -190,13 +237,19 @@ def test_the_quick_start_is_short_and_ends_in_predictions(at: Organisation, tmp_
     rng = random.Random(5)
     for ward in (1, 2, 3):
         patients = [patient(rng) for _ in range(400)]
-        write(tmp_path / f"ward-{ward}.csv", [[*row, said] for row, said in patients], "readmitted")
+        write(
+            tmp_path / f"ward-{ward}.csv",
+            [[*row, said] for row, said in patients],
+            "readmitted",
+        )
     others = [patient(rng) for _ in range(500)]
     write(tmp_path / "new.csv", [row for row, _ in others])
 
     def order(command: Command) -> int:
         """What the page has where something is wrong, to look before enrolling, comes then."""
-        joins = next(each.line for each in typed(START) if each.text.startswith("precad join"))
+        joins = next(
+            each.line for each in typed(START) if each.text.startswith("precad join")
+        )
         looks = command.text.startswith(("precad doctor", "precad task check"))
         return joins - 1 if looks else command.line
 

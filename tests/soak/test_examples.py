@@ -38,7 +38,9 @@ def test_a_small_cnn_learns_and_batch_norm_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_and_a_loss_of_ones_own_beat_the_median(tmp_path: Path) -> None:
     said = output("own_model_and_loss.py", tmp_path)
-    [ours], [guess] = (percents(rf"{words} ([\d.]+)", said) for words in ("off by", "median:"))
+    [ours], [guess] = (
+        percents(rf"{words} ([\d.]+)", said) for words in ("off by", "median:")
+    )
     assert ours < 0.8 * guess
 
 
@@ -48,7 +50,9 @@ def test_fixed_features_beat_a_cnn_at_the_same_epsilon(tmp_path: Path) -> None:
     assert features > cnn + 3
     assert said.count("ε = 3.00") == 2
     figures = json.loads((tmp_path / "figures.json").read_text("utf-8"))
-    assert round(100 * figures["models"]["features, 40 rounds"]["accuracy"], 1) == features
+    assert (
+        round(100 * figures["models"]["features, 40 rounds"]["accuracy"], 1) == features
+    )
 
 
 @pytest.mark.timeout(900)
@@ -61,7 +65,9 @@ def test_three_hospitals_train_on_their_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_of_three_organisations_the_one_with_the_lowest_limit_leaves_first(tmp_path: Path) -> None:
+def test_of_three_organisations_the_one_with_the_lowest_limit_leaves_first(
+    tmp_path: Path,
+) -> None:
     said = output("three_organisations.py", tmp_path)
     counted = dict(re.findall(r"(\w+): counted in (\d+) rounds", said))
     assert counted["north"] == counted["south"] == "8"

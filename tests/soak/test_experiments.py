@@ -78,12 +78,17 @@ told = lambda _result, done, _all: print(f"cell {done}", flush=True)
 how = {"workers": 2, "backend": backend, "plugins": (Path(plugin),), "on_cell": told}
 run("held", Scale.SMALL, Path(output), **how)
 """
-ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}  # Of each backend's cluster
+ADDRESS = {
+    "ray": "RAY_ADDRESS",
+    "dask": "DASK_SCHEDULER_ADDRESS",
+}  # Of each backend's cluster
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ADDRESS)
-def test_a_cluster_without_a_node_gives_what_a_process_gives(tmp_path: Path, backend: str) -> None:
+def test_a_cluster_without_a_node_gives_what_a_process_gives(
+    tmp_path: Path, backend: str
+) -> None:
     plugin = tmp_path / "held.py"
     plugin.write_text(HELD)
     environment = {
@@ -102,7 +107,10 @@ def test_a_cluster_without_a_node_gives_what_a_process_gives(tmp_path: Path, bac
         ) as driver:
             try:
                 begun = partial(tmp_path.glob, "begun-*")
-                until(lambda: driver.poll() is not None or len(list(begun())) >= 2, "two cells")
+                until(
+                    lambda: driver.poll() is not None or len(list(begun())) >= 2,
+                    "two cells",
+                )
                 assert driver.poll() is None
                 tell("kill")
                 (tmp_path / "go").touch()
@@ -114,5 +122,9 @@ def test_a_cluster_without_a_node_gives_what_a_process_gives(tmp_path: Path, bac
     # Ray itself writes lines too.
     told = [line for line in said if line.startswith("cell ")]
     assert told == [f"cell {number}" for number in range(1, len(alone) + 1)]
-    together = Kept(tmp_path, "held", Scale.SMALL).of(EXPERIMENTS[WHOLE].all_cells(Scale.SMALL))
-    assert [(r.settings, r.values) for r in together] == [(r.settings, r.values) for r in alone]
+    together = Kept(tmp_path, "held", Scale.SMALL).of(
+        EXPERIMENTS[WHOLE].all_cells(Scale.SMALL)
+    )
+    assert [(r.settings, r.values) for r in together] == [
+        (r.settings, r.values) for r in alone
+    ]

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Operators, Order, check, kill_all
+from tests.faults.processes import (
+    SERVER_ROLES,
+    FaultyDeployment,
+    Operators,
+    Order,
+    check,
+    kill_all,
+)
 from tests.rig.connections import Proxy
 from tests.soak.conftest import Deploy
 
@@ -63,7 +70,10 @@ PROOF_STEPS = lines("""
     around PeerLink.send/proof; after PeerLink.receive/proof; after Versions.count_opened;
     before PeerLink.send/valid-set
 """)  # All other steps are the same code, under either check
-PROVES = {f"{party} proves": [f"{party} {step}" for step in PROOF_STEPS] for party in SERVER_ROLES}
+PROVES = {
+    f"{party} proves": [f"{party} {step}" for step in PROOF_STEPS]
+    for party in SERVER_ROLES
+}
 CONNECTION_STEPS = lines("""
     before Attempts.abandon_open; around PeerLink.send/position; after PeerLink.receive/position;
     after PeerLink.send/roster; after PeerLink.receive/roster; after PeerLink.send/set-secret;
@@ -183,16 +193,25 @@ ENDING = lines("""
 
 
 @pytest.mark.parametrize(
-    "orders", [*ENROLLING, *(", ".join([step] * ROUNDS) for step in IN_EVERY_ROUND), *ENDING]
+    "orders",
+    [*ENROLLING, *(", ".join([step] * ROUNDS) for step in IN_EVERY_ROUND), *ENDING],
 )
-def test_killed_at_the_beginning_or_end_the_training_gets_done(deploy: Deploy, orders: str) -> None:
+def test_killed_at_the_beginning_or_end_the_training_gets_done(
+    deploy: Deploy, orders: str
+) -> None:
     deployment = deploy(ROUNDS)
     deployment.order(orders_of(orders))
     deployment.start_all()
     deployment.until_done()
-    assert (deployment.done(), len(deployment.restarts)) == (ROUNDS, len(orders_of(orders)))
+    assert (deployment.done(), len(deployment.restarts)) == (
+        ROUNDS,
+        len(orders_of(orders)),
+    )
     require_sound(deployment)
-    finals = {deployment.rounds(role)[max(deployment.rounds(role))][4] for role in SERVER_ROLES}
+    finals = {
+        deployment.rounds(role)[max(deployment.rounds(role))][4]
+        for role in SERVER_ROLES
+    }
     assert len(finals) == 1
 
 
@@ -203,7 +222,9 @@ def cut_path(
     each point; both servers must give the round up in time; heal; two rounds follow."""
     deployment = deploy(**how)
     with ExitStack() as stack:
-        proxies = [stack.enter_context(Proxy(deployment.addresses[other])) for _ in parties]
+        proxies = [
+            stack.enter_context(Proxy(deployment.addresses[other])) for _ in parties
+        ]
         for party, proxy in zip(parties, proxies, strict=True):
             deployment.reroute(party, other, proxy.address)
         deployment.start_all()
@@ -228,10 +249,19 @@ def cut_path(
 
 POINTS = {
     "crypten": (
-        *("Inbox.open", "PeerLink.send/held", "Absorber.absorb", "PeerLink.send/decide"),
+        *(
+            "Inbox.open",
+            "PeerLink.send/held",
+            "Absorber.absorb",
+            "PeerLink.send/decide",
+        ),
         *("PeerLink.send/countersignature", "PeerLink.send/noisy-share"),
     ),
-    "proof": ("PeerLink.send/proof-coin", "PeerLink.send/proof", "PeerLink.send/valid-set"),
+    "proof": (
+        "PeerLink.send/proof-coin",
+        "PeerLink.send/proof",
+        "PeerLink.send/valid-set",
+    ),
 }
 
 
@@ -241,7 +271,9 @@ def test_the_link_between_the_servers_is_cut(deploy: Deploy, validation: str) ->
     cut_path(deploy, ["server-a"], "server-b", *orders, validation=validation)
 
 
-@pytest.mark.parametrize("cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")])
+@pytest.mark.parametrize(
+    "cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")]
+)
 def test_the_way_to_the_dealer_is_cut(deploy: Deploy, cut_off: Sequence[str]) -> None:
     order = Order(cut_off[0], "pause-before", "RemoteDealer.deal")
     cut_path(deploy, cut_off, "dealer", order)
@@ -293,7 +325,9 @@ def until(deployment: FaultyDeployment, over: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "roles", [("server-a",), ("server-b",), SERVER_ROLES], ids=["a", "b", "both"]
 )
-def test_a_database_put_back_learns_what_it_forgot(deploy: Deploy, roles: tuple[str, ...]) -> None:
+def test_a_database_put_back_learns_what_it_forgot(
+    deploy: Deploy, roles: tuple[str, ...]
+) -> None:
     deployment = running(deploy)
     for role in roles:
         back_up(deployment, role)
@@ -305,17 +339,25 @@ def test_a_database_put_back_learns_what_it_forgot(deploy: Deploy, roles: tuple[
         put_back(deployment, role)
         assert charged(deployment, role) != before[role], "nothing was forgotten"
     # What was under way when both were put back may have left: they ask before they go on.
-    until(deployment, lambda: min(max(deployment.rounds(r)) for r in SERVER_ROLES) > used + 2)
+    until(
+        deployment,
+        lambda: min(max(deployment.rounds(r)) for r in SERVER_ROLES) > used + 2,
+    )
     for role in SERVER_ROLES:
         now = charged(deployment, role)
         assert all(now[client] >= count for client, count in before[role].items())
     kill_all(deployment)
-    assert [audit_ledger(url(deployment, role)).findings for role in SERVER_ROLES] == [(), ()]
+    assert [audit_ledger(url(deployment, role)).findings for role in SERVER_ROLES] == [
+        (),
+        (),
+    ]
     for log in map(deployment.log, roles):
         assert "in the ledger again" in log or "in its ledger" in log
     # But for the attempt that was under way when everybody was killed.
     assert len(compare_ledgers(*(url(deployment, role) for role in SERVER_ROLES))) <= 1
-    masks = [tuple(note["spent"]) for note in deployment.notes("server-a") if "spent" in note]
+    masks = [
+        tuple(note["spent"]) for note in deployment.notes("server-a") if "spent" in note
+    ]
     assert len(masks) == len(set(masks)), "masks of one attempt were used twice"
 
 

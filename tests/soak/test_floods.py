@@ -34,7 +34,9 @@ ENROLLED, STRANGER = ClientId("enrolled"), ClientId("stranger")
 BIG = bytes(500_000)
 TOO_BIG = bytes(600_000)
 SERVICES = pb.DESCRIPTOR.services_by_name
-METHODS = [f"/precad.v1.{s}/{each.name}" for s in SERVICES for each in SERVICES[s].methods]
+METHODS = [
+    f"/precad.v1.{s}/{each.name}" for s in SERVICES for each in SERVICES[s].methods
+]
 THREADS = 4  # Of each client in each way
 ROUNDS = 20
 MORE_MIB = 60.0  # What a server may grow by
@@ -47,7 +49,9 @@ class Flood:
         self._task = task
         self.calls: Counter[str] = Counter()  # By how they ended
 
-    def of(self, way: Callable[["Flood", Any, str], None]) -> AbstractContextManager[None]:
+    def of(
+        self, way: Callable[["Flood", Any, str], None]
+    ) -> AbstractContextManager[None]:
         """Each method in turn, in this way."""
         return beside(*(partial(self._run, way, number) for number in range(THREADS)))
 
@@ -56,7 +60,10 @@ class Flood:
 
         But no watch: who watches and sends nothing is waited for some rounds (test_inbox).
         """
-        own: Any = {"task_digest": self._task.digest.value, "client": self._identity.principal.name}
+        own: Any = {
+            "task_digest": self._task.digest.value,
+            "client": self._identity.principal.name,
+        }
         rate = self._task.privacy.record_rate / 2
         model = pb.ModelRequest(task_digest=own["task_digest"], version=0)
         good: dict[str, Any] = {
@@ -105,7 +112,10 @@ def half_open(flood: Flood, channel: Any, method: str) -> None:
 
 def unread(flood: Flood, channel: Any, method: str) -> None:
     """Asked for whatever streams; nobody takes it."""
-    calls = [channel.unary_stream(method)(flood.request(method), timeout=10) for _ in range(32)]
+    calls = [
+        channel.unary_stream(method)(flood.request(method), timeout=10)
+        for _ in range(32)
+    ]
     with contextlib.suppress(grpc.RpcError):
         next(calls[0], None)
     for each in calls:
@@ -117,13 +127,19 @@ def besieged(
     tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., Task]
 ) -> Iterator[tuple[LocalDeployment, Path]]:
     """A training whose rounds nobody disturbs yet; one enrolled client has left."""
-    changes = {"validation": "proof", "enrolment.clients": CLIENTS + 1, "deadlines.rejoin": 1.0}
+    changes = {
+        "validation": "proof",
+        "enrolment.clients": CLIENTS + 1,
+        "deadlines.rejoin": 1.0,
+    }
     task = make_task(4096, CHANGES | changes)
     folder = tmp_path_factory.mktemp("floods")
     with deployed(folder / "run", task, "") as (deployment, crowd), crowd.at_work():
         authority = deployment_keys.Deployment.open(folder / "run" / "keys")
         for who in (ENROLLED, STRANGER):
-            authority.issue(party_certificate.Principal.client(who.name), out=folder / who.name)
+            authority.issue(
+                party_certificate.Principal.client(who.name), out=folder / who.name
+            )
         addresses = [deployment.addresses[role.value] for role in (A, Role.SERVER_B)]
         keys = Identity.load(folder / ENROLLED.name)
         client = LightClient(Servers(task, ENROLLED, addresses[0], addresses[1], keys))
@@ -143,14 +159,21 @@ def test_rounds_go_on_and_memory_stays_however_clients_flood_a_server(
     process = deployment.processes[A.value].pid
     before, first = resident_mib(process), version(deployment)
     floods = [
-        Flood(deployment.addresses[A.value], Identity.load(folder / who.name), deployment.task)
+        Flood(
+            deployment.addresses[A.value],
+            Identity.load(folder / who.name),
+            deployment.task,
+        )
         for who in (ENROLLED, STRANGER)
     ]
     with ExitStack() as stack:
         for flood in floods:
             stack.enter_context(flood.of(way))
         until(deployment, lambda: version(deployment) >= first + ROUNDS)
-        until(deployment, lambda: min(flood.calls.total() for flood in floods) > len(METHODS))
+        until(
+            deployment,
+            lambda: min(flood.calls.total() for flood in floods) > len(METHODS),
+        )
         more = resident_mib(process) - before
     assert more < MORE_MIB, more
     assert "a bug" not in deployment.log(A.value)

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from tests.integration.validation.conftest import Validate, validate_both, validate_with_proofs
+from tests.integration.validation.conftest import (
+    Validate,
+    validate_both,
+    validate_with_proofs,
+)
 from tests.integration.validation.test_corpus import require_right_verdicts
 from tests.model import release_model
 from tests.rig import commands, noise_fit, pages
@@ -28,17 +32,25 @@ def test_laws_hold_for_examples_drawn_at_random() -> None:
     """Those of tests/property on other examples than the first tier's, which are the same."""
     seed = secrets.randbits(32)
     options = ["--hypothesis-profile=soak", f"--hypothesis-seed={seed}"]
-    done = commands.python("-m", "pytest", "tests/property", "-q", *options, cwd=pages.ROOT)
+    done = commands.python(
+        "-m", "pytest", "tests/property", "-q", *options, cwd=pages.ROOT
+    )
     assert done.returncode == 0, f"seed {seed}\n{done.stdout}"
 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "arguments",
-    [("--replace", "one"), ("--replace", "both", "--attempts", "2", "--sets", "1"), ("--mutants",)],
+    [
+        ("--replace", "one"),
+        ("--replace", "both", "--attempts", "2", "--sets", "1"),
+        ("--mutants",),
+    ],
     ids=" ".join,
 )
-def test_nothing_is_broken_and_every_mutant_is_caught(arguments: tuple[str, ...]) -> None:
+def test_nothing_is_broken_and_every_mutant_is_caught(
+    arguments: tuple[str, ...],
+) -> None:
     """The release protocol's model with wider bounds, and every mutant of it: `make model`."""
     commands.printed(release_model.__file__, *arguments)
 
@@ -62,7 +74,10 @@ def same_distribution(one: NDArray[np.int64], other: NDArray[np.int64]) -> float
 
 @pytest.mark.parametrize("deviation", [0.7, 3.3, 20.5, 1024.0, 2.0**20, 2.0**40])
 def test_the_sampler_draws_what_opendps_draws(deviation: float) -> None:
-    ours, theirs = DiscreteGaussian(deviation).draw(SAMPLES), noise_fit.OpenDPGaussian(deviation)
+    ours, theirs = (
+        DiscreteGaussian(deviation).draw(SAMPLES),
+        noise_fit.OpenDPGaussian(deviation),
+    )
     reference = theirs.draw(SAMPLES)
     assert same_distribution(ours, reference) > LEAST_P
     # Where nothing is lost to whole units, the comparison sees a deviation that is 10 % off.

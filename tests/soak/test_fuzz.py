@@ -12,12 +12,20 @@ from tests.rig.commands import python
 
 PROGRAM = Path(__file__).parents[1] / "fuzz" / "run.py"
 RUNS = 30_000
-LIMITS = ("-seed=1", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1")
+LIMITS = (
+    "-seed=1",
+    "-max_len=4096",
+    "-timeout=10",
+    "-rss_limit_mb=2048",
+    "-print_final_stats=1",
+)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_input_ends_in_its_value_or_in_an_error_of_ours(name: str, tmp_path: Path) -> None:
+def test_every_input_ends_in_its_value_or_in_an_error_of_ours(
+    name: str, tmp_path: Path
+) -> None:
     # Targets import gRPC before precad, which then can't ask for TLS 1.3 itself.
     env = {"GRPC_SSL_CIPHER_SUITES": "ECDHE-PSK-AES128-CBC-SHA"}
     options = (f"-runs={RUNS}", f"-artifact_prefix={tmp_path}/", *LIMITS)

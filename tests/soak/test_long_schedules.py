@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
-from tests.faults.test_crash_points import AT_THE_BEGINNING, OF_A_LINK, WARD, A, B, lines, steps_of
+from tests.faults.test_crash_points import (
+    AT_THE_BEGINNING,
+    OF_A_LINK,
+    WARD,
+    A,
+    B,
+    lines,
+    steps_of,
+)
 from tests.faults.test_jumping_clocks import OFF, PARTIES
-from tests.faults.test_jumping_clocks import test_a_training_ends_with_every_round as ends_so
+from tests.faults.test_jumping_clocks import (
+    test_a_training_ends_with_every_round as ends_so,
+)
 from tests.faults.test_random_schedules import piece
 from tests.faults.world import Fault, World
 from tests.soak.chaos import besieged
@@ -37,17 +47,32 @@ def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
 ) -> None:
     orders = list(lines(calm, party))
     if validation == "proof":
-        orders = [line for line in orders if not any(step in line for step in NOT_OF_PROOFS)]
+        orders = [
+            line for line in orders if not any(step in line for step in NOT_OF_PROOFS)
+        ]
     for chunk in range(6):
         # Versions to spare: other seeds have other luck with which server is quicker.
-        play(seed + 1000 * chunk, rounds=20, orders=orders[chunk::6], validation=validation)
+        play(
+            seed + 1000 * chunk,
+            rounds=20,
+            orders=orders[chunk::6],
+            validation=validation,
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.SILENCE, Fault.DEALER, Fault.DELAY, Fault.JUMP])
-def test_every_fault_at_each_servers_step(play: Play, calm: World, fault: Fault, seed: int) -> None:
+@pytest.mark.parametrize(
+    "fault", [Fault.CUT, Fault.SILENCE, Fault.DEALER, Fault.DELAY, Fault.JUMP]
+)
+def test_every_fault_at_each_servers_step(
+    play: Play, calm: World, fault: Fault, seed: int
+) -> None:
     for party in (A, B):
-        steps = [step for step in steps_of(calm, party) if step.startswith(("send", "store."))]
+        steps = [
+            step
+            for step in steps_of(calm, party)
+            if step.startswith(("send", "store."))
+        ]
         # What comes with a new link alone isn't in every version.
         once_alone = [step in OF_A_LINK | AT_THE_BEGINNING for step in steps]
         played = [f"{party} {fault.value}: {step}" for step in steps]
@@ -66,7 +91,9 @@ def test_every_jump_of_every_partys_clock(
 
 
 @pytest.mark.parametrize(("seed", "validation"), [(5, "crypten"), (6, "proof")])
-def test_whatever_goes_wrong_the_training_ends(tmp_path: Path, seed: int, validation: str) -> None:
+def test_whatever_goes_wrong_the_training_ends(
+    tmp_path: Path, seed: int, validation: str
+) -> None:
     piece(seed, 20, tmp_path, faults=40, validation=validation)
 
 

@@ -42,13 +42,17 @@ def check_no_key_travels(folder: Path) -> int:
             if path.name == "coin.key" or KEY in data:
                 places.setdefault(hashlib.sha256(data).hexdigest(), set()).add(where)
     assert {digest: found for digest, found in places.items() if len(found) > 1} == {}
-    assert not any(w.startswith(str(folder / "post")) for found in places.values() for w in found)
+    assert not any(
+        w.startswith(str(folder / "post")) for found in places.values() for w in found
+    )
     return len(places)
 
 
 def without_dealer(text: str) -> str:
     """As the page says it: no line that names the dealer, and the other check of norms."""
-    kept = "".join(line for line in text.splitlines(keepends=True) if "dealer" not in line)
+    kept = "".join(
+        line for line in text.splitlines(keepends=True) if "dealer" not in line
+    )
     return kept.replace("precad task new", "precad task new --validation proof")
 
 
@@ -68,14 +72,25 @@ def play(all_of_them: dict[str, Organisation], folder: Path, *, dealer: bool) ->
 @pytest.mark.parametrize(
     ("form", "dealer"), [("namespaces", True), ("loopback", True), ("loopback", False)]
 )
-def test_three_organisations_train_by_the_page(tmp_path: Path, form: str, *, dealer: bool) -> None:
+def test_three_organisations_train_by_the_page(
+    tmp_path: Path, form: str, *, dealer: bool
+) -> None:
     """On three addresses of one loopback too, which is all that some machines allow."""
     with organisations(tmp_path, apart=form == "namespaces") as (all_of_them, network):
-        where = "network namespaces" if network.separate else "three addresses of one loopback"
+        where = (
+            "network namespaces"
+            if network.separate
+            else "three addresses of one loopback"
+        )
         sys.stdout.write(f"{where}\n")
         for seed, each in enumerate(all_of_them.values()):
             write_records(
-                each.folder / "records.csv", seed, 400, ("no", "yes"), (62, 14), (132, 20)
+                each.folder / "records.csv",
+                seed,
+                400,
+                ("no", "yes"),
+                (62, 14),
+                (132, 20),
             )
         assert play(all_of_them, tmp_path, dealer=dealer) >= 50 - 5 * (not dealer)
         folders = [tmp_path / name / f"{name.lower()}-ward" / "state" for name in NAMES]
@@ -87,7 +102,9 @@ def test_three_organisations_train_by_the_page(tmp_path: Path, form: str, *, dea
     assert check_no_key_travels(tmp_path) == 6 + dealer + 1 + 2
     for name, parties in PARTIES.items():
         for party in (each for each in parties if dealer or each.name != "dealer"):
-            assert Identity.load(tmp_path / name / party.name / "keys").principal == party
+            assert (
+                Identity.load(tmp_path / name / party.name / "keys").principal == party
+            )
     kits = sorted((tmp_path / "post").glob("*-kit.tar.gz"))
     assert len(kits) == 5 + dealer
     for kit in kits:
@@ -107,7 +124,11 @@ ALLOW = re.compile(r"precad allow (\S+) .*--version (\d+)")
 PAGES = {
     "disks": (
         *("docs/runbooks/sizing.md", "docs/data-owner.md", "docs/durable-state.md"),
-        *("docs/runbooks/backup.md", "docs/runbooks/upgrade.md", "docs/runbooks/lost-disk.md"),
+        *(
+            "docs/runbooks/backup.md",
+            "docs/runbooks/upgrade.md",
+            "docs/runbooks/lost-disk.md",
+        ),
         "docs/runbooks/incident.md",
     ),
     "keys": (
@@ -136,7 +157,9 @@ class Week:
         """The operators of both servers type what status says that they must decide."""
         if found := ALLOW.search(said):
             for address, options in ADDRESSES.items():
-                line = f"precad allow {found[1]} {address} {options} --version {found[2]}"
+                line = (
+                    f"precad allow {found[1]} {address} {options} --version {found[2]}"
+                )
                 self._all["West"].type(line)
                 sys.stdout.write(f"West$ {line}\n")
 
@@ -170,20 +193,26 @@ class Week:
         assert typed(page)
 
     def _type(self, command: Command) -> None:
-        sys.stdout.write(f"{command.page}:{command.line} {command.title}$ {command.text}\n")
+        sys.stdout.write(
+            f"{command.page}:{command.line} {command.title}$ {command.text}\n"
+        )
         if command.text.startswith("kill ") and self._trains:
             # What happens meanwhile is what a copy lacks, and it is broken off in a round.
             self.rounds(2)
             self._trains = False
         if command.text.startswith("precad status"):
             # A person looks again while a part starts.
-            until(lambda: says(self._all, command, patient=True), str(command), poll_s=0.5)
+            until(
+                lambda: says(self._all, command, patient=True), str(command), poll_s=0.5
+            )
         else:
             assert says(self._all, command), command
         self._trains |= command.says == "training"
 
 
-def says(all_of_them: dict[str, Organisation], command: Command, *, patient: bool = False) -> bool:
+def says(
+    all_of_them: dict[str, Organisation], command: Command, *, patient: bool = False
+) -> bool:
     """Whether it prints what the page says; one that fails doesn't, where somebody is patient."""
     try:
         return command.says in "\n".join(all_of_them[command.title].type(command.text))
@@ -233,7 +262,10 @@ def test_every_runbook_does_what_it_says(consortium: str, tmp_path: Path) -> Non
             for server, known in counts.items():
                 now = charged(training, server)
                 # Nothing that was charged is forgotten, whatever was lost.
-                assert all(now[client] >= count for client, count in known.items()), (page, now)
+                assert all(now[client] >= count for client, count in known.items()), (
+                    page,
+                    now,
+                )
         assert "Traceback" not in (logs := training.logs()), logs
     for server in SERVERS:
         assert audit_ledger(training.state(server)).findings == ()
@@ -242,7 +274,9 @@ def test_every_runbook_does_what_it_says(consortium: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(900)
-def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
     page, rounds = "docs/several-tasks.md", 3
     with organisations(tmp_path) as (all_of_them, _):
         west = all_of_them["West"]
@@ -253,7 +287,10 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(tmp_path:
 
         set_up(all_of_them)
         values = task().model_dump(mode="json", exclude_none=True)
-        values |= {"name": "clinics", "training": values["training"] | {"rounds": rounds}}
+        values |= {
+            "name": "clinics",
+            "training": values["training"] | {"rounds": rounds},
+        }
         west.write("clinics.toml", task_to_toml(type(task()).parse(values)))
         [(who, name, text)] = written(page)
         all_of_them[who].write(name, text)

@@ -26,7 +26,9 @@ CASES = ROOT / "tests" / "peers" / "alerts.yml"
 PARTS = ("dealer", "server-a", "server-b")
 
 
-def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> None:
+def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> (
+    None
+):
     for words in (("check", "rules", RULES), ("test", "rules", CASES)):
         command = [commands.installed("prometheus", "promtool"), *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -40,7 +42,9 @@ class Watched(NamedTuple):
     def asked(self, what: str) -> Any:
         """An answer of Prometheus' API; None while it starts."""
         try:
-            with urllib.request.urlopen(f"http://{self.web}/api/v1/{what}", timeout=10) as reply:
+            with urllib.request.urlopen(
+                f"http://{self.web}/api/v1/{what}", timeout=10
+            ) as reply:
                 return json.load(reply)["data"]
         except OSError:
             return None
@@ -69,7 +73,9 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
     *scraped, web = free_addresses(len(PARTS) + 1)
     for part, address in zip(PARTS, scraped, strict=True):
         path = deployment.folder / f"{part}.toml"
-        path.write_text(f'{path.read_text(encoding="utf-8")}metrics = "{address}"\n', "utf-8")
+        path.write_text(
+            f'{path.read_text(encoding="utf-8")}metrics = "{address}"\n', "utf-8"
+        )
     # The rules as they are, but for how long they wait: promtool's tests have that.
     rules = RULES.read_text(encoding="utf-8")
     assert rules.count("for: 30s") == 2
@@ -83,7 +89,10 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
     )
     program = commands.installed("prometheus", "prometheus")
     command = [program, f"--config.file={tmp_path / 'prometheus.yml'}"]
-    command += [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={web}"]
+    command += [
+        f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+        f"--web.listen-address={web}",
+    ]
     with (tmp_path / "prometheus.log").open("wb") as log:
         prometheus = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -94,7 +103,9 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
         prometheus.wait()
 
 
-def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(watched: Watched) -> None:
+def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(
+    watched: Watched,
+) -> None:
     deployment = watched.deployment
     watched.wait("all three parts are scraped", lambda: watched.up() == len(PARTS))
     watched.wait("a round is done", lambda: deployment.done() >= 1)
@@ -116,9 +127,13 @@ def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(watched: 
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     # With all that a person may choose there.
     asked = {
-        f"{panel['title']}, {target['refId']}": target["expr"].replace("$instance", ".*")
+        f"{panel['title']}, {target['refId']}": target["expr"].replace(
+            "$instance", ".*"
+        )
         for panel in panels
         for target in panel.get("targets", ())
     }
     assert len(asked) > 30
-    assert [panel for panel, question in asked.items() if not watched.result(question)] == []
+    assert [
+        panel for panel, question in asked.items() if not watched.result(question)
+    ] == []

@@ -15,7 +15,9 @@ from tests.rig.stops import RESULTS, SCENES, play
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_whoever_waits_ends_when_told_to_and_nothing_is_left(scene: str, tmp_path: Path) -> None:
+def test_whoever_waits_ends_when_told_to_and_nothing_is_left(
+    scene: str, tmp_path: Path
+) -> None:
     writes = bool(os.environ.get("PRECAD_WRITE_STOPS"))
     if writes and scene in _recorded():
         pytest.skip("is measured")
@@ -30,5 +32,7 @@ def test_whoever_waits_ends_when_told_to_and_nothing_is_left(scene: str, tmp_pat
 
 
 def _recorded() -> dict[str, Any]:
-    recorded: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    recorded: dict[str, Any] = (
+        json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    )
     return recorded

@@ -42,10 +42,14 @@ def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
         until(deployment, lambda: version(deployment) == 1)
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         # Everybody but one has uploaded, and waits for the last one.
-        until(deployment, lambda: sum(v == 1 for v, _ in crowd.submitted) >= CLIENTS - 1)
+        until(
+            deployment, lambda: sum(v == 1 for v, _ in crowd.submitted) >= CLIENTS - 1
+        )
         ray[1]("kill")
         again = "ended; it is started again"
-        until(deployment, lambda: any(again in deployment.log(name) for name in SERVERS))
+        until(
+            deployment, lambda: any(again in deployment.log(name) for name in SERVERS)
+        )
         crowd.held_back.set()
         until(deployment, lambda: version(deployment) >= 3)
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
@@ -61,13 +65,17 @@ print("in", ray.get(ray.remote(lambda: 1).remote()))
 
 
 @pytest.mark.parametrize("token", [None, "0" * 32])
-def test_without_the_clusters_token_nobody_runs_anything(ray: Cluster, token: str | None) -> None:
+def test_without_the_clusters_token_nobody_runs_anything(
+    ray: Cluster, token: str | None
+) -> None:
     """A program there could read the servers' keys."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     if token is not None:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     command = [sys.executable, "-c", SUBMIT, ray[0]]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert "in 1" not in done.stdout
 
@@ -81,6 +89,8 @@ def test_servers_whose_cluster_is_gone_end_as_by_a_failure(
         until(deployment, lambda: version(deployment) >= 1)
         ray[1]("end")
         processes = [deployment.processes[name] for name in SERVERS]
-        wait_until(lambda: all(each.poll() is not None for each in processes), "both to end")
+        wait_until(
+            lambda: all(each.poll() is not None for each in processes), "both to end"
+        )
         # As any failure that a unit starts a server again after.
         assert [each.returncode for each in processes] == [1, 1]

@@ -47,7 +47,9 @@ class Logits(nn.Module):
     """Of a model with a mask, or without one."""
 
     def __init__(
-        self, net: nn.Module, mask: Callable[[torch.Tensor], dict[str, Any]] = lambda _: {}
+        self,
+        net: nn.Module,
+        mask: Callable[[torch.Tensor], dict[str, Any]] = lambda _: {},
     ) -> None:
         super().__init__()
         self.net, self.mask = net, mask
@@ -90,12 +92,18 @@ TRAINED: dict[str, Any] = {
 REFUSED: dict[str, Any] = {
     "BERT of transformers, mask of two dimensions": ("Bert", BERT, flat),
     "GPT-2 of transformers, not eager": ("GPT2", GPT2, flat),
-    "BERT of transformers with its dropout": ("Bert", BERT | {"hidden_dropout_prob": 0.1}, padded),
+    "BERT of transformers with its dropout": (
+        "Bert",
+        BERT | {"hidden_dropout_prob": 0.1},
+        padded,
+    ),
 }
 
 
 def weights_of(model: nn.Module, path: Path) -> Path:
-    save_file({name: tensor.clone() for name, tensor in model.state_dict().items()}, path)
+    save_file(
+        {name: tensor.clone() for name, tensor in model.state_dict().items()}, path
+    )
     return path
 
 
@@ -107,7 +115,9 @@ def test_a_transformer_s_gradients_are_autograd_s_one_by_one_or_it_is_refused_wi
     model = made(*(TRAINED | REFUSED)[name])
     x = PICTURES if name.startswith("ViT") else TOKENS
     start = weights_of(model, tmp_path / "start.safetensors")
-    task = tasks.task_with({"model": model_section(model, "words", "file", initial_file=start)})
+    task = tasks.task_with(
+        {"model": model_section(model, "words", "file", initial_file=start)}
+    )
     found = outcome(model, functional.cross_entropy, x, Y, task)
     assert (found, found == "trains") == (row_on_the_page(name), name in TRAINED)
     if name in TRAINED:
@@ -123,7 +133,9 @@ def words() -> nn.Module:
     return made("Bert", BERT, padded)
 
 
-def test_a_bert_trains_from_task_new_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bert_trains_from_task_new_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     start = weights_of(words(), tmp_path / "start.safetensors")
     model = ("--model", f"{__name__}:words", "--features", 7, "--classes", CLASSES)

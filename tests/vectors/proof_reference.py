@@ -47,7 +47,9 @@ def ctr(key: bytes, counter: int, blocks: int) -> bytes:
     return cipher.encryptor().update(bytes(16 * blocks))
 
 
-def stream(key: bytes, purpose: str, *context: bytes | int, size: int, start: int = 0) -> Words:
+def stream(
+    key: bytes, purpose: str, *context: bytes | int, size: int, start: int = 0
+) -> Words:
     """Word i is the first below p of W_0[i], W_1[i] …"""
     own = derived(key, purpose, *context)
     block = start // 2
@@ -58,7 +60,9 @@ def stream(key: bytes, purpose: str, *context: bytes | int, size: int, start: in
         for again in count(1):
             if word < P:
                 break
-            (word,) = struct.unpack_from("<Q", ctr(own, (again << 64) + i // 2, 1), 8 * (i % 2))
+            (word,) = struct.unpack_from(
+                "<Q", ctr(own, (again << 64) + i // 2, 1), 8 * (i % 2)
+            )
         found.append(word)
     return found
 
@@ -117,7 +121,10 @@ def laid_out(sizes: Sizes, x: Words, bits: Words, mu: Sequence[Words]) -> list[W
     """The circuit's rows with inputs: X, then μ_1∘e, then μ_2∘e, each padded to whole rows."""
     _, c = sizes.domain
     found = []
-    for vector in (x, *([m * e % P for m, e in zip(each, bits, strict=True)] for each in mu)):
+    for vector in (
+        x,
+        *([m * e % P for m, e in zip(each, bits, strict=True)] for each in mu),
+    ):
         padded = vector + [0] * (-len(vector) % c)
         found += [padded[start : start + c] for start in range(0, len(padded), c)]
     return found
@@ -158,10 +165,19 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
     sizes = Sizes(len(given["x"]), given["beta"])
     n, c = sizes.domain
     names = ("task", "model", "nonce", "seed", "salt", "salt_h", "mask_seed")
-    task, model, nonce, seed, salt, salt_h, mask_seed = (bytes.fromhex(given[x]) for x in names)
+    task, model, nonce, seed, salt, salt_h, mask_seed = (
+        bytes.fromhex(given[x]) for x in names
+    )
     holder = given["seed_holder"].encode()
     openings = [bytes.fromhex(each) for each in given["openings"]]
-    parts = [task, given["version"], given["attempt"], given["client"].encode(), model, nonce]
+    parts = [
+        task,
+        given["version"],
+        given["attempt"],
+        given["client"].encode(),
+        model,
+        nonce,
+    ]
     ctx = hashed("proof-context", hashed("submission-context", *parts), *openings)
     commitment = hashed("seed-commitment", holder, ctx, salt, seed)
 
@@ -180,7 +196,10 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
     bits_key = hashed("proof-bits-key", rows_key, h_e)
     both = stream(bits_key, "proof/bits", size=2 * sizes.bits)
     mu = both[: sizes.bits], both[sizes.bits :]
-    u = [(a + b) % P for a, b in zip(of(seed, "u", c), of(mask_seed, "u", c), strict=True)]
+    u = [
+        (a + b) % P
+        for a, b in zip(of(seed, "u", c), of(mask_seed, "u", c), strict=True)
+    ]
     rows = [u, *laid_out(sizes, x, bits, mu)]
     values = [sum(v * v for v in row) % P for row in rows]
     points = powers(root(n), n)
@@ -189,7 +208,9 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
         wires = [sum(w * row[i] for w, row in zip(weights, rows)) for i in range(c)]  # noqa: B905
         values.append(sum(wire * wire for wire in wires) % P)
     proof = masked(values, of(seed, "h", len(values)))
-    h_proof = blake3(spelled("proof-proof", ctx, salt_h, mask_seed) + packed(proof)).digest()
+    h_proof = blake3(
+        spelled("proof-proof", ctx, salt_h, mask_seed) + packed(proof)
+    ).digest()
     digests = commitment, h_x, h_e, h_proof
     signed = spelled("submission-signature-with-proof", *parts, *openings, *digests)
     signature = bytes.fromhex(given["signature"])
@@ -202,7 +223,14 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {"ctx": ctx, "commitment": commitment, "update_digest": h_x}
     made |= {"rows_key": rows_key, "bits_digest": h_e, "bits_key": bits_key}
     made |= {"proof_digest": h_proof, "signed": signed}
-    made |= {"sizes": sizes, "z": z, "bits": bits, "mu": mu, "entries": entries, "values": values}
+    made |= {
+        "sizes": sizes,
+        "z": z,
+        "bits": bits,
+        "mu": mu,
+        "entries": entries,
+        "values": values,
+    }
     return made | {
         "whole_digest": hashed("whole-submission", signed, signature, *certificates),
         "words": update + bits_share + proof,
@@ -213,7 +241,9 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
 # The servers.
 
 
-def answered(made: dict[str, Any], holder: str, t: int, rho: Words) -> tuple[Words, int, int]:
+def answered(
+    made: dict[str, Any], holder: str, t: int, rho: Words
+) -> tuple[Words, int, int]:
     """One server's share of f(t), of h(t), and of the relations' sum."""
     sizes: Sizes = made["sizes"]
     n, c = sizes.domain
@@ -230,7 +260,9 @@ def answered(made: dict[str, Any], holder: str, t: int, rho: Words) -> tuple[Wor
     width = len(sizes.weights)
     slack = bits[ROWS * width :]
     relations = [
-        sum(outputs[:of_x]) + sum(2**i * e for i, e in enumerate(slack)) - one * sizes.beta**2
+        sum(outputs[:of_x])
+        + sum(2**i * e for i, e in enumerate(slack))
+        - one * sizes.beta**2
     ]
     for r, mu in enumerate(made["mu"]):
         start = of_x + r * of_bits
@@ -252,16 +284,36 @@ def transcript(given: dict[str, Any]) -> dict[str, Any]:
     n, c = sizes.domain
     # Of a batch of this one submission.
     of_a, of_b = (bytes.fromhex(each) for each in given["coins"])
-    batch, task = hashed("proof-batch", made["whole_digest"]), bytes.fromhex(given["task"])
-    commitment = hashed("proof-coin", task, batch, given["attempt"], given["turn"], of_a)
+    batch, task = (
+        hashed("proof-batch", made["whole_digest"]),
+        bytes.fromhex(given["task"]),
+    )
+    commitment = hashed(
+        "proof-coin", task, batch, given["attempt"], given["turn"], of_a
+    )
     coin = hashed("proof-joint-coin", of_a, of_b, batch)
     key = derived(coin, "proof/query", made["whole_digest"])
     queries = (stream(key, "proof/query", again, size=4 + ROWS) for again in count())
     t, *rho = next(words for words in queries if pow(words[0], 2 * n, P) != 1)
-    hexes = ("ctx", "commitment", "update_digest", "rows_key", "bits_digest", "bits_key")
+    hexes = (
+        "ctx",
+        "commitment",
+        "update_digest",
+        "rows_key",
+        "bits_digest",
+        "bits_key",
+    )
     found: dict[str, Any] = {
-        "sizes": {"points": n, "columns": c, "bits": sizes.bits, "weights": sizes.weights},
-        **{name: made[name].hex() for name in (*hexes, "proof_digest", "signed", "whole_digest")},
+        "sizes": {
+            "points": n,
+            "columns": c,
+            "bits": sizes.bits,
+            "weights": sizes.weights,
+        },
+        **{
+            name: made[name].hex()
+            for name in (*hexes, "proof_digest", "signed", "whole_digest")
+        },
         "z": made["z"],
         "bits": "".join(map(str, made["bits"])),
         **{f"{name}_words": of_long(made[name]) for name in ("values", "words")},
@@ -301,10 +353,17 @@ def given_of(x: Words, beta: int, holder: str) -> dict[str, Any]:
     single = {"task": 1, "model": 2, "nonce": 3, "seed": 30, "salt": 40, "salt_h": 50}
     single |= {"mask_seed": 60, "signature": 70}
     double = {"openings": (10, 20), "certificates": (80, 90), "coins": (100, 110)}
-    given: dict[str, Any] = {"x": x, "beta": beta, "seed_holder": holder, "client": "ward-3"}
+    given: dict[str, Any] = {
+        "x": x,
+        "beta": beta,
+        "seed_holder": holder,
+        "client": "ward-3",
+    }
     given |= {"version": 5, "attempt": 7, "turn": 0}
     given |= {name: run(start) for name, start in single.items()}
-    return given | {name: [run(start) for start in starts] for name, starts in double.items()}
+    return given | {
+        name: [run(start) for start in starts] for name, starts in double.items()
+    }
 
 
 def keystream() -> dict[str, Any]:

@@ -21,7 +21,12 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.model import initial_vector, model_digest, unrounded_start
 from precad.common.ring import commit, mask_stream, opens, to_bytes
 from precad.common.roster import Enrolment, Roster
-from precad.common.share.submission import Signature, SignedHeader, SubmissionContext, body_hasher
+from precad.common.share.submission import (
+    Signature,
+    SignedHeader,
+    SubmissionContext,
+    body_hasher,
+)
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 
@@ -66,7 +71,10 @@ def test_roster_and_task() -> None:
         '"projections":40,'
         '"training":{"attempts":20,"learning_rate":6.0,"rounds":60},"validation":"crypten"}'
     )
-    assert str(task.digest) == "c83e2c140752153acc5ebf32b5697d51aca00796bdc32d59c29a6c6777511a3e"
+    assert (
+        str(task.digest)
+        == "c83e2c140752153acc5ebf32b5697d51aca00796bdc32d59c29a6c6777511a3e"
+    )
     assert task.digest == Digest.of(b"precad/v1/task\0" + task.canonical)
 
 
@@ -116,7 +124,9 @@ def test_a_uniform_start_is_pinned() -> None:
     assert initial_vector(section).tobytes() == struct.pack("<8f", *expected)
 
 
-VECTORS = json.loads(Path(__file__).with_name("submission.json").read_text(encoding="utf-8"))
+VECTORS = json.loads(
+    Path(__file__).with_name("submission.json").read_text(encoding="utf-8")
+)
 GIVEN, MADE = VECTORS["given"], VECTORS["made"]
 ROLES = {"a": Role.SERVER_A, "b": Role.SERVER_B}
 
@@ -131,7 +141,9 @@ class Computed:
     @property
     def context(self) -> SubmissionContext:
         given = self.given
-        task, model, nonce = (bytes.fromhex(given[name]) for name in ("task", "model", "nonce"))
+        task, model, nonce = (
+            bytes.fromhex(given[name]) for name in ("task", "model", "nonce")
+        )
         attempt = given["version"], given["attempt"], ClientId(given["client"])
         return SubmissionContext(Digest(task), *attempt, Digest(model), nonce)
 
@@ -161,7 +173,14 @@ def given(*names: str) -> list[bytes]:
 
 def context_parts() -> list[bytes | int]:
     task, model, nonce = given("task", "model", "nonce")
-    return [task, GIVEN["version"], GIVEN["attempt"], GIVEN["client"].encode(), model, nonce]
+    return [
+        task,
+        GIVEN["version"],
+        GIVEN["attempt"],
+        GIVEN["client"].encode(),
+        model,
+        nonce,
+    ]
 
 
 @pytest.mark.parametrize("letter", ROLES)
@@ -174,13 +193,20 @@ def test_context_commitments_and_masks(letter: str) -> None:
     assert str(GOOD.commitment(letter)) == expected == MADE[f"commitment_{letter}"]
     # Masks are AES-256-CTR under a key by HKDF.
     names = given("ctx", "commitment_a", "commitment_b")
-    stream = mask_stream(GOOD.secret(f"seed_{letter}"), ROLES[letter], *map(Digest, names))
-    words = np.frombuffer(ctr(derived(opened[2], "mask", holder, *names), 0, 2), "<i8").tolist()
+    stream = mask_stream(
+        GOOD.secret(f"seed_{letter}"), ROLES[letter], *map(Digest, names)
+    )
+    words = np.frombuffer(
+        ctr(derived(opened[2], "mask", holder, *names), 0, 2), "<i8"
+    ).tolist()
     assert stream.words(4).tolist() == words == MADE[f"mask_{letter}"]
 
 
 def test_body_and_what_is_signed() -> None:
-    x, a, b = (np.array(v, dtype=np.int64) for v in (GIVEN["x"], MADE["mask_a"], MADE["mask_b"]))
+    x, a, b = (
+        np.array(v, dtype=np.int64)
+        for v in (GIVEN["x"], MADE["mask_a"], MADE["mask_b"])
+    )
     assert to_bytes(x - a - b).hex() == MADE["b"]
     data = spelled("submission-body", *given("ctx", "salt_h")) + B
     assert str(GOOD.body_digest(B)) == blake3(data).hexdigest() == MADE["body_digest"]
@@ -192,7 +218,9 @@ def test_body_and_what_is_signed() -> None:
     signed = spelled("submission-signature", *context_parts(), *digests)
     assert header.signed.hex() == signed.hex() == MADE["signed"]
     certificates = [bytes.fromhex(each) for each in GIVEN["certificates"]]
-    expected = hashed("whole-submission", signed, *given("signature"), *certificates).hex()
+    expected = hashed(
+        "whole-submission", signed, *given("signature"), *certificates
+    ).hex()
     assert str(header.whole_digest) == expected == MADE["whole_digest"]
 
 

@@ -55,9 +55,13 @@ def test_a_golden_value_is_computed_within_its_tolerance(case: dict[str, Any]) -
     found = [each for each in COMPUTED if case["name"].startswith(each[0])]
     assert found
     for _, compute, within in found:
-        got = compute(SimpleNamespace(**case["inputs"], name=case["name"], expected=expected))
+        got = compute(
+            SimpleNamespace(**case["inputs"], name=case["name"], expected=expected)
+        )
         tolerances = {kind: times * case["tolerance"] for kind, times in within.items()}
-        assert got == pytest.approx({name: expected[name] for name in got}, **tolerances)
+        assert got == pytest.approx(
+            {name: expected[name] for name in got}, **tolerances
+        )
 
 
 def mechanism(i: Any) -> SampledGaussian:
@@ -135,7 +139,9 @@ def rate_qp_is_below_the_atom_mixture(i: Any) -> dict[str, Any]:
 @of("clt_vs_exact", near=0)
 def clt_against_exact(i: Any) -> dict[str, Any]:
     event = poisson_gaussian(rate=i.p, noise_multiplier=i.sigma, count=i.T)
-    return of_the_clt(i, i.p, i.T) | {"eps_exact_upper": composed(event).epsilon(i.delta)}
+    return of_the_clt(i, i.p, i.T) | {
+        "eps_exact_upper": composed(event).epsilon(i.delta)
+    }
 
 
 @of("xie_Table", near=0)
@@ -157,7 +163,9 @@ def xie_tables_as_poisson_with_mironovs_conversion(i: Any) -> dict[str, Any]:
 
 @of("wor_lowerbound", near=0)
 def fixed_size_sampling_costs_more_than_was_published(i: Any) -> dict[str, Any]:
-    attained = attained_epsilon(rate=i.q, clip_noise_multiplier=i.sigma, steps=i.T, delta=i.delta)
+    attained = attained_epsilon(
+        rate=i.q, clip_noise_multiplier=i.sigma, steps=i.T, delta=i.delta
+    )
     published = i.expected["published"]
     assert attained.lower <= attained.upper
     assert (attained.lower > published) == (i.expected["eps_pair_lower"] > published)
@@ -200,7 +208,9 @@ def precad_largest_clip_ratio(i: Any) -> dict[str, Any]:
         wanted = gdp.tolerated_group_mu(i.L, i.target, i.B) / attackers
         found[f"K{attackers}"] = ratio = gdp.largest_clip_ratio(wanted, i.q, i.T)
         mu = gdp.clt_mu(i.q, math.sqrt(2) / ratio, i.T)
-        assert float(theorem_2(i.L, i.B, attackers, mu).upper) == pytest.approx(i.target)
+        assert float(theorem_2(i.L, i.B, attackers, mu).upper) == pytest.approx(
+            i.target
+        )
     return found
 
 
@@ -241,7 +251,9 @@ def xie_corollary_1(i: Any) -> dict[str, Any]:
     given = i.C_bar, i.tau
     fewest = fewest_attackers(i.J, *given, as_printed(i))
     negative = fewest_attackers(-i.J, *given, as_printed(i), negative=True)
-    assert [fewest, negative] == [i.expected[f"min_attackers_{sign}"] for sign in ("pos", "neg")]
+    assert [fewest, negative] == [
+        i.expected[f"min_attackers_{sign}"] for sign in ("pos", "neg")
+    ]
     return {
         "k_pos": printed.xie_corollary_1(i.J, *given, i.eps, i.delta),
         "k_neg_J_negated": printed.xie_corollary_1(-i.J, *given, i.eps, i.delta),
@@ -265,8 +277,11 @@ def xie_lemma_5_in_both_directions(i: Any) -> dict[str, Any]:
 def xie_theorem_6(i: Any) -> dict[str, Any]:
     doublings = (i.k - 1).bit_length()
     return {
-        "max_single_user_eps": reproduced(printed.xie_theorem_6_reach(i.pa, i.pb, i.alpha, i.k)),
-        "max_single_user_eps_mironov_2c": reach(i, i.alpha / 2**doublings) / 3**doublings,
+        "max_single_user_eps": reproduced(
+            printed.xie_theorem_6_reach(i.pa, i.pb, i.alpha, i.k)
+        ),
+        "max_single_user_eps_mironov_2c": reach(i, i.alpha / 2**doublings)
+        / 3**doublings,
     }
 
 
@@ -277,14 +292,19 @@ def group_tightness(i: Any) -> dict[str, Any]:
     assert printed.xie_theorem_6(i.pa, i.pb, orders, single).value == e["thm6_k"]
     generic = RenyiDP(tuple(orders), tuple(single))
     both = [e["mironov_2c"]] * 2
-    assert radius(i.pa, i.pb, generic) == prediction.Certified(0, e["mironov_2c"], *both)
+    assert radius(i.pa, i.pb, generic) == prediction.Certified(
+        0, e["mironov_2c"], *both
+    )
     most = groups.renyi_reach_poisoned_over_clean(i.pa, i.pb, orders)
     direct = max(k for k in range(100) if (k**2 * single < most).any())
     assert direct == e["direct_group_rdp"] == e["direct_group_rdp_alpha_any"]
     found = float(GaussianDP(i.mu).radius(i.pa, i.pb))
     assert found == pytest.approx(e["gdp_exact_K"], abs=1e-3, rel=0)
     epsilons = np.geomspace(i.mu / 100, 20 * i.mu, 4000)
-    adp = [printed.xie_theorem_2(i.pa, i.pb, s, gdp.delta_of_epsilon(i.mu, s)) for s in epsilons]
+    adp = [
+        printed.xie_theorem_2(i.pa, i.pb, s, gdp.delta_of_epsilon(i.mu, s))
+        for s in epsilons
+    ]
     return {"adp_thm2_bestK": float(max(adp))}
 
 
@@ -295,7 +315,9 @@ def cohen_certify(i: Any) -> dict[str, Any]:
     found = prediction.certify_smoothing(counts, i.sigma, budget, selection=[[1, 0]])
     (result,) = found.results()
     assert isinstance(result, prediction.Abstained) is i.expected["abstain"]
-    sized = {"radius": result.radius} if isinstance(result, prediction.Certified) else {}
+    sized = (
+        {"radius": result.radius} if isinstance(result, prediction.Certified) else {}
+    )
     return {"pA_lower": float(found.p_a[0]), **sized}
 
 
@@ -353,7 +375,9 @@ def average_certified_radius(i: Any) -> dict[str, Any]:
 
 def true_divergences(i: Any) -> tuple[float, float]:
     shift = Shift(np.arange(i.r + 1.0), log_binomial(i.r, i.q))
-    forward, reverse = groups.mixture_divergences(shift, i.sigma, np.array([float(i.alpha)]))
+    forward, reverse = groups.mixture_divergences(
+        shift, i.sigma, np.array([float(i.alpha)])
+    )
     return float(forward[0]), float(reverse[0])
 
 
@@ -443,7 +467,9 @@ def certificate_families(i: Any) -> dict[str, Any]:
     )
     single = m.count * np.maximum(*divergences)
     profile = exact.as_approximate()
-    paper = privacy.xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5).value
+    paper = privacy.xie_table(
+        rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5
+    ).value
     assert paper == pytest.approx(0.2643, rel=0.01)
     limit = GaussianDP(gdp.clt_mu(m.rate, m.noise_multiplier, m.count))
 
@@ -466,7 +492,9 @@ def certificate_families(i: Any) -> dict[str, Any]:
         "RDP Lemma5 joint + Thm8 (UNSOUND)": printed.theorem_8_joint(p_a, p_b, m).value,
         "RDP Liu outcomes + TRUE MoG RDP": true_rdp,
         "GDP CLT closed form (asymptotic)": float(limit.radius(p_a, p_b)),
-        "f-DP group iterate of exact single-record f": radius(p_a, p_b, Iterated(exact)).radius,
+        "f-DP group iterate of exact single-record f": radius(
+            p_a, p_b, Iterated(exact)
+        ).radius,
         "EXACT MoG PLD (add&remove)": whole.radius,
         "EXACT MoG add only": whole.additions,
         "EXACT MoG remove only": whole.deletions,

@@ -19,7 +19,12 @@ from precad.aggregator.validate import check_by_proof
 from precad.common import prime_field
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, built_library
-from precad.common.prime_field import FieldKeystream, FieldVector, arithmetics, of_signed
+from precad.common.prime_field import (
+    FieldKeystream,
+    FieldVector,
+    arithmetics,
+    of_signed,
+)
 from precad.common.proof_shape import P, ProofShape
 from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
 from precad.common.share.submission import Signature, SubmissionContext
@@ -28,7 +33,9 @@ from precad.norm_check.norm_proof import Query, accepts, bit_challenges, project
 
 VECTORS = json.loads(Path(__file__).with_name("proof.json").read_text(encoding="utf-8"))
 PROOFS = VECTORS["proofs"]
-of_each = pytest.mark.parametrize("case", PROOFS, ids=[f"d={len(c['given']['x'])}" for c in PROOFS])
+of_each = pytest.mark.parametrize(
+    "case", PROOFS, ids=[f"d={len(c['given']['x'])}" for c in PROOFS]
+)
 Case = dict[str, Any]
 
 
@@ -64,7 +71,9 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
 def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa: ARG001
     """The seed's holder's part and the body's, of a client whose random bytes are the vector's."""
     given = case["given"]
-    drawn = [Secret(bytes.fromhex(given[x])) for x in ("seed", "salt", "salt_h", "mask_seed")]
+    drawn = [
+        Secret(bytes.fromhex(given[x])) for x in ("seed", "salt", "salt_h", "mask_seed")
+    ]
     attempt = given["version"], given["attempt"], ClientId(given["client"])
     model, nonce = digest(given["model"]), bytes.fromhex(given["nonce"])
     context = SubmissionContext(digest(given["task"]), *attempt, model, nonce)
@@ -77,32 +86,53 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
     with monkeypatch.context() as patched:
         random = Mock(side_effect=drawn)
         patched.setattr(Secret, "random", random)
-        to_a, to_b = norm_proof.share_with_proof(x, shape_of(case), context, stated, pen)
+        to_a, to_b = norm_proof.share_with_proof(
+            x, shape_of(case), context, stated, pen
+        )
     assert [each.args for each in random.mock_calls] == [(len(each),) for each in drawn]
     return (to_a, to_b) if stated.seed_holder is A else (to_b, to_a)
 
 
 def long(words: FieldVector) -> dict[str, Any]:
     data = hashlib.sha256(words.astype("<u8").tobytes()).hexdigest()
-    return {"count": words.size, "first": int(words[0]), "last": int(words[-1]), "sha256": data}
+    return {
+        "count": words.size,
+        "first": int(words[0]),
+        "last": int(words[-1]),
+        "sha256": data,
+    }
 
 
 @of_each
 def test_sizes_and_the_clients_header_and_body(case: Case, pair: Pair) -> None:
     (seed, body), made, given = pair, case["made"], case["given"]
     shape, sizes = shape_of(case), made["sizes"]
-    assert {n: getattr(shape, n) for n in sizes} | {"weights": list(shape.weights)} == sizes
+    assert {n: getattr(shape, n) for n in sizes} | {
+        "weights": list(shape.weights)
+    } == sizes
     header = seed.header
     assert body.header == header
-    names = ("ctx", "commitment", "update_digest", "bits_digest", "proof_digest", "whole_digest")
+    names = (
+        "ctx",
+        "commitment",
+        "update_digest",
+        "bits_digest",
+        "proof_digest",
+        "whole_digest",
+    )
     found = {name: str(getattr(header, name)) for name in names}
-    found |= {name: getattr(header, name).reveal().hex() for name in ("rows_key", "bits_key")}
+    found |= {
+        name: getattr(header, name).reveal().hex() for name in ("rows_key", "bits_key")
+    }
     found |= {"signed": header.signed.hex()}
     assert found == {name: made[name] for name in found}
     assert seed.seed is not None
     assert seed.salt is not None
     assert body.body is not None
-    assert (seed.seed.reveal().hex(), seed.salt.reveal().hex()) == (given["seed"], given["salt"])
+    assert (seed.seed.reveal().hex(), seed.salt.reveal().hex()) == (
+        given["seed"],
+        given["salt"],
+    )
     assert body.body.prefix.reveal().hex() == given["salt_h"] + given["mask_seed"]
     assert long(np.frombuffer(words_of(body), dtype="<u8")) == made["words_words"]
     assert seed.opens
@@ -120,12 +150,16 @@ def right(case: Case, body: ProofSubmission, prefix: Secret) -> bool:
 def test_rows_and_challenges(case: Case, pair: Pair) -> None:
     shape, header = shape_of(case), pair[0].header
     x, z = np.array(case["given"]["x"], dtype=np.int64), case["made"]["z"]
-    of_integers, of_field = (Rows(header.rows_key, shape.dimension, shape.rows) for _ in range(2))
+    of_integers, of_field = (
+        Rows(header.rows_key, shape.dimension, shape.rows) for _ in range(2)
+    )
     of_integers.absorb(x)
     of_field.absorb(of_signed(x).view(np.int64))
     assert of_integers.z().tolist() == z
     assert projections(of_field).tolist() == [each % P for each in z]
-    assert long(bit_challenges(shape, header.bits_key).ravel()) == case["made"]["mu_words"]
+    assert (
+        long(bit_challenges(shape, header.bits_key).ravel()) == case["made"]["mu_words"]
+    )
 
 
 def query_of(case: Case, part: ProofSubmission) -> Query:
@@ -152,20 +186,30 @@ def test_a_servers_whole_turn(
 ) -> None:
     """The other server's messages lie ready; what this one sends is the reference's."""
     given, made = case["given"], case["made"]
-    coins = dict(zip(SERVERS, (bytes.fromhex(each) for each in given["coins"]), strict=True))
+    coins = dict(
+        zip(SERVERS, (bytes.fromhex(each) for each in given["coins"]), strict=True)
+    )
     commitment = bytes.fromhex(made["coin_commitment"])
     saying = {A: [commitment, coins[A]], B: [coins[B]]}
-    own, peer = (next(part for part in pair if part.role is r) for r in (role, other(role)))
+    own, peer = (
+        next(part for part in pair if part.role is r) for r in (role, other(role))
+    )
     task: Any = SimpleNamespace(
-        digest=digest(given["task"]), proof=shape_of(case), dimension=len(given["x"]), name="x"
+        digest=digest(given["task"]),
+        proof=shape_of(case),
+        dimension=len(given["x"]),
+        name="x",
     )
     here, there = (
-        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60) for end in memory_pair()
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60)
+        for end in memory_pair()
     )
     for message in saying[other(role)]:
         there.send("proof-coin/0", message)
     words = answer_of(peer, shape_of(case), query_of(case, peer))
-    there.send("proof/0", b"w" + packed([*words.wires.tolist(), words.value, words.zero]))
+    there.send(
+        "proof/0", b"w" + packed([*words.wires.tolist(), words.value, words.zero])
+    )
     monkeypatch.setattr(Secret, "random", lambda _: Secret(coins[role]))
     server: Any = SimpleNamespace(role=role, task=task, link=here)
     check = check_by_proof.ByProof(server, given["attempt"], [own.context.client])
@@ -190,4 +234,6 @@ def test_what_must_not_open(case: Case, pair: Pair) -> None:
         prefix[at] ^= 1
         assert not right(case, body, Secret(bytes(prefix)))
     for role in SERVERS:
-        assert replace(seed, role=role).opens == (role is not other(seed.header.seed_holder))
+        assert replace(seed, role=role).opens == (
+            role is not other(seed.header.seed_holder)
+        )

@@ -4,5 +4,7 @@ from alembic import context
 
 from precad.aggregator.store.schema import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=metadata
+)
 context.run_migrations()

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rounds.fed_avg.server import MAX_MESSAGE_BYTES, SERVICE, UPLOAD_PIECE_BYTES, pieces
+from benchmarks.rounds.fed_avg.server import (
+    MAX_MESSAGE_BYTES,
+    SERVICE,
+    UPLOAD_PIECE_BYTES,
+    pieces,
+)
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.vectors import vectors
 from precad.common.errors import PeerViolation
@@ -21,7 +26,9 @@ import grpc  # isort: skip -- after precad, which sets what gRPC reads when it i
 class FedAvgClient:
     """One client with its own certificate and channel."""
 
-    def __init__(self, address: str, identity: Identity, x: NDArray[np.float32]) -> None:
+    def __init__(
+        self, address: str, identity: Identity, x: NDArray[np.float32]
+    ) -> None:
         target, credentials, options = dialling(address, identity, Role.SERVER_A)
         own = {
             "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
@@ -29,7 +36,9 @@ class FedAvgClient:
             "grpc.http2.bdp_probe": 1,
             "grpc.http2.lookahead_bytes": 1 << 16,
         }
-        channel = grpc.secure_channel(target, credentials, list((dict(options) | own).items()))
+        channel = grpc.secure_channel(
+            target, credentials, list((dict(options) | own).items())
+        )
         # Any: bytes, without a serialiser.
         self._fetch: Any = channel.unary_stream(f"/{SERVICE}/Fetch")
         self._submit: Any = channel.stream_unary(f"/{SERVICE}/Submit")
@@ -58,7 +67,9 @@ class FedAvgClients:
         given = vectors(len(names), setup["dimension"], setup["bound"])
         self._mean = np.sum(given, axis=0) / len(names)
         self._clients = [
-            FedAvgClient(setup["address"], Identity.load(keys / name), x.astype(np.float32))
+            FedAvgClient(
+                setup["address"], Identity.load(keys / name), x.astype(np.float32)
+            )
             for name, x in zip(names, given, strict=True)
         ]
         self._threads = ThreadPoolExecutor(max_workers=len(names))

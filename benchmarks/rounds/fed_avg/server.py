@@ -82,8 +82,12 @@ class FedAvg:
         )
 
 
-async def _start(address: str, identity: Identity, clients: int, dimension: int) -> grpc.aio.Server:
-    options = dict(serving.SERVER_OPTIONS) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES}
+async def _start(
+    address: str, identity: Identity, clients: int, dimension: int
+) -> grpc.aio.Server:
+    options = dict(serving.SERVER_OPTIONS) | {
+        "grpc.max_receive_message_length": MAX_MESSAGE_BYTES
+    }
     server = grpc.aio.server(options=list(options.items()))
     server.add_generic_rpc_handlers((FedAvg(clients, dimension).handler(),))
     add_port(server, address, identity)

@@ -68,7 +68,10 @@ def set_up(
         Part("clients", "benchmarks.rounds.fed_avg.clients", folder) as process,
     ):
         server.ask(
-            address=address, identity=str(keys / "server-a"), clients=clients, dimension=dimension
+            address=address,
+            identity=str(keys / "server-a"),
+            clients=clients,
+            dimension=dimension,
         )
         process.ask(
             address=lines.way("clients", address),
@@ -78,4 +81,6 @@ def set_up(
             bound=bound,
         )
         moved = FLOAT_BYTES * dimension * clients
-        yield OneServer(NAME, server, process, process, moved, Wire(lines, {address: "server"}))
+        yield OneServer(
+            NAME, server, process, process, moved, Wire(lines, {address: "server"})
+        )

@@ -18,7 +18,9 @@ class Prepared(NumPyClient):  # type: ignore[misc]  # flwr has no types
     def __init__(self, x: NDArray[np.float32]) -> None:
         self._x = x
 
-    def fit(self, parameters: Any, config: Any) -> tuple[list[NDArray[np.float32]], int, Any]:
+    def fit(
+        self, parameters: Any, config: Any
+    ) -> tuple[list[NDArray[np.float32]], int, Any]:
         """Take the model as an array, answer with the vector, weight 1."""
         del parameters, config
         return [self._x], 1, {}

@@ -30,7 +30,9 @@ class Told(FedAvg):  # type: ignore[misc]  # flwr has no types
         setup: the first of them.
     """
 
-    def __init__(self, orders: Orders, messages: Iterator[Message], setup: Message) -> None:
+    def __init__(
+        self, orders: Orders, messages: Iterator[Message], setup: Message
+    ) -> None:
         self._orders, self._messages = orders, messages
         self._count = setup["count"]
         given = vectors(self._count, setup["dimension"], setup["bound"])
@@ -49,7 +51,9 @@ class Told(FedAvg):  # type: ignore[misc]  # flwr has no types
         self._orders.say(mark="serving")
         return super().initialize_parameters(client_manager)
 
-    def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
+    def configure_fit(
+        self, server_round: int, parameters: Any, client_manager: Any
+    ) -> Any:
         """As FedAvg, once everybody is there and this process is told to play."""
         client_manager.wait_for(self._count)
         if server_round == 1:

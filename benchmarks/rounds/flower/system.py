@@ -9,7 +9,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from benchmarks.rounds.fed_avg.system import FLOAT_BYTES, OneServer
 from benchmarks.rounds.lines import Lines, Wire
@@ -38,12 +42,16 @@ def set_up(
         Part("clients", "benchmarks.rounds.flower.clients", folder, _QUIET) as process,
     ):
         # Before anybody dials: whoever does so too early may be given the very port to dial from.
-        server.ask(address=address, certificates=[certificate, certificate, key], **alike)
+        server.ask(
+            address=address, certificates=[certificate, certificate, key], **alike
+        )
         process.ask(address=lines.way("clients", address), root=certificate, **alike)
         server.hear()
         moved = FLOAT_BYTES * dimension * clients
         # To the new mean at the server, which clients hear of in the next round.
-        yield OneServer(NAME, server, process, server, moved, Wire(lines, {address: "server"}))
+        yield OneServer(
+            NAME, server, process, server, moved, Wire(lines, {address: "server"})
+        )
 
 
 def _certified(folder: Path) -> tuple[str, str]:
@@ -52,7 +60,9 @@ def _certified(folder: Path) -> tuple[str, str]:
     here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     now = datetime.now(UTC)
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(
+            name, name, key.public_key(), x509.random_serial_number()
+        )
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([here]), critical=True)
@@ -61,5 +71,7 @@ def _certified(folder: Path) -> tuple[str, str]:
     )
     paths = folder / "certificate.pem", folder / "key.pem"
     paths[0].write_bytes(certificate.public_bytes(Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    paths[1].write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
     return str(paths[0]), str(paths[1])

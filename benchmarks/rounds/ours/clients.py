@@ -13,7 +13,14 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -78,7 +85,9 @@ class Notices:
     def opened(self, attempt: int) -> dict[str, RoundOpen]:
         """The attempt as each client has heard of it, once all have. Raises PrecadError."""
         self._wait("open", attempt)
-        return {name: opened for (name, of), opened in self._opened.items() if of == attempt}
+        return {
+            name: opened for (name, of), opened in self._opened.items() if of == attempt
+        }
 
     def over(self, attempt: int) -> int:
         """How many clients counted, once every one has heard that it is over."""
@@ -105,7 +114,9 @@ class Notices:
                 if self._ended is not None:
                     raise self._ended
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise PeerUnavailable(f"no {what} of attempt {attempt} in {ANSWER_S:g} s")
+                    raise PeerUnavailable(
+                        f"no {what} of attempt {attempt} in {ANSWER_S:g} s"
+                    )
 
 
 class Clients:
@@ -126,17 +137,23 @@ class Clients:
         self._vectors = vectors(len(names), task.dimension, task.bound)
         identities = [Identity.load(keys / name) for name in names]
         self._servers = [
-            Servers(task, ClientId(name), server_a, server_b, identity, patience_s=START_S)
+            Servers(
+                task, ClientId(name), server_a, server_b, identity, patience_s=START_S
+            )
             for name, identity in zip(names, identities, strict=True)
         ]
-        self._lines = [dialling(server_a, identity, Role.SERVER_A) for identity in identities]
+        self._lines = [
+            dialling(server_a, identity, Role.SERVER_A) for identity in identities
+        ]
         self._notices = Notices(len(names))
         self._threads = ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names)))
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._theta: NDArray[np.float64] = np.zeros(task.dimension)
         self._counted = 0
-        self._following = RoundOpen(0, 0, Digest(bytes(32)), selected=False, collect_seconds=0.0)
+        self._following = RoundOpen(
+            0, 0, Digest(bytes(32)), selected=False, collect_seconds=0.0
+        )
 
     def join(self) -> None:
         """Enrol everybody and wait until the first attempt is open. Raises PrecadError."""
@@ -146,7 +163,9 @@ class Clients:
         self._notices.opened(0)
 
     async def _watch(self, servers: Servers, line: Line) -> None:
-        request = pb.WatchRequest(task_digest=self._task.digest.value, client=servers.client.name)
+        request = pb.WatchRequest(
+            task_digest=self._task.digest.value, client=servers.client.name
+        )
         async with grpc.aio.secure_channel(*line) as channel:
             notices = AggregationStub(channel).Watch(request, wait_for_ready=True)
             await self._notices.follow(servers.client.name, _heeded(servers, notices))
@@ -172,7 +191,10 @@ class Clients:
             took = self._all(partial(_take_part, events), self._vectors)
             yield {
                 "mark": "received",
-                **{name: float(np.mean([each[name] for each in took])) for name in took[0]},
+                **{
+                    name: float(np.mean([each[name] for each in took]))
+                    for name in took[0]
+                },
             }
         self._counted = self._notices.over(attempt)
         yield {"mark": "over"}
@@ -187,14 +209,20 @@ class Clients:
         theta = from_bytes(data, self._task.dimension).astype(np.float64)
         moved = np.ldexp(theta - self._theta, self._task.fractional_bits)
         self._theta = theta
-        return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
+        return self._counted == len(self._servers) and is_sum(
+            moved, self._vectors, deviation
+        )
 
-    def _all(self, part: Callable[[Servers, Item], Result], items: Iterable[Item]) -> list[Result]:
+    def _all(
+        self, part: Callable[[Servers, Item], Result], items: Iterable[Item]
+    ) -> list[Result]:
         """Every client's part, ``AT_ONCE`` at a time. Raises what the first failed one raised."""
         return list(self._threads.map(part, self._servers, items))
 
 
-async def _heeded(servers: Servers, notices: AsyncIterable[pb.Notice]) -> AsyncIterator[pb.Notice]:
+async def _heeded(
+    servers: Servers, notices: AsyncIterable[pb.Notice]
+) -> AsyncIterator[pb.Notice]:
     """A client's notices; its models come from the server that they name."""
     async for notice in notices:
         servers.serves_first = serves_first(notice)
@@ -208,7 +236,9 @@ def _take_part(
     event = events[servers.client.name]
     stated, ask_s, _ = _timed(lambda: _ask(event, servers))
     _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
-    prepare = partial(servers.prepare, event.version, event.attempt, event.model, x, stated)
+    prepare = partial(
+        servers.prepare, event.version, event.attempt, event.model, x, stated
+    )
     pair, prepare_s, prepare_cpu_s = _timed(prepare)
     receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
     for receipt in receipts:
@@ -222,7 +252,9 @@ def _take_part(
     }
 
 
-def _send_body(events: Mapping[str, RoundOpen], servers: Servers, x: RingVector) -> AnySubmission:
+def _send_body(
+    events: Mapping[str, RoundOpen], servers: Servers, x: RingVector
+) -> AnySubmission:
     """As ``_take_part``, to the body's server alone; returns the other's half."""
     event = events[servers.client.name]
     stated = _ask(event, servers)

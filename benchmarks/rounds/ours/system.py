@@ -34,7 +34,9 @@ CLIENT_PARTS = ("fetch_s", "ask_s", "prepare_s", "prepare_cpu_s", "upload_s")
 _WAIT_S = 3600.0
 
 
-def task_of(dimension: int, clients: int, rounds: int, validation: str = "crypten") -> Task:
+def task_of(
+    dimension: int, clients: int, rounds: int, validation: str = "crypten"
+) -> Task:
     """A task in which everybody is drawn and θ moves by the noisy sum itself.
 
     β is near the largest and the noise near the least that a task may have, so that noise hides no
@@ -70,12 +72,16 @@ class Precad:
         lines: between the parts.
     """
 
-    def __init__(self, deployment: LocalDeployment, clients: Part, lines: Lines) -> None:
+    def __init__(
+        self, deployment: LocalDeployment, clients: Part, lines: Lines
+    ) -> None:
         self.name: str = deployment.task.validation
         servers = {name: deployment.processes[name].pid for name in deployment.servers}
         self.processes = servers | {"clients": clients.pid}
         self._deployment, self._clients = deployment, clients
-        self._wire = Wire(lines, {at: name for name, at in deployment.addresses.items()})
+        self._wire = Wire(
+            lines, {at: name for name, at in deployment.addresses.items()}
+        )
         self._attempts = 0
 
     def play(self) -> Sample:
@@ -114,17 +120,24 @@ class Precad:
         at_s, cpu_s = received.at_s, dict(over.cpu_s)
         for role in (Role.SERVER_A, Role.SERVER_B):
             with closing(self._deployment.operator(role).reports()) as reports:
-                report = next(each for each in reports if each.attempt == self._attempts - 1)
+                report = next(
+                    each for each in reports if each.attempt == self._attempts - 1
+                )
             agreed = next(cost for cost in report.steps if cost.step == "validate")
             at_s, cpu_s[role.value] = max(at_s, agreed.ended), agreed.cpu_ended
         agreed_at = Reading(at_s, cpu_s)
-        return {"validate": between(received, agreed_at), "release": between(agreed_at, over)}
+        return {
+            "validate": between(received, agreed_at),
+            "release": between(agreed_at, over),
+        }
 
     def facts(self) -> dict[str, Any]:
         """Bytes of a round by link: as the servers count, and on the wire where a relay counts."""
         payload: dict[str, float] = {}
         for role in (Role.SERVER_A, Role.SERVER_B):
-            for link, count in self._deployment.operator(role).status().bytes_by_link.items():
+            for link, count in (
+                self._deployment.operator(role).status().bytes_by_link.items()
+            ):
                 payload[link] = count / self._attempts
         # The check fetches each model once more.
         payload["server-a to clients"] -= 4 * self._deployment.task.dimension
@@ -135,7 +148,9 @@ class Precad:
 def servers_cpu(found: dict[str, Any], phases: Iterable[str]) -> float:
     """Processor time of all servers, of the dealer too, in some phases of what was measured."""
     cpu = found["cpu_s"]
-    return float(sum(s for phase in phases for name, s in cpu[phase].items() if name in SERVERS))
+    return float(
+        sum(s for phase in phases for name, s in cpu[phase].items() if name in SERVERS)
+    )
 
 
 @contextmanager
@@ -159,7 +174,9 @@ def set_up(
     data = {ClientId(f"owner-{number:04d}"): nothing for number in range(clients)}
     with LocalDeployment(folder, task, data, way=lines.way) as deployment:
         deployment.start_servers()
-        with Part("clients", "benchmarks.rounds.ours.clients", folder / "logs") as process:
+        with Part(
+            "clients", "benchmarks.rounds.ours.clients", folder / "logs"
+        ) as process:
             process.ask(
                 task=str(folder / "task.toml"),
                 keys=str(folder / "keys"),

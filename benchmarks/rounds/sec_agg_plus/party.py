@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import (
+    Code,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.compat.common import recorddict_compat as compat
 from flwr.proto.message_pb2 import Message as WireMessage
@@ -76,13 +82,17 @@ class InMemory:
         """What a client would have computed: its prepared vector, with weight 1."""
         parameters = ndarrays_to_parameters([self._given[context.node_id]])
         result = FitRes(Status(Code.OK, ""), parameters, 1, {})
-        return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
+        return Message(
+            compat.fitres_to_recorddict(result, keep_input=False), reply_to=message
+        )
 
 
 class Training:
     """A server and its clients, for one round after another."""
 
-    def __init__(self, count: int, dimension: int, bound: int, fractional_bits: int) -> None:
+    def __init__(
+        self, count: int, dimension: int, bound: int, fractional_bits: int
+    ) -> None:
         given = vectors(count, dimension, bound)
         reals = [np.ldexp(x, -fractional_bits) for x in given]
         self._mean = np.mean(reals, axis=0)
@@ -101,14 +111,24 @@ class Training:
         context = LegacyContext(
             _context(_SERVER), ServerConfig(num_rounds=1), self._strategy, self._manager
         )
-        context.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
-        start = compat.parameters_to_arrayrecord(ndarrays_to_parameters([self._start]), True)
+        context.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord(
+            {Key.CURRENT_ROUND: 1}
+        )
+        start = compat.parameters_to_arrayrecord(
+            ndarrays_to_parameters([self._start]), True
+        )
         context.state.array_records[MAIN_PARAMS_RECORD] = start
         SecAggPlusWorkflow(
-            SHARES, THRESHOLD, max_weight=1.0, clipping_range=CLIPPING, quantization_range=QUANTISED
+            SHARES,
+            THRESHOLD,
+            max_weight=1.0,
+            clipping_range=CLIPPING,
+            quantization_range=QUANTISED,
         )(self.grid, context)
         end = context.state.array_records[MAIN_PARAMS_RECORD]
-        (self._model,) = parameters_to_ndarrays(compat.arrayrecord_to_parameters(end, True))
+        (self._model,) = parameters_to_ndarrays(
+            compat.arrayrecord_to_parameters(end, True)
+        )
 
     def right(self) -> bool:
         """Whether the last round gave the mean, but for what quantising rounds off."""

@@ -69,8 +69,13 @@ def set_up(
     """
     folder.mkdir()
     quiet = {"FLWR_TELEMETRY_ENABLED": "0"}
-    with Part("training", "benchmarks.rounds.sec_agg_plus.party", folder, quiet) as training:
+    with Part(
+        "training", "benchmarks.rounds.sec_agg_plus.party", folder, quiet
+    ) as training:
         training.ask(
-            count=clients, dimension=dimension, bound=bound, fractional_bits=fractional_bits
+            count=clients,
+            dimension=dimension,
+            bound=bound,
+            fractional_bits=fractional_bits,
         )
         yield SecAggPlus(training)

@@ -24,9 +24,13 @@ class Check:
         fractional_bits: f: the vectors are divided by 2^f, and shared with CrypTen's own precision.
     """
 
-    def __init__(self, count: int, dimension: int, bound: int, fractional_bits: int) -> None:
+    def __init__(
+        self, count: int, dimension: int, bound: int, fractional_bits: int
+    ) -> None:
         self._clip = float(np.ldexp(bound, -fractional_bits))
-        reals = [np.ldexp(x, -fractional_bits) for x in vectors(count, dimension, bound)]
+        reals = [
+            np.ldexp(x, -fractional_bits) for x in vectors(count, dimension, bound)
+        ]
         self._shared = [crypten.cryptensor(torch.from_numpy(x), src=0) for x in reals]
         # For a vector of zeros alone nothing is too long.
         worst = reals[0] * (2 * self._clip / np.linalg.norm(reals[0]))
@@ -52,14 +56,19 @@ def main() -> None:
     messages = iter(orders)
     setup = next(messages)
     crypten.init()
-    check = Check(setup["count"], setup["dimension"], setup["bound"], setup["fractional_bits"])
+    check = Check(
+        setup["count"], setup["dimension"], setup["bound"], setup["fractional_bits"]
+    )
     # Counting is off while it is timed.
     with crypten.cfg.temp_override({"communicator.verbose": True}):
         crypten.reset_communication_stats()
         check.accepted()
         stats = crypten.comm.get().get_communication_stats()
     orders.say(
-        mark="joined", right=check.refuses(), exchanges=stats["rounds"], bytes=stats["bytes"]
+        mark="joined",
+        right=check.refuses(),
+        exchanges=stats["rounds"],
+        bytes=stats["bytes"],
     )
     for _ in messages:
         accepted = check.accepted()

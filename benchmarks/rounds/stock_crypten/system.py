@@ -23,7 +23,9 @@ class StockCrypten:
     name = "stock_crypten"
 
     def __init__(self, parties: list[Part], joined: list[Message]) -> None:
-        self.processes = {f"party {rank}": party.pid for rank, party in enumerate(parties)}
+        self.processes = {
+            f"party {rank}": party.pid for rank, party in enumerate(parties)
+        }
         self._parties, self._joined = parties, joined
 
     def play(self) -> Sample:
@@ -42,7 +44,10 @@ class StockCrypten:
         each_way = round(sum(joined["bytes"] for joined in self._joined) / PARTIES**2)
         return {
             "exchanges": int(self._joined[0]["exchanges"]),
-            "payload_bytes": {"party 0 to party 1": each_way, "party 1 to party 0": each_way},
+            "payload_bytes": {
+                "party 0 to party 1": each_way,
+                "party 1 to party 0": each_way,
+            },
         }
 
 
@@ -70,7 +75,10 @@ def set_up(
             parties.append(stack.enter_context(Part(name, module, folder, environment)))
         for party in parties:
             party.tell(
-                count=clients, dimension=dimension, bound=bound, fractional_bits=fractional_bits
+                count=clients,
+                dimension=dimension,
+                bound=bound,
+                fractional_bits=fractional_bits,
             )
         joined = [party.hear() for party in parties]
         for answer in joined:

@@ -47,12 +47,25 @@ def deployments(folder: Path) -> Iterator[Deploy]:
         data: Mapping[ClientId, tuple[Any, Any]] | None = None,
         **given: Any,
     ) -> LocalDeployment:
-        usual = logistic(3) | CHANGES | {"enrolment.clients": clients, "deadlines.rejoin": 0.3}
-        task, own = small_task(8, {**usual, **(changes or {})}), folder / f"deployment-{len(made)}"
+        usual = (
+            logistic(3)
+            | CHANGES
+            | {"enrolment.clients": clients, "deadlines.rejoin": 0.3}
+        )
+        task, own = (
+            small_task(8, {**usual, **(changes or {})}),
+            folder / f"deployment-{len(made)}",
+        )
         # One record a client: nothing here trains unless it brings data.
         x, y = np.zeros((1, 127), dtype=np.float32), np.zeros(1, dtype=np.int64)
-        data = data or {ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)}
-        made.append(LocalDeployment(own, task, data, **{"linger_s": 0, "popen": forked, **given}))
+        data = data or {
+            ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)
+        }
+        made.append(
+            LocalDeployment(
+                own, task, data, **{"linger_s": 0, "popen": forked, **given}
+            )
+        )
         return made[-1]
 
     with pytest.MonkeyPatch.context() as environment:
@@ -69,5 +82,7 @@ def deployments(folder: Path) -> Iterator[Deploy]:
 def set_in(deployment: LocalDeployment, part: str, **values: Any) -> Path:
     """A part's settings file, with these values instead."""
     path = deployment.folder / f"{part}.toml"
-    path.write_text(to_toml(tomllib.loads(path.read_text("utf-8")) | values), encoding="utf-8")
+    path.write_text(
+        to_toml(tomllib.loads(path.read_text("utf-8")) | values), encoding="utf-8"
+    )
     return path

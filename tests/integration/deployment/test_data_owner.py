@@ -25,7 +25,13 @@ from torch.utils.data import TensorDataset
 
 from precad.accounting.exact import record_epsilon
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
-from precad.client import DataOwner, Participation, RoundInfo, TrainedModel, server_statements
+from precad.client import (
+    DataOwner,
+    Participation,
+    RoundInfo,
+    TrainedModel,
+    server_statements,
+)
 from precad.client.gradients.torch_models import logistic
 from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId, Role
@@ -53,7 +59,9 @@ class Trained:
         return self.deployment.folder / "state" / name
 
     def model(self, name: str) -> TrainedModel:
-        return TrainedModel.load(self.state(name) / "model.safetensors", self.deployment.task)
+        return TrainedModel.load(
+            self.state(name) / "model.safetensors", self.deployment.task
+        )
 
     def settings(self, name: str) -> Path:
         return self.deployment.folder / f"{name}.toml"
@@ -63,14 +71,24 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Iterator[Trained]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy
+) -> Iterator[Trained]:
     weights = tmp_path_factory.mktemp("public") / "start.safetensors"
     save_file({"1.weight": torch.full((2, 3), 0.25), "1.bias": torch.ones(2)}, weights)
-    changes: dict[str, Any] = {"model.initial": "file", "model.initial_file": str(weights)}
-    changes |= {"model.initial_digest": weights_digest(START), "training.rounds": ROUNDS}
+    changes: dict[str, Any] = {
+        "model.initial": "file",
+        "model.initial_file": str(weights),
+    }
+    changes |= {
+        "model.initial_digest": weights_digest(START),
+        "training.rounds": ROUNDS,
+    }
     data = {ClientId(name): (X, Y) for name in (STAYS, LEAVES)}
     with deploy_once(changes, data=data, linger_s=LINGER_S) as deployment:
-        write_client_data(deployment.folder / "records", ClientId("held-out"), X[:20], Y[:20])
+        write_client_data(
+            deployment.folder / "records", ClientId("held-out"), X[:20], Y[:20]
+        )
         set_in(deployment, STAYS, held_out="records/held-out.npz")
         set_in(deployment, LEAVES, epsilon_limit=LIMIT)
         deployment.start_servers()
@@ -78,13 +96,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> It
         assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 3}
         # The dealer hears of both servers' end, and stays: its settings don't say otherwise.
         left = "left: its training is over"
-        until(lambda: deployment.log("dealer").count(left) == 2, lambda: deployment.log("dealer"))
+        until(
+            lambda: deployment.log("dealer").count(left) == 2,
+            lambda: deployment.log("dealer"),
+        )
         assert deployment.processes["dealer"].poll() is None
         deployment.stop()
         yield Trained(deployment)
 
 
-def test_an_owner_with_the_final_model_needs_no_server_and_another_does(trained: Trained) -> None:
+def test_an_owner_with_the_final_model_needs_no_server_and_another_does(
+    trained: Trained,
+) -> None:
     done = precad("doctor", "--config", trained.settings(STAYS))
     model = trained.state(STAYS) / "model.safetensors"
     assert f"! finished training: {model} is its final model" in done.stdout
@@ -97,22 +120,37 @@ def test_an_owner_with_the_final_model_needs_no_server_and_another_does(trained:
     status, printed = trained.joins(trained.settings(LEAVES), "--wait", "0.0005")
     # Why it ends is on its last line.
     last = printed.splitlines()[-1]
-    assert (status, last.startswith("precad: server A at 127.0.0.1:")) == (1, True), printed
+    assert (status, last.startswith("precad: server A at 127.0.0.1:")) == (1, True), (
+        printed
+    )
     assert ("refuses connections" in printed, "Traceback" in printed) == (True, False)
 
 
-def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(trained: Trained) -> None:
+def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
+    trained: Trained,
+) -> None:
     log = trained.deployment.log(LEAVES)
-    covers = log.index(f"allows {ALLOWED} of the task's {ROUNDS} rounds: it ends this owner's part")
-    assert covers < log.index("the owner's limit ended its part before the training's end")
+    covers = log.index(
+        f"allows {ALLOWED} of the task's {ROUNDS} rounds: it ends this owner's part"
+    )
+    assert covers < log.index(
+        "the owner's limit ended its part before the training's end"
+    )
     # And of the rounds, a line each; in its state folder too.
-    stays, numbers = trained.deployment.log(STAYS), [str(n) for n in range(1, ROUNDS + 1)]
+    stays, numbers = (
+        trained.deployment.log(STAYS),
+        [str(n) for n in range(1, ROUNDS + 1)],
+    )
     assert ("no limit of your own" in stays, "held-out" in stays) == (True, False)
     assert re.findall(rf"INFO round (\d+) of {ROUNDS}: counted; ε", stays) == numbers
     text = (trained.state(STAYS) / "history.csv").read_text("utf-8")
     rows = list(csv.DictReader(text.splitlines()))
-    assert [(row["round"], row["counted"]) for row in rows] == [(n, "True") for n in numbers]
-    tried = [float(row["validation_accuracy"]) for row in rows if row["validation_accuracy"]]
+    assert [(row["round"], row["counted"]) for row in rows] == [
+        (n, "True") for n in numbers
+    ]
+    tried = [
+        float(row["validation_accuracy"]) for row in rows if row["validation_accuracy"]
+    ]
     assert 0 <= min(tried) <= max(tried) <= 1
     for server in SERVERS:
         made = re.findall(r"INFO version (\d+) is made", trained.deployment.log(server))
@@ -123,32 +161,53 @@ def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(trained:
     assert (status, "--raise-limit" in printed) == (2, True)
     status, printed = trained.joins(higher, "--wait", "0.0003", "--raise-limit")
     assert status == 1  # no server is there
-    assert f"allows {ROUNDS - ALLOWED} more, after {ALLOWED}, of the task's {ROUNDS}" in printed
+    assert (
+        f"allows {ROUNDS - ALLOWED} more, after {ALLOWED}, of the task's {ROUNDS}"
+        in printed
+    )
 
 
-def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(trained: Trained) -> None:
-    task, stays, leaves = trained.deployment.task, trained.model(STAYS), trained.model(LEAVES)
+def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(
+    trained: Trained,
+) -> None:
+    task, stays, leaves = (
+        trained.deployment.task,
+        trained.model(STAYS),
+        trained.model(LEAVES),
+    )
     at_server = load_model(trained.state("server-a") / "model.safetensors", task)
     assert (stays.version, stays.digest) == (ROUNDS, at_server.digest)
     assert stays.theta.tobytes() == at_server.theta.tobytes()
     served = server_statements.read_models(trained.state(STAYS) / "models.log")
     assert (leaves.version, leaves.digest) == (ALLOWED, served[task.digest, ALLOWED])
     theta = START.astype(np.float32)
-    assert served[task.digest, 0] == model_digest(task.digest, 0, task.model.parameters, theta)
+    assert served[task.digest, 0] == model_digest(
+        task.digest, 0, task.model.parameters, theta
+    )
     # Without precad the file can be read, and says what it is.
     path = trained.state(STAYS) / "model.safetensors"
-    assert (load_file(path)["1.bias"].numpy() == stays.weights["1.bias"].astype(np.float32)).all()
+    assert (
+        load_file(path)["1.bias"].numpy() == stays.weights["1.bias"].astype(np.float32)
+    ).all()
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     private = json.loads(metadata["private_training"])
     assert (metadata["task_name"], metadata["version"]) == ("small", str(ROUNDS))
     assert (private["noise_multiplier"], private["rounds"]) == (2.0, ROUNDS)
     assert re.search(r"ε = \d\.\d+, δ = 1e-05.* all 4 rounds", metadata["guarantee"])
-    assert [each.stat().st_mode & 0o777 for each in (path, path.parent)] == [0o600, 0o700]
+    assert [each.stat().st_mode & 0o777 for each in (path, path.parent)] == [
+        0o600,
+        0o700,
+    ]
 
 
-def test_predict_and_evaluate_take_the_owners_settings(trained: Trained, tmp_path: Path) -> None:
-    settings, at_server = trained.settings(STAYS), trained.state("server-a") / "model.safetensors"
+def test_predict_and_evaluate_take_the_owners_settings(
+    trained: Trained, tmp_path: Path
+) -> None:
+    settings, at_server = (
+        trained.settings(STAYS),
+        trained.state("server-a") / "model.safetensors",
+    )
     module = trained.model("server-a").load_into(logistic(3, 2))
     with torch.no_grad():
         shares = torch.softmax(module(torch.from_numpy(X)), dim=1).numpy()
@@ -182,8 +241,13 @@ class Median(torch.nn.Module):
         return x @ self.slope + self.offset
 
 
-def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(deploy: Deploy) -> None:
-    parameters = [{"name": "slope", "shape": [FEATURES]}, {"name": "offset", "shape": [1]}]
+def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(
+    deploy: Deploy,
+) -> None:
+    parameters = [
+        {"name": "slope", "shape": [FEATURES]},
+        {"name": "offset", "shape": [1]},
+    ]
     changes = {"model.architecture": "custom", "model.parameters": parameters}
     deployment = deploy(changes | {"training.rounds": ROUNDS}, linger_s=LINGER_S)
     folder, privacy = deployment.folder, deployment.task.privacy
@@ -199,7 +263,9 @@ def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(deplo
         usual: dict[str, Any] = {"model": Median(), "loss": functional.mse_loss}
         usual["task"] = folder / "task.toml"
         usual |= {"identity": folder / "keys" / name, "state": folder / "own" / name}
-        usual |= {name.replace("-", "_"): deployment.addresses[name] for name in SERVERS}
+        usual |= {
+            name.replace("-", "_"): deployment.addresses[name] for name in SERVERS
+        }
         return DataOwner(name, data=data, **usual, **more)
 
     told: list[RoundInfo] = []
@@ -222,9 +288,14 @@ def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(deplo
     assert whole.epsilon == cost(ROUNDS)
     assert short.epsilon <= limited.budget.epsilon() == cost(ALLOWED)
     # A callback that raises each time stops nothing, and isn't silent.
-    assert (whole.callback_failures, type(whole.callback_error)) == (ROUNDS, ZeroDivisionError)
+    assert (whole.callback_failures, type(whole.callback_error)) == (
+        ROUNDS,
+        ZeroDivisionError,
+    )
     numbers = list(range(1, ROUNDS + 1))
-    assert [(info.number, info.counted) for info in told] == [(n, True) for n in numbers]
+    assert [(info.number, info.counted) for info in told] == [
+        (n, True) for n in numbers
+    ]
     assert told[-1].epsilon == cost(ROUNDS)
     assert [row["round"] for row in whole.table()] == numbers
     assert whole.model is not None
@@ -257,8 +328,12 @@ def test_readmes_snippet_trains_and_brings_the_model_home(
     x = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     there = deploy(changes, 1, {ClientId("ward-3"): (x, y)}, linger_s=LINGER_S)
-    rows = [",".join(f"{value:.6g}" for value in row) for row in np.column_stack([x, y])]
-    (there.folder / "ward.csv").write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
+    rows = [
+        ",".join(f"{value:.6g}" for value in row) for row in np.column_stack([x, y])
+    ]
+    (there.folder / "ward.csv").write_text(
+        "\n".join(["a,b,c,y", *rows]), encoding="utf-8"
+    )
     there.start_servers()
     for name, role in (("a.example:7301", "server-a"), ("b.example:7302", "server-b")):
         assert name in code
@@ -281,10 +356,14 @@ def test_readmes_snippet_trains_and_brings_the_model_home(
 NAMES, LEAST = ("ward-1", "ward-2"), {"enrolment.min_clients": 2}
 
 
-def test_of_two_tasks_at_once_an_owner_has_one_account(tmp_path: Path, deploy: Deploy) -> None:
+def test_of_two_tasks_at_once_an_owner_has_one_account(
+    tmp_path: Path, deploy: Deploy
+) -> None:
     data = {ClientId(each): (X, Y) for each in NAMES}
     wards, clinics = (
-        deploy({"name": name, "training.rounds": n, **LEAST}, data=data, linger_s=LINGER_S)
+        deploy(
+            {"name": name, "training.rounds": n, **LEAST}, data=data, linger_s=LINGER_S
+        )
         for name, n in (("wards", 4), ("clinics", 2))
     )
     # The keys and the owners' accounts of the first.

@@ -13,7 +13,9 @@ from precad.cli.local_deployment import LINGER_S
 from precad.common import identifiers, ring
 
 FEATURES, RECORDS, ROUNDS, CLIENTS = 2000, 12, 5, 3
-CALL_BYTES = 4500  # Of a call for a statement, which shows the last one and the last opening
+CALL_BYTES = (
+    4500  # Of a call for a statement, which shows the last one and the last opening
+)
 CHANGES = {"privacy.client_rate": 0.5, "training.rounds": ROUNDS, "deadlines.work": 1.0}
 
 
@@ -25,7 +27,9 @@ class Wire(connections.Proxy):
 
 
 @pytest.mark.parametrize("cover", [True, False], ids=["covered", "uncovered"])
-def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bool) -> None:
+def test_traffic_names_the_drawn_only_without_cover(
+    deploy: Deploy, *, cover: bool
+) -> None:
     """Without `cover_uploads` it names them all, which is why the accounts take no rate then."""
     random = np.random.default_rng(3)
     data = {}
@@ -51,11 +55,15 @@ def test_traffic_names_the_drawn_only_without_cover(deploy: Deploy, *, cover: bo
         totals = [[to_b.sent for _, to_b in dialled.values()] for _ in reports]
         deployment.wait(dialled, waiting.DEADLINE_S)
     charged: dict[int, set[str]] = defaultdict(set)
-    with closing(sqlite3.connect(deployment.folder / "state/server-a/state.db")) as database:
+    with closing(
+        sqlite3.connect(deployment.folder / "state/server-a/state.db")
+    ) as database:
         query = "SELECT version, client FROM charge JOIN attempt USING (attempt)"
         for version, client in database.execute(query):
             charged[version].add(client)
-    truth = [[name in charged[version] for name in dialled] for version in range(ROUNDS)]
+    truth = [
+        [name in charged[version] for name in dialled] for version in range(ROUNDS)
+    ]
     assert {True, False} == {drawn for version in truth for drawn in version}
     # Bytes that each owner sent to server B, by version.
     traffic = np.diff(np.array(totals), axis=0, prepend=0)

@@ -23,7 +23,12 @@ from tests.rig.waiting import until
 from tests.rig.warm import forked, said
 
 from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
-from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml, to_toml
+from precad.cli.local_deployment import (
+    LocalDeployment,
+    free_addresses,
+    task_to_toml,
+    to_toml,
+)
 from precad.client import allowed_code, check_before_enrolling, owner_settings
 from precad.common.files import append_line, make_folder
 from precad.common.identifiers import ClientId, Role
@@ -75,7 +80,10 @@ def _another_task(folder: Path, good: Settings) -> Settings:
 
 def _bad_cell(folder: Path, _good: Settings) -> Settings:
     names = [f"p{place}" for place in range(FEATURES)]
-    rows = [[f"{v:.3f}" for v in row] + [str(label)] for row, label in zip(X, Y, strict=True)]
+    rows = [
+        [f"{v:.3f}" for v in row] + [str(label)]
+        for row, label in zip(X, Y, strict=True)
+    ]
     rows[7][2] = "n/a"
     text = "\n".join(",".join(row) for row in [[*names, "digit"], *rows])
     columns = {"inputs": names, "target": "digit"}
@@ -84,7 +92,9 @@ def _bad_cell(folder: Path, _good: Settings) -> Settings:
 
 def _batch_norm(folder: Path, _good: Settings) -> Settings:
     net = "nn.Sequential(nn.BatchNorm1d(64, affine=False), nn.Linear(64, 10))"
-    written(folder / "nets_with_norm.py", f"from torch import nn\n\nNet = lambda: {net}\n")
+    written(
+        folder / "nets_with_norm.py", f"from torch import nn\n\nNet = lambda: {net}\n"
+    )
     # Its owner has looked at it, and said so.
     make_folder(allowed_code.allowed_file().parent)
     append_line(allowed_code.allowed_file(), allowed_code._digest(folder)[1])
@@ -106,13 +116,20 @@ MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
     "wrong port": lambda *_: {"server_a": free_addresses(1)[0]},
     "no such port": lambda *_: {"server_a": "127.0.0.1:99999"},
     "another authority's certificate": _foreign_root,
-    "another owner's certificate": lambda _, good: {"identity": keys_of("ward-3", good)},
-    "swapped servers": lambda _, good: {"server_a": good["server_b"], "server_b": good["server_a"]},
+    "another owner's certificate": lambda _, good: {
+        "identity": keys_of("ward-3", good)
+    },
+    "swapped servers": lambda _, good: {
+        "server_a": good["server_b"],
+        "server_b": good["server_a"],
+    },
     "another task": _another_task,
     "NaN among the inputs": lambda at, _: records(at, WITH_NAN),
     "a cell that is no number": _bad_cell,
     "labels of the wrong type": lambda at, _: records(at, y=Y.astype(np.float32)),
-    "a label out of range": lambda at, _: records(at, y=np.where(np.arange(RECORDS) == 4, 10, 0)),
+    "a label out of range": lambda at, _: records(
+        at, y=np.where(np.arange(RECORDS) == 4, 10, 0)
+    ),
     "batch norm": _batch_norm,
     "records of the wrong shape": lambda at, _: records(at, X[:, :63]),
     "too small a limit": lambda *_: {"epsilon_limit": 0.01},
@@ -131,7 +148,10 @@ MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
     "a full disk": lambda *_: {},
     "a late start": lambda *_: {},
 }
-PROGRAMS = {"a clock two hours behind": "tests.rig.behind", "a full disk": "tests.rig.full_disk"}
+PROGRAMS = {
+    "a clock two hours behind": "tests.rig.behind",
+    "a full disk": "tests.rig.full_disk",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +164,17 @@ class Clinic:
 
     def ready(self) -> bool:
         """Whether ward-1 is there in the one, and enrolment is over in the other."""
-        expected = ((self.open, "ward-1", "another process"), (self.training, "ward-2", "is over"))
+        expected = (
+            (self.open, "ward-1", "another process"),
+            (self.training, "ward-2", "is over"),
+        )
         for deployment, name, words in expected:
             deployment.check_alive()
             keys = credentials.Identity.load(deployment.folder / "keys" / name)
             addresses = {role: deployment.addresses[role.value] for role in SERVERS}
-            found = check_before_enrolling.look_at_servers(None, ClientId(name), keys, addresses)()
+            found = check_before_enrolling.look_at_servers(
+                None, ClientId(name), keys, addresses
+            )()
             if not any(words in each.text for each in found):
                 return False
         return True
@@ -159,7 +184,10 @@ class Clinic:
         deployment = self.training if mistake == "a late start" else self.open
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         good = settings_of(deployment.folder / "ward-2.toml")
-        good |= {name: str(deployment.folder / good[name]) for name in ("task", "identity", "data")}
+        good |= {
+            name: str(deployment.folder / good[name])
+            for name in ("task", "identity", "data")
+        }
         good |= {"state": str(folder / "state"), "epsilon_limit": 4.0}
         settings = good | (MISTAKES[mistake](folder, good) if mistake else {})
         kept = {name: value for name, value in settings.items() if value is not None}
@@ -187,7 +215,9 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
     folder = tmp_path_factory.mktemp("clinic")
     tokens = {ClientId(f"ward-{number}"): new_token() for number in (1, 2, 3)}
     waiting, training = (
-        LocalDeployment(folder / name, task, dict.fromkeys(tokens, (X, Y)), popen=forked)
+        LocalDeployment(
+            folder / name, task, dict.fromkeys(tokens, (X, Y)), popen=forked
+        )
         for name, task in (
             ("open", small_task(8, LONG | {"enrolment.clients": 3})),
             ("training", small_task(8, LONG | {"enrolment.clients": 1})),
@@ -210,8 +240,12 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
         yield made
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.replace(" ", "-"))
-def test_each_mistake_is_said_as_the_document_has_it(mistake: str, clinic: Clinic) -> None:
+@pytest.mark.parametrize(
+    "mistake", MISTAKES, ids=lambda mistake: mistake.replace(" ", "-")
+)
+def test_each_mistake_is_said_as_the_document_has_it(
+    mistake: str, clinic: Clinic
+) -> None:
     status, _, wrong = clinic.tell(mistake)
     # One mistake, and what follows from it: not a screen of them.
     assert (status, len(wrong) in (1, 2)) == (1, True)
@@ -221,7 +255,9 @@ def test_each_mistake_is_said_as_the_document_has_it(mistake: str, clinic: Clini
     if os.environ.get("PRECAD_WRITE_FIRST_MISTAKES"):
         # Both servers may say the same.
         shown = " <br> ".join(dict.fromkeys(wrong)).replace("|", "\\|")
-        DOCUMENT.write_text(text.replace(row, f"| {mistake} | {shown} |"), encoding="utf-8")
+        DOCUMENT.write_text(
+            text.replace(row, f"| {mistake} | {shown} |"), encoding="utf-8"
+        )
     else:
         assert [each for each in wrong if shape(each) not in shape(row)] == []
 
@@ -231,21 +267,35 @@ def shape(text: str) -> str:
     return re.sub(r"[0-9a-f]{8}…|[\d.:…]+", "#", text.replace("\\|", "|"))
 
 
-def test_nothing_is_wrong_with_good_settings_and_the_sdk_finds_the_same(clinic: Clinic) -> None:
+def test_nothing_is_wrong_with_good_settings_and_the_sdk_finds_the_same(
+    clinic: Clinic,
+) -> None:
     status, about, found = clinic.tell("")
     assert (status, found) == (0, [])
-    assert about >= {"task", "identity", "data", "model and loss", "limit", "state", "clock"}
+    assert about >= {
+        "task",
+        "identity",
+        "data",
+        "model and loss",
+        "limit",
+        "state",
+        "clock",
+    }
     assert about >= {"server A", "server B"}
     settings = owner_settings.JoinSettings.load(clinic.open.folder / "ward-2.toml")
     assert settings.data_owner().check(WAIT_S).wrong == ()
     swap = {"server_a": settings.server_b, "server_b": settings.server_a}
-    wrong = settings.model_copy(update=swap).data_owner((X[:, :63], Y)).check(WAIT_S).wrong
+    wrong = (
+        settings.model_copy(update=swap).data_owner((X[:, :63], Y)).check(WAIT_S).wrong
+    )
     assert {each.about for each in wrong} == {"model and loss", "server A", "server B"}
 
 
 def test_no_log_of_any_part_holds_a_token_or_a_key(clinic: Clinic) -> None:
     for folder in (clinic.open.folder, clinic.training.folder):
-        secrets = [path.read_text("utf-8").splitlines()[1] for path in folder.rglob("key.pem")]
+        secrets = [
+            path.read_text("utf-8").splitlines()[1] for path in folder.rglob("key.pem")
+        ]
         settings = "".join(path.read_text("utf-8") for path in folder.glob("*.toml"))
         secrets += re.findall(r'token = "(.+)"', settings)
         assert len(secrets) >= 7

@@ -55,9 +55,12 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
     how = {"linger_s": 1, "popen": subprocess.Popen}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRECAD_TEST_LOADED", str(folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
+        )
         tasks = (
-            logistic(127) | {"training.rounds": 1, "validation": v} for v in ("crypten", "proof")
+            logistic(127) | {"training.rounds": 1, "validation": v}
+            for v in ("crypten", "proof")
         )
         made, proofs = (deploy_once(task, **how) for task in tasks)
         set_in(made, "dealer", metrics="127.0.0.1:0")
@@ -75,7 +78,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
         light_client.play_round(*clients)
     for deployment in (made, proofs):
         names = [name for name in deployment.processes if name != "dealer"]
-        assert not any(deployment.wait(names, DEADLINE_S).values()), deployment.log("server-a")
+        assert not any(deployment.wait(names, DEADLINE_S).values()), deployment.log(
+            "server-a"
+        )
         deployment.stop()
     return {
         name + suffix: json.loads(path.read_text())
@@ -85,12 +90,19 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
     }
 
 
-@pytest.mark.parametrize("name", [*NEVER, "server-a with proofs", "server-b with proofs"])
-def test_a_process_loads_nothing_that_its_role_does_not_need(loaded: Loaded, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*NEVER, "server-a with proofs", "server-b with proofs"]
+)
+def test_a_process_loads_nothing_that_its_role_does_not_need(
+    loaded: Loaded, name: str
+) -> None:
     never, needs = NEVER.get(name, SERVER), "precad.common.task_schema"
     if name.endswith("with proofs"):
         # More than half of what a server holds.
-        never, needs = (*SERVER, "torch", "crypten"), "precad.aggregator.validate.check_by_proof"
+        never, needs = (
+            (*SERVER, "torch", "crypten"),
+            "precad.aggregator.validate.check_by_proof",
+        )
     assert needs in loaded[name]
     beyond = tuple(f"{each}." for each in never)
     assert [each for each in loaded[name] if f"{each}.".startswith(beyond)] == []
@@ -104,4 +116,6 @@ def test_the_dealer_is_small_enough_to_be_read_in_a_day(loaded: Loaded) -> None:
     }
     assert len(ours) > 20
     assert "precad.common.wire.metrics_page" in ours
-    assert sum(ours.values()) <= DEALER_LINES, sorted(ours.items(), key=lambda item: -item[1])
+    assert sum(ours.values()) <= DEALER_LINES, sorted(
+        ours.items(), key=lambda item: -item[1]
+    )

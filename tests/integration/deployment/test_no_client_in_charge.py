@@ -20,7 +20,9 @@ CHANGES = {"enrolment.clients": 2, "enrolment.min_clients": 2}
 IDLE = 1100
 
 
-def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(deploy: Deploy) -> None:
+def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(
+    deploy: Deploy,
+) -> None:
     deployment = deploy(CHANGES, clients=3)
     deployment.start_servers()
     descriptors = Path(f"/proc/{deployment.processes['server-a'].pid}/fd")
@@ -31,7 +33,9 @@ def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(depl
             until(lambda: len(held) >= IDLE, "so many connections")
             for _ in range(3):
                 last = play_round(*clients, after=last)
-            until(lambda: len(list(descriptors.iterdir())) < IDLE / 4, "they are closed")
+            until(
+                lambda: len(list(descriptors.iterdir())) < IDLE / 4, "they are closed"
+            )
     log = deployment.log("server-a")
     words = ("connections without a call", "Too many open files")
     assert [each in log for each in words] == [True, False]
@@ -81,6 +85,11 @@ def test_a_revoked_leader_loses_its_open_link(deploy: Deploy) -> None:
     with joined(deployment) as clients:
         play_round(*clients)
         keys = deployment_keys.Deployment.open(deployment.folder / "keys")
-        keys.revoke(keys.current_serials(party_certificate.Principal.service(Role.SERVER_A)))
+        keys.revoke(
+            keys.current_serials(party_certificate.Principal.service(Role.SERVER_A))
+        )
         said = "the certificate of server-a.precad was revoked"
-        until(lambda: said in deployment.log("server-a"), lambda: deployment.log("server-a"))
+        until(
+            lambda: said in deployment.log("server-a"),
+            lambda: deployment.log("server-a"),
+        )

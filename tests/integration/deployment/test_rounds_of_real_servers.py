@@ -54,7 +54,9 @@ class Running:
         reason that its notice gave.
         """
         # Most of its time must be left, whatever the machine has to do besides.
-        event = self.clients[0].opened(after=self.last, fresh_s=COLLECT_S / 2, timeout_s=COLLECT_S)
+        event = self.clients[0].opened(
+            after=self.last, fresh_s=COLLECT_S / 2, timeout_s=COLLECT_S
+        )
         self.last = event.attempt
 
         def act(number: int) -> None:
@@ -73,7 +75,11 @@ class Running:
 
 @contextmanager
 def training(folder: Path, validation: str = "crypten") -> Iterator[Running]:
-    changes = {"validation": validation, "privacy.client_clip": 32.0, "fractional_bits": 16}
+    changes = {
+        "validation": validation,
+        "privacy.client_clip": 32.0,
+        "fractional_bits": 16,
+    }
     # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
     changes |= {"training.learning_rate": CLIENTS * 0.2, "training.rounds": 10_000}
     changes |= tasks.logistic(127) | {"deadlines.collect": COLLECT_S}
@@ -94,7 +100,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
     check: str, running: Running, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    with training(tmp_path, check) if check == "proof" else nullcontext(running) as played:
+    with (
+        training(tmp_path, check)
+        if check == "proof"
+        else nullcontext(running) as played
+    ):
         require_verdicts(played, rng)
 
 
@@ -127,7 +137,9 @@ def require_verdicts(running: Running, rng: np.random.Generator) -> None:
         expected = [cases[i][1] for i in part] + [COUNTED] * (CLIENTS - len(part))
         acts = {number: cases[i][0] for number, i in enumerate(part)}
         _, ended = running.play(acts, spread)
-        wrong += [(part[n : n + 1], got) for n, got in enumerate(ended) if got != expected[n]]
+        wrong += [
+            (part[n : n + 1], got) for n, got in enumerate(ended) if got != expected[n]
+        ]
     assert not wrong
 
 
@@ -135,11 +147,15 @@ def stand_at(operators: Iterable[OperatorConnection], version: int) -> bool:
     return {each.status().version for each in operators} == {version}
 
 
-def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Generator) -> None:
+def test_servers_find_what_one_process_finds(
+    running: Running, rng: np.random.Generator
+) -> None:
     """The processes do what `run_round` does: the same set, the same sum but for the noise."""
     task, names, rounds = running.task, running.deployment.clients, 3
     forged = (2**32, 2 * task.bound, -(2**63))
-    roster = Roster({name: Enrolment(name, 1, task.privacy.record_rate) for name in names})
+    roster = Roster(
+        {name: Enrolment(name, 1, task.privacy.record_rate) for name in names}
+    )
     # η over the fixed denominator is 1, so that the model's steps are the sums themselves.
     assert task.training.learning_rate / roster.denominator(1.0) == 1.0
     operators = {role: running.deployment.operator(Role(role)) for role in SERVERS}
@@ -149,21 +165,31 @@ def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Ge
         # Mostly honest updates of every size, and three that don't count.
         updates = [honest(task, rng) for _ in names]
         for number, value in zip(rng.permutation(CLIENTS)[:3], forged, strict=True):
-            updates[number] = unit(task.dimension, value, at=int(rng.integers(task.dimension)))
+            updates[number] = unit(
+                task.dimension, value, at=int(rng.integers(task.dimension))
+            )
         event, outcome = running.play(dict(enumerate(updates)), updates[0])
         # One may be a moment behind the other, whose event ends a round for the clients.
         following = partial(stand_at, operators.values(), event.version + 1)
         waiting.until(following, "the next model")
         theta = operators["server-a"].model(task, event.version)
         after = operators["server-a"].model(task, event.version + 1)
-        (digest,) = {each.model_digest(task, event.version + 1) for each in operators.values()}
+        (digest,) = {
+            each.model_digest(task, event.version + 1) for each in operators.values()
+        }
         for role in map(Role, SERVERS):
-            servers = next(c.servers for c in running.clients if holders[c.servers.client] is role)
+            servers = next(
+                c.servers for c in running.clients if holders[c.servers.client] is role
+            )
             assert servers.serves_first is role
             fetched = servers.fetch_model(event.version + 1, Digest(digest.value))
             assert np.array_equal(fetched, after)
 
-        of: dict[str, Any] = {"roster": roster, "theta": theta, "attempt": event.version}
+        of: dict[str, Any] = {
+            "roster": roster,
+            "theta": theta,
+            "attempt": event.version,
+        }
         sent = dict(zip(names, updates, strict=True))
         oracle, other = play_round(task, sent, **of, noise=no_noise)
         assert (oracle.opened.model, oracle.valid) == (event.model, other.valid)
@@ -171,7 +197,9 @@ def test_servers_find_what_one_process_finds(running: Running, rng: np.random.Ge
         assert (len(expected), expected.keys() & set(oracle.valid)) == (3, set())
         expected |= dict.fromkeys(oracle.valid, COUNTED)
         assert dict(zip(names, outcome, strict=True)) == expected
-        plain = sum(x for name, x in zip(names, updates, strict=True) if name in oracle.valid)
+        plain = sum(
+            x for name, x in zip(names, updates, strict=True) if name in oracle.valid
+        )
         assert np.array_equal(oracle.noisy_sum, plain)
         # In units of the last place, as float32 keeps it.
         moved = np.ldexp(after.astype(np.float64) - theta, task.fractional_bits)
@@ -200,9 +228,13 @@ def test_every_part_refuses_another_wire_version_of_whoever_may_call(
     if place is Role.DEALER:
         caller, method = "server-a", "Dealing/Join"
     identity = credentials.Identity.load(running.deployment.folder / "keys" / caller)
-    with open_channel(running.deployment.addresses[place.value], identity, place) as channel:
+    with open_channel(
+        running.deployment.addresses[place.value], identity, place
+    ) as channel:
         call: Any = channel.unary_unary(f"/precad.v1.{method}")
-        with pytest.raises(grpc.RpcError, match="the caller speaks wire version 1, ") as refused:
+        with pytest.raises(
+            grpc.RpcError, match="the caller speaks wire version 1, "
+        ) as refused:
             call(b"", timeout=waiting.DEADLINE_S)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
@@ -215,12 +247,18 @@ def test_status_is_one_json_document_of_what_the_server_did_and_fits_a_narrow_te
     running.play({3: unit(running.task.dimension, 2**32)}, zero)
     address = running.deployment.addresses[f"server-{server}"]
     identity = running.deployment.folder / "keys" / "operator"
-    status = partial(precad, "status", address, "--server", server, "--identity", identity)
+    status = partial(
+        precad, "status", address, "--server", server, "--identity", identity
+    )
     asked = status("--json")
     assert (asked.exit_code, asked.stderr, asked.stdout.count("\n")) == (0, "", 1)
     facts = json.loads(asked.stdout)
     digest = str(running.task.digest)
-    expected = {"role": f"server-{server}", "task": running.task.name, "task_digest": digest}
+    expected = {
+        "role": f"server-{server}",
+        "task": running.task.name,
+        "task_digest": digest,
+    }
     expected |= {"phase": "training", "error": "", "kernel": kernel.kernel_in_use()}
     numbers = {"enrolled": CLIENTS, "rounds": running.task.training.rounds}
     numbers |= {"redrawn_coins": 0, "workers": 0}
@@ -238,7 +276,9 @@ def test_status_is_one_json_document_of_what_the_server_did_and_fits_a_narrow_te
 
     seen: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(operate, "follow", lambda _, ask, every: seen.extend((ask(), every)))
+        patch.setattr(
+            operate, "follow", lambda _, ask, every: seen.extend((ask(), every))
+        )
         assert status("--watch", "--every", "0.5").exit_code == 0
     now, every = seen
     monkeypatch.setenv("COLUMNS", "44")

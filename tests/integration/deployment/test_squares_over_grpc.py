@@ -62,12 +62,17 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     changes = {"enrolment.clients": MOST, "deadlines.peer": DEADLINE_S}
     task = small_task(getattr(request, "param", 8), changes)
     of = {role: identity(Principal.service(role)) for role in (*SERVERS, Role.DEALER)}
-    with LoopThread() as loop, reached(task, dealer(loop, task, of[Role.DEALER]), of) as made:
+    with (
+        LoopThread() as loop,
+        reached(task, dealer(loop, task, of[Role.DEALER]), of) as made,
+    ):
         yield made
 
 
 @pytest.mark.parametrize("site", [100_003], indirect=True)
-def test_both_ask_for_fifty_squares_at_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_both_ask_for_fifty_squares_at_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     with site.squares() as at:
         many = site.halves(*range(50))
@@ -75,7 +80,9 @@ def test_both_ask_for_fifty_squares_at_once(site: Site, caplog: pytest.LogCaptur
         def play(role: Role) -> list[tuple[Secret, int]]:
             for both in many if role is A else many[::-1]:
                 at[role].ask(both.of[role])
-            return [(at[role].row_key(b.context), at[role].share(b.context)) for b in many]
+            return [
+                (at[role].row_key(b.context), at[role].share(b.context)) for b in many
+            ]
 
         with ThreadPoolExecutor(2) as servers:
             of_a, of_b = servers.map(play, SERVERS)
@@ -103,7 +110,9 @@ def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
     site.dealers[B]._timeout_s = SHORT_S
     with site.dealers[B].squares(0) as at_b:
         at_b.ask(waiting.of[B])
-        with pytest.raises(errors.PeerUnavailable, match="check that the other server has asked"):
+        with pytest.raises(
+            errors.PeerUnavailable, match="check that the other server has asked"
+        ):
             at_b.row_key(waiting.context)
     # Nothing was dealt for it: both may ask again.
     site.dealers[B]._timeout_s = DEADLINE_S
@@ -114,11 +123,15 @@ def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
 
 
 @pytest.mark.parametrize("death", ["kill", "terminate"])
-def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death: str) -> None:
+def test_who_waits_is_woken_when_the_dealers_process_goes(
+    deploy: Deploy, death: str
+) -> None:
     deployment = deploy({"enrolment.clients": MOST, "deadlines.peer": 600.0})
     deployment.start_server("dealer")
     dealer, address = deployment.processes["dealer"], deployment.addresses["dealer"]
-    of = {role: Identity.load(deployment.folder / "keys" / role.value) for role in SERVERS}
+    of = {
+        role: Identity.load(deployment.folder / "keys" / role.value) for role in SERVERS
+    }
     with (
         reached(deployment.task, address, of) as site,
         site.squares() as at,
@@ -133,7 +146,9 @@ def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death:
             at[role].ask(known.of[role])
         key = at[A].row_key(known.context)
         at[A].ask(both.of[A])
-        waits = [pool.submit(wait, both.context) for wait in (at[A].row_key, at[A].share)]
+        waits = [
+            pool.submit(wait, both.context) for wait in (at[A].row_key, at[A].share)
+        ]
         getattr(dealer, death)()
         for wait in waits:
             with pytest.raises(errors.PeerUnavailable, match="the dealer"):
@@ -149,11 +164,15 @@ def test_who_waits_is_woken_when_the_dealers_process_goes(deploy: Deploy, death:
                 later.ask(both.of[B])
                 later.row_key(both.context)
 
-        with pytest.raises(errors.PeerUnavailable, match="nothing listens on that port"):
+        with pytest.raises(
+            errors.PeerUnavailable, match="nothing listens on that port"
+        ):
             row_key()
 
 
-def test_no_more_squares_than_clients_are_dealt_and_none_for_a_dealer_before(site: Site) -> None:
+def test_no_more_squares_than_clients_are_dealt_and_none_for_a_dealer_before(
+    site: Site,
+) -> None:
     many = site.halves(*range(MOST + 1))
     for error, says in (
         (errors.PeerViolation, f"at most {MOST} clients"),

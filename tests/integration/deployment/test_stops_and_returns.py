@@ -30,7 +30,9 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
 
-def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: Deploy) -> None:
+def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
+    deploy: Deploy,
+) -> None:
     changes = {"training.rounds": 12, "enrolment.clients": 3, **tasks.logistic(127)}
     deployment = deploy(changes, linger_s=2)
     date = datetime.now(UTC) + timedelta(days=300)
@@ -53,10 +55,15 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: 
     assert said[-1].enrolment_left_s > 299 * 86_400
     # A server can't end the dealer alone, nor by saying it twice.
     identity = credentials.Identity.load(deployment.folder / "keys" / "server-a")
-    with mutual_tls.open_channel(deployment.addresses["dealer"], identity, Role.DEALER) as channel:
+    with mutual_tls.open_channel(
+        deployment.addresses["dealer"], identity, Role.DEALER
+    ) as channel:
         leave, digest = DealingStub(channel).Leave, deployment.task.digest.value
         for _ in range(2):
-            leave(pb.LeaveRequest(task_digest=digest, role="server-a"), wait_for_ready=True)
+            leave(
+                pb.LeaveRequest(task_digest=digest, role="server-a"),
+                wait_for_ready=True,
+            )
         with pytest.raises(grpc.RpcError) as refused:
             leave(pb.LeaveRequest(task_digest=bytes(32), role="server-a"))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -79,15 +86,22 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(deploy: 
     for name in SERVERS:
         deployment.processes[name].terminate()
     assert deployment.wait(SERVERS, DEADLINE_S) == dict.fromkeys(SERVERS, 0)
-    logs, told = [deployment.log(name) for name in SERVERS], "told to stop; started again"
-    assert [(log.count(" ERROR "), told in log) for log in logs] == [(n, True) for n in errors]
+    logs, told = (
+        [deployment.log(name) for name in SERVERS],
+        "told to stop; started again",
+    )
+    assert [(log.count(" ERROR "), told in log) for log in logs] == [
+        (n, True) for n in errors
+    ]
     start_again(deployment, *SERVERS)
 
     everybody = (*owners, *SERVERS, "dealer")
     assert set(deployment.wait(everybody, DEADLINE_S).values()) == {0}
     assert "server-b left" in deployment.log("dealer")
     # Both know at a next start that no owner comes for the model any more.
-    assert all((deployment.folder / f"state/{name}/model.fetched").exists() for name in SERVERS)
+    assert all(
+        (deployment.folder / f"state/{name}/model.fetched").exists() for name in SERVERS
+    )
     # Why is for operators alone.
     words = ("finished", "disk", str(deployment.folder))
     for name in owners:
@@ -99,13 +113,17 @@ def start_again(deployment: LocalDeployment, *names: str) -> None:
     deployment.operator(Role.SERVER_A).close()
     deployment._connections.clear()
     for client in deployment.clients:
-        assert deployment.processes[client.name].poll() is None, deployment.log(client.name)
+        assert deployment.processes[client.name].poll() is None, deployment.log(
+            client.name
+        )
     done = deployment.log("server-b").count("is made")
     for name in names:
         deployment.start_server(name)
     until(
         lambda: deployment.log("server-b").count("is made") > done,
-        lambda: deployment.log_tail("server-a", 20) + deployment.log_tail("server-b", 20),
+        lambda: (
+            deployment.log_tail("server-a", 20) + deployment.log_tail("server-b", 20)
+        ),
         poll_s=0.1,
     )
 
@@ -128,10 +146,14 @@ with LocalDeployment(Path(sys.argv[1]), small_task(), {}) as deployment:
 
 
 @pytest.mark.parametrize("goes_on_s", [0, 600])
-def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s: float) -> None:
+def test_a_program_that_is_told_to_end_ends_its_parts(
+    tmp_path: Path, goes_on_s: float
+) -> None:
     """Also where it catches the exception that comes of it, and where a part stands still."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(goes_on_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as program:
         assert program.stdout is not None
         part = int(program.stdout.readline())
         try:
@@ -146,7 +168,9 @@ def test_a_program_that_is_told_to_end_ends_its_parts(tmp_path: Path, goes_on_s:
                 os.kill(part, signal.SIGKILL)
 
 
-def test_a_training_is_ended_part_by_part_while_norms_are_checked(tmp_path: Path) -> None:
+def test_a_training_is_ended_part_by_part_while_norms_are_checked(
+    tmp_path: Path,
+) -> None:
     recorded = json.loads(stops.RESULTS.read_text("utf-8"))["validating"]["seconds"]
     assert list(stops.play("validating", tmp_path, warm.forked)) == list(recorded)
 
@@ -157,7 +181,9 @@ def why(deployment: LocalDeployment, *parties: str) -> list[str]:
     found = []
     for party in parties:
         log = deployment.log(party)
-        lines = [line for line in log.splitlines() if "ERROR training stopped: " in line]
+        lines = [
+            line for line in log.splitlines() if "ERROR training stopped: " in line
+        ]
         assert (len(lines), "Traceback" in log) == (1, False), log
         found += lines
     return found
@@ -179,9 +205,13 @@ def test_a_server_alone_stops_and_names_the_other(deploy: Deploy) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["never there", "dies"])
-def test_both_servers_stop_and_name_the_missing_dealer(deploy: Deploy, *, dies: bool) -> None:
+def test_both_servers_stop_and_name_the_missing_dealer(
+    deploy: Deploy, *, dies: bool
+) -> None:
     # Room for A's start on a busy machine: it isn't what is missing.
-    deployment = deploy({"deadlines.peer": 10.0 if dies else 1.0, "deadlines.outage": 10.0})
+    deployment = deploy(
+        {"deadlines.peer": 10.0 if dies else 1.0, "deadlines.outage": 10.0}
+    )
     for name in deployment.servers if dies else reversed(SERVERS):
         deployment.start_server(name)
     with joined(deployment) as clients:
@@ -193,18 +223,26 @@ def test_both_servers_stop_and_name_the_missing_dealer(deploy: Deploy, *, dies: 
         # Why is for operators alone.
         assert {client.ended() for client in clients} == {messages.TrainingPaused()}
     # Whoever stops first names it; the other may find that one gone.
-    missing, errors = f"dealer at {deployment.addresses['dealer']}", why(deployment, *SERVERS)
+    missing, errors = (
+        f"dealer at {deployment.addresses['dealer']}",
+        why(deployment, *SERVERS),
+    )
     named = [error for error in errors if missing in error]
     assert named, errors
     assert all("check that it runs" in error for error in named)
 
 
 @pytest.mark.parametrize(
-    ("party", "words"), [("server-b", "task digest differs"), ("dealer", "the dealer at")]
+    ("party", "words"),
+    [("server-b", "task digest differs"), ("dealer", "the dealer at")],
 )
-def test_another_task_stops_both_with_both_digests(deploy: Deploy, party: str, words: str) -> None:
+def test_another_task_stops_both_with_both_digests(
+    deploy: Deploy, party: str, words: str
+) -> None:
     # A mismatch is no outage: nobody waits for it to pass.
-    deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
+    deployment = deploy(
+        {"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S}
+    )
     other = Task.parse(deployment.task.model_dump() | {"name": "another"})
     (deployment.folder / "other.toml").write_text(task_to_toml(other))
     set_in(deployment, party, task="other.toml")
@@ -233,7 +271,9 @@ def play(clients: list[LightClient], after: int) -> int:
         after = submit_zeros(clients, after)
         until(settled, "its end")
         # One that began before they were back counts nobody, and is over at once.
-        if all(after in client._over and client.over(after).counted for client in clients):
+        if all(
+            after in client._over and client.over(after).counted for client in clients
+        ):
             return after
     raise AssertionError("no round in which all count")
 
@@ -250,7 +290,9 @@ SAYS = {
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, tmp_path: Path, name: str) -> None:
+def test_a_part_whose_clock_jumps_ends_nobody(
+    deploy: Deploy, tmp_path: Path, name: str
+) -> None:
     clock = WrongClock(tmp_path / "clock")
 
     def started(arguments: list[str], **options: Any) -> Any:
@@ -266,7 +308,10 @@ def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, tmp_path: Path, na
         if name == "dealer":
             # Asked when there is something to validate.
             last = submit_zeros(clients, last)
-        until(lambda: re.search(words, deployment.log(log)), lambda: deployment.log_tail(log, 40))
+        until(
+            lambda: re.search(words, deployment.log(log)),
+            lambda: deployment.log_tail(log, 40),
+        )
         deployment.check_alive()
         clock.set(RIGHT)
         if name != "server-a":
@@ -276,10 +321,14 @@ def test_a_part_whose_clock_jumps_ends_nobody(deploy: Deploy, tmp_path: Path, na
         with joined(deployment) as clients:
             play(clients, last)
     deployment.check_alive()
-    assert "training stopped" not in deployment.log("server-a") + deployment.log("server-b")
+    assert "training stopped" not in deployment.log("server-a") + deployment.log(
+        "server-b"
+    )
 
 
-def test_who_starts_by_a_wrong_clock_may_start_again(deploy: Deploy, tmp_path: Path) -> None:
+def test_who_starts_by_a_wrong_clock_may_start_again(
+    deploy: Deploy, tmp_path: Path
+) -> None:
     """An empty clock: 1970. Another status than a wrong setting's, which no unit restarts."""
     clock = WrongClock(tmp_path / "clock")
     clock.set(-timedelta(days=365 * 50))
@@ -287,4 +336,6 @@ def test_who_starts_by_a_wrong_clock_may_start_again(deploy: Deploy, tmp_path: P
     deployment.start_server("dealer")
     assert deployment.wait(("dealer",), DEADLINE_S) == {"dealer": WRONG_TIME}
     log = deployment.log("dealer")
-    assert [words for words in ("not yet valid", "set the clock") if words not in log] == []
+    assert [
+        words for words in ("not yet valid", "set the clock") if words not in log
+    ] == []

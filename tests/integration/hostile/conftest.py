@@ -25,10 +25,18 @@ from precad.dealer.dealing_service import DealingService
 NOWHERE = "127.0.0.1:1"
 
 
-def session_of(role: Role, folder: Path, keys: Path, dealer: str | None = NOWHERE) -> Session:
+def session_of(
+    role: Role, folder: Path, keys: Path, dealer: str | None = NOWHERE
+) -> Session:
     """As its process opens it; nobody dials the addresses of its settings here."""
-    where: dict[str, Any] = {"listen": NOWHERE, "dealer": dealer, "state": folder / role.value}
-    settings = ServerSettings(task=folder / "task.toml", identity=keys / role.value, **where)
+    where: dict[str, Any] = {
+        "listen": NOWHERE,
+        "dealer": dealer,
+        "state": folder / role.value,
+    }
+    settings = ServerSettings(
+        task=folder / "task.toml", identity=keys / role.value, **where
+    )
     return process.open_session(role, settings)
 
 
@@ -42,7 +50,9 @@ class Site:
     def identity(self, name: str) -> credentials.Identity:
         return credentials.Identity.load(self.folder / "keys" / name)
 
-    def start(self, role: Role, limits: Any = None, rate: CallRate | None = None) -> Any:
+    def start(
+        self, role: Role, limits: Any = None, rate: CallRate | None = None
+    ) -> Any:
         """Server A, server B or the dealer, as its process would start it."""
         self.started.append(self.loop.run(self._start(role, limits, rate)))
         return self.started[-1]
@@ -54,18 +64,24 @@ class Site:
         if running.session is not None:
             running.session.store.close()
 
-    async def _start(self, role: Role, limits: Limits | None, rate: CallRate | None) -> Any:
+    async def _start(
+        self, role: Role, limits: Limits | None, rate: CallRate | None
+    ) -> Any:
         session = None
         if role is Role.DEALER:
             identity = self.identity("dealer")
             port = GuardedPort("the dealer", identity, rate=rate)
-            DealingService(self.task, DealerRole.of(self.task), identity).add_to(port.server)
+            DealingService(self.task, DealerRole.of(self.task), identity).add_to(
+                port.server
+            )
             add_health(port.server, identity, lambda: True)
         else:
             session = session_of(role, self.folder, self.folder / "keys")
             port = process.make_port(session, limits, rate)
             if role is Role.SERVER_B:
-                peer_transport.add_link_to_server(process.PeerService(session).link, port.server)
+                peer_transport.add_link_to_server(
+                    process.PeerService(session).link, port.server
+                )
         address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
         return SimpleNamespace(address=address, port=port, session=session)
 

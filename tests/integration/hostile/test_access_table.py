@@ -47,7 +47,12 @@ RIGHT_PARTY = {
 }  # Whose name the bad certificates carry, so that nothing but their fault keeps them out
 OURS = pb.DESCRIPTOR.services_by_name
 RPCS = (
-    *(f"{of}.{each.name}" for of in RIGHT_PARTY if of in OURS for each in OURS[of].methods),
+    *(
+        f"{of}.{each.name}"
+        for of in RIGHT_PARTY
+        if of in OURS
+        for each in OURS[of].methods
+    ),
     "Health.Check",
 )
 OFFERED = {
@@ -86,7 +91,10 @@ Outcomes = dict[tuple[Role, str, str], tuple[grpc.StatusCode, str]]
 
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
-    base, deployment = Identity.load(keys / "ward-1"), deployment_keys.Deployment.open(keys)
+    base, deployment = (
+        Identity.load(keys / "ward-1"),
+        deployment_keys.Deployment.open(keys),
+    )
     party, authority = RIGHT_PARTY[service], deployment._authority
 
     def bad(*more: str, of: Authority = authority, **how: Any) -> Caller:
@@ -137,7 +145,10 @@ class Bench:
                 response_deserializer=Int32Value.FromString,
             )
             return check(StringValue(), timeout=DEADLINE_S)
-        stub, digest = getattr(precad_pb2_grpc, f"{service}Stub")(channel), task.digest.value
+        stub, digest = (
+            getattr(precad_pb2_grpc, f"{service}Stub")(channel),
+            task.digest.value,
+        )
         named: dict[str, Any] = {"task_digest": digest, "client": "ward-1"}
         own: dict[str, Any] = {"task_digest": digest, "role": caller.server}
         upload = self.submissions.get(place, self.submissions[Role.SERVER_A])
@@ -145,7 +156,9 @@ class Bench:
         def given_back() -> Iterator[pb.GivenPiece]:
             signed = pb.Signed()
             with suppress(grpc.RpcError):
-                signed = stub.Statement(pb.StatementRequest(**named), timeout=DEADLINE_S)
+                signed = stub.Statement(
+                    pb.StatementRequest(**named), timeout=DEADLINE_S
+                )
             data = to_bytes(initial_vector(task.model))
             yield pb.GivenPiece(**named, statement=signed, data=data)
 
@@ -154,7 +167,9 @@ class Bench:
             "Describe": pb.DescribeRequest(),
             "Enrol": pb.EnrolRequest(**named, records=50, record_rate=0.2),
             "Watch": pb.WatchRequest(**named),
-            **dict.fromkeys(("ModelDigest", "FetchModel"), pb.ModelRequest(task_digest=digest)),
+            **dict.fromkeys(
+                ("ModelDigest", "FetchModel"), pb.ModelRequest(task_digest=digest)
+            ),
             "Submit": upload_pieces(upload),
             "Opening": pb.OpeningRequest(**named, attempt=0),
             "Statement": pb.StatementRequest(**named),
@@ -176,9 +191,14 @@ class Bench:
 def outcomes(make_site: Any) -> Outcomes:
     site = make_site(small_task(8), "ward-1", "ward-2")
     running = {place: site.start(place) for place in PLACES}
-    model, ward = running[Role.SERVER_A].session.model_store.current.digest, ClientId("ward-1")
+    model, ward = (
+        running[Role.SERVER_A].session.model_store.current.digest,
+        ClientId("ward-1"),
+    )
     context = SubmissionContext(site.task.digest, 0, 0, ward, model)
-    submissions = shard(np.arange(8), context, CertificateSigner(site.identity("ward-1")))
+    submissions = shard(
+        np.arange(8), context, CertificateSigner(site.identity("ward-1"))
+    )
     for place in (Role.SERVER_A, Role.SERVER_B):
         session = running[place].session
         session.inbox.open(Opened(0, 0, (ward,), model, frozenset()))
@@ -231,12 +251,18 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
 
 def test_every_rpc_gives_every_identity_what_the_rules_say(outcomes: Outcomes) -> None:
     every = itertools.product(PLACES, (*FAULTY, *NAMED), RPCS)
-    wanted = {(place, who, rpc): expected_code(place, who, rpc) for place, who, rpc in every}
+    wanted = {
+        (place, who, rpc): expected_code(place, who, rpc) for place, who, rpc in every
+    }
     assert {key: code for key, (code, _) in outcomes.items()} == wanted
     # And refusals say why, and name no secret.
     for key, (code, text) in outcomes.items():
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            assert text.partition(":")[0] in ("revoked", "malformed-name", "not-allowed"), key
+            assert text.partition(":")[0] in (
+                "revoked",
+                "malformed-name",
+                "not-allowed",
+            ), key
             assert len(text) < 200
 
 
@@ -244,11 +270,16 @@ def test_the_document_is_this_table(outcomes: Outcomes) -> None:
     before = DOCUMENT.read_text(encoding="utf-8")
     cells = {grpc.StatusCode.OK: "yes", grpc.StatusCode.PERMISSION_DENIED: "–"}
     lines = [before.partition("\n\n## ")[0]]
-    for place, title in zip(PLACES, ("Server A", "Server B", "The dealer"), strict=True):
+    for place, title in zip(
+        PLACES, ("Server A", "Server B", "The dealer"), strict=True
+    ):
         lines += ["", f"## {title}", f"| RPC | {' | '.join(NAMED)} |"]
         lines.append(f"| --- |{' --- |' * len(NAMED)}")
         for rpc in OFFERED[place]:
-            row = [rpc.partition(".")[2], *(cells[outcomes[place, who, rpc][0]] for who in NAMED)]
+            row = [
+                rpc.partition(".")[2],
+                *(cells[outcomes[place, who, rpc][0]] for who in NAMED),
+            ]
             lines.append(f"| {' | '.join(row)} |")
     text = "\n".join(lines) + "\n"
     if os.environ.get("PRECAD_WRITE_ACCESS_TABLE"):

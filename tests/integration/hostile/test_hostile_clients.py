@@ -49,7 +49,9 @@ def site(make_site: Any) -> Any:
 @pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
 def server(site: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     # How often one may call is tested for itself; here a storm must get in.
-    running = site.start(request.param, limits.Limits(idle_s=CALL_S), CallRate(per_s=10_000.0))
+    running = site.start(
+        request.param, limits.Limits(idle_s=CALL_S), CallRate(per_s=10_000.0)
+    )
     yield running
     # A worker that takes over another's tests may come back to this server later.
     site.stop(running)
@@ -83,13 +85,19 @@ class Bench:
     def channel(self, who: str) -> grpc.Channel:
         if who not in self._channels:
             identity = self.site.identity(who)
-            self._channels[who] = mutual_tls.open_channel(self.server.address, identity, self.role)
+            self._channels[who] = mutual_tls.open_channel(
+                self.server.address, identity, self.role
+            )
         return self._channels[who]
 
-    def submission(self, who: str = "ward-2", number: int = ROUND, model: Any = None) -> Submission:
+    def submission(
+        self, who: str = "ward-2", number: int = ROUND, model: Any = None
+    ) -> Submission:
         pair = shard(
             np.arange(D, dtype=np.int64),
-            SubmissionContext(self.site.task.digest, 0, number, ClientId(who), model or self.model),
+            SubmissionContext(
+                self.site.task.digest, 0, number, ClientId(who), model or self.model
+            ),
             signatures.CertificateSigner(self.site.identity(who)),
         )
         return pair[0] if self.role is Role.SERVER_A else pair[1]
@@ -100,12 +108,17 @@ class Bench:
         data = body_of(submission)
         size = max(1, len(data) // 4)
         parts = (data[i : i + size] for i in range(0, len(data), size))
-        return [next(iter(upload_pieces(submission))), *(pb.SubmissionPiece(body=p) for p in parts)]
+        return [
+            next(iter(upload_pieces(submission))),
+            *(pb.SubmissionPiece(body=p) for p in parts),
+        ]
 
     def submit(self, pieces: Any, who: str = "ward-2") -> str:
         """The receipt's rejection, ``""`` when held, or the status code's name."""
         try:
-            receipt = AggregationStub(self.channel(who)).Submit(iter(pieces), timeout=CALL_S)
+            receipt = AggregationStub(self.channel(who)).Submit(
+                iter(pieces), timeout=CALL_S
+            )
         except grpc.RpcError as error:
             return str(error.code().name)
         assert not receipt.rejection or receipt.detail
@@ -114,7 +127,10 @@ class Bench:
     def honest_submits(self) -> None:
         """As a client that tries again after whatever breaks its upload."""
         submission = self.submission("ward-1")
-        until(lambda: self.submit(upload_pieces(submission), "ward-1") == "", "an honest upload")
+        until(
+            lambda: self.submit(upload_pieces(submission), "ward-1") == "",
+            "an honest upload",
+        )
 
     def closed(self) -> tuple[bool, Submission | Rejection]:
         """Whether the honest client's submission is held, and what the hostile one's came to."""
@@ -181,7 +197,10 @@ UPLOADS: dict[str, tuple[Make, Rejection | str]] = {
         header_with(nonce=lambda b: b.submission("ward-1").context.nonce),
         UNSIGNED,
     ),
-    "forged model digest": (lambda b: b.pieces(model=Digest(b"\7" * 32)), Rejection.WRONG_MODEL),
+    "forged model digest": (
+        lambda b: b.pieces(model=Digest(b"\7" * 32)),
+        Rejection.WRONG_MODEL,
+    ),
     # Not known to be this round's and this client's: nothing came of that client's.
     "nothing": (lambda _: [], "truncated"),
     "no header": (lambda _: [pb.SubmissionPiece(body=b"x")], "malformed"),
@@ -196,14 +215,21 @@ UPLOADS: dict[str, tuple[Make, Rejection | str]] = {
 
 
 @pytest.mark.parametrize("kind", UPLOADS)
-def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind: str) -> None:
+def test_a_bad_upload_is_refused_with_its_reason_and_counted(
+    bench: Bench, kind: str
+) -> None:
     make, why = UPLOADS[kind]
     assert bench.submit(make(bench)) == getattr(why, "value", why)
     bench.honest_submits()
-    assert bench.closed() == (True, why if isinstance(why, Rejection) else Rejection.ABSENT)
+    assert bench.closed() == (
+        True,
+        why if isinstance(why, Rejection) else Rejection.ABSENT,
+    )
 
 
-def test_a_bad_header_may_be_mended_and_a_good_one_is_the_clients_only_one(bench: Bench) -> None:
+def test_a_bad_header_may_be_mended_and_a_good_one_is_the_clients_only_one(
+    bench: Bench,
+) -> None:
     bad = header_with(seed=bytes(32))(bench)
     found = [bench.submit(pieces) for pieces in (bad, bench.pieces(), bench.pieces())]
     assert found == ["malformed", "", "duplicate"]
@@ -274,13 +300,17 @@ def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.soc
     """Connections that say nothing, and ones that begin a TLS handshake and stop."""
     hello = bytes.fromhex("16030100c8010000c40303") + bytes(20)
     with ExitStack() as stack:
-        sockets = [stack.enter_context(dialled(address)) for _ in range(silent + half_open)]
+        sockets = [
+            stack.enter_context(dialled(address)) for _ in range(silent + half_open)
+        ]
         for each in sockets[:half_open]:
             each.sendall(hello)
         yield sockets
 
 
-def test_unfinished_handshakes_are_closed(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_handshakes_are_closed(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the dealer's port, whose options are the servers', but for a shorter time."""
     name = "grpc.server_handshake_timeout_ms"
     assert dict(SERVER_OPTIONS)[name] <= 5000
@@ -308,15 +338,25 @@ def test_no_client_adds_a_stream_to_the_servers_link(bench: Bench) -> None:
         assert bool(name) == (bench.role is Role.SERVER_B)
         with pytest.raises(grpc.RpcError) as refused:
             next(link("ward-2", f"{name} 1"))
-        expected = grpc.StatusCode.FAILED_PRECONDITION if name else grpc.StatusCode.UNIMPLEMENTED
+        expected = (
+            grpc.StatusCode.FAILED_PRECONDITION
+            if name
+            else grpc.StatusCode.UNIMPLEMENTED
+        )
         assert refused.value.code() is expected
         assert first.is_active() == bool(name)
         first.cancel()
     bench.honest_submits()
 
 
-def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Bench) -> None:
-    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(5000), bytes(100)):
+def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(
+    bench: Bench,
+) -> None:
+    for garbage in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\xff\xff" + bytes(5000),
+        bytes(100),
+    ):
         with dialled(bench.server.address) as opened:
             opened.sendall(garbage)
             ended(opened)
@@ -327,7 +367,9 @@ def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Ben
         assert bench.submit(bench.pieces(number=number)) == "wrong-attempt"
 
 
-def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench) -> None:
+def test_memory_and_spool_stay_bounded_through_many_broken_uploads(
+    bench: Bench,
+) -> None:
     # One header, over and over: a second one would be a duplicate. Server A takes no body.
     header, *body = bench.pieces()
     at_a = bench.role is Role.SERVER_A

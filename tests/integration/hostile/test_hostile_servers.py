@@ -20,7 +20,12 @@ from precad.client.participant import RoundView, take_part
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
 from precad.common import errors, model, ring
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    TaskMismatch,
+)
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.identity.party_certificate import Principal
@@ -44,16 +49,23 @@ class Pair:
         self.task = self.a.task = self.b.task = small_task(D, changes)
 
     def take_part(self) -> Participation:
-        account, pending = OwnAccount(self.task, 0.2, None, None), Pending(self.task, WARD)
+        account, pending = (
+            OwnAccount(self.task, 0.2, None, None),
+            Pending(self.task, WARD),
+        )
         with self.servers() as servers, ExitStack() as stack:
             stack.callback(lambda: setattr(self, "charged", account.participations))
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(servers, account, pending, self.update, clock=clock.LeapingClock())
+            return take_part(
+                servers, account, pending, self.update, clock=clock.LeapingClock()
+            )
 
     def servers(self, first: Role = Role.SERVER_A) -> Servers:
         ward = keys.identity(Principal.client("ward-1"))
-        found = Servers(self.task, WARD, self.a.address, self.b.address, ward, patience_s=5)
+        found = Servers(
+            self.task, WARD, self.a.address, self.b.address, ward, patience_s=5
+        )
         found.serves_first = first
         return found
 
@@ -71,7 +83,12 @@ class Pair:
         """An owner that takes part ends with this error, and has computed and sent nothing."""
         with pytest.raises(error, match=says):
             self.take_part()
-        assert (self.computed, self.charged, self.a.uploads, self.b.uploads) == (0, 0, [], [])
+        assert (self.computed, self.charged, self.a.uploads, self.b.uploads) == (
+            0,
+            0,
+            [],
+            [],
+        )
 
 
 @pytest.fixture
@@ -89,7 +106,10 @@ SERVED: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "no model": (lambda: iter(()), "0 bytes"),
     "a model of NaN": (lambda: iter([np.full(D, np.nan, np.float32).tobytes()]), "NaN"),
     "an old model of NaN": (lambda: iter([np.full(D, np.nan).tobytes()]), "NaN"),
-    "a model without end": (lambda: iter(lambda: bytes(1 << 16), None), "longer than 64 bytes"),
+    "a model without end": (
+        lambda: iter(lambda: bytes(1 << 16), None),
+        "longer than 64 bytes",
+    ),
     "another model": (lambda: iter([np.ones(D, np.float32).tobytes()]), "with digest"),
     "the model as float64": (lambda: iter([bytes(8 * D)]), "with digest"),
 }  # What a server serves in the model's place, and what is said of it
@@ -109,19 +129,34 @@ OTHER = small_task(D, {"privacy.noise_multiplier": 1.0})
 NEWER = WIRE_VERSION + 1
 SPEAKS = f"speaks wire version {{}}, this side {WIRE_VERSION}: upgrade precad"
 WRONG: dict[str, tuple[Callable[[Pair], object], str]] = {
-    "the first wire version": (at("a", wire_version=0), f"{SPEAKS.format(1)} at server A"),
-    "a newer wire version": (at("b", wire_version=NEWER), f"{SPEAKS.format(NEWER)} on this side"),
+    "the first wire version": (
+        at("a", wire_version=0),
+        f"{SPEAKS.format(1)} at server A",
+    ),
+    "a newer wire version": (
+        at("b", wire_version=NEWER),
+        f"{SPEAKS.format(NEWER)} on this side",
+    ),
     "a digest that differs between A and B": (
         at("b", digest=Digest(b"\5" * 32)),
         r"server-b signed for attempt 0 of version 0 from model 0505.*nothing is sent",
     ),
     # With its right digest, to one client.
-    "a model that only A has": (at("a", theta=lambda pair: pair.a.theta + 1), "nothing is sent"),
-    "a final model that they disagree about": (
-        lambda pair: (at("a", rounds=0)(pair), at("b", digest=Digest(b"\5" * 32))(pair)),
+    "a model that only A has": (
+        at("a", theta=lambda pair: pair.a.theta + 1),
         "nothing is sent",
     ),
-    "not the announced model": (at("a", announced=b"\6" * 32), "from 0606.* is open; nothing is"),
+    "a final model that they disagree about": (
+        lambda pair: (
+            at("a", rounds=0)(pair),
+            at("b", digest=Digest(b"\5" * 32))(pair),
+        ),
+        "nothing is sent",
+    ),
+    "not the announced model": (
+        at("a", announced=b"\6" * 32),
+        "from 0606.* is open; nothing is",
+    ),
     # The digest is of the version too: θ_0 can't be passed off as θ_1.
     "an older model under a newer version": (
         at("a", rounds=0, notices=lambda pair: [opening(0, pair.a.model(), version=1)]),
@@ -130,14 +165,19 @@ WRONG: dict[str, tuple[Callable[[Pair], object], str]] = {
     "another task at server A": (at("a", described=OTHER), str(OTHER.digest)),
     "another task at server B": (at("b", described=OTHER), str(OTHER.digest)),
     "servers in each other's place": (
-        lambda pair: (at("a", role=Role.SERVER_B)(pair), at("b", role=Role.SERVER_A)(pair)),
+        lambda pair: (
+            at("a", role=Role.SERVER_B)(pair),
+            at("b", role=Role.SERVER_A)(pair),
+        ),
         "is server-b, not server-a",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", [*WRONG, *SERVED])
-def test_what_both_servers_do_not_stand_for_is_not_trained(pair: Pair, kind: str) -> None:
+def test_what_both_servers_do_not_stand_for_is_not_trained(
+    pair: Pair, kind: str
+) -> None:
     """Nor what neither of them serves."""
     spoil, says = WRONG.get(kind, (lambda _: None, "nothing is sent"))
     spoil(pair)
@@ -164,19 +204,26 @@ def test_a_server_that_serves_something_else_is_passed_over_with_a_warning(
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_one_server_gives_the_model_and_the_other_its_digest(pair: Pair, first: str) -> None:
+def test_one_server_gives_the_model_and_the_other_its_digest(
+    pair: Pair, first: str
+) -> None:
     serving, other = (pair.a, pair.b) if first == "a" else (pair.b, pair.a)
     pair.a.serves_first = serving.role
     pair.take_part()
     rpcs = ("FetchModel", "ModelDigest")
-    asked = [[Counter(rpc for rpc, _ in each.calls)[n] for n in rpcs] for each in (serving, other)]
+    asked = [
+        [Counter(rpc for rpc, _ in each.calls)[n] for n in rpcs]
+        for each in (serving, other)
+    ]
     # Three rounds, whose model both have signed before it is fetched, and the final one.
     assert asked == [[4, 0], [0, 1]]
     assert Counter(rpc for rpc, _ in other.calls)["Opening"] == 3
 
 
 @pytest.mark.parametrize("amid", [False, True])
-def test_a_server_that_falls_silent_is_passed_over(pair: Pair, *, amid: bool, caplog: Log) -> None:
+def test_a_server_that_falls_silent_is_passed_over(
+    pair: Pair, *, amid: bool, caplog: Log
+) -> None:
     pair.of_task(**{"deadlines.peer": 0.2})
     over = Event()
 
@@ -190,21 +237,28 @@ def test_a_server_that_falls_silent_is_passed_over(pair: Pair, *, amid: bool, ca
         assert pair.fetch(Role.SERVER_B) == pair.a.theta.tobytes()
     finally:
         over.set()
-    assert "server B served nothing for 0.2 s; fetching model 0 from server A" in caplog.text
+    assert (
+        "server B served nothing for 0.2 s; fetching model 0 from server A"
+        in caplog.text
+    )
 
 
 def test_a_long_model_on_a_slow_line_is_waited_for(pair: Pair) -> None:
     """What counts is that some of it comes, not how much. And it has the task's time: a thousand
     owners who fetch at once take longer than a call of one message may."""
     pair.of_task(**{"deadlines.peer": 60.0, "deadlines.collect": 1000.0})
-    pair.a.pieces = lambda: iter([bytes([each]) for each in model.to_bytes(pair.a.theta)])
+    pair.a.pieces = lambda: iter(
+        [bytes([each]) for each in model.to_bytes(pair.a.theta)]
+    )
     assert pair.fetch() == pair.a.theta.tobytes()
     assert "FetchModel" not in dict(pair.b.calls)
     (fetch_s,) = pair.a.fetch_s
     assert CALL_TIMEOUT_S < fetch_s <= 1000.0
 
 
-def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair: Pair) -> None:
+def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(
+    pair: Pair,
+) -> None:
     """And may come back where the other one serves something else.
 
     A digest that both have signed is checked, and not asked for.
@@ -214,7 +268,10 @@ def test_a_server_that_is_gone_is_passed_over_where_both_signed_the_digest(pair:
     assert pair.fetch(Role.SERVER_B, signed=True) == pair.a.theta.tobytes()
     pair.a.theta = pair.a.theta + 1
     for first in (Role.SERVER_A, Role.SERVER_B):
-        with pair.servers(first) as servers, pytest.raises(PeerUnavailable, match="server B"):
+        with (
+            pair.servers(first) as servers,
+            pytest.raises(PeerUnavailable, match="server B"),
+        ):
             servers.fetch_model(0, Digest(pair.b.model()), signed=True)
     assert "ModelDigest" not in dict(pair.a.calls + pair.b.calls)
 
@@ -223,12 +280,18 @@ def test_what_is_no_vector_of_the_task_never_leaves_the_client(pair: Pair) -> No
     shapes = (np.zeros(shape, np.int64) for shape in [(D - 1,), (D + 1,), (1, D)])
     with pair.servers() as servers:
         for x in (np.full(D, np.nan), *shapes):
-            with pytest.raises(errors.RejectedSubmission, match=r"this task's is int64\[8\]"):
+            with pytest.raises(
+                errors.RejectedSubmission, match=r"this task's is int64\[8\]"
+            ):
                 servers.prepare(0, 0, pair.task.digest, x)
 
 
-def test_a_task_that_changes_in_the_training(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Servers, "enrol", lambda *_: setattr(pair.a, "described", OTHER))
+def test_a_task_that_changes_in_the_training(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Servers, "enrol", lambda *_: setattr(pair.a, "described", OTHER)
+    )
     pair.refuses(PeerViolation, "task digest differs")
 
 

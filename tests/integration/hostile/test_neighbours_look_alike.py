@@ -62,17 +62,29 @@ def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -
     keys = folder / "keys"
     keys.mkdir(parents=True)
     mine = identity(Principal.client("ward-1"))
-    for name, data in (("ca", mine.ca), ("cert", mine.cert), ("key", mine.key.reveal())):
+    for name, data in (
+        ("ca", mine.ca),
+        ("cert", mine.cert),
+        ("key", mine.key.reveal()),
+    ):
         (keys / f"{name}.pem").write_bytes(data)
         (keys / f"{name}.pem").chmod(0o600)
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-    values = {"client": "ward-1", "task": "task.toml", "identity": "keys", "state": "state", **more}
+    values = {
+        "client": "ward-1",
+        "task": "task.toml",
+        "identity": "keys",
+        "state": "state",
+        **more,
+    }
     values |= {fake.role.value.replace("-", "_"): fake.address for fake in servers}
     (folder / "owner.toml").write_text(to_toml(values), encoding="utf-8")
     return folder / "owner.toml"
 
 
-def joined(at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, **data: Any) -> Any:
+def joined(
+    at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, **data: Any
+) -> Any:
     clock, compute = LeapingClock(), DataOwner.update
 
     def update(self: DataOwner, view: RoundView) -> ring.RingVector:
@@ -80,7 +92,11 @@ def joined(at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, 
         return compute(self, view)
 
     servers = servers_of(task, selected=selected, clock=clock)
-    with started(*servers), pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
+    with (
+        started(*servers),
+        pytest.MonkeyPatch.context() as patch,
+        caplog.at_level(logging.INFO),
+    ):
         patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
         patch.setattr(this_process, "_print_no_stops", lambda: None)
@@ -91,7 +107,10 @@ def joined(at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, 
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return SimpleNamespace(
         status=ended.exit_code,
-        log=[*(f"{each.levelname} {each.getMessage()}" for each in caplog.records), ended.output],
+        log=[
+            *(f"{each.levelname} {each.getMessage()}" for each in caplog.records),
+            ended.output,
+        ],
         calls={fake.role.value: fake.calls for fake in servers},
         came_after=[after for fake in servers for after in fake.came_after],
         files={path.name: path.stat().st_size for path in state.glob("*.log")},
@@ -120,10 +139,18 @@ RECIPE = {
 def tables(folder: Path) -> list[str]:
     """A clean one, and one where a record's value is poison and its level is nowhere listed."""
     x, _, y = records()
-    rows = [f"{row[0]:.4f},icu,{'yes' if label else 'no'}" for row, label in zip(x, y, strict=True)]
-    bad = [f"{POISON},elsewhere,no" if place == 7 else row for place, row in enumerate(rows)]
+    rows = [
+        f"{row[0]:.4f},icu,{'yes' if label else 'no'}"
+        for row, label in zip(x, y, strict=True)
+    ]
+    bad = [
+        f"{POISON},elsewhere,no" if place == 7 else row
+        for place, row in enumerate(rows)
+    ]
     for name, each in (("clean", rows), ("bad", bad)):
-        (folder / f"{name}.csv").write_text("\n".join(["a,unit,y", *each]), encoding="utf-8")
+        (folder / f"{name}.csv").write_text(
+            "\n".join(["a,unit,y", *each]), encoding="utf-8"
+        )
     return [str(folder / "clean.csv"), str(folder / "bad.csv")]
 
 
@@ -133,7 +160,10 @@ def pair(kind: str, folder: Path, caplog: Log) -> list[Any]:
 
     (x, bad, y), covered = records(), kind in ("drawn under cover", "undrawn")
     task, took_s = task_of(**{"privacy.cover_uploads": covered}), TOOK_S
-    data, more = [written("clean", x, y), written("bad", bad, y)], [dict[str, str](), {}]
+    data, more = (
+        [written("clean", x, y), written("bad", bad, y)],
+        [dict[str, str](), {}],
+    )
     if kind == "held out":
         many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
         many[7] = POISON
@@ -149,9 +179,12 @@ def pair(kind: str, folder: Path, caplog: Log) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["without cover", "drawn under cover", "undrawn", "from a table", "held out"]
+    "kind",
+    ["without cover", "drawn under cover", "undrawn", "from a table", "held out"],
 )
-def test_one_record_changes_nothing_that_leaves(kind: str, tmp_path: Path, caplog: Log) -> None:
+def test_one_record_changes_nothing_that_leaves(
+    kind: str, tmp_path: Path, caplog: Log
+) -> None:
     """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
     one, other = pair(kind, tmp_path, caplog)
     assert one.status == other.status == 0, other.log
@@ -160,7 +193,15 @@ def test_one_record_changes_nothing_that_leaves(kind: str, tmp_path: Path, caplo
         assert seen.came_after == pytest.approx([WORK_S] * 2 * ROUNDS)
     # What was compared isn't empty.
     asked = [[rpc for rpc, _ in calls] for calls in one.calls.values()]
-    needed = {"Describe", "Enrol", "Watch", "FetchModel", "Opening", "Statement", "Submit"}
+    needed = {
+        "Describe",
+        "Enrol",
+        "Watch",
+        "FetchModel",
+        "Opening",
+        "Statement",
+        "Submit",
+    }
     assert needed <= {rpc for calls in asked for rpc in calls}
     assert [calls.count("Submit") for calls in asked] == [ROUNDS] * 2
     log = "\n".join(one.log)
@@ -169,7 +210,9 @@ def test_one_record_changes_nothing_that_leaves(kind: str, tmp_path: Path, caplo
     assert not re.search("WARNING|ERROR", log)
     assert (one.tried, other.tried) == (False, kind == "held out")
     # The private log alone tells the two apart; otherwise the poison would have been none.
-    told = one.files.pop("failed-records.log", 0) != other.files.pop("failed-records.log", 0)
+    told = one.files.pop("failed-records.log", 0) != other.files.pop(
+        "failed-records.log", 0
+    )
     assert told is (kind not in ("undrawn", "held out"))
     assert one.files == other.files
 
@@ -179,7 +222,9 @@ def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
     for name, data in zip("ab", tables(tmp_path), strict=True):
         servers = servers_of(task)
         with started(*servers):
-            config = settings(tmp_path / name, task, servers, record_rate=1.0, data=data)
+            config = settings(
+                tmp_path / name, task, servers, record_rate=1.0, data=data
+            )
             status, said = warm.said(tmp_path / name, "join", "--config", config)
         # Without the time of day, which no two runs share.
         said = re.sub(r"^[\d-]+ [\d:,]+ ", "", said, flags=re.MULTILINE)

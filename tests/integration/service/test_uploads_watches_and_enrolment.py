@@ -52,10 +52,13 @@ Stalled = Callable[..., Pieces]
 
 
 class Deployed:
-    def __init__(self, folder: Path, keys: Path, task: Task, limits: Limits | None) -> None:
+    def __init__(
+        self, folder: Path, keys: Path, task: Task, limits: Limits | None
+    ) -> None:
         self.folder, self.task = folder, task
         self.owners = {
-            client: credentials.Identity.load(keys / client.name) for client in (ONE, TWO)
+            client: credentials.Identity.load(keys / client.name)
+            for client in (ONE, TWO)
         }
         self.sessions: dict[Role, Session] = {}
         self.services: dict[Role, AggregationService] = {}
@@ -70,7 +73,9 @@ class Deployed:
             return server
 
         self.addresses = {
-            role: self.loop.serve(partial(make, role), credentials.Identity.load(keys / role.value))
+            role: self.loop.serve(
+                partial(make, role), credentials.Identity.load(keys / role.value)
+            )
             for role in (A, B)
         }
 
@@ -93,7 +98,10 @@ class Deployed:
         self.sessions[A].event_log.publish(opened)
 
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
-        addresses, identity = (self.addresses[A], self.addresses[B]), self.owners[client]
+        addresses, identity = (
+            (self.addresses[A], self.addresses[B]),
+            self.owners[client],
+        )
         patience: dict[str, Any] = {"patience_s": DEADLINE_S, "clock": clock}
         servers = Servers(self.task, client, *addresses, identity, **patience)
         # A server ends a handshake that a busy machine draws out, and the channel tries again.
@@ -104,7 +112,9 @@ class Deployed:
     @contextmanager
     def stub(self, role: Role, owner: ClientId = ONE) -> Iterator[AggregationStub]:
         """An owner's, for what its SDK wouldn't send."""
-        with mutual_tls.open_channel(self.addresses[role], self.owners[owner], role) as channel:
+        with mutual_tls.open_channel(
+            self.addresses[role], self.owners[owner], role
+        ) as channel:
             yield AggregationStub(channel)
 
     def pair(self, servers: Servers, attempt: int = 0) -> Pair:
@@ -113,7 +123,9 @@ class Deployed:
 
     def outcome(self) -> dict[ClientId, errors.Rejection | str]:
         opened = self.opened(ONE, TWO)
-        collected = {role: session.inbox.close() for role, session in self.sessions.items()}
+        collected = {
+            role: session.inbox.close() for role, session in self.sessions.items()
+        }
         of_a, of_b = (
             match(opened, own, collected[own], describe(collected[other]))
             for own, other in ((A, B), (B, A))
@@ -131,7 +143,9 @@ def deploy(keys: Path, tmp_path: Path) -> Iterator[Deploy]:
     """``deploy({"deadlines.collect": 0.6})``: servers of a small task, until the test ends."""
     with ExitStack() as stack:
 
-        def start(changes: Any = None, own: Path = keys, limits: Limits | None = None) -> Deployed:
+        def start(
+            changes: Any = None, own: Path = keys, limits: Limits | None = None
+        ) -> Deployed:
             task = small_task(8, {"deadlines.rejoin": 1.0, **(changes or {})})
             deployed = Deployed(tmp_path, own, task, limits)
             stack.callback(deployed.close)
@@ -151,20 +165,30 @@ def reasons(receipts: tuple[Receipt, Receipt]) -> list[errors.Rejection | None]:
     return [receipt.rejection for receipt in receipts]
 
 
-def test_only_the_connections_key_signs(deployed: Deployed, keys: Path, tmp_path: Path) -> None:
+def test_only_the_connections_key_signs(
+    deployed: Deployed, keys: Path, tmp_path: Path
+) -> None:
     # Another good certificate of the same client, as a stolen one would be.
-    deployment_keys.Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
-    second = signatures.CertificateSigner(credentials.Identity.load(tmp_path / "second"))
+    deployment_keys.Deployment.open(keys).issue(
+        Principal.client(ONE.name), out=tmp_path / "second"
+    )
+    second = signatures.CertificateSigner(
+        credentials.Identity.load(tmp_path / "second")
+    )
     with deployed.connect(ONE) as servers:
         a, b = map(masked, deployed.pair(servers))
         header = signed_anew(a.header, second)
-        receipts = servers.submit((replace(a, header=header), replace(b, header=header)))
+        receipts = servers.submit(
+            (replace(a, header=header), replace(b, header=header))
+        )
     assert reasons(receipts) == [errors.Rejection.BAD_SIGNATURE] * 2
     assert "another key" in receipts[0].detail
     assert deployed.outcome()[ONE] is errors.Rejection.BAD_SIGNATURE
 
 
-def test_a_full_disk_costs_one_upload(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_one_upload(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the SDK sends it again. No descriptor left is the same: the spool can't open a file."""
     spool = deployed.folder / B.value / "spool"
     away = spool.rename(spool.with_name("elsewhere"))
@@ -187,10 +211,17 @@ def test_a_full_disk_costs_one_upload(deployed: Deployed, monkeypatch: pytest.Mo
 
 
 SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"
-FAILURES = (errors.StorageFailure, errors.BudgetExceeded, errors.PeerViolation, KeyError)
+FAILURES = (
+    errors.StorageFailure,
+    errors.BudgetExceeded,
+    errors.PeerViolation,
+    KeyError,
+)
 
 
-@pytest.mark.parametrize("failure", [*(k(SECRET) for k in FAILURES), OSError(24, SECRET)], ids=type)
+@pytest.mark.parametrize(
+    "failure", [*(k(SECRET) for k in FAILURES), OSError(24, SECRET)], ids=type
+)
 def test_no_text_of_a_failure_reaches_a_client(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
@@ -205,7 +236,9 @@ def test_no_text_of_a_failure_reaches_a_client(
             monkeypatch.setattr(part, name, fail)
     digest = deployed.task.digest.value
     with deployed.connect(ONE) as servers, deployed.stub(A) as stub:
-        claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
+        claim = pb.EnrolRequest(
+            task_digest=digest, client=ONE.name, records=1, record_rate=0.2
+        )
         model = pb.ModelRequest(task_digest=digest, version=0)
         watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
         pieces = list(messages.upload_pieces(deployed.pair(servers)[0]))
@@ -220,7 +253,10 @@ def test_no_text_of_a_failure_reaches_a_client(
             with pytest.raises(grpc.RpcError) as refused:
                 call()
             error = refused.value
-            assert (error.code(), error.details()) == (Code.UNAVAILABLE, serving.NOT_NOW)
+            assert (error.code(), error.details()) == (
+                Code.UNAVAILABLE,
+                serving.NOT_NOW,
+            )
             said = str(error) + str(error.trailing_metadata())
             assert not [secret for secret in ("ward-2", "/var") if secret in said]
 
@@ -253,9 +289,12 @@ def taken(deployed: Deployed, role: Role, slots: str) -> Iterator[TransferSlots]
 
 
 @pytest.mark.parametrize(
-    ("role", "kind"), [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")]
+    ("role", "kind"),
+    [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")],
 )
-def test_a_slow_loris_is_cut_off(deploy: Deploy, stalled: Stalled, role: Role, kind: str) -> None:
+def test_a_slow_loris_is_cut_off(
+    deploy: Deploy, stalled: Stalled, role: Role, kind: str
+) -> None:
     drips = kind == "drip"
     collect_s, idle_s = (0.6, DEADLINE_S) if drips else (DEADLINE_S, 0.3)
     deployed = deploy({"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
@@ -281,13 +320,19 @@ def test_a_slow_loris_is_cut_off(deploy: Deploy, stalled: Stalled, role: Role, k
 @pytest.mark.parametrize("how", ["asked for", "unasked"])
 def test_a_body_is_read_when_its_turn_comes(deployed: Deployed, how: str) -> None:
     asked = how == "asked for"
-    with deployed.connect(ONE) as servers, deployed.stub(B) as stub, ThreadPoolExecutor(1) as pool:
+    with (
+        deployed.connect(ONE) as servers,
+        deployed.stub(B) as stub,
+        ThreadPoolExecutor(1) as pool,
+    ):
         pair = deployed.pair(servers)
         with taken(deployed, B, "_upload_slots") as slots:
             if asked:
                 uploading: Any = pool.submit(servers.submit, pair)
             else:
-                uploading = stub.Submit.future(messages.upload_pieces(pair[1]), timeout=DEADLINE_S)
+                uploading = stub.Submit.future(
+                    messages.upload_pieces(pair[1]), timeout=DEADLINE_S
+                )
             until(lambda: slots._waiting, "an upload that waits for its slot")
             came = deployed.sessions[B].traffic["clients to server-b"]
             assert (came, uploading.done()) == (ring.KEY_BYTES, False)
@@ -298,9 +343,15 @@ def test_a_body_is_read_when_its_turn_comes(deployed: Deployed, how: str) -> Non
             assert uploading.result().rejection == ""
 
 
-def test_a_quick_upload_passes_by_all_that_stall(deployed: Deployed, stalled: Stalled) -> None:
+def test_a_quick_upload_passes_by_all_that_stall(
+    deployed: Deployed, stalled: Stalled
+) -> None:
     deployed.services[B]._upload_slots = TransferSlots(1)
-    with deployed.stub(B) as stub, deployed.connect(ONE) as slow, deployed.connect(TWO) as quick:
+    with (
+        deployed.stub(B) as stub,
+        deployed.connect(ONE) as slow,
+        deployed.connect(TWO) as quick,
+    ):
         header, salt_h, *_ = messages.upload_pieces(deployed.pair(slow)[1])
         calls = [
             stub.Submit.future(stalled(pieces, 0.01), timeout=DEADLINE_S)
@@ -314,10 +365,16 @@ def test_a_quick_upload_passes_by_all_that_stall(deployed: Deployed, stalled: St
 
 
 @pytest.mark.parametrize("role", [A, B])
-def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: Role) -> None:
+def test_an_upload_passes_by_the_downloads_that_wait(
+    deployed: Deployed, role: Role
+) -> None:
     """The last client's download holds up no upload of the first's."""
     model = deployed.sessions[role].model_store.current.digest
-    with deployed.connect(ONE) as one, deployed.connect(TWO) as late, ThreadPoolExecutor(1) as pool:
+    with (
+        deployed.connect(ONE) as one,
+        deployed.connect(TWO) as late,
+        ThreadPoolExecutor(1) as pool,
+    ):
         late.serves_first = role
         with taken(deployed, role, "_fetch_slots") as slots:
             fetching = pool.submit(late.fetch_model, 0, model)
@@ -327,7 +384,9 @@ def test_an_upload_passes_by_the_downloads_that_wait(deployed: Deployed, role: R
         fetching.result(DEADLINE_S)
 
 
-def test_who_is_refused_sends_no_body(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_refused_sends_no_body(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: dict[Role, list[str | None]] = {A: [], B: []}
 
     def noted(submission: Submission) -> Pieces:
@@ -338,13 +397,21 @@ def test_who_is_refused_sends_no_body(deployed: Deployed, monkeypatch: pytest.Mo
     monkeypatch.setattr("precad.client.connection.upload_pieces", noted)
     with taken(deployed, B, "_upload_slots"), deployed.connect(ONE) as servers:
         pair = deployed.pair(servers, attempt=7)
-        assert reasons(servers.submit(pair, DEADLINE_S)) == [errors.Rejection.WRONG_ATTEMPT] * 2
+        assert (
+            reasons(servers.submit(pair, DEADLINE_S))
+            == [errors.Rejection.WRONG_ATTEMPT] * 2
+        )
     assert drawn == {A: ["header"], B: ["header"]}
     assert deployed.sessions[B].traffic["clients to server-b"] == 0
 
 
 def giving(
-    deployed: Deployed, role: Role, version: int, let: Any = None, client: Any = ONE, **more: bytes
+    deployed: Deployed,
+    role: Role,
+    version: int,
+    let: Any = None,
+    client: Any = ONE,
+    **more: bytes,
 ) -> Iterator[pb.GivenPiece]:
     """A model that an owner gives back: the statement, then nothing more until it is let."""
     digest, theta = deployed.task.digest, np.zeros(deployed.task.dimension)
@@ -359,7 +426,9 @@ def giving(
 
 
 @pytest.mark.parametrize("role", [A, B])
-def test_no_model_is_taken_that_is_here_and_one_at_a_time(deployed: Deployed, role: Role) -> None:
+def test_no_model_is_taken_that_is_here_and_one_at_a_time(
+    deployed: Deployed, role: Role
+) -> None:
     progress, service = deployed.sessions[role].progress, deployed.services[role]
     go_on, end = threading.Event(), threading.Event()
     with deployed.stub(role) as stub:
@@ -381,7 +450,9 @@ def test_no_model_is_taken_that_is_here_and_one_at_a_time(deployed: Deployed, ro
     end.set()
 
 
-def test_who_gave_a_model_back_in_vain_comes_after_the_others(deployed: Deployed) -> None:
+def test_who_gave_a_model_back_in_vain_comes_after_the_others(
+    deployed: Deployed,
+) -> None:
     """Else one that dawdles begins again as soon as it is cut off, before everybody else."""
     with deployed.stub(A) as stub, deployed.stub(A, TWO) as another:
         for code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED):
@@ -400,7 +471,9 @@ def signed_with(notices: Iterator[messages.Notice]) -> bytes:
     return notice.signed or b""
 
 
-def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deploy: Deploy) -> None:
+def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(
+    deploy: Deploy,
+) -> None:
     deployed = deploy()
     session = deployed.sessions[A]
     opened = deployed.opened(ONE, cohort=(ONE,))
@@ -415,11 +488,15 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(deploy: Depl
         assert not signed_with(two.watch())
         session.event_log.publish(done)
         for client, servers in ((ONE, one), (TWO, two)):
-            statement = messages.check_statement(servers.verifier, A, signed_with(servers.watch()))
+            statement = messages.check_statement(
+                servers.verifier, A, signed_with(servers.watch())
+            )
             assert (statement.client, statement.version) == (client.name, 0)
 
 
-def test_a_revoked_client_loses_its_watch_and_nobody_waits(deploy: Deploy, tmp_path: Path) -> None:
+def test_a_revoked_client_loses_its_watch_and_nobody_waits(
+    deploy: Deploy, tmp_path: Path
+) -> None:
     """It held every round to its deadline, for as long as it kept its watch."""
     deployment_keys.create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
     deployed = deploy(own=tmp_path / "own")
@@ -427,13 +504,17 @@ def test_a_revoked_client_loses_its_watch_and_nobody_waits(deploy: Deploy, tmp_p
     deployed.announce()
     with deployed.connect(ONE) as bad, deployed.connect(TWO) as good:
         watches = {ONE: bad.watch(), TWO: good.watch()}
-        assert all(isinstance(next(watch), messages.RoundOpen) for watch in watches.values())
+        assert all(
+            isinstance(next(watch), messages.RoundOpen) for watch in watches.values()
+        )
         deployed.open_round()
         keys = deployment_keys.Deployment.open(tmp_path / "own")
         keys.revoke(keys.current_serials(Principal.client(ONE.name)))
         assert reasons(good.submit(deployed.pair(good))) == [None, None]
         gone = session.connected_clients.gone
-        until(lambda: session.inbox.over([ONE, TWO], gone), "the round's end without it")
+        until(
+            lambda: session.inbox.over([ONE, TWO], gone), "the round's end without it"
+        )
         with pytest.raises(errors.AccessDenied, match="revoked"):
             next(watches[ONE])
         deployed.announce()
@@ -441,14 +522,18 @@ def test_a_revoked_client_loses_its_watch_and_nobody_waits(deploy: Deploy, tmp_p
         assert not gone(TWO)
 
 
-def test_the_second_process_is_told(deployed: Deployed, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_second_process_is_told(
+    deployed: Deployed, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
     deployed.announce()
     clock = LeapingClock()
     with deployed.connect(ONE) as first, deployed.connect(ONE, clock=clock) as second:
         watch = first.watch()
         next(watch)
-        with pytest.raises(errors.NameInUse, match="another process takes part as client ward-1"):
+        with pytest.raises(
+            errors.NameInUse, match="another process takes part as client ward-1"
+        ):
             next(second.watch())
         assert clock.time - clock.start == NAME_FREE_S
         assert "client ward-1 is there twice" in caplog.text
@@ -477,12 +562,16 @@ def test_another_task_is_refused_by_both_digests(deployed: Deployed) -> None:
             assert {str(other.digest), str(deployed.task.digest)} <= said
 
 
-def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(deployed: Deployed) -> None:
+def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(
+    deployed: Deployed,
+) -> None:
     claim = roster.Enrolment(ONE, 100, 0.2)
     for session in deployed.sessions.values():
         session.store.enrolment.claim(claim)
         session.register.freeze(roster.Roster({ONE: claim}))
-        session.model_store.put(deployed.task.training.rounds, session.model_store.theta())
+        session.model_store.put(
+            deployed.task.training.rounds, session.model_store.theta()
+        )
     for name, kind, said in (
         (ONE, Kind.NOTE, "precad join fetches its final model"),
         (TWO, Kind.BAD, "is finished, without client ward-2"),
@@ -490,14 +579,20 @@ def test_who_comes_after_the_end_hears_that_and_an_owner_is_welcome(deployed: De
         owner = deployed.owners[name]
         findings = look_at_servers(None, name, owner, deployed.addresses, DEADLINE_S)()
         servers = [each for each in findings if each.about.startswith("server")]
-        assert [(each.kind, said in each.text) for each in servers] == [(kind, True)] * 2
+        assert [(each.kind, said in each.text) for each in servers] == [
+            (kind, True)
+        ] * 2
     with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         one.enrol(100, 0.2)
-        with pytest.raises(errors.PrecadError, match="the training is finished, without it"):
+        with pytest.raises(
+            errors.PrecadError, match="the training is finished, without it"
+        ):
             two.enrol(100, 0.2)
 
 
-def test_one_account_a_client_at_once(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_account_a_client_at_once(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each takes seconds, and an honest owner's claim waits for those before it."""
     cap, go_on = deployed.sessions[A].register.cap, threading.Event()
     monkeypatch.setattr(cap, "precompute", lambda _rate: go_on.wait(DEADLINE_S))
@@ -508,7 +603,12 @@ def test_one_account_a_client_at_once(deployed: Deployed, monkeypatch: pytest.Mo
     claims = [pb.EnrolRequest(**claim, record_rate=rate) for rate in rates]
     with deployed.stub(A) as stub:
         asked = [stub.Enrol.future(each, timeout=DEADLINE_S) for each in claims]
-        until(lambda: sum(each.done() for each in asked) == len(asked) - 1, "the refusals")
+        until(
+            lambda: sum(each.done() for each in asked) == len(asked) - 1, "the refusals"
+        )
         go_on.set()
         codes = [each.code() for each in asked]
-    assert (codes.count(Code.RESOURCE_EXHAUSTED), codes.count(Code.OK)) == (len(asked) - 1, 1)
+    assert (codes.count(Code.RESOURCE_EXHAUSTED), codes.count(Code.OK)) == (
+        len(asked) - 1,
+        1,
+    )

@@ -22,7 +22,9 @@ from precad.aggregator.store import Store, open_store
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
-_MISSING = "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
+_MISSING = (
+    "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
+)
 _NUMBERS = count()
 
 
@@ -31,18 +33,26 @@ def postgres() -> Iterator[str]:
     """URL of a running PostgreSQL server's maintenance database."""
     debians = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path())
     names = ("initdb", "pg_ctl")
-    initdb, control = (shutil.which(debians / name) or shutil.which(name) for name in names)
+    initdb, control = (
+        shutil.which(debians / name) or shutil.which(name) for name in names
+    )
     if initdb is None or control is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(_MISSING)
     # Short: a socket's path may have 107 characters. PostgreSQL refuses to run as root.
     folder = Path(tempfile.mkdtemp(prefix="precad-pg-", dir="/tmp"))
     user: str | None = None
     if os.geteuid() == 0:
-        user = "postgres" if "postgres" in {entry.pw_name for entry in pwd.getpwall()} else "nobody"
+        user = (
+            "postgres"
+            if "postgres" in {entry.pw_name for entry in pwd.getpwall()}
+            else "nobody"
+        )
         shutil.chown(folder, user)
 
     def call(*command: str) -> None:
-        subprocess.run(command, user=user, cwd=folder, stderr=subprocess.STDOUT, check=True)
+        subprocess.run(
+            command, user=user, cwd=folder, stderr=subprocess.STDOUT, check=True
+        )
 
     data = str(folder / "data")
     call(initdb, "-D", data, "-A", "trust", "-U", "precad", "-E", "UTF8", "--no-sync")
@@ -77,7 +87,9 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def durable_url(request: pytest.FixtureRequest) -> str:
     """An empty database that outlives its process."""
-    return str(request.getfixturevalue("url" if request.param == "sqlite" else "postgres_url"))
+    return str(
+        request.getfixturevalue("url" if request.param == "sqlite" else "postgres_url")
+    )
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +103,11 @@ def opener(task: Task) -> Iterator[stores.Opener]:
     opened: list[Store] = []
 
     def open_one(
-        url: str, *, task: Task = task, role: Role = Role.SERVER_A, outside: Path | None = None
+        url: str,
+        *,
+        task: Task = task,
+        role: Role = Role.SERVER_A,
+        outside: Path | None = None,
     ) -> Store:
         opened.append(open_store(url, task, role, outside))
         return opened[-1]

@@ -17,7 +17,18 @@ from tests.conftest import small_task
 from tests.rig import stores
 from tests.rig.commands import precad, printed
 from tests.rig.memory import in_memory
-from tests.rig.stores import MODEL, VALID_SET, A, B, C, Opener, bound, prepared, sent, tamper
+from tests.rig.stores import (
+    MODEL,
+    VALID_SET,
+    A,
+    B,
+    C,
+    Opener,
+    bound,
+    prepared,
+    sent,
+    tamper,
+)
 
 from precad.aggregator.store import Store, audit_ledger, open_store, schema, summary
 from precad.aggregator.store.audit import back_up
@@ -35,23 +46,30 @@ def kill_everywhere(task: Task, **urls: str) -> Found:
     points = [f"{operation}={url}" for operation, url in urls.items()]
     said = printed(__file__, task.canonical.decode(), *points)
     found = [json.loads(line) for line in said.splitlines()]
-    return {each: [line for line in found if line["operation"] == each] for each in urls}
+    return {
+        each: [line for line in found if line["operation"] == each] for each in urls
+    }
 
 
 @pytest.fixture(scope="module")
 def killed(task: Task) -> Found:
     with in_memory() as folder:
         return kill_everywhere(
-            task, **{each: f"sqlite:///{folder}/{each}.db" for each in (*WRITTEN, "confirm")}
+            task,
+            **{each: f"sqlite:///{folder}/{each}.db" for each in (*WRITTEN, "confirm")},
         )
 
 
-def test_killed_beside_postgresql_it_leaves_all_or_nothing(postgres_url: str, task: Task) -> None:
+def test_killed_beside_postgresql_it_leaves_all_or_nothing(
+    postgres_url: str, task: Task
+) -> None:
     all_or_nothing(kill_everywhere(task, prepare=postgres_url)["prepare"], "prepared")
 
 
 @pytest.mark.parametrize("operation", WRITTEN)
-def test_a_process_killed_anywhere_leaves_all_or_nothing(killed: Found, operation: str) -> None:
+def test_a_process_killed_anywhere_leaves_all_or_nothing(
+    killed: Found, operation: str
+) -> None:
     """kill -9 before every statement and around the commit."""
     all_or_nothing(killed[operation], WRITTEN[operation])
 
@@ -64,28 +82,42 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
         there = found["state"] == state
         whole += there
         # Two charges, one rejection and one entry for every whole one before and at this point.
-        expected: dict[str, Any] = {"share": there and prepared, "entries": whole, "findings": []}
+        expected: dict[str, Any] = {
+            "share": there and prepared,
+            "entries": whole,
+            "findings": [],
+        }
         expected["charged"] = 0 if state == "voided" else 2 * whole
         expected["rejected"] = whole if prepared else 0
         assert found | expected == found
     # Killed after the commit it is there; killed before, it isn't; and one got through.
     assert ([found["state"] for found in points][-2:], whole) == ([state] * 2, 2)
-    assert [found["survived"] for found in points] == [False] * (len(points) - 1) + [True]
+    assert [found["survived"] for found in points] == [False] * (len(points) - 1) + [
+        True
+    ]
 
 
-def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(killed: Found) -> None:
+def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(
+    killed: Found,
+) -> None:
     """Killed anywhere in between: never gone before that word, and what is left is sound."""
     points = killed["confirm"]
-    assert [(found["state"], found["findings"]) for found in points] == [("done", [])] * len(points)
+    assert [(found["state"], found["findings"]) for found in points] == [
+        ("done", [])
+    ] * len(points)
     left = {(found["confirmed"], found["kept"]) for found in points}
     assert left == {(False, True), (True, True), (True, False)}
 
 
-def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, url: str, opener: Opener) -> None:
+def test_on_a_full_disk_nothing_is_prepared(
+    tmp_path: Path, url: str, opener: Opener
+) -> None:
     store, how = opener(url), ("journal_mode", "synchronous")
     with store.transaction.engine.connect() as connection:
         # A commit survives a power cut: the second is FULL.
-        pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in how]
+        pragmas = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in how
+        ]
     assert pragmas == ["wal", 2]
     store.attempts.begin(0, 0, 3, MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
@@ -97,13 +129,19 @@ def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, url: str, opener: Op
             store.attempts.prepare(0, [A, B], VALID_SET, {}, share)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert (store.attempts.states(), store.ledger.participations()) == ({0: AttemptState.OPEN}, {})
+    assert (store.attempts.states(), store.ledger.participations()) == (
+        {0: AttemptState.OPEN},
+        {},
+    )
     store.close()
     # After the restart too; and with room again the attempt can be prepared.
     again = opener(url)
     assert again.attempts.states() == {0: AttemptState.OPEN}
     again.attempts.prepare(0, [A, B], VALID_SET, {}, share)
-    assert (again.ledger.participations(), again.attempts.rejections()) == ({A: 1, B: 1}, {})
+    assert (again.ledger.participations(), again.attempts.rejections()) == (
+        {A: 1, B: 1},
+        {},
+    )
     again.close()
     (finding,) = audit_ledger(url).findings
     assert finding.what == "of a cohort of 3, 2 are charged and 0 rejected"
@@ -123,7 +161,9 @@ SPOILT |= {"page of a torn copy": (-8192, -4096)}
 
 
 @pytest.mark.parametrize("where", [*SPOILT, "cut off"])
-def test_a_damaged_file_is_an_error(closed: Path, url: str, opener: Opener, where: str) -> None:
+def test_a_damaged_file_is_an_error(
+    closed: Path, url: str, opener: Opener, where: str
+) -> None:
     data, (start, end) = closed.read_bytes(), SPOILT.get(where, (8192, 8192))
     rest = b"" if where == "cut off" else b"\xa5" * len(data[start:end]) + data[end:]
     closed.write_bytes(data[:start] + rest)
@@ -134,7 +174,9 @@ def test_a_damaged_file_is_an_error(closed: Path, url: str, opener: Opener, wher
         audit_ledger(url)
 
 
-def test_one_changed_bit_of_a_share_is_noticed(closed: Path, url: str, opener: Opener) -> None:
+def test_one_changed_bit_of_a_share_is_noticed(
+    closed: Path, url: str, opener: Opener
+) -> None:
     """SQLite has no checksums; the ledger's digest of the share serves as one."""
     data = bytearray(closed.read_bytes())
     data[data.rindex(bytes(range(100, 200)))] ^= 1
@@ -144,7 +186,9 @@ def test_one_changed_bit_of_a_share_is_noticed(closed: Path, url: str, opener: O
     assert [finding.where for finding in audit_ledger(url).findings] == ["attempt 0"]
 
 
-def test_the_copy_is_what_the_server_had_and_no_more(tmp_path: Path, opener: Opener) -> None:
+def test_the_copy_is_what_the_server_had_and_no_more(
+    tmp_path: Path, opener: Opener
+) -> None:
     """While that runs: its database is open and locked."""
     state, copy, again = (tmp_path / name for name in ("state", "copy", "again"))
     for name in ("model.seal", "model.safetensors", "tokens/0", "spool/body"):
@@ -159,9 +203,14 @@ def test_the_copy_is_what_the_server_had_and_no_more(tmp_path: Path, opener: Ope
     done = precad("backup", state, copy)
     head = audit_ledger(f"sqlite:///{state / 'state.db'}").head
     assert (done.exit_code, done.stdout) == (0, f"sound: 1 entries, head {head}\n")
-    kept = sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file())
+    kept = sorted(
+        str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()
+    )
     assert kept == ["model.safetensors", "model.seal", "state.db", "tokens/0"]
-    assert [path.stat().st_mode & 0o777 for path in (copy, copy / "state.db")] == [0o700, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in (copy, copy / "state.db")] == [
+        0o700,
+        0o600,
+    ]
     # A server opens it.
     store = opener(f"sqlite:///{copy / 'state.db'}")
     assert len(store.ledger.participations()) == 2
@@ -192,7 +241,10 @@ class Place:
             store.close()
         if old:
             tables = [each.name for each in reversed(schema.metadata.sorted_tables)]
-            tamper(self.url, *(f"DROP TABLE {each}" for each in (*tables, "alembic_version")))
+            tamper(
+                self.url,
+                *(f"DROP TABLE {each}" for each in (*tables, "alembic_version")),
+            )
         self.stores.append(self.opener(self.url, outside=self.outside))
         return self.stores[-1]
 
@@ -204,7 +256,9 @@ def place(durable_url: str, tmp_path: Path, opener: Opener) -> Place:
     return Place(durable_url, outside, opener)
 
 
-def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place: Place) -> None:
+def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
+    place: Place,
+) -> None:
     store = place.open()
     stores.released(store, 2)
     # Never countersigned: not in the file.
@@ -216,7 +270,11 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(place
     assert again.attempts.states() == {2: AttemptState.LEARNED}
     assert again.ledger.participations() == {A: 1, B: 1}
     # Its number was used, though the database doesn't know.
-    found = again.versions.opened(0), again.versions.opened(1), again.attempts.next_number()
+    found = (
+        again.versions.opened(0),
+        again.versions.opened(1),
+        again.attempts.next_number(),
+    )
     assert found == (0, 1, 6)
     with pytest.raises(errors.PeerViolation, match="isn't above 5"):
         again.attempts.begin(5, 1, 3, stores.NEXT)
@@ -266,7 +324,10 @@ def test_no_word_leaves_that_the_file_could_not_take(place: Place) -> None:
     for attempt in (lambda: bound(store), lambda: store.versions.count_opened(0, 0)):
         with pytest.raises(errors.StorageFailure, match="can't be written"):
             attempt()
-    assert (store.attempts.states(), store.versions.opened(0)) == ({0: AttemptState.PREPARED}, 0)
+    assert (store.attempts.states(), store.versions.opened(0)) == (
+        {0: AttemptState.PREPARED},
+        0,
+    )
     place.outside.parent.mkdir()
     bound(store)
     assert store.attempts.states() == {0: AttemptState.SENT}
@@ -281,7 +342,10 @@ def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> Non
     sent(store, 1, 1)
     outside.write_bytes(outside.read_bytes()[:-cut])
     again = place.open(old=True)
-    assert (again.attempts.states(), outside.read_bytes()) == ({0: AttemptState.LEARNED}, whole)
+    assert (again.attempts.states(), outside.read_bytes()) == (
+        {0: AttemptState.LEARNED},
+        whole,
+    )
     # What is written next is a line of its own.
     sent(again, 1, 1)
     assert len(place.open(old=True).attempts.states()) == 2
@@ -299,7 +363,9 @@ BAD = (b"x", b"[]", b"{}", b'{"task": "f00"', b"\xff", b"[" * 100_000)
     [*BAD, *(b'{"task":"TASK","version":' + each for each in OWN)],
     ids=lambda line: line[:60].decode(errors="replace"),
 )
-def test_a_file_that_no_server_wrote_is_refused(place: Place, task: Task, line: bytes) -> None:
+def test_a_file_that_no_server_wrote_is_refused(
+    place: Place, task: Task, line: bytes
+) -> None:
     place.outside.write_bytes(line.replace(b"TASK", str(task.digest).encode()) + b"\n")
     with pytest.raises(errors.Misconfiguration, match="newest file back"):
         place.open()
@@ -307,7 +373,9 @@ def test_a_file_that_no_server_wrote_is_refused(place: Place, task: Task, line: 
 
 def test_another_tasks_lines_do_not_count(place: Place, tmp_path: Path) -> None:
     other = small_task(8, {"privacy.noise_multiplier": 2.5})
-    store = place.opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=place.outside)
+    store = place.opener(
+        f"sqlite:///{tmp_path}/other.db", task=other, outside=place.outside
+    )
     sent(store, 3)
     # Nor do those of another form, which a precad to come may write.
     with place.outside.open("ab") as file:
@@ -353,7 +421,9 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
             versions.confirm(point + 1)
             attempts.drop_shares(versions.confirmed())
         case "prepare":
-            attempts.prepare(point, [A, B], VALID_SET, {C: errors.Rejection.ABSENT}, share)
+            attempts.prepare(
+                point, [A, B], VALID_SET, {C: errors.Rejection.ABSENT}, share
+            )
         case "learn":
             attempts.learn([stores.charge(point, point, A, B)])
         case _:

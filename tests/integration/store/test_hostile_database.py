@@ -38,7 +38,9 @@ def answers_lost(store: Store) -> Iterator[None]:
 
     def commit(connection: Any) -> None:
         done(connection)
-        raise dialect.dbapi.OperationalError("server closed the connection unexpectedly")
+        raise dialect.dbapi.OperationalError(
+            "server closed the connection unexpectedly"
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dialect, "do_commit", commit)
@@ -46,14 +48,18 @@ def answers_lost(store: Store) -> Iterator[None]:
             yield
 
 
-def test_what_is_kept_unanswered_stands_once(task: Task, durable_url: str, opener: Opener) -> None:
+def test_what_is_kept_unanswered_stands_once(
+    task: Task, durable_url: str, opener: Opener
+) -> None:
     """For its client: an error for ever would leave it out of this server's roster alone."""
     store, claim = opener(durable_url), Enrolment(A, 100, task.privacy.record_rate)
     register = Register(task, store)
     with answers_lost(store):
         register.enrol(claim)
     for _ in range(2):
-        with pytest.raises(Misconfiguration, match=r"with 100 records.*claims are frozen"):
+        with pytest.raises(
+            Misconfiguration, match=r"with 100 records.*claims are frozen"
+        ):
             register.enrol(Enrolment(A, 50, task.privacy.record_rate))
         assert (register.enrol(claim), register.roster()) == (1, Roster({A: claim}))
     store.attempts.begin(0, 0, 3, MODEL)
@@ -71,7 +77,10 @@ def test_what_is_kept_unanswered_stands_once(task: Task, durable_url: str, opene
 def test_no_error_shows_what_was_bound_to_a_statement(each_store: Store) -> None:
     """A log has errors' texts; a noisy share that hasn't left is a secret."""
     secret = b"a noisy share, or a coin"
-    with pytest.raises(IntegrityError) as failed, each_store.transaction.write() as connection:
+    with (
+        pytest.raises(IntegrityError) as failed,
+        each_store.transaction.write() as connection,
+    ):
         connection.execute(insert(schema.noisy_share).values(attempt=7, share=secret))
     shown = "".join(traceback.format_exception(failed.value))
     assert "noisy_share" in shown
@@ -92,15 +101,23 @@ store.close()
 """Has the database open until its input ends."""
 
 
-def test_one_process_at_a_time_has_a_database(durable_url: str, task: Task, opener: Opener) -> None:
+def test_one_process_at_a_time_has_a_database(
+    durable_url: str, task: Task, opener: Opener
+) -> None:
     command = [sys.executable, "-c", HOLD, durable_url, task.canonical.decode()]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
     environment = {**os.environ, "PYTHONPATH": SOURCES}
     with subprocess.Popen(command, **pipes, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         try:
-            with pytest.raises(Misconfiguration, match="works with this database") as refused:
+            with pytest.raises(
+                Misconfiguration, match="works with this database"
+            ) as refused:
                 opener(durable_url)
             assert refused.value.field == "state"
             if durable_url.startswith("sqlite"):
@@ -116,7 +133,9 @@ def test_one_process_at_a_time_has_a_database(durable_url: str, task: Task, open
     opener(durable_url)
 
 
-def test_no_process_opens_one_twice(durable_url: str, tmp_path: Path, opener: Opener) -> None:
+def test_no_process_opens_one_twice(
+    durable_url: str, tmp_path: Path, opener: Opener
+) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     first = opener(durable_url)
     # Nor by another path to the same file.
@@ -129,7 +148,9 @@ def test_no_process_opens_one_twice(durable_url: str, tmp_path: Path, opener: Op
     opener(durable_url)
 
 
-def test_a_broken_connection_locks_anew(postgres: str, postgres_url: str, opener: Opener) -> None:
+def test_a_broken_connection_locks_anew(
+    postgres: str, postgres_url: str, opener: Opener
+) -> None:
     """After a restart of PostgreSQL, whoever connects first owns the state; the other stops."""
     store = opener(postgres_url)
     others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
@@ -142,7 +163,9 @@ def test_a_broken_connection_locks_anew(postgres: str, postgres_url: str, opener
         store.attempts.spend(0, 1)
 
 
-def test_a_connection_broken_in_a_prepare_is_no_charge(postgres_url: str, opener: Opener) -> None:
+def test_a_connection_broken_in_a_prepare_is_no_charge(
+    postgres_url: str, opener: Opener
+) -> None:
     store = opener(postgres_url)
     store.attempts.begin(0, 0, 3, MODEL)
 
@@ -154,12 +177,19 @@ def test_a_connection_broken_in_a_prepare_is_no_charge(postgres_url: str, opener
     with pytest.raises(StorageFailure, match="can't be used"):
         store.attempts.prepare(0, [A], VALID_SET, {}, bytes(64))
     event.remove(store.transaction.engine, "before_cursor_execute", cut)
-    assert (store.attempts.states(), store.ledger.participations()) == ({0: AttemptState.OPEN}, {})
+    assert (store.attempts.states(), store.ledger.participations()) == (
+        {0: AttemptState.OPEN},
+        {},
+    )
     prepared(store, 1, 1)
 
 
-@pytest.mark.parametrize("resets", ["DISCARD ALL", "SET precad.session = 'somebody else''s'"])
-def test_a_session_of_others_is_refused(postgres_url: str, opener: Opener, resets: str) -> None:
+@pytest.mark.parametrize(
+    "resets", ["DISCARD ALL", "SET precad.session = 'somebody else''s'"]
+)
+def test_a_session_of_others_is_refused(
+    postgres_url: str, opener: Opener, resets: str
+) -> None:
     """The lock hangs on it: another process may have taken it since."""
     store = opener(postgres_url)
     store.attempts.spend(0, 0)
@@ -202,17 +232,27 @@ def test_tables_that_another_user_made_are_not_used(
         f"GRANT ALL ON {name}.{table} TO server_{name}",
     )
     server = own.set(username=f"server_{name}").render_as_string(hide_password=False)
-    with pytest.raises(Misconfiguration, match=f"table {table} belongs to user other_{name}"):
+    with pytest.raises(
+        Misconfiguration, match=f"table {table} belongs to user other_{name}"
+    ):
         opener(server)
     # Of a group that the server's user is in they are its own.
-    tamper(postgres, f"DROP TABLE {name}.{table}", f"GRANT other_{name} TO server_{name}")
+    tamper(
+        postgres, f"DROP TABLE {name}.{table}", f"GRANT other_{name} TO server_{name}"
+    )
     opener(server).close()
 
 
 def test_another_machine_shows_a_certificate() -> None:
     far = {"database.example/d", "10.0.0.7/d", "/d?host=10.0.0.7"}
     far |= {"/d?host=/run/postgresql&host=10.0.0.7"}
-    here = {"/d?host=/run/postgresql", "/d", "localhost/d", "127.0.0.1:5433/d", "[::1]/d"}
+    here = {
+        "/d?host=/run/postgresql",
+        "/d",
+        "localhost/d",
+        "127.0.0.1:5433/d",
+        "[::1]/d",
+    }
     # The last is what the operator says.
     modes = {
         where: connection_options(make_url(f"postgresql://u@{where}")).get("sslmode")
@@ -223,7 +263,9 @@ def test_another_machine_shows_a_certificate() -> None:
     )
 
 
-def test_an_impostor_is_shown_no_password(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impostor_is_shown_no_password(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its answer is "no TLS here": libpq would go on, and send what it is asked for."""
     monkeypatch.setattr("precad.aggregator.store.transaction.START_S", 0.0)
     heard: list[bytes] = []

@@ -13,8 +13,20 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DatabaseError
 from tests.rig.stores import Opener, prepared, tamper
 
-from precad.aggregator.store import Store, audit_ledger, read_training, schema, transaction
-from precad.aggregator.store.database import MIGRATIONS, NEWEST, migrate, require_current, upgrade
+from precad.aggregator.store import (
+    Store,
+    audit_ledger,
+    read_training,
+    schema,
+    transaction,
+)
+from precad.aggregator.store.database import (
+    MIGRATIONS,
+    NEWEST,
+    migrate,
+    require_current,
+    upgrade,
+)
 from precad.common.errors import Misconfiguration
 
 NEXT_STEP = """
@@ -52,12 +64,16 @@ def migrated(connection: Connection) -> MigrationContext:
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_a_migrated_schema_is_the_used_one(durable_url: str, store: Store, *, older: bool) -> None:
+def test_a_migrated_schema_is_the_used_one(
+    durable_url: str, store: Store, *, older: bool
+) -> None:
     if older:
         # As that version left it, which no later version changes.
         script = Path(__file__).with_name("schema_0005.sql").read_text()
         binary = "BYTEA" if durable_url.startswith("postgresql") else "BLOB"
-        tamper(durable_url, *filter(str.strip, script.replace("BLOB", binary).split(";\n")))
+        tamper(
+            durable_url, *filter(str.strip, script.replace("BLOB", binary).split(";\n"))
+        )
     with changing(durable_url) as connection:
         migrate(connection)
         require_current(connection)
@@ -65,16 +81,22 @@ def test_a_migrated_schema_is_the_used_one(durable_url: str, store: Store, *, ol
         (head,) = ScriptDirectory(str(MIGRATIONS)).get_heads()
         assert migrated(connection).get_current_heads() == (head,)
         # compare_metadata doesn't look into an index's condition.
-        indexes = {index["name"]: index for index in inspect(connection).get_indexes("attempt")}
+        indexes = {
+            index["name"]: index for index in inspect(connection).get_indexes("attempt")
+        }
         options = indexes["one_release_of_a_version"]["dialect_options"]
         condition = str(options[f"{connection.dialect.name}_where"])
-        assert all(each in condition for each in ("prepared", "countersigned", "sent", "done"))
+        assert all(
+            each in condition for each in ("prepared", "countersigned", "sent", "done")
+        )
     # One in memory is made without migrations, for speed.
     with store.transaction.write() as connection:
         migrated(connection)
 
 
-def test_an_older_database_keeps_its_data(durable_url: str, tmp_path: Path, opener: Opener) -> None:
+def test_an_older_database_keeps_its_data(
+    durable_url: str, tmp_path: Path, opener: Opener
+) -> None:
     """Brought up to date, or as it was; and an older precad refuses it then."""
     store = opener(durable_url)
     prepared(store)
@@ -97,7 +119,9 @@ def test_an_older_database_keeps_its_data(durable_url: str, tmp_path: Path, open
             use(durable_url)
     # And stays as it is.
     with changing(durable_url) as connection:
-        notes = connection.execute(text("SELECT client, note FROM charge ORDER BY client")).all()
+        notes = connection.execute(
+            text("SELECT client, note FROM charge ORDER BY client")
+        ).all()
     assert [tuple(row) for row in notes] == [("ward-a", "old"), ("ward-b", "old")]
     # Nor is one of before the first release.
     tamper(durable_url, "UPDATE alembic_version SET version_num = '0003'")
@@ -106,7 +130,9 @@ def test_an_older_database_keeps_its_data(durable_url: str, tmp_path: Path, open
             use(durable_url)
 
 
-def test_tables_of_others_are_no_state_and_are_left_alone(durable_url: str, opener: Opener) -> None:
+def test_tables_of_others_are_no_state_and_are_left_alone(
+    durable_url: str, opener: Opener
+) -> None:
     for statements in ((), ("CREATE TABLE other (name VARCHAR(8))",)):
         tamper(durable_url, *statements)
         with pytest.raises(Misconfiguration, match="no state of a precad server"):

@@ -16,7 +16,17 @@ import pytest
 from tests.conftest import small_task
 from tests.rig.browser import VIEWS, browsing, faults
 from tests.rig.commands import precad
-from tests.rig.stores import NEXT, A, Opener, enrolled, lost, prepared, released, sent, tamper
+from tests.rig.stores import (
+    NEXT,
+    A,
+    Opener,
+    enrolled,
+    lost,
+    prepared,
+    released,
+    sent,
+    tamper,
+)
 
 from precad.accounting import adversaries, events
 from precad.accounting.guarantees import advantages, honest_rejection, spent
@@ -29,7 +39,9 @@ from precad.common.wire.messages import Statement
 
 ROUNDS = 3
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
-SECTIONS = "training guarantees accuracy robustness inputs submissions enforced ledgers limits"
+SECTIONS = (
+    "training guarantees accuracy robustness inputs submissions enforced ledgers limits"
+)
 HEIGHTS = """Object.fromEntries([...document.querySelectorAll("section")].map(
     (section) => [section.id, section.getBoundingClientRect().height]))"""
 HOSTILE = "<script>alert(1)</script>"
@@ -93,10 +105,14 @@ def run(finished: Path, tmp_path: Path, opener: Opener) -> Finished:
     return Finished(Path(shutil.copytree(finished, tmp_path / "run")), opener)
 
 
-def test_a_page_needs_no_script_and_no_network_and_says_who_what(run: Finished, task: Task) -> None:
+def test_a_page_needs_no_script_and_no_network_and_says_who_what(
+    run: Finished, task: Task
+) -> None:
     _, source, text = run.page()
     assert not re.findall(r"<(script|link|iframe|object|embed|img)\b|\son\w+=", source)
-    assert not re.findall(r"""\s(?:src|href|xlink:href|action)\s*=\s*["']?(?!["'#])""", source)
+    assert not re.findall(
+        r"""\s(?:src|href|xlink:href|action)\s*=\s*["']?(?!["'#])""", source
+    )
     assert not re.findall(r"url\((?!#)|@import", source)
     assert "default-src 'none'" in source
     # What comes from a file is text and never markup.
@@ -113,20 +129,28 @@ def test_a_page_needs_no_script_and_no_network_and_says_who_what(run: Finished, 
     assert f"{Rejection.ABSENT.value}3" in said.replace(" ", "")
 
 
-def test_a_browser_shows_it_without_a_fault_and_prints_it(run: Finished, tmp_path: Path) -> None:
+def test_a_browser_shows_it_without_a_fault_and_prints_it(
+    run: Finished, tmp_path: Path
+) -> None:
     run.page()
     address = (run.folder / "report.html").as_uri()
     with browsing(tmp_path) as seen:
         for name, size, scheme in VIEWS:
             seen.open(address, size, scheme)
-            assert (name, {kind: each for kind, each in faults(seen).items() if each}) == (name, {})
+            assert (
+                name,
+                {kind: each for kind, each in faults(seen).items() if each},
+            ) == (name, {})
             assert (seen.errors(), seen.requests()) == ([], [address])
             heights = seen.run(HEIGHTS)
             assert set(heights) == {*SECTIONS.split()}
             assert min(heights.values()) > 50
             seen.picture(tmp_path / f"report-{name}.png")
         seen.prefer("dark", media="print")
-        assert seen.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            seen.run("getComputedStyle(document.body).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )
         assert not [found for found in faults(seen).values() if found]
         seen.picture(tmp_path / "report-print.png")
 
@@ -134,19 +158,30 @@ def test_a_browser_shows_it_without_a_fault_and_prints_it(run: Finished, tmp_pat
 def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(run: Finished) -> None:
     _, page, _ = run.page()
     table = page.partition("added to δ")[2].partition("</table>")[0]
-    cells = [float(cell) for cell in re.findall(r'<td class="n">([^<]*)</td>', table)[::2]]
+    cells = [
+        float(cell) for cell in re.findall(r'<td class="n">([^<]*)</td>', table)[::2]
+    ]
     guarantees = run.facts().guarantees
-    real = [n for each in guarantees for n in (each.epsilon, each.added_delta) if n is not None]
+    real = [
+        n
+        for each in guarantees
+        for n in (each.epsilon, each.added_delta)
+        if n is not None
+    ]
     assert len(real) == 2 * len(guarantees) > 0
     assert all(shown >= exact for shown, exact in zip(cells, real, strict=True))
     (headline,) = re.findall(r"<b>ε (\S+)</b> of a record", page)
     assert float(headline) >= real[0]
 
 
-def test_the_json_obeys_its_schema_and_names_no_owners_participations(run: Finished) -> None:
+def test_the_json_obeys_its_schema_and_names_no_owners_participations(
+    run: Finished,
+) -> None:
     found = run.facts()
     text = (run.folder / "report.json").read_text()
-    assert set(json.loads(text)) == set(json.loads(invoke("--schema").stdout)["properties"])
+    assert set(json.loads(text)) == set(
+        json.loads(invoke("--schema").stdout)["properties"]
+    )
     server = next(g for g in found.guarantees if g.protects == "record")
     assert (server.participations, server.limit) == (ROUNDS, 5.0)
     assert server.epsilon == pytest.approx(found.rounds[-1].epsilon_server)
@@ -172,7 +207,10 @@ def test_sound_ledgers_that_differ_are_exit_1_too(run: Finished) -> None:
     assert [ledger.findings for ledger in found.ledgers] == [[], []]
     assert found.differences
     assert found.differences[0] in run.page(1)[0]
-    tamper(run.url(Role.SERVER_B), "DELETE FROM charge WHERE attempt = 1 AND client = 'ward-a'")
+    tamper(
+        run.url(Role.SERVER_B),
+        "DELETE FROM charge WHERE attempt = 1 AND client = 'ward-a'",
+    )
     said, page, _ = run.page(1)
     assert "not sound" in page
     assert "server-b: entry 2: its content or its charges were changed" in said
@@ -197,7 +235,9 @@ def test_what_can_not_be_reported_is_said_with_its_remedy(run: Finished) -> None
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_charge_in_one_ledger_that_was_never_released_counts(run: Finished, role: Role) -> None:
+def test_a_charge_in_one_ledger_that_was_never_released_counts(
+    run: Finished, role: Role
+) -> None:
     """Its share may have left: another database, put back from a copy, doesn't know of it."""
     before = run.facts()
     with run.store(role) as store:
@@ -206,7 +246,9 @@ def test_a_charge_in_one_ledger_that_was_never_released_counts(run: Finished, ro
     assert after.training.released == ROUNDS
     for old, new in zip(before.guarantees, after.guarantees, strict=True):
         assert new.participations == old.participations + 1
-        assert old.epsilon is None or (new.epsilon is not None and new.epsilon > old.epsilon)
+        assert old.epsilon is None or (
+            new.epsilon is not None and new.epsilon > old.epsilon
+        )
     assert after.rounds[-1].epsilon_server == pytest.approx(after.guarantees[0].epsilon)
 
 
@@ -223,31 +265,47 @@ def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
     assert {each.client: each.participations for each in clients}[A] == more
 
 
-SMOOTHING: dict[str, Any] = {"sigma": 0.25, "copies": 10_000, "confidence": 0.999, "points": 359}
+SMOOTHING: dict[str, Any] = {
+    "sigma": 0.25,
+    "copies": 10_000,
+    "confidence": 0.999,
+    "points": 359,
+}
 SMOOTHING |= {"abstained": 12, "average_certified_radius": 0.4321}
 SMOOTHING |= {"certified_accuracy": {"0.0": 0.9, "0.25": 0.74999}}
 
 
-def test_what_was_certified_of_changed_inputs_is_in_the_same_report(run: Finished) -> None:
+def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
+    run: Finished,
+) -> None:
     summary = run.folder / "summary.json"
     summary.write_text(json.dumps({"robustness": {"smoothing": SMOOTHING}}))
     inputs = run.facts().inputs
     assert inputs is not None
     assert inputs.model_dump() == SMOOTHING
-    for words in ("mean radius is 0.432", "10,000 noisy copies", "359 public inputs 12", "74.9%"):
+    for words in (
+        "mean radius is 0.432",
+        "10,000 noisy copies",
+        "359 public inputs 12",
+        "74.9%",
+    ):
         assert words in run.page()[2]
     summary.write_text(json.dumps({"robustness": {"smoothing": {"sigma": -1}}}))
     assert "certificates of changed inputs" in run.page(2)[0]
 
 
-def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called_that() -> None:
+def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called_that() -> (
+    None
+):
     assert (least(0.12399), most(0.12301)) == ("12.3%", "12.4%")
     said = Guarantee(
         protects="record", against="anyone", epsilon=1.0, delta=1e-5, added_delta=0.0,
         participations=60, basis="counted", limit=None, found_of_100=21.2,
     )  # fmt: skip
     assert "at most 22 of 100" in guarantee_sentence(said)
-    none = said.model_copy(update={"protects": "owner", "epsilon": 1732.0, "found_of_100": 100.0})
+    none = said.model_copy(
+        update={"protects": "owner", "epsilon": 1732.0, "found_of_100": 100.0}
+    )
     assert "is not protected" in guarantee_sentence(none)
 
 
@@ -265,11 +323,15 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
     run = replace(adversaries.Run.of(task), attempts=task.training.attempts)
     for each, broken in zip(found, malicious, strict=True):
         epsilon = math.inf if each.epsilon is None else each.epsilon
-        added = honest_rejection(epsilon, run) + (advantages(epsilon, run) if broken else 0.0)
+        added = honest_rejection(epsilon, run) + (
+            advantages(epsilon, run) if broken else 0.0
+        )
         assert each.added_delta == pytest.approx(added, rel=1e-9, abs=0)
 
 
-def test_a_version_released_twice_raises_what_is_guaranteed(run: Finished, task: Task) -> None:
+def test_a_version_released_twice_raises_what_is_guaranteed(
+    run: Finished, task: Task
+) -> None:
     """The report names nobody's repeats: every round is accounted as the one that has the most."""
     before = run.facts()
     for role in SERVERS:
@@ -281,4 +343,6 @@ def test_a_version_released_twice_raises_what_is_guaranteed(run: Finished, task:
     assert after.guarantees[0].participations == ROUNDS + 1
     noise, rate = task.privacy.noise_multiplier / math.sqrt(2), task.privacy.record_rate
     event = events.poisson_gaussian(rate=rate, noise_multiplier=noise, count=ROUNDS + 1)
-    assert after.guarantees[0].epsilon == pytest.approx(spent(event, task.privacy.delta))
+    assert after.guarantees[0].epsilon == pytest.approx(
+        spent(event, task.privacy.delta)
+    )

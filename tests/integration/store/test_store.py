@@ -12,7 +12,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from tests.conftest import small_task
 from tests.rig import keys, stores
-from tests.rig.stores import MODEL, NEXT, ROSTER, SHARE, VALID_SET, A, B, C, Opener, prepared
+from tests.rig.stores import (
+    MODEL,
+    NEXT,
+    ROSTER,
+    SHARE,
+    VALID_SET,
+    A,
+    B,
+    C,
+    Opener,
+    prepared,
+)
 
 from precad.aggregator.server_messages import VoidBody
 from precad.aggregator.store import Store, schema
@@ -47,14 +58,25 @@ def test_another_roles_or_tasks_database_is_refused(url: str, opener: Opener) ->
         ("sqlite:////nowhere/at/all/state.db", "can't be opened"),
     ],
 )
-def test_a_database_that_cannot_be_used_is_refused(url: str, says: str, opener: Opener) -> None:
+def test_a_database_that_cannot_be_used_is_refused(
+    url: str, says: str, opener: Opener
+) -> None:
     with pytest.raises(errors.Misconfiguration, match=says) as refused:
         opener(url)
     assert "secret" not in str(refused.value)
 
 
 TOLD = ("learn", "learn of a void")
-STEPS = ("prepare", "countersign", "send", "finish", "settle", "write off", "void", *TOLD)
+STEPS = (
+    "prepare",
+    "countersign",
+    "send",
+    "finish",
+    "settle",
+    "write off",
+    "void",
+    *TOLD,
+)
 NO, ENDS = "refused", ("done", "learned", "written-off")
 BECOMES: dict[str, tuple[str, ...]] = {
     #  prepare, countersign, send; finish, settle, write off; void; learn of a charge, of a void
@@ -76,7 +98,11 @@ sent its share on that word. What was voided here is never prepared here: the ot
 No charge is unlearned, none is taken twice.
 """
 SENT = ("begin", "prepare", "countersign", "send")
-WAYS: dict[str, tuple[str, ...]] = {"unknown": (), "open": ("begin",), "voided": ("void",)}
+WAYS: dict[str, tuple[str, ...]] = {
+    "unknown": (),
+    "open": ("begin",),
+    "voided": ("void",),
+}
 WAYS |= {"abandoned": ("begin", "abandon"), "learned": ("learn",), "prepared": SENT[:2]}
 WAYS |= {"countersigned": SENT[:3], "sent": SENT, "written-off": (*SENT, "write off")}
 WAYS |= {"done": ("begin", "prepare", "finish")}
@@ -91,7 +117,9 @@ def take(store: Store, step: str, number: int) -> object:
         "abandon": attempts.abandon_open,
         "prepare": lambda: attempts.prepare(number, [A, B], VALID_SET, {}, SHARE),
         "countersign": lambda: stores.bound(store, number, number, sent=False),
-        "send": lambda: attempts.sent(number, other.sign(SignedKind.COUNTERSIGNATURE, body)),
+        "send": lambda: attempts.sent(
+            number, other.sign(SignedKind.COUNTERSIGNATURE, body)
+        ),
         "finish": lambda: attempts.finish(number, NEXT),
         "settle": lambda: attempts.settle(number),
         "write off": lambda: attempts.write_off(number),
@@ -112,7 +140,9 @@ def taken(store: Store, number: int, *steps: str) -> str:
 def test_an_attempt_goes_one_way(each_store: Store) -> None:
     """And costs A and B one participation as soon as it is prepared, until it is voided."""
     store = each_store
-    cases = [(s, *each) for s in BECOMES for each in zip(STEPS, BECOMES[s], strict=True)]
+    cases = [
+        (s, *each) for s in BECOMES for each in zip(STEPS, BECOMES[s], strict=True)
+    ]
     for number, (state, step, outcome) in enumerate(cases):
         assert taken(store, number, *WAYS[state]) == state
         before, learned = store.ledger.head(), None
@@ -126,7 +156,10 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
         cost = {} if now in ("unknown", "open", "abandoned", "voided") else {A: 1, B: 1}
         facts = [fact.voided for fact in store.ledger.facts(number)]
         assert store.ledger.charges_in(number) == cost, (state, step)
-        assert facts == ([True] if now == "voided" else [False] if cost else []), (state, step)
+        assert facts == ([True] if now == "voided" else [False] if cost else []), (
+            state,
+            step,
+        )
         # A step that comes again changes nothing, and stands once in the ledger.
         head = store.ledger.head()
         if outcome != NO and step != "prepare":
@@ -140,29 +173,42 @@ def test_an_attempt_goes_one_way(each_store: Store) -> None:
 
 
 @pytest.mark.parametrize("earlier", ["prepared", "countersigned", "sent", "done"])
-def test_a_model_gets_one_release_in_all_its_attempts(each_store: Store, earlier: str) -> None:
+def test_a_model_gets_one_release_in_all_its_attempts(
+    each_store: Store, earlier: str
+) -> None:
     """A fresh noise on the same sum would average the noise away."""
     store = each_store
     assert taken(store, 0, *WAYS[earlier]) == earlier
     store.attempts.begin(1, 0, 3, MODEL)
-    with pytest.raises(errors.AlreadyReleased, match=r"version 0 has its .* of attempt 0"):
+    with pytest.raises(
+        errors.AlreadyReleased, match=r"version 0 has its .* of attempt 0"
+    ):
         store.attempts.prepare(1, [A], VALID_SET, {}, SHARE[::-1])
     assert store.ledger.participations() == {A: 1, B: 1}
     # The database itself refuses too.
     with pytest.raises(IntegrityError), store.transaction.write() as connection:
-        connection.execute(text("UPDATE attempt SET state = 'prepared' WHERE attempt = 1"))
+        connection.execute(
+            text("UPDATE attempt SET state = 'prepared' WHERE attempt = 1")
+        )
 
 
-def test_an_attempts_number_is_of_one_version_and_never_used_twice(store: Store) -> None:
+def test_an_attempts_number_is_of_one_version_and_never_used_twice(
+    store: Store,
+) -> None:
     attempts = store.attempts
     assert (attempts.start(), attempts.next_number()) == (None, 0)
     prepared(store, 4, 1)
     with pytest.raises(errors.AlreadyReleased):
         attempts.void(0, 4)
-    with pytest.raises(errors.StorageFailure, match="attempt 4 stands here for another version"):
+    with pytest.raises(
+        errors.StorageFailure, match="attempt 4 stands here for another version"
+    ):
         attempts.learn([stores.charge(1, 1, A), stores.charge(4, 2, A)])
     # All of it or nothing.
-    assert (attempts.states(), attempts.next_number()) == ({4: schema.AttemptState.PREPARED}, 5)
+    assert (attempts.states(), attempts.next_number()) == (
+        {4: schema.AttemptState.PREPARED},
+        5,
+    )
     assert store.ledger.participations() == {A: 1, B: 1}
     # The other server has named a newer one.
     attempts.void(0, 6)
@@ -172,7 +218,9 @@ def test_an_attempts_number_is_of_one_version_and_never_used_twice(store: Store)
             attempts.begin(number, 1, 3, MODEL)
 
 
-def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(store: Store) -> None:
+def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
+    store: Store,
+) -> None:
     for number in range(3):
         stores.lost(store, number, 4)
         assert store.attempts.pending() is None
@@ -197,7 +245,9 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(st
         "DELETE FROM attempt",
     ],
 )
-def test_the_database_refuses_what_belongs_to_nothing(each_store: Store, orphan: str) -> None:
+def test_the_database_refuses_what_belongs_to_nothing(
+    each_store: Store, orphan: str
+) -> None:
     prepared(each_store)
     with pytest.raises(IntegrityError), each_store.transaction.write() as connection:
         connection.execute(text(orphan))
@@ -251,7 +301,11 @@ def test_noisy_shares_go_once_both_servers_hold_the_model(store: Store) -> None:
         """The attempts whose shares are there once both hold that model, while others upload."""
         store.versions.confirm(version)
         store.attempts.drop_shares(store.versions.confirmed())
-        return [n for n in store.attempts.states() if store.attempts.noisy_share(n) is not None]
+        return [
+            n
+            for n in store.attempts.states()
+            if store.attempts.noisy_share(n) is not None
+        ]
 
     prepared(store)
     store.attempts.finish(0, NEXT)
@@ -276,7 +330,9 @@ def test_noisy_shares_go_once_both_servers_hold_the_model(store: Store) -> None:
     assert [len(kept(26)) for _ in range(3)] == [12, 4, 0]
 
 
-def test_the_disk_does_not_grow_by_a_share_a_round(tmp_path: Path, opener: Opener) -> None:
+def test_the_disk_does_not_grow_by_a_share_a_round(
+    tmp_path: Path, opener: Opener
+) -> None:
     store, share = opener(f"sqlite:///{tmp_path}/state.db"), bytes(1 << 18)
     for number in range(40):
         prepared(store, number, number, share)
@@ -286,24 +342,41 @@ def test_the_disk_does_not_grow_by_a_share_a_round(tmp_path: Path, opener: Opene
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20 * len(share)
 
 
-def test_a_client_claims_once_and_the_roster_is_of_claims_kept_here(each_store: Store) -> None:
+def test_a_client_claims_once_and_the_roster_is_of_claims_kept_here(
+    each_store: Store,
+) -> None:
     """To the last bit of their rates; and frozen."""
     enrolment, smaller = each_store.enrolment, Roster({A: ROSTER[A], B: ROSTER[B]})
     for first in ROSTER.values():
         other = Enrolment(first.client, 200, first.record_rate)
         assert [enrolment.claim(each) for each in (first, first, other)] == [first] * 3
-    for stranger in (Enrolment(ClientId("ward-d"), 100, 0.1), Enrolment(B, 100, 0.1000001)):
-        with pytest.raises(errors.PeerViolation, match=f"{stranger.client} didn't enrol here"):
+    for stranger in (
+        Enrolment(ClientId("ward-d"), 100, 0.1),
+        Enrolment(B, 100, 0.1000001),
+    ):
+        with pytest.raises(
+            errors.PeerViolation, match=f"{stranger.client} didn't enrol here"
+        ):
             enrolment.freeze(Roster({A: ROSTER[A], stranger.client: stranger}))
     assert enrolment.roster() is None
     for _ in range(2):
         enrolment.freeze(smaller)
-    others = [ROSTER, Roster({A: ROSTER[A]}), Roster({**smaller, A: Enrolment(A, 101, 0.2)})]
+    others = [
+        ROSTER,
+        Roster({A: ROSTER[A]}),
+        Roster({**smaller, A: Enrolment(A, 101, 0.2)}),
+    ]
     for another in others:
         with pytest.raises(errors.PeerViolation, match="frozen"):
             enrolment.freeze(another)
     rates = [1 / 3, 5e-324, 0.30000000000000004]
-    odd = {ClientId(f"c{n}"): Enrolment(ClientId(f"c{n}"), 1, r) for n, r in enumerate(rates)}
+    odd = {
+        ClientId(f"c{n}"): Enrolment(ClientId(f"c{n}"), 1, r)
+        for n, r in enumerate(rates)
+    }
     for claim in odd.values():
         enrolment.claim(claim)
-    assert (enrolment.roster(), enrolment.claims()) == (smaller, Roster({**ROSTER, **odd}))
+    assert (enrolment.roster(), enrolment.claims()) == (
+        smaller,
+        Roster({**ROSTER, **odd}),
+    )

@@ -9,7 +9,19 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from tests.rig import keys, stores
-from tests.rig.stores import MODEL, NEXT, ROSTER, SHARE, A, B, C, Opener, charge, prepared, voided
+from tests.rig.stores import (
+    MODEL,
+    NEXT,
+    ROSTER,
+    SHARE,
+    A,
+    B,
+    C,
+    Opener,
+    charge,
+    prepared,
+    voided,
+)
 
 from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
@@ -25,7 +37,11 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store) -> None:
 
     def asked() -> list[object]:
         account = store.statements.account_of(A, 1, 1)
-        found = [store.ledger.charges_in(0).get(A, 0), store.versions.opened(0), account.opened]
+        found = [
+            store.ledger.charges_in(0).get(A, 0),
+            store.versions.opened(0),
+            account.opened,
+        ]
         found += [*account.charged, store.attempts.next_number()]
         return [*found, store.statements.promised_version()]
 
@@ -73,7 +89,9 @@ def test_a_look_that_fails_inside_of_a_change_breaks_the_change(store: Store) ->
     assert store.attempts.next_number() == 0
 
 
-def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(opener: Opener) -> None:
+def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
+    opener: Opener,
+) -> None:
     a, b = opener("sqlite://"), opener("sqlite://", role=Role.SERVER_B)
 
     def histories(store: Store) -> list[Any]:
@@ -120,11 +138,15 @@ def test_opened_attempts_are_counted_and_words_kept_by_version(store: Store) -> 
 
 def coins(task: Task) -> list[SignedMessage]:
     other = keys.signatures(task.digest, Role.SERVER_B)
-    bodies = (CoinCommitment(task="00" * 32, version=2, digest=d * 32) for d in ("01", "02"))
+    bodies = (
+        CoinCommitment(task="00" * 32, version=2, digest=d * 32) for d in ("01", "02")
+    )
     return [other.sign(SignedKind.COIN_COMMITMENT, body) for body in bodies]
 
 
-def test_the_first_commitment_to_a_coin_stays_until_discarded(store: Store, task: Task) -> None:
+def test_the_first_commitment_to_a_coin_stays_until_discarded(
+    store: Store, task: Task
+) -> None:
     (first, second), versions = coins(task), store.versions
 
     def kept() -> tuple[Any, ...]:
@@ -169,7 +191,12 @@ def live(store: Store, task: Task) -> Store:
 
 def answers(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
     """All that it can be asked; apart, what depends on random salts or is signed anew."""
-    versions, attempts, ledger, kept = range(4), store.attempts, store.ledger, store.versions
+    versions, attempts, ledger, kept = (
+        range(4),
+        store.attempts,
+        store.ledger,
+        store.versions,
+    )
     roster, account_of = store.enrolment.roster(), store.statements.account_of
     alike = {
         "enrolment": (store.enrolment.claims().digest(), roster and roster.digest()),
@@ -178,7 +205,9 @@ def answers(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
         "pending": attempts.pending(),
         "cost": (ledger.participations(), ledger.re_releases()),
         "charges": [(dict(ledger.charges_in(t)), ledger.facts(t)) for t in versions],
-        "owners": [(ledger.charges_in(1).get(c, 0), account_of(c, 3, 3)) for c in (A, B, C)],
+        "owners": [
+            (ledger.charges_in(1).get(c, 0), account_of(c, 3, 3)) for c in (A, B, C)
+        ],
         "rejected": (attempts.rejections(), attempts.rejected_clients()),
         "history": [ledger.history(t) for t in versions],
         "length": ledger.head().length,
@@ -189,13 +218,17 @@ def answers(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
         "said": (kept.confirmed(), store.statements.promised_version()),
     }
     return alike, {
-        "coin": [(kept.commitment(t), kept.coin_opening(t, own=False)) for t in versions],
+        "coin": [
+            (kept.commitment(t), kept.coin_opening(t, own=False)) for t in versions
+        ],
         "model": kept.model_seal(1),
         "heads": (ledger.head(), attempts.their_head()),
     }
 
 
-def test_every_database_answers_alike(durable_url: str, opener: Opener, task: Task) -> None:
+def test_every_database_answers_alike(
+    durable_url: str, opener: Opener, task: Task
+) -> None:
     """So what the other tests show of one in memory holds for each."""
     expected, _ = answers(live(opener("sqlite://"), task))
     store = live(opener(durable_url), task)
@@ -212,7 +245,9 @@ def test_every_database_answers_alike(durable_url: str, opener: Opener, task: Ta
         assert answers(store) == found
 
 
-def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener: Opener) -> None:
+def test_a_database_without_an_encoding_of_its_own_serves(
+    postgres: str, opener: Opener
+) -> None:
     """One made without a locale is SQL_ASCII, whose text the driver would give back as bytes."""
     made = "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
     how: dict[str, Any] = {"connect_args": {"client_encoding": "utf8"}}
@@ -227,7 +262,9 @@ def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener:
     assert opener(url).attempts.next_number() == 1
 
 
-def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(store: Store) -> None:
+def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(
+    store: Store,
+) -> None:
     """Sums and indexes: no earlier round's charges are looked through."""
 
     def steps_of(version: int) -> int:
@@ -237,13 +274,18 @@ def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(store: St
         # True would interrupt it.
         driver.set_progress_handler(lambda: next(steps) < 0, 1)
         prepared(store, version, version)
-        assert (store.ledger.participations()[A], store.ledger.re_releases()) == (version + 1, {})
+        assert (store.ledger.participations()[A], store.ledger.re_releases()) == (
+            version + 1,
+            {},
+        )
         assert store.ledger.charges_in(version) == {A: 1, B: 1}
         store.ledger.history(version)
         store.attempts.finish(version, NEXT)
         store.versions.confirm(version + 1)
         store.attempts.drop_shares(version + 1)
-        assert store.statements.account_of(A, version + 1, version + 1).charged == (version + 1,)
+        assert store.statements.account_of(A, version + 1, version + 1).charged == (
+            version + 1,
+        )
         assert store.attempts.next_number() == version + 1
         driver.set_progress_handler(None, 0)
         return next(steps)

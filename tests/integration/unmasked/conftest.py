@@ -51,7 +51,11 @@ class _Logs(logging.Handler):
 @contextmanager
 def _logged() -> Iterator[_Logs]:
     loggers = [logging.getLogger(name) for name in ("", "sqlalchemy.engine")]
-    before, handlers, logs = [each.level for each in loggers], loggers[0].handlers[:], _Logs()
+    before, handlers, logs = (
+        [each.level for each in loggers],
+        loggers[0].handlers[:],
+        _Logs(),
+    )
     loggers[0].handlers[:] = [logs]
     for each in loggers:
         each.setLevel(logging.DEBUG)
@@ -68,7 +72,11 @@ def watch() -> Callable[..., Watched]:
     """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
 
     def play(task: Task, updates: Any, noise: Any = None) -> Watched:
-        with pytest.MonkeyPatch.context() as patch, memory.in_memory() as folder, _logged() as logs:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            memory.in_memory() as folder,
+            _logged() as logs,
+        ):
             return _play(Path(folder), patch, logs, task, updates=updates, noise=noise)
 
     return play
@@ -86,7 +94,9 @@ def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Wa
     class WatchedInbox(Inbox):
         """Spools to disk, and keeps what is on the disk while the round is on."""
 
-        def __init__(self, role: Role, task: Task, verifier: Verifier, _spool: Path) -> None:
+        def __init__(
+            self, role: Role, task: Task, verifier: Verifier, _spool: Path
+        ) -> None:
             self._view = views[role]
             super().__init__(role, task, verifier, folder / role.value)
 
@@ -99,7 +109,9 @@ def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Wa
             for client, item in collected.items():
                 if isinstance(item, Submission):
                     self._view.held[client] = item
-                    self._view.shares[client] = submissions.body_of(item) or item.seed.reveal()
+                    self._view.shares[client] = (
+                        submissions.body_of(item) or item.seed.reveal()
+                    )
             self._view.stored |= read(folder / self._view.role.value)
             return collected
 
@@ -143,10 +155,16 @@ def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Wa
     outcomes = rounds.play_round(task, store=store, **given)
     for role, outcome in zip(SERVERS, outcomes, strict=True):
         views[role].outcome = outcome
-        views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}
+        views[role].stored |= {
+            f"{n} (end)": d for n, d in read(folder / role.value).items()
+        }
     of_dealer.log = logs.dealers
     return Watched(a, b, of_dealer, "\n".join(logs.lines))
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

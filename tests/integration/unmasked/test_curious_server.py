@@ -49,7 +49,10 @@ Rounds = list[Watched]
 def candidates() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Two valid updates that differ by one record of norm just below R."""
     random = np.random.default_rng(3)
-    base, record = random.integers(-(2**22), 2**22, D, dtype=np.int64), random.normal(size=D)
+    base, record = (
+        random.integers(-(2**22), 2**22, D, dtype=np.int64),
+        random.normal(size=D),
+    )
     record *= 0.999 * 2**TASK.fractional_bits / np.linalg.norm(record)
     neighbour = base + np.trunc(record).astype(np.int64)
     assert 0 < ring.squared_norm(neighbour - base) <= 2 ** (2 * TASK.fractional_bits)
@@ -61,14 +64,18 @@ BOTH = candidates()
 
 
 def view_of(watched: Watched, role: Role) -> Any:
-    return {Role.SERVER_A: watched.a, Role.SERVER_B: watched.b}.get(role, watched.dealer)
+    return {Role.SERVER_A: watched.a, Role.SERVER_B: watched.b}.get(
+        role, watched.dealer
+    )
 
 
 @functools.cache
 def looked_through(watched: Watched, role: Role) -> Haystack:
     """All that a party sees. The dealer is given more than it has: every header, both disks."""
     view, blobs = view_of(watched, role), {"log": watched.log.encode()}
-    blobs |= view.blobs(D) | watched.within_reach() if role is Role.DEALER else view.blobs()
+    blobs |= (
+        view.blobs(D) | watched.within_reach() if role is Role.DEALER else view.blobs()
+    )
     return Haystack(blobs.values())
 
 
@@ -78,7 +85,10 @@ def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
     The dealer tries each candidate for each client that it deals for. ``told`` is what a careless
     scheme tells the party besides.
     """
-    view, haystacks = view_of(watched, role), (looked_through(watched, role), Haystack(told))
+    view, haystacks = (
+        view_of(watched, role),
+        (looked_through(watched, role), Haystack(told)),
+    )
     view.told = [*told]
     expected = [
         views.seen_by_dealer(view, TASK, guess)
@@ -92,7 +102,9 @@ def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
 
 def told_apart(one: set[bytes], other: set[bytes], *haystacks: Haystack) -> list[bool]:
     """What follows from both guesses alike tells nothing: a row of zeros projects both to 0."""
-    return [bool(views.recognised(only, *haystacks)) for only in (one - other, other - one)]
+    return [
+        bool(views.recognised(only, *haystacks)) for only in (one - other, other - one)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +141,9 @@ def commitment_without_salt(watched: Watched, role: Role) -> bytes:
         hasher = body_hasher(ctx, Secret(b""))
         hasher.update(lacks)
         return hasher.digest()
-    return ring.commit(view_of(watched, role).other, ctx, Secret(b""), Secret(lacks)).value
+    return ring.commit(
+        view_of(watched, role).other, ctx, Secret(b""), Secret(lacks)
+    ).value
 
 
 def the_whole_of_r(watched: Watched, _: Role) -> bytes:
@@ -148,7 +162,9 @@ def a_value_without_its_mask(watched: Watched, role: Role) -> bytes:
 
 
 MASKS: dict[str, Careless] = {
-    "plain-digest": lambda watched, role: hashlib.sha256(lacking(watched, role)).digest(),
+    "plain-digest": lambda watched, role: hashlib.sha256(
+        lacking(watched, role)
+    ).digest(),
     "commitment-without-salt": commitment_without_salt,
     "one-word-of-the-mask": lambda watched, role: lacking(watched, role)[16:24],
     "a-value-without-its-mask": a_value_without_its_mask,
@@ -157,13 +173,18 @@ BROKEN: dict[Role, dict[str, Careless]] = {
     Role.SERVER_A: MASKS | {"the-whole-of-r": the_whole_of_r},
     Role.SERVER_B: MASKS | {"the-whole-of-r": the_whole_of_r},
     # With salt_h b's hash can be made; and the header is within reach.
-    Role.DEALER: MASKS | {"b": lacking, "salt-h": lambda watched, _: watched.a.body(VICTIM)[0]},
+    Role.DEALER: MASKS
+    | {"b": lacking, "salt-h": lambda watched, _: watched.a.body(VICTIM)[0]},
 }
 """Each needs another part of the search: digests, salts, words, masks, numbers."""
 
 
-@pytest.mark.parametrize(("scheme", "role"), [(s, role) for role in PARTIES for s in BROKEN[role]])
-def test_the_same_server_breaks_a_careless_scheme(alone: Rounds, scheme: str, role: Role) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "role"), [(s, role) for role in PARTIES for s in BROKEN[role]]
+)
+def test_the_same_server_breaks_a_careless_scheme(
+    alone: Rounds, scheme: str, role: Role
+) -> None:
     """The control: one careless message more, and the same test finds the true candidate."""
     for truth, watched in enumerate(alone):
         told = BROKEN[role][scheme](watched, role)
@@ -211,9 +232,14 @@ def test_the_dealer_can_test_no_name(watch: Any, truth: int) -> None:
     # The control: where clients count and don't draw, the same dealer finds it behind a nonce.
     for order in ("little", "big"):
         counted = map(
-            int.to_bytes, itertools.count(), itertools.repeat(32), itertools.repeat(order)
+            int.to_bytes,
+            itertools.count(),
+            itertools.repeat(32),
+            itertools.repeat(order),
         )
-        drawn = SimpleNamespace(token_bytes=lambda _size, counted=counted: next(counted))
+        drawn = SimpleNamespace(
+            token_bytes=lambda _size, counted=counted: next(counted)
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(submission, "secrets", drawn)
             assert named(watch, truth) == [truth == 0, truth == 1]
@@ -235,18 +261,30 @@ def features(view: View, client: ClientId) -> NDArray[np.float32]:
     own, (salt, b) = view.mask(client, D), view.body(client)
     words = [own, b, b + own, b - own]
     seen = [held.seed.reveal(), held.salt.reveal(), salt, header.context.nonce]
-    seen += [header.commitment_a.value, header.commitment_b.value, header.body_digest.value]
+    seen += [
+        header.commitment_a.value,
+        header.commitment_b.value,
+        header.body_digest.value,
+    ]
     words += [from_bytes(value) for value in (*seen, view.row_keys[ctx])]
     # What comes of b on its way to y.
     share = view.shares_of_r[ctx]
-    products = [share, dot(b, own), dot(b, b), share + 2 * dot(b, own), share + dot(b, b)]
+    products = [
+        share,
+        dot(b, own),
+        dot(b, b),
+        share + 2 * dot(b, own),
+        share + dot(b, b),
+    ]
     words.append(np.array([signed(each) for each in products]))
     place = view.place(client)
     *signs, opened = view.compared(view.received, place, CLIENTS, width)
     # Of the signs the norm's, which is the last; of the conjunction whole words of its last pairs,
     # and the one bit that means something of each other word.
     words += [np.ascontiguousarray(each[:, -1]) for each in signs]
-    meaning = [(each.reshape(-1) & 1).astype(np.float32) for each in (*signs[7:], opened)]
+    meaning = [
+        (each.reshape(-1) & 1).astype(np.float32) for each in (*signs[7:], opened)
+    ]
     return np.concatenate([bits(*words), *meaning])
 
 
@@ -258,8 +296,18 @@ def features_of_dealer(view: DealerView, half: Any) -> NDArray[np.float32]:
         seen += [each.seed.reveal(), each.salt.reveal()]
     of_a, of_b = view.masks(half, D)
     whole = of_a + of_b
-    products = [dot(whole, whole), dot(of_a, of_b), *view.shares_of_r[a.context].values()]
-    words = [of_a, of_b, whole, np.array(products), *(from_bytes(value) for value in seen)]
+    products = [
+        dot(whole, whole),
+        dot(of_a, of_b),
+        *view.shares_of_r[a.context].values(),
+    ]
+    words = [
+        of_a,
+        of_b,
+        whole,
+        np.array(products),
+        *(from_bytes(value) for value in seen),
+    ]
     return bits(*words)
 
 
@@ -276,7 +324,10 @@ def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
     A false alarm comes in one of 10^6 runs.
     """
     task = small_task(D, {"enrolment.clients": CLIENTS})
-    coin, names = np.random.default_rng(4), sorted(ClientId(f"c{i}") for i in range(CLIENTS))
+    coin, names = (
+        np.random.default_rng(4),
+        sorted(ClientId(f"c{i}") for i in range(CLIENTS)),
+    )
     seen: dict[Role, list[NDArray[np.float32]]] = {role: [] for role in PARTIES}
     drawn, plain = [], []
     for _ in range(ROUNDS):
@@ -289,7 +340,9 @@ def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
                 seen[view.role].append(features(view, name))
             half = halves[watched.a.header(name).context.digest.value]
             seen[Role.DEALER].append(features_of_dealer(watched.dealer, half))
-            plain.append(bits(watched.a.expanded(name, D) + watched.b.expanded(name, D)))
+            plain.append(
+                bits(watched.a.expanded(name, D) + watched.b.expanded(name, D))
+            )
     labels, x = np.array(drawn), np.array(plain)
     for view in map(np.array, seen.values()):
         right, total = accuracy(view, labels)
@@ -311,14 +364,20 @@ def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
 # elsewhere are held against every candidate: no list, digest, statement or file is made of one. The
 # two servers know whom they count; that is no secret between them (docs/protocol.md).
 OWNERS, VERSIONS = 6, 4
-DRAWN = {"privacy.client_rate": 0.5, "training.rounds": VERSIONS, "enrolment.clients": OWNERS}
+DRAWN = {
+    "privacy.client_rate": 0.5,
+    "training.rounds": VERSIONS,
+    "enrolment.clients": OWNERS,
+}
 DRAWN |= {"deadlines.enrol": 500.0, "deadlines.collect": 10.0, "deadlines.peer": 5.0}
 TRAINING = small_task(4, DRAWN)
 
 
 def cohorts(world: World) -> Iterator[tuple[ClientId, ...]]:
     sizes = range(len(world.clients) + 1)
-    return itertools.chain(*(itertools.combinations(world.clients, size) for size in sizes))
+    return itertools.chain(
+        *(itertools.combinations(world.clients, size) for size in sizes)
+    )
 
 
 def made_of(cohort: tuple[ClientId, ...], salts: Iterable[bytes]) -> set[bytes]:
@@ -336,11 +395,15 @@ def made_of(cohort: tuple[ClientId, ...], salts: Iterable[bytes]) -> set[bytes]:
     found = set()
     for version, form, salt in itertools.product(range(VERSIONS), forms, salts):
         tagged = salt + version.to_bytes(8, "little") + form
-        found |= {hashlib.sha256(each).digest() for each in (salt + form, tagged, form + salt)}
+        found |= {
+            hashlib.sha256(each).digest() for each in (salt + form, tagged, form + salt)
+        }
         found.add(hmac.digest(salt, form, "sha256"))
     before = history_start(TRAINING.digest)
     for attempt in range(VERSIONS):
-        fact = Fact(version=attempt, attempt=attempt, voided=False, clients=tuple(names))
+        fact = Fact(
+            version=attempt, attempt=attempt, voided=False, clients=tuple(names)
+        )
         found.add(history_after(before, [fact]).value)
     return found
 
@@ -351,14 +414,23 @@ def recognised(candidates: set[bytes], view: bytes) -> set[bytes]:
 
 def salts_in(view: bytes) -> list[bytes]:
     """Whatever an owner could take for a salt: nothing, and what it was told."""
-    return [b"", bytes(32), TRAINING.digest.value, view[:32], hashlib.sha256(view).digest()]
+    return [
+        b"",
+        bytes(32),
+        TRAINING.digest.value,
+        view[:32],
+        hashlib.sha256(view).digest(),
+    ]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(TRAINING, tmp_path_factory.mktemp("world"), seed=21)
     dealer: Any = made.dealer
-    dealer.ask, dealer.corrections = Mock(wraps=dealer.ask), Mock(wraps=dealer.corrections)
+    dealer.ask, dealer.corrections = (
+        Mock(wraps=dealer.ask),
+        Mock(wraps=dealer.corrections),
+    )
     made.run()
     return made
 
@@ -378,13 +450,20 @@ def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World) -
     (truth, careless), found = digest_of_three(world), []
     for owner in world.clients:
         # All files of an owner, and both ledgers' heads as operators note them.
-        files = [path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())]
+        files = [
+            path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())
+        ]
         view = b"\0".join([*files, a.head.value, b.head.value])
-        assert [each for each in world.clients if each.name.encode() in view] in ([], [owner])
+        assert [each for each in world.clients if each.name.encode() in view] in (
+            [],
+            [owner],
+        )
         for cohort in cohorts(world):
             assert not recognised(made_of(cohort, salts_in(view)), view), cohort
             # The control: one unsalted digest of a cohort more.
-            found += [cohort] if recognised(made_of(cohort, [b""]), view + careless) else []
+            found += (
+                [cohort] if recognised(made_of(cohort, [b""]), view + careless) else []
+            )
     assert found == [truth] * OWNERS
 
 

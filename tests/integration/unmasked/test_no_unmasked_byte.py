@@ -48,7 +48,9 @@ def seen(x: NDArray[np.int64], data: bytes, bits: int = 20) -> set[str]:
     return {name for form, name in found.items() if form in data}
 
 
-def require_unseen(updates: Iterable[NDArray[np.int64]], blobs: dict[str, bytes]) -> None:
+def require_unseen(
+    updates: Iterable[NDArray[np.int64]], blobs: dict[str, bytes]
+) -> None:
     found = [(name, seen(x, data)) for x in updates for name, data in blobs.items()]
     assert [each for each in found if each[1]] == []
 
@@ -60,7 +62,9 @@ By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10
 """
 
 
-def test_nothing_kept_or_logged_shows_a_word(watch: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_kept_or_logged_shows_a_word(
+    watch: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     updates = {VICTIM: update(1), OTHERS[0]: update(2), OTHERS[1]: update(3)}
     assert all(squared_norm(x) <= TASK.bound**2 for x in updates.values())
     watched = watch(TASK, updates)
@@ -68,14 +72,26 @@ def test_nothing_kept_or_logged_shows_a_word(watch: Any, capfd: pytest.CaptureFi
         assert view.outcome.valid == tuple(sorted(updates))
         blobs = view.blobs()
         # The view is whole: uploads, bodies, comparisons, randomness, files.
-        for part in ("share of victim", "dealer key", "triple 0 2", "file state.db (end)"):
+        for part in (
+            "share of victim",
+            "dealer key",
+            "triple 0 2",
+            "file state.db (end)",
+        ):
             assert part in blobs
-        for part, least in (("row key", 3), ("share of r", 3), ("body/", 9), ("decide/0/", 30)):
+        for part, least in (
+            ("row key", 3),
+            ("share of r", 3),
+            ("body/", 9),
+            ("decide/0/", 30),
+        ):
             assert sum(part in name for name in blobs) >= least
         blobs["log"] = watched.log.encode()
         blobs["output"] = "".join(capfd.readouterr()).encode()
         # What is released, too: with its noise it is no update and no sum of them.
-        blobs["release"] = to_bytes(view.outcome.noisy_sum) + view.outcome.theta.tobytes()
+        blobs["release"] = (
+            to_bytes(view.outcome.noisy_sum) + view.outcome.theta.tobytes()
+        )
         total = np.sum(list(updates.values()), axis=0)
         require_unseen((*updates.values(), total, total - updates[VICTIM]), blobs)
     assert "INSERT INTO charge" in watched.log
@@ -104,7 +120,9 @@ def test_the_search_finds_what_is_there(watch: Any) -> None:
     assert seen(x, to_bytes(both))
 
 
-def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(watch: Any) -> None:
+def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(
+    watch: Any,
+) -> None:
     """B's body alone, as long as it is, and under a key: no word of it, nor its salt, shows."""
     alone = watch(TASK, {VICTIM: update(1)})
     salt, b = alone.b.body(VICTIM)
@@ -113,7 +131,9 @@ def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(w
     assert not [name for name in alone.a.stored if ".body" in name]
     found = [(name.endswith(".body"), len(data)) for name, data in bodies.items()]
     assert found == [(True, 8 * b.size + 16)]
-    openings = [s.reveal() for v in alone for s in (v.held[VICTIM].seed, v.held[VICTIM].salt)]
+    openings = [
+        s.reveal() for v in alone for s in (v.held[VICTIM].seed, v.held[VICTIM].salt)
+    ]
     words = [to_bytes(b[i : i + 1]) for i in range(b.size)]
     for view in alone:
         kept = b"\0".join(view.stored.values())
@@ -126,8 +146,15 @@ def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(w
         # No log line shows a share, a seed or a salt, nor does a repr.
         secrets = [view.shares[VICTIM], *keys]
         secrets += [to_bytes(np.array([share])) for share in view.shares_of_r.values()]
-        pieces = {s[start : start + 8] for s in secrets for start in range(0, len(s) - 7, 8)}
-        shown = [form for p in pieces for form in (p.hex(), repr(p)[2:-1]) if form in alone.log]
+        pieces = {
+            s[start : start + 8] for s in secrets for start in range(0, len(s) - 7, 8)
+        }
+        shown = [
+            form
+            for p in pieces
+            for form in (p.hex(), repr(p)[2:-1])
+            if form in alone.log
+        ]
         assert shown == []
         text = repr((view.held, view.received, view.outcome, alone.dealer.asked))
         forms = [form for s in secrets for form in (s.hex()[:16], repr(s[:8])[2:-1])]
@@ -143,7 +170,10 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any) -> None:
         secrets += [to_bytes(np.array([share])) for share in other.shares_of_r.values()]
         for client, held in other.held.items():
             secrets += [held.seed.reveal(), held.salt.reveal()]
-            secrets += [to_bytes(other.mask(client, 8)), to_bytes(other.expanded(client, 8))]
+            secrets += [
+                to_bytes(other.mask(client, 8)),
+                to_bytes(other.expanded(client, 8)),
+            ]
         # Not a and b: where a share is a word of zeros, its mask crosses bare, unrecognisably.
         secrets += [to_bytes(triple.c.reshape(-1)) for triple in other.triples()]
         for secret in secrets:
@@ -164,7 +194,9 @@ CLIENT = ClientId("ward-1")
 DIGEST = Digest(b"\1" * 32)
 UPDATES = {
     "zero": np.zeros(D, dtype=np.int64),
-    "wild": np.array([-(2**63), 2**63 - 1, 2**32, -1, 0, 1, 2**62, -(2**40)], dtype=np.int64),
+    "wild": np.array(
+        [-(2**63), 2**63 - 1, 2**32, -1, 0, 1, 2**62, -(2**40)], dtype=np.int64
+    ),
 }
 
 
@@ -188,7 +220,9 @@ def fit(words: NDArray[np.int64]) -> float:
 def independent(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     """p of the top three bits of each being a pair of coins' outcomes."""
     a, b = (
-        (np.ascontiguousarray(each).reshape(-1).view(np.uint64) >> np.uint64(61)).astype(int)
+        (
+            np.ascontiguousarray(each).reshape(-1).view(np.uint64) >> np.uint64(61)
+        ).astype(int)
         for each in (one, other)
     )
     return even(8 * a + b, 64)
@@ -210,9 +244,14 @@ def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
         secrets = [each.seed.reveal() + each.salt.reveal() for each in pair]
         row = {"a_A": a_a, "a_B": a_b, "b": b, "b + a_B": b + a_b}
         row |= {"r_A": np.array([r_a]), "r_B": np.array([r_b])}
-        told = {"seeds and salts": b"".join(secrets), "salt_h": submissions.body_of(pair[1])[:32]}
+        told = {
+            "seeds and salts": b"".join(secrets),
+            "salt_h": submissions.body_of(pair[1])[:32],
+        }
         told |= {"nonce": pair[0].context.nonce, "row key": key_a.reveal()}
-        for name, words in (row | {name: from_bytes(data) for name, data in told.items()}).items():
+        for name, words in (
+            row | {name: from_bytes(data) for name, data in told.items()}
+        ).items():
             seen[name].append(words)
     return {name: np.array(rows) for name, rows in seen.items()}
 
@@ -230,14 +269,19 @@ def squared(dealer: DealerRole, pair: submissions.Pair) -> list[Any]:
 
         if work := dealer.ask(each.role, half, deliver):
             work()
-    return [sorted(told[each.role], key=lambda answer: isinstance(answer, int)) for each in pair]
+    return [
+        sorted(told[each.role], key=lambda answer: isinstance(answer, int))
+        for each in pair
+    ]
 
 
 SHARES = ["a_A", "a_B", "b", "b + a_B", "r_A", "r_B"]
 """The first two and the last two are one server's each; of b A sees what B sees."""
 
 
-@pytest.mark.parametrize("share", [*SHARES, "seeds and salts", "salt_h", "nonce", "row key"])
+@pytest.mark.parametrize(
+    "share", [*SHARES, "seeds and salts", "salt_h", "nonce", "row key"]
+)
 def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
     words = shares[share]
     # Each coordinate by itself too, and no share twice.

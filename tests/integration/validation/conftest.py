@@ -23,7 +23,10 @@ Validate = Callable[..., Verdicts]
 
 
 def aggregation(
-    task: Task, halves: Halves, attempt: int = 0, counted: Collection[ClientId] | None = None
+    task: Task,
+    halves: Halves,
+    attempt: int = 0,
+    counted: Collection[ClientId] | None = None,
 ) -> Callable[[Role, PeerLink], Summed]:
     """A server's part, of submissions that both hold."""
     dealer = DealerRole.of(task) if task.has_dealer else None
@@ -32,7 +35,9 @@ def aggregation(
         link.begin_attempt(attempt)
         dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, 20.0)
         matched = Matched(opened(attempt, halves[role], counted), halves[role], {})
-        return aggregate(aggregating(task, role, link, dealing, dealing.join()), matched)
+        return aggregate(
+            aggregating(task, role, link, dealing, dealing.join()), matched
+        )
 
     return play
 
@@ -48,20 +53,27 @@ def summed_up(task: Task, both: tuple[Summed, Summed]) -> list[int]:
     return cast("list[int]", group.decode(total).tolist())
 
 
-def validate_both(task: Task, vectors: Sequence[ring.RingVector], *, attempt: int = 0) -> Verdicts:
+def validate_both(
+    task: Task, vectors: Sequence[ring.RingVector], *, attempt: int = 0
+) -> Verdicts:
     """Both servers' verdicts on ``vectors``, which must be the same, and so must be the sum."""
     halves = submissions_of(task, vectors, attempt)
     both = aggregate_both(task, halves, attempt)
     clients, rejections = halves[Role.SERVER_A], both[0].counted.rejections
     valid = {c: x for c, x in zip(clients, vectors, strict=True) if c not in rejections}
     for each in both:
-        assert (each.counted.rejections, each.counted.valid) == (rejections, tuple(valid))
+        assert (each.counted.rejections, each.counted.valid) == (
+            rejections,
+            tuple(valid),
+        )
     total = sum(valid.values(), np.zeros(task.dimension, dtype=np.int64))
     assert summed_up(task, both) == total.tolist()
     return tuple(rejections.get(client) for client in clients)
 
 
-def task_of(dimension: int, client_clip: float = 30.0, fractional_bits: int = 16) -> Task:
+def task_of(
+    dimension: int, client_clip: float = 30.0, fractional_bits: int = 16
+) -> Task:
     """A task with β = floor(client_clip·2^fractional_bits)."""
     changes = {"privacy.client_clip": client_clip, "fractional_bits": fractional_bits}
     return task_with(changes, dimension)
@@ -72,7 +84,9 @@ def with_proofs(task: Task) -> Task:
     return Task.parse(values | {"validation": "proof"})
 
 
-def validate_with_proofs(task: Task, vectors: Sequence[ring.RingVector], **how: Any) -> Verdicts:
+def validate_with_proofs(
+    task: Task, vectors: Sequence[ring.RingVector], **how: Any
+) -> Verdicts:
     return validate_both(with_proofs(task), vectors, **how)
 
 

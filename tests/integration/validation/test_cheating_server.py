@@ -25,7 +25,12 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.states import Summed
 from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.aggregator.validate.check_with_dealer import receive
-from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.common.errors import (
+    BodyUnreadable,
+    PeerUnavailable,
+    PeerViolation,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
 from precad.common.prime_field import FieldVector, arithmetic, of_signed
@@ -53,7 +58,9 @@ def updates() -> list[RingVector]:
     return [np.zeros_like(dense), dense, np.ones_like(dense)]
 
 
-def play(halves: Halves, cheater: Role, lie: Change | None) -> tuple[Summed | Exception, Sent]:
+def play(
+    halves: Halves, cheater: Role, lie: Change | None
+) -> tuple[Summed | Exception, Sent]:
     """How it ends for the honest server; what both would have sent by step, before one lies."""
     sent: Sent = {role: defaultdict(list) for role in SERVERS}
     part = parts.aggregation(TASK, halves)
@@ -79,7 +86,10 @@ def words_in(data: bytes) -> list[ProofWords]:
     found = np.frombuffer(data, np.uint8).reshape(-1, WIDTH)
     assert (found[:, 0] == ord("w")).all()
     each = (row[1:].copy().view("<u8").astype(np.uint64) for row in found)
-    return [ProofWords(words[: SHAPE.columns], int(words[-2]), int(words[-1])) for words in each]
+    return [
+        ProofWords(words[: SHAPE.columns], int(words[-2]), int(words[-1]))
+        for words in each
+    ]
 
 
 def require_nothing_new(halves: Halves, cheater: Role, sent: Sent) -> None:
@@ -93,11 +103,15 @@ def require_nothing_new(halves: Halves, cheater: Role, sent: Sent) -> None:
     digests = [each.header.whole_digest for each in halves[other(cheater)].values()]
     batch = Digest.of(encode_context("proof-batch", *(each.value for each in digests)))
     of_a, of_b = (theirs, honest) if cheater is A else (honest, theirs)
-    joint = encode_context("proof-joint-coin", of_a[COIN][1], of_b[COIN][0], batch.value)
+    joint = encode_context(
+        "proof-joint-coin", of_a[COIN][1], of_b[COIN][0], batch.value
+    )
     coin = Secret(Digest.of(joint).value)
     said = words_in(honest[WORDS][0])
     for one, half, digest in zip(said, halves[cheater].values(), digests, strict=True):
-        own = answer_of(cast("ProofSubmission", half), SHAPE, Query.drawn(SHAPE, coin, digest))
+        own = answer_of(
+            cast("ProofSubmission", half), SHAPE, Query.drawn(SHAPE, coin, digest)
+        )
         wires = arithmetic().add(one.wires, own.wires)
         value = (arithmetic().dot(wires, wires) - own.value) % P
         assert (one.value, one.zero) == (value, -own.zero % P)
@@ -142,10 +156,14 @@ def test_a_server_hears_what_it_could_have_computed_whether_its_words_lie_or_not
         assert ended.counted.rejections == {}
 
 
-def told_apart(pair: Any, queries: Sequence[Query], candidates: Sequence[RingVector]) -> list[bool]:
+def told_apart(
+    pair: Any, queries: Sequence[Query], candidates: Sequence[RingVector]
+) -> list[bool]:
     """Which candidates fit what A and B answered at both points: the masking row falls out."""
     math, header = arithmetic(), pair[0].header
-    opened = [math.add(*(answer_of(each, SHAPE, q).wires for each in pair)) for q in queries]
+    opened = [
+        math.add(*(answer_of(each, SHAPE, q).wires for each in pair)) for q in queries
+    ]
     found = []
     for x in candidates:
         rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)
@@ -155,12 +173,19 @@ def told_apart(pair: Any, queries: Sequence[Query], candidates: Sequence[RingVec
 
         def plain(query: Query, words: FieldVector = words, bits: FieldVector = bits,
                   mu: FieldVector = mu) -> FieldVector:  # fmt: skip
-            none = [np.zeros(n, np.uint64) for n in (SHAPE.columns, SHAPE.values, SHAPE.rows)]
-            share = norm_proof.ProofShare(bits, none[0], none[1], none[2], holds_constants=False)
+            none = [
+                np.zeros(n, np.uint64)
+                for n in (SHAPE.columns, SHAPE.values, SHAPE.rows)
+            ]
+            share = norm_proof.ProofShare(
+                bits, none[0], none[1], none[2], holds_constants=False
+            )
             return norm_proof.answer(query, iter([words]), lambda: share, mu).wires
 
         # f(t) less the candidate's inputs is the masking row times its weight, at both points.
-        masks = [math.subtract(f, plain(q)) for f, q in zip(opened, queries, strict=True)]
+        masks = [
+            math.subtract(f, plain(q)) for f, q in zip(opened, queries, strict=True)
+        ]
         scaled = [
             math.multiply(mask, np.full_like(mask, other.wires[0]))
             for mask, other in zip(masks, reversed(queries), strict=True)
@@ -170,7 +195,9 @@ def told_apart(pair: Any, queries: Sequence[Query], candidates: Sequence[RingVec
 
 
 @pytest.mark.parametrize("truth", [0, 1])
-def test_two_answers_at_different_points_would_tell_candidates_apart(truth: int) -> None:
+def test_two_answers_at_different_points_would_tell_candidates_apart(
+    truth: int,
+) -> None:
     """Hence one answer a header: this is what a bad server would do with a second one."""
     candidates = updates()[:2]
     pair = shared(SHAPE, candidates[truth])
@@ -212,7 +239,9 @@ MEDDLED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
 
 
 @pytest.mark.parametrize("kind", MEDDLED)
-def test_an_unsigned_body_is_the_fault_of_who_sent_it(kind: str, vectors: list[RingVector]) -> None:
+def test_an_unsigned_body_is_the_fault_of_who_sent_it(
+    kind: str, vectors: list[RingVector]
+) -> None:
     meddle, says = MEDDLED[kind]
     halves = submissions_of(LARGE, vectors[:1])
 
@@ -247,13 +276,17 @@ def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
             if left == 0:
                 raise BodyUnreadable("meddled with")
 
-    spoilt: Any = SimpleNamespace(prefix=whole.prefix, pieces=pieces, discard=lambda: None)
+    spoilt: Any = SimpleNamespace(
+        prefix=whole.prefix, pieces=pieces, discard=lambda: None
+    )
     halves[role][client] = replace(halves[role][client], body=spoilt)
     return role
 
 
 @EITHER_CHECK
-@pytest.mark.parametrize("later", [0, 2 * PIECE_BYTES], ids=["still", "and further then"])
+@pytest.mark.parametrize(
+    "later", [0, 2 * PIECE_BYTES], ids=["still", "and further then"]
+)
 @pytest.mark.parametrize("after", [0, PIECE_BYTES, 2 * PIECE_BYTES])
 def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
     after: int, later: int, either: Task, vectors: list[RingVector]
@@ -269,7 +302,9 @@ def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
 
 
 @EITHER_CHECK
-def test_a_body_stuck_in_the_sum_ends_the_attempt(either: Task, vectors: list[RingVector]) -> None:
+def test_a_body_stuck_in_the_sum_ends_the_attempt(
+    either: Task, vectors: list[RingVector]
+) -> None:
     """Never a sum with a piece of somebody who doesn't count."""
     halves = submissions_of(either, vectors)
     _, second, _ = halves[B]
@@ -288,7 +323,9 @@ def test_a_body_stuck_in_the_sum_ends_the_attempt(either: Task, vectors: list[Ri
 
 
 @EITHER_CHECK
-def test_the_uncounted_are_checked_and_not_summed(either: Task, vectors: list[RingVector]) -> None:
+def test_the_uncounted_are_checked_and_not_summed(
+    either: Task, vectors: list[RingVector]
+) -> None:
     too_long = vectors[1].copy()
     too_long[0] = 2**40
     halves = submissions_of(either, [vectors[0], too_long, vectors[2]])

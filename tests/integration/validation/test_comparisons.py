@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.integration.validation.conftest import task_of, validate_both, validate_with_proofs
+from tests.integration.validation.conftest import (
+    task_of,
+    validate_both,
+    validate_with_proofs,
+)
 from tests.rig.aggregators import SERVERS, MemorySpentTriples
 from tests.rig.commands import printed
 from tests.rig.parties import play_both
@@ -40,17 +44,24 @@ def randomness(dealer: DealerRole, role: Role, request: DealRequest) -> DealtRan
 
 
 def compare(
-    values: RingVector, share: RingVector, negative: Bits, provider: Any = comparing.DealtProvider
+    values: RingVector,
+    share: RingVector,
+    negative: Bits,
+    provider: Any = comparing.DealtProvider,
 ) -> Play:
     """Both servers' parts, A's share of the values given."""
     n, width = values.shape
-    request = DealRequest(TASK.digest, 0, 0, clients=n, comparisons=n * width, nonces=bytes(64))
+    request = DealRequest(
+        TASK.digest, 0, 0, clients=n, comparisons=n * width, nonces=bytes(64)
+    )
     dealer = DealerRole(TASK.digest, 1)
 
     def play(role: Role, link: PeerLink) -> Bits:
         triples = randomness(dealer, role, request).binary_triples()
         with comparing.acting_as(SERVERS.index(role), link, provider(triples)):
-            return comparing.all_signs(share if role is Role.SERVER_A else values - share, negative)
+            return comparing.all_signs(
+                share if role is Role.SERVER_A else values - share, negative
+            )
 
     return play
 
@@ -69,7 +80,9 @@ def test_a_row_passes_when_numpy_says_that_all_its_signs_are_right(
     pairs: list[tuple[int, int]], width: int, signs: list[bool]
 ) -> None:
     whole = pairs * width
-    values, share = np.array(whole, dtype=np.int64).reshape(-1, width, 2).transpose(2, 0, 1)
+    values, share = (
+        np.array(whole, dtype=np.int64).reshape(-1, width, 2).transpose(2, 0, 1)
+    )
     negative = np.array(signs[:width])
     expected = ((values < 0) == negative).all(axis=1).tolist()
     assert both(compare(values, share, negative)) == [expected, expected]
@@ -84,8 +97,12 @@ def test_one_wrong_sign_anywhere_is_enough(width: int) -> None:
     assert both(compare(rows, rows * 99991, negative)) == [[False] * width + [True]] * 2
 
 
-@pytest.mark.parametrize(("n", "width", "exchanges"), [(7, 1, 8), (1, 81, 15), (5, 81, 15)])
-def test_a_batch_is_fifteen_exchanges_and_shares_stay(n: int, width: int, exchanges: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "width", "exchanges"), [(7, 1, 8), (1, 81, 15), (5, 81, 15)]
+)
+def test_a_batch_is_fifteen_exchanges_and_shares_stay(
+    n: int, width: int, exchanges: int
+) -> None:
     share = np.full((n, width), 2**62)
     play = compare(np.full((n, width), 3), share, np.zeros(width, dtype=bool))
     counts: list[int] = []
@@ -128,7 +145,9 @@ def test_the_program_of_triples_is_what_crypten_demands(n: int, width: int) -> N
     demanded: dict[int, list[object]] = defaultdict(list)
 
     class Recording(comparing.DealtProvider):
-        def generate_binary_triple(self, size0: Any, size1: Any, device: object = None) -> Any:
+        def generate_binary_triple(
+            self, size0: Any, size1: Any, device: object = None
+        ) -> Any:
             demanded[id(self)].append((tuple(size0), tuple(size1)))
             return super().generate_binary_triple(size0, size1, device)
 
@@ -170,7 +189,11 @@ def decided(
     values[row], values[-1] = z, -1
     mask = np.full(values.size, 0x5DEECE66D1234567, dtype=np.int64)
     dealt = randomness(dealer, role, deal_request(TASK, 0, 0, n, bytes(64)))
-    usual: dict[str, Any] = {"link": link, "spent": MemorySpentTriples(), "label": "same"}
+    usual: dict[str, Any] = {
+        "link": link,
+        "spent": MemorySpentTriples(),
+        "label": "same",
+    }
     shares = [mask if role is Role.SERVER_A else values - mask] * n
     return comparing.decide(shares, task=TASK, randomness=dealt, **usual | changed)
 
@@ -214,7 +237,10 @@ VERDICTS |= dict.fromkeys((2**62, -(2**62), 2**63 - 1, -(2**63)), False)
 @pytest.mark.parametrize("z", VERDICTS)
 @pytest.mark.parametrize("row", [0, 39])
 def test_one_projection_outside_the_range_is_enough(row: int, z: int) -> None:
-    assert both(lambda role, link: decided(role, link, 1, row=row, z=z)) == [[VERDICTS[z]]] * 2
+    assert (
+        both(lambda role, link: decided(role, link, 1, row=row, z=z))
+        == [[VERDICTS[z]]] * 2
+    )
 
 
 # --- the hole that validation closes: stock CrypTen accepts vectors that are far too long --------
@@ -253,4 +279,7 @@ def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects() -> None:
     assert json.loads(said.splitlines()[-1]) == accepted
     encoded = [encode(np.array(vector), 16) for vector in VECTORS.values()]
     for validate in (validate_both, validate_with_proofs):
-        assert validate(task_of(1000), encoded) == (None, *[errors.Rejection.NORM_EXCEEDED] * 3)
+        assert validate(task_of(1000), encoded) == (
+            None,
+            *[errors.Rejection.NORM_EXCEEDED] * 3,
+        )

@@ -22,7 +22,9 @@ def of_norm(bound: int, rng: Rng) -> RingVector:
     """Integers whose squares sum to exactly bound²: a random vector, made up greedily."""
     x = np.zeros(DIMENSION, dtype=np.int64)
     direction = rng.standard_normal(DIMENSION - 16)
-    x[16:] = np.trunc(direction * (0.99 * bound / np.linalg.norm(direction))).astype(np.int64)
+    x[16:] = np.trunc(direction * (0.99 * bound / np.linalg.norm(direction))).astype(
+        np.int64
+    )
     for place in range(16):
         x[place] = math.isqrt(bound * bound - squared_norm(x))
     assert squared_norm(x) == bound * bound
@@ -31,7 +33,10 @@ def of_norm(bound: int, rng: Rng) -> RingVector:
 
 def multiples(rng: Rng) -> list[RingVector]:
     dense = [multiple(DIMENSION, i, rng) for i in range(64)]
-    return [*dense, *(unit(DIMENSION, int(x[0]), at=int(rng.integers(DIMENSION))) for x in dense)]
+    return [
+        *dense,
+        *(unit(DIMENSION, int(x[0]), at=int(rng.integers(DIMENSION))) for x in dense),
+    ]
 
 
 def small_multiples(rng: Rng) -> list[RingVector]:
@@ -55,13 +60,17 @@ CORPORA: dict[str, Callable[[Rng], list[RingVector]]] = {
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_what_is_too_long_is_rejected(corpus: str, validate: Validate, rng: Rng) -> None:
+def test_what_is_too_long_is_rejected(
+    corpus: str, validate: Validate, rng: Rng
+) -> None:
     vectors = CORPORA[corpus](rng)
     assert all(squared_norm(x) > TASK.bound**2 for x in vectors)
     assert validate(TASK, vectors) == (TOO_LONG,) * len(vectors)
 
 
-@pytest.mark.parametrize(("clip", "bits"), [(30.0, 16), (30.1, 16), (32.0, 20), (1.0, 10)])
+@pytest.mark.parametrize(
+    ("clip", "bits"), [(30.0, 16), (30.1, 16), (32.0, 20), (1.0, 10)]
+)
 def test_norms_up_to_exactly_the_bound_are_accepted(
     clip: float, bits: int, validate: Validate, rng: Rng
 ) -> None:
@@ -76,7 +85,9 @@ def test_norms_up_to_exactly_the_bound_are_accepted(
     assert validate(task, corpus) == (None,) * len(corpus)
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3, 63, 64, 65, 2047, 2048, 2049, 32_767, 32_769])
+@pytest.mark.parametrize(
+    "dimension", [1, 2, 3, 63, 64, 65, 2047, 2048, 2049, 32_767, 32_769]
+)
 def test_every_dimension_is_validated_to_its_last_coordinate(
     dimension: int, validate: Validate
 ) -> None:
@@ -91,7 +102,9 @@ def test_every_dimension_is_validated_to_its_last_coordinate(
 def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
     """On random ones, honest ones, powers of two, and norms to the unit around the bound."""
     task = task_of(DIMENSION, 30.1)
-    vectors = list(rng.integers(-(2**63), 2**63, (40 * times, DIMENSION), dtype=np.int64))
+    vectors = list(
+        rng.integers(-(2**63), 2**63, (40 * times, DIMENSION), dtype=np.int64)
+    )
     for _ in range(80 * times):
         total = np.trunc(1e7 * rng.standard_normal(DIMENSION)).astype(np.int64)
         vectors.append(clip_update(total, task.bound, task.fractional_bits))
@@ -114,6 +127,8 @@ def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
     assert 80 * times < found.count(None) < 200 * times
 
 
-def test_updates_of_every_kind_get_the_integers_verdicts(validate: Validate, rng: Rng) -> None:
+def test_updates_of_every_kind_get_the_integers_verdicts(
+    validate: Validate, rng: Rng
+) -> None:
     """Ten thousand of them under tests/soak."""
     require_right_verdicts(validate, rng, 1)

@@ -24,7 +24,13 @@ import pytest
 from tests.conftest import small_task
 from tests.integration.validation.conftest import aggregate_both, summed_up
 from tests.rig import corpus, crew, leftovers, stops
-from tests.rig.aggregators import SERVERS, Halves, MemorySpentTriples, aggregating, submissions_of
+from tests.rig.aggregators import (
+    SERVERS,
+    Halves,
+    MemorySpentTriples,
+    aggregating,
+    submissions_of,
+)
 from tests.rig.keys import signer
 from tests.rig.loop import Here, LoopThread
 from tests.rig.loop import dealer as dealer_on
@@ -42,7 +48,12 @@ from precad.aggregator.workers import worker_process
 from precad.cli.local_deployment import LocalDeployment, task_to_toml
 from precad.common import ring
 from precad.common.clock import RetryPolicy
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, Rejection
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import GREETING, WIRE_VERSION, open_channel
@@ -58,7 +69,9 @@ Code = grpc.StatusCode
 TOO_LONG = (3, 7)  # Whose norm is above the bound
 UNCOUNTED = 5
 CLIENTS = 11
-COUNTED = [ClientId(f"ward-{number:04d}") for number in range(CLIENTS) if number != UNCOUNTED]
+COUNTED = [
+    ClientId(f"ward-{number:04d}") for number in range(CLIENTS) if number != UNCOUNTED
+]
 
 
 @dataclass(slots=True)
@@ -70,7 +83,9 @@ class Site:
     dealers: dict[Role, RemoteDealer | NoDealer] = field(default_factory=dict)
     keys: dict[Role, Secret] = field(default_factory=dict)
     own_workers: dict[Role, by_pairs.OwnWorkers] = field(default_factory=dict)
-    spent: dict[Role, MemorySpentTriples] = field(default_factory=dict)  # Of the last play
+    spent: dict[Role, MemorySpentTriples] = field(
+        default_factory=dict
+    )  # Of the last play
 
     @property
     def vectors(self) -> list[ring.RingVector]:
@@ -109,20 +124,29 @@ class Site:
                 file.add(memoryview(piece))
             return replace(half, body=file.finish(half.body.prefix))
 
-        every = {role: {c: spooled(half) for c, half in halves[role].items()} for role in SERVERS}
+        every = {
+            role: {c: spooled(half) for c, half in halves[role].items()}
+            for role in SERVERS
+        }
 
         def at(role: Role, link: PeerLink) -> Summed:
             link.begin_attempt(attempt)
             self.spent[role], held = MemorySpentTriples(), every[role]
             way = link, self.dealers[role], self.keys[role], self.spent[role]
-            server, state = aggregating(self.task, role, *way), opened(attempt, held, COUNTED)
+            server, state = (
+                aggregating(self.task, role, *way),
+                opened(attempt, held, COUNTED),
+            )
             first = frozenset(state.cohort[: len(state.cohort) // 2] if early else ())
             own = self.own_workers[role]
             with by_pairs.WorkerPairs(
                 server, state, own, by_pairs.pairs_of(server, len(own.pool))
             ) as validator:
                 # Both ask alike; one whose first connection broke off is linked up anew.
-                until(lambda: not linked or len(validator._linked()) == len(own.pool), "the pairs")
+                until(
+                    lambda: not linked or len(validator._linked()) == len(own.pool),
+                    "the pairs",
+                )
                 validator.take([held[client] for client in sorted(first)])
                 if disturb is not None:
                     disturb(role, validator)
@@ -133,14 +157,22 @@ class Site:
     def check_sum(self, outcome: tuple[Summed, Summed]) -> None:
         """It is that of all who are counted, but for those whose norm is above the bound."""
         a, b = outcome
-        bad = {ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED for number in TOO_LONG}
+        bad = {
+            ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED
+            for number in TOO_LONG
+        }
         assert a.counted.rejections == b.counted.rejections == bad
-        good = [x for n, x in enumerate(self.vectors) if n not in (*TOO_LONG, UNCOUNTED)]
+        good = [
+            x for n, x in enumerate(self.vectors) if n not in (*TOO_LONG, UNCOUNTED)
+        ]
         assert summed_up(self.task, outcome) == np.sum(good, axis=0).tolist()
 
     def all_up(self) -> None:
         pools = [own.pool for own in self.own_workers.values()]
-        until(lambda: all(p.worker(n) for p in pools for n in range(len(p))), "workers that listen")
+        until(
+            lambda: all(p.worker(n) for p in pools for n in range(len(p))),
+            "workers that listen",
+        )
 
 
 Hire = Callable[..., Site]
@@ -153,10 +185,21 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
         loop = stack.enter_context(LoopThread())
 
         def make(
-            workers: int, place: Any = None, validation: str = "crypten", *, same_disk: bool = True
+            workers: int,
+            place: Any = None,
+            validation: str = "crypten",
+            *,
+            same_disk: bool = True,
         ) -> Site:
-            changes = {"enrolment.clients": 12, "deadlines.peer": 120.0, "validation": validation}
-            task, place = small_task(64, changes), place or Here(loop, same_disk=same_disk)
+            changes = {
+                "enrolment.clients": 12,
+                "deadlines.peer": 120.0,
+                "validation": validation,
+            }
+            task, place = (
+                small_task(64, changes),
+                place or Here(loop, same_disk=same_disk),
+            )
             folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
@@ -168,15 +211,25 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
                 identity = Identity.load(keys / role.value)
                 site.dealers[role] = NoDealer()
                 if dealer is not None:
-                    channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
+                    channel = stack.enter_context(
+                        open_channel(dealer, identity, Role.DEALER)
+                    )
                     site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
-                own: Any = {"role": role.value, "identity": keys / role.value, "dealer": dealer}
+                own: Any = {
+                    "role": role.value,
+                    "identity": keys / role.value,
+                    "dealer": dealer,
+                }
                 own |= {"task": folder / "task.toml", "listen": "127.0.0.1:0"}
                 start = placement.WorkerStart(**own)
-                pool = placement.WorkerPool(place, [start] * workers, waits=RetryPolicy(0.1, 1.0))
+                pool = placement.WorkerPool(
+                    place, [start] * workers, waits=RetryPolicy(0.1, 1.0)
+                )
                 stack.callback(pool.close)
-                site.own_workers[role] = by_pairs.OwnWorkers(pool, identity, other_host="127.0.0.1")
+                site.own_workers[role] = by_pairs.OwnWorkers(
+                    pool, identity, other_host="127.0.0.1"
+                )
             return site
 
         yield make
@@ -201,7 +254,9 @@ def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) ->
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(hire: Hire, role: Role) -> None:
+def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(
+    hire: Hire, role: Role
+) -> None:
     """It is started again, and the next attempt, shared afresh, goes through."""
     site = hire(2)
 
@@ -227,7 +282,9 @@ def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(hire: Hire, r
     site.check_sum(site.play(site.halves(2), 2))
 
 
-def test_a_worker_obeys_its_server_and_links_with_its_like_alone(hire: Hire, keys: Path) -> None:
+def test_a_worker_obeys_its_server_and_links_with_its_like_alone(
+    hire: Hire, keys: Path
+) -> None:
     site = hire(1)
     site.all_up()
     placed = site.own_workers[B].pool.worker(0)
@@ -271,7 +328,9 @@ def test_a_worker_of_another_wire_version_is_refused_in_a_sentence_with_both_num
     assert re.search(f"{said}upgrade precad at the worker", caplog.text)
 
 
-def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire: Hire) -> None:
+def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(
+    hire: Hire,
+) -> None:
     # With proofs: workers that load no CrypTen are there in a second.
     site = hire(1, placement.ThisMachine(), validation="proof")
     halves = site.halves()
@@ -280,7 +339,9 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
     def look(at: Role, _pairs: by_pairs.WorkerPairs) -> None:
         placed = cast("placement.WorkerProcess", site.own_workers[at].pool.worker(0))
         process = Path(f"/proc/{placed._process.pid}")
-        seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
+        seen.append(
+            (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        )
 
     site.check_sum(site.play(halves, disturb=look))
     every = [half for at in halves.values() for half in at.values()]
@@ -288,7 +349,9 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
     assert (len(seen), len(secrets) > 0) == (len(halves), True)
     for text in seen:
         assert b"workers.worker" in text
-        assert not [each for each in secrets if each in text or each.hex().encode() in text]
+        assert not [
+            each for each in secrets if each in text or each.hex().encode() in text
+        ]
 
 
 PROGRAM = """
@@ -302,7 +365,9 @@ with own_folder() as folder:
 """
 
 
-def test_what_a_killed_worker_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_worker_left_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     piped: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -324,8 +389,12 @@ def test_what_a_killed_worker_left_goes(tmp_path: Path, monkeypatch: pytest.Monk
     assert not used.exists()
 
 
-@pytest.mark.parametrize("said", [("ward-1", "never heard of"), ("Ward/1", "norm-exceeded")])
-def test_nonsense_of_a_worker_ends_the_attempt(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "said", [("ward-1", "never heard of"), ("Ward/1", "norm-exceeded")]
+)
+def test_nonsense_of_a_worker_ends_the_attempt(
+    said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And leaves nobody waiting."""
     rejection = pb.WorkRejection(client=said[0], reason=said[1])
     # It says so much, and then nothing for as long as it likes.
@@ -363,13 +432,17 @@ def workers_of(deployment: LocalDeployment, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", crew.SERVERS)
-def test_a_worker_dies_in_mid_round_and_the_training_goes_on(training: Training, name: str) -> None:
+def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
+    training: Training, name: str
+) -> None:
     deployment, crowd = training
     # One that dies while it starts is no worker yet, and the server says so in other words.
     crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
     crowd.held_back.clear()
     at = crowd.hold_at = crew.version(deployment) + 2
-    crew.until(deployment, lambda: sum(v == at for v, _ in crowd.submitted) >= crew.CLIENTS - 1)
+    crew.until(
+        deployment, lambda: sum(v == at for v, _ in crowd.submitted) >= crew.CLIENTS - 1
+    )
     os.kill(workers_of(deployment, name)[0], signal.SIGKILL)
     crew.until(deployment, lambda: "ended; it is started again" in deployment.log(name))
     crowd.held_back.set()
@@ -384,13 +457,18 @@ def ports_of(process: int) -> list[int]:
     for each in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):
             own.add(str(each.readlink()))
-    tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    tables = (
+        Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        for name in ("tcp", "tcp6")
+    )
     rows = [line.split() for line in itertools.chain(*tables)]
     found = (row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own)
     return sorted({int(address.rpartition(":")[2], 16) for address in found})
 
 
-def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(training: Training) -> None:
+def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(
+    training: Training,
+) -> None:
     """Whoever reaches the ports, without a certificate; server B comes back with new workers."""
     deployment, _ = training
 
@@ -407,7 +485,10 @@ def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(training: 
     assert [len(each) for each in ports.values()] == [2, 2, *[1] * 2 * WORKERS]
     with ExitStack() as stack:
         every = [("127.0.0.1", port) for port in itertools.chain(*ports.values())]
-        held = [[socket.create_connection(each, 60.0) for _ in range(FLOOD)] for each in every]
+        held = [
+            [socket.create_connection(each, 60.0) for _ in range(FLOOD)]
+            for each in every
+        ]
         for connections in held:
             for each in connections:
                 stack.enter_context(each)
@@ -425,14 +506,18 @@ def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(training: 
     crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
 
 
-def test_a_ray_cluster_that_is_open_or_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_cluster_that_is_open_or_gone_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It has the server's key on each node, and by itself asks nobody who comes."""
     ray = Mock(is_initialized=bool, exceptions=SimpleNamespace(RayError=ValueError))
     ray.init.side_effect = ConnectionError("failed to connect")
     monkeypatch.setattr(placement, "_ray", lambda: ray)
     for mode in ("", "disabled"):
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
-        with pytest.raises(Misconfiguration, match=r"RAY_AUTH_MODE = .* set it to token"):
+        with pytest.raises(
+            Misconfiguration, match=r"RAY_AUTH_MODE = .* set it to token"
+        ):
             placement.RayCluster("auto")
     assert ray.mock_calls == []
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -440,13 +525,17 @@ def test_a_ray_cluster_that_is_open_or_gone_is_refused(monkeypatch: pytest.Monke
         placement.RayCluster("10.0.0.4:6379")
 
 
-def test_nothing_of_a_round_and_no_password_of_a_proxy_is_given_to_ray(tmp_path: Path) -> None:
+def test_nothing_of_a_round_and_no_password_of_a_proxy_is_given_to_ray(
+    tmp_path: Path,
+) -> None:
     """Whoever reads the cluster's state reads what actors were started with.
 
     An actor is told names of files and addresses; no call of Ray's takes anything else.
     """
     path = Path(__file__).parents[3] / "aggregator/workers/worker_placement.py"
-    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    calls = [
+        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)
+    ]
     given = {
         ast.unparse(argument)
         for call in calls
@@ -459,6 +548,8 @@ def test_nothing_of_a_round_and_no_password_of_a_proxy_is_given_to_ray(tmp_path:
         task=tmp_path, identity=tmp_path, dealer=None, ray="auto",
     )  # fmt: skip
     session: Any = SimpleNamespace(role=Role.SERVER_A)
-    with pytest.raises(Misconfiguration, match="Ray would keep its password") as refused:
+    with pytest.raises(
+        Misconfiguration, match="Ray would keep its password"
+    ) as refused:
         by_pairs.ValidationWorkers(session, settings)
     assert "hunter2" not in str(refused.value)

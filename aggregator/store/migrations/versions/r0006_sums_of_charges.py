@@ -18,8 +18,12 @@ _OF_A_VERSION = (
 def upgrade() -> None:
     """Add tables, columns and an index, and compute the sums for what is there."""
     op.create_index("attempts_of_a_version", "attempt", ["version"])
-    op.add_column("task", sa.Column("opened", sa.Integer, nullable=False, server_default="0"))
-    op.add_column("shown", sa.Column("known", sa.Integer, nullable=False, server_default="0"))
+    op.add_column(
+        "task", sa.Column("opened", sa.Integer, nullable=False, server_default="0")
+    )
+    op.add_column(
+        "shown", sa.Column("known", sa.Integer, nullable=False, server_default="0")
+    )
     op.create_table(
         "participation",
         sa.Column("client", sa.String(63), primary_key=True),
@@ -31,7 +35,9 @@ def upgrade() -> None:
         f"SELECT client, releases - 1, COUNT(*) FROM ({_OF_A_VERSION}) AS found "
         "GROUP BY client, releases - 1"
     )
-    op.execute("UPDATE task SET opened = COALESCE((SELECT SUM(opened) FROM version), 0)")
+    op.execute(
+        "UPDATE task SET opened = COALESCE((SELECT SUM(opened) FROM version), 0)"
+    )
     op.execute(
         f"UPDATE shown SET known = (SELECT COUNT(*) FROM ({_OF_A_VERSION}) AS found "  # noqa: S608
         "WHERE found.client = shown.client AND found.version < shown.version)"
