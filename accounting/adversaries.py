@@ -28,7 +28,8 @@ class Basis(StrEnum):
     COUNTED = "counted"
     """What the ledger counted: holds where nothing but the coin set it."""
     CAP = "cap"
-    """The limit that was fixed beforehand: holds whatever the participations depended on."""
+    """The limit that was fixed beforehand: holds whatever the participations depended
+    on."""
 
     @property
     def description(self) -> str:
@@ -44,12 +45,15 @@ class Adversary(StrEnum):
     """Against whom a guarantee holds."""
 
     ONE_SERVER = "one-server"
-    """One curious server, with any clients except the victim: it sees who takes part, and
-    knows its own noise. Where norms are proved, and at the cap, a malicious one too."""
+    """One curious server, with any clients except the victim: it sees who takes part,
+    and knows its own noise. Where norms are proved, and at the cap, a malicious one
+    too."""
     CLIENTS_ONLY = "clients-only"
-    """Any clients except the victim: they see the models only, noised by both servers."""
+    """Any clients except the victim: they see the models only, noised by both servers.
+    """
     CLIENT_LEVEL = "client-level"
-    """Whoever sees the models, both servers honest: hides that an owner is there at all."""
+    """Whoever sees the models, both servers honest: hides that an owner is there at
+    all."""
 
     @property
     def description(self) -> str:
@@ -112,7 +116,8 @@ def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
 class Run:
     """All of a run that decides what it costs in privacy, before it (a plan) or after.
 
-    Record and client rate are p and q, in [0, 1]; σ is each server's noise over R', rounds are T.
+    Record and client rate are p and q, in [0, 1]; σ is each server's noise over R',
+    rounds are T.
     """
 
     record_rate: float
@@ -124,16 +129,18 @@ class Run:
     sensitivity_ratio: float | None = None
     """R'/C; only the client level needs it."""
     counts: ReleaseCounts | None = field(default=None, hash=False)
-    """The same participations by m, where releases were lost and made again; its versions are
-    ``participations``, which may then be left out."""
+    """The same participations by m, where releases were lost and made again; its
+    versions are ``participations``, which may then be left out."""
     cover_uploads: bool = False
     """Whether undrawn clients upload too, so that nobody sees the coin."""
     attempts: int | None = None
-    """How often the range test was made of this client's updates, at most; None if unknown."""
+    """How often the range test was made of this client's updates, at most; None if
+    unknown."""
     projections: int | None = None
     """k of the range test."""
     malicious_server: bool = False
-    """Whether what one server can learn is independent of what it does (norms are proved)."""
+    """Whether what one server can learn is independent of what it does (norms are
+    proved)."""
     basis: Basis | None = None
     """What ``participations`` is; by itself planned or counted."""
 
@@ -193,8 +200,9 @@ class Run:
     def at_cap(self, cap: int) -> "Run":
         """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
 
-        Versions that were released more than once stay so. Who has taken part more often than the
-        cap, at a rate of its own below the task's, isn't held by it: then only T was fixed.
+        Versions that were released more than once stay so. Who has taken part more
+        often than the cap, at a rate of its own below the task's, isn't held by it:
+        then only T was fixed.
         """
         again = sum(n for m, n in (self.counts or {}).items() if m)
         least = max(self.participations or 0, again)
@@ -210,13 +218,15 @@ class Run:
     def events(self, adversary: Adversary) -> tuple[SampledGaussian, ...]:
         """What ``adversary`` sees of the run.
 
-        1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
-           is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
-        2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
-           run such a step with probability q (an atom mixture, never rate q·p).
-        3. client level: T rounds that run a step of all of the client with probability q, with
-           √2·σ·R'/C: who uploads can be seen, so the coin is an atom and amplifies nothing. Only
-           under ``cover_uploads`` they are Poisson(q) steps. PRECAD Lemma 8 takes the latter.
+        1. one server: Poisson(p) steps with σ, once for each participation T_i. Before
+           a run T_i is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
+        2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T
+           rounds that run such a step with probability q (an atom mixture, never rate
+           q·p).
+        3. client level: T rounds that run a step of all of the client with probability
+           q, with √2·σ·R'/C: who uploads can be seen, so the coin is an atom and
+           amplifies nothing. Only under ``cover_uploads`` they are Poisson(q) steps.
+           PRECAD Lemma 8 takes the latter.
 
         A version that was released 1 + m times has σ/√(1+m).
         """
@@ -232,8 +242,8 @@ class Run:
     def event(self, adversary: Adversary) -> SampledGaussian:
         """The run as one event, as if every version had been released once.
 
-        At the client level this is what bounds *robustness*: T Poisson(q) steps. For that the coin
-        need only be beyond the attackers' influence, not unseen.
+        At the client level this is what bounds *robustness*: T Poisson(q) steps. For
+        that the coin need only be beyond the attackers' influence, not unseen.
         """
         rate, noise, share = self.record_rate, self.noise_multiplier, 1.0
         taken = self.participations

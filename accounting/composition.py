@@ -1,20 +1,23 @@
 """Many rounds' privacy loss together: tilted, composed by Fourier transforms, and turned back.
 
-δ(ε) is decided far out in the tail of the composed loss, at masses like 1e-15, where a plain
-Fourier transform holds nothing but rounding. So masses are tilted first: m_l becomes
-m_l·e^{λl}/M(λ), with λ such that the mean of the composed tilted loss lies where the answer is
-(the saddle point of Chernoff's bound). There the transform is as exact, relatively, as elsewhere
-it is absolutely. Each distinct round is composed with itself on a lattice of its own, as fine as
-that round needs; then the results are moved to one lattice, as coarse as the whole allows,
-and multiplied: one splitting for each distinct round and not for each round.
+δ(ε) is decided far out in the tail of the composed loss, at masses like 1e-15, where a
+plain Fourier transform holds nothing but rounding. So masses are tilted first: m_l
+becomes m_l·e^{λl}/M(λ), with λ such that the mean of the composed tilted loss lies
+where the answer is (the saddle point of Chernoff's bound). There the transform is as
+exact, relatively, as elsewhere it is absolutely. Each distinct round is composed with
+itself on a lattice of its own, as fine as that round needs; then the results are moved
+to one lattice, as coarse as the whole allows, and multiplied: one splitting for each
+distinct round and not for each round.
 
 Everything that is left out is added to δ, so that the answer stays an upper bound:
 
-- losses of one round so large that all rounds together hardly ever meet one, and what lies above
-  a window, by Chernoff's bound: a billionth of δ, counted as infinite. The transform wraps what is
-  outside a window around, which adds; so a window also holds all but 1e-13 of the tilted mass;
+- losses of one round so large that all rounds together hardly ever meet one, and what
+  lies above a window, by Chernoff's bound: a billionth of δ, counted as infinite. The
+  transform wraps what is outside a window around, which adds; so a window also holds
+  all but 1e-13 of the tilted mass;
 - rounding of the transforms (``convolution``);
-- tilting: a factor's exponent is right to 4·(|λl| + |K|) units, which raises every mass.
+- tilting: a factor's exponent is right to 4·(|λl| + |K|) units, which raises every
+  mass.
 """
 
 import math
@@ -48,14 +51,16 @@ from precad.accounting.losses import (
 _TAIL_SHARE = 1e-9
 # Of the composed variance, what all splittings together may add.
 _ADDED_VARIANCE = 2e-4
-# Points of one transform, and of all distinct rounds' transforms together: time and memory.
+# Points of one transform, and of all distinct rounds' transforms together: time and
+# memory.
 _MOST_POINTS, _ALL_POINTS, _FEWEST_POINTS = 2**21, 2**24, 2**13
 # Where many kinds are composed, the tilt is found on lattices so much coarser.
 _FIRST_LOOK = 8
-# Losses of a round beyond so many cells are composed apart where there are many more, on a lattice
-# so many times as wide (which their points lie on already).
+# Losses of a round beyond so many cells are composed apart where there are many more,
+# on a lattice so many times as wide (which their points lie on already).
 _LEVEL, _LEVEL_STEP, _MOST_LEVEL = 2**12, 2**3, 2**16
-# Tilts and scales tried until the next would be as large as the last, but for this factor.
+# Tilts and scales tried until the next would be as large as the last, but for this
+# factor.
 _RETRIES, _CLOSE = 6, 1.5
 # What a lattice is fine against is a deviation, or this share of ε where that is less.
 _SCALE, _LEAST_SCALE = 0.25, 1e-6
@@ -66,8 +71,8 @@ _LARGEST_LOG_EXPONENT = 40 * math.log(2)
 _LEAST_LOG_DELTA, _LEAST_VARIANCE = -640.0, 1e-200
 # A whole curve leaves out what an answer at δ = 1e-6 leaves out.
 _PROFILE_LOG_DELTA = math.log(1e-6)
-# Chernoff's bound is tried at these multiples of the tilt: the best one is at most a few percent
-# from the optimum, and every one is a bound.
+# Chernoff's bound is tried at these multiples of the tilt: the best one is at most a
+# few percent from the optimum, and every one is a bound.
 _MULTIPLES = 2.0 ** np.arange(-4, 15)
 _FOURTH = 4
 
@@ -104,7 +109,8 @@ def _delta(rounds: Rounds, epsilon: float, *, reverse: bool) -> float:
         # No finite loss lies above: there is no saddle point either.
         return min(1.0, math.fsum(part.infinite for part in parts))
     log_delta = 0.0
-    # Chernoff's bound with little left out says where δ is; the second look leaves out less.
+    # Chernoff's bound with little left out says where δ is; the second look leaves out
+    # less.
     for _ in range(2):
         direction = _Direction(rounds, reverse, log_delta)
         order = direction.saddle_point(epsilon)
@@ -124,7 +130,8 @@ def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
         found = min(found, tilted.epsilon(delta))
         if not 0 < found < math.inf:
             break
-        # Where large losses are rare, Chernoff's ε lies far above the true one: look closer.
+        # Where large losses are rare, Chernoff's ε lies far above the true one: look
+        # closer.
         better = direction.saddle_point(found), found * _SCALE
         if better[0] > order / _CLOSE and better[1] > tilted.scale / _CLOSE:
             break
@@ -159,10 +166,11 @@ class _Part:
     def levels(self) -> list["_Part"]:
         """The same as several parts, each with losses of about one size, whose sum dominates.
 
-        A round says whether its loss is rare, and then what it is. If it says what a usual round
-        says too, whether it was rare or not, it only says more: so it splits into a usual round
-        (masses relative to its share of P; its losses are all off by ln P/Q of "usual") and one
-        that is 0 (off by as much, the other way) or a rare loss.
+        A round says whether its loss is rare, and then what it is. If it says what a
+        usual round says too, whether it was rare or not, it only says more: so it
+        splits into a usual round (masses relative to its share of P; its losses are all
+        off by ln P/Q of "usual") and one that is 0 (off by as much, the other way) or a
+        rare loss.
         """
         losses = self.losses
         cut = int(np.searchsorted(losses.points, _LEVEL, side="right"))
@@ -198,8 +206,8 @@ class _Part:
 def _least(bound: Callable[[Floats], Floats], steps: Floats) -> float:
     """The least of ``bound`` at ``steps``, which increase; any of its values is a bound.
 
-    It is (f(s) + c)/s with f convex, f(0) = 0 and c > 0: it falls and then rises. So the least
-    lies beside the least of every fourth.
+    It is (f(s) + c)/s with f convex, f(0) = 0 and c > 0: it falls and then rises. So
+    the least lies beside the least of every fourth.
     """
     near = _FOURTH * int(bound(steps[::_FOURTH]).argmin())
     return float(bound(steps[max(0, near - _FOURTH + 1) : near + _FOURTH]).min())
@@ -316,7 +324,8 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     largest = float(part.losses.losses[-1])
     while (high - low) / part.losses.cell > most:
         if part.losses.cell > largest:
-            # So many rounds lose so much that no lattice holds them: nothing is claimed.
+            # So many rounds lose so much that no lattice holds them: nothing is
+            # claimed.
             return Composed(
                 np.zeros(1, np.int64), np.ones(1), part.losses.cell, 0.0, 1.0
             )

@@ -1,11 +1,11 @@
 """Composed losses: convolved by Fourier transforms, rounded up, and what they say of (ε, δ).
 
-A transform of size N has an error of at most c·u·log2(N)·Σ|input| at every point, with the unit
-roundoff u and c = 8 (Higham 2002, Theorem 24.2, has below 4·√2 for exact twiddles, and 8 with
-rounded ones). With an error of at most Δ at a factor ĝ, its n-th power is off by at most
-(|ĝ| + Δ)^n − |ĝ|^n, and by 8·n·u·|ln ĝ|·|ĝ|^n for the power's own arithmetic. The mean of all
-that over the frequencies, and the inverse transform's error, bound the error of every composed
-mass: they are added to every mass.
+A transform of size N has an error of at most c·u·log2(N)·Σ|input| at every point, with
+the unit roundoff u and c = 8 (Higham 2002, Theorem 24.2, has below 4·√2 for exact
+twiddles, and 8 with rounded ones). With an error of at most Δ at a factor ĝ, its n-th
+power is off by at most (|ĝ| + Δ)^n − |ĝ|^n, and by 8·n·u·|ln ĝ|·|ĝ|^n for the power's
+own arithmetic. The mean of all that over the frequencies, and the inverse transform's
+error, bound the error of every composed mass: they are added to every mass.
 """
 
 import math
@@ -36,8 +36,8 @@ SUMMED = 1e-9
 def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     """Convolution of all factors, each ``count`` times, every mass raised by what it may lack.
 
-    What lies at 0 needs no transform and is never rounded with the rest: where nearly every round
-    loses nothing, the few that do stand in full precision beside it.
+    What lies at 0 needs no transform and is never rounded with the rest: where nearly
+    every round loses nothing, the few that do stand in full precision beside it.
     """
     log_product = np.zeros(size // 2 + 1, dtype=np.complex128)
     log_largest, arithmetic = np.zeros((2, size // 2 + 1))
@@ -138,8 +138,8 @@ class Tilted:
         with np.errstate(over="ignore"):
             masses = composed.masses * np.exp(log_weights)
         decay = math.exp(-self._cell)
-        # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 − e^{−cell})·held_{j+1}: sums
-        # of positive terms alone.
+        # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 −
+        # e^{−cell})·held_{j+1}: sums of positive terms alone.
         held = discounted(masses[::-1], decay)[::-1]
         steps = np.append(-math.expm1(-self._cell) * held[1:], 0.0)
         self._deltas = np.cumsum(steps[::-1])[::-1] * (1 + SUMMED)

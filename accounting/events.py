@@ -1,9 +1,9 @@
 """Mechanisms as frozen events, and what every accountant does with them.
 
-An event says what was done to the data, without any computation. Sampling scheme, adjacency,
-sensitivity and denominator have no defaults: every wrong ε in the papers comes from leaving one of
-them unsaid (docs/privacy-accounting.md). An accountant either understands an event and adds it, or
-raises before anything has changed.
+An event says what was done to the data, without any computation. Sampling scheme,
+adjacency, sensitivity and denominator have no defaults: every wrong ε in the papers
+comes from leaving one of them unsaid (docs/privacy-accounting.md). An accountant either
+understands an event and adds it, or raises before anything has changed.
 """
 
 import math
@@ -30,8 +30,8 @@ def require_poisson(name: str) -> None:
     """Refuse a sampling scheme, by its name, that is not Poisson: nothing here bounds it."""
     if name != Sampling.POISSON.value:
         remedy = (
-            "this system draws by 'poisson'; a fixed-size draw moves the sum by 2 clips, not 1, "
-            "so what is said for one clip would be false"
+            "this system draws by 'poisson'; a fixed-size draw moves the sum by 2"
+            " clips, not 1, so what is said for one clip would be false"
         )
         raise Misconfiguration("sampling", name, remedy)
 
@@ -40,8 +40,9 @@ class Adjacency(Enum):
     """Which data sets are neighbours."""
 
     ADD_REMOVE = "add-remove"
-    """One record's gradient (or one client's update) is zero on one side: *zero-out*. The numbers
-    are those of adding and removing, while the enrolled number of records stays public."""
+    """One record's gradient (or one client's update) is zero on one side: *zero-out*.
+    The numbers are those of adding and removing, while the enrolled number of records
+    stays public."""
     REPLACE_ONE = "replace-one"
     """One record (or client) exchanged for another; the number stays."""
 
@@ -73,12 +74,13 @@ def require_rounds(field: str, count: int) -> int:
 class SampledGaussian:
     """``count`` rounds of sampling, clipping, summing and adding Gaussian noise.
 
-    A round may happen with a probability below 1 (``participation``), else nothing does, and
-    whoever watches may know which: the coin is the same on neighbouring data sets, so the pair of
-    distributions is that of the step with this weight and an atom at privacy loss 0 with the rest
-    (an *atom mixture*). This is how a client's cohort coin enters record-level privacy: its
-    records are drawn together, so its other records can give the coin away, and a rate of
-    ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
+    A round may happen with a probability below 1 (``participation``), else nothing
+    does, and whoever watches may know which: the coin is the same on neighbouring data
+    sets, so the pair of distributions is that of the step with this weight and an atom
+    at privacy loss 0 with the rest (an *atom mixture*). This is how a client's cohort
+    coin enters record-level privacy: its records are drawn together, so its other
+    records can give the coin away, and a rate of ``participation · rate`` would be too
+    good (PRECAD Lemma 7 as printed).
     """
 
     sampling: Sampling
@@ -88,10 +90,10 @@ class SampledGaussian:
     noise_multiplier: float
     """Standard deviation of the noise over the clipping bound."""
     sensitivity: float
-    """The most that a step's sum moves between neighbours when the differing record is drawn, in
-    clipping bounds: 1 for add/remove under Poisson sampling, 2 under replace-one (one clipped term
-    leaves, another enters) and under fixed-size sampling (where one more term of one data set
-    pushes out a term of the other)."""
+    """The most that a step's sum moves between neighbours when the differing record is
+    drawn, in clipping bounds: 1 for add/remove under Poisson sampling, 2 under
+    replace-one (one clipped term leaves, another enters) and under fixed-size sampling
+    (where one more term of one data set pushes out a term of the other)."""
     denominator: Denominator
     count: int = 1
     participation: float = 1.0
@@ -109,7 +111,10 @@ class SampledGaussian:
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
-            remedy = "dividing by who took part leaks who it was; divide by a fixed public number"
+            remedy = (
+                "dividing by who took part leaks who it was; divide by a fixed public"
+                " number"
+            )
             raise Misconfiguration("denominator", self.denominator.value, remedy)
         both_move = (
             self.sampling is Sampling.FIXED_SIZE
@@ -117,8 +122,8 @@ class SampledGaussian:
         )
         if both_move and self.sensitivity < _BOTH_SIDES:
             remedy = (
-                f"{self.sampling.value} sampling under {self.adjacency.value} moves the sum by "
-                "2 clips: give 2, or use Poisson sampling under add-remove"
+                f"{self.sampling.value} sampling under {self.adjacency.value} moves the"
+                " sum by 2 clips: give 2, or use Poisson sampling under add-remove"
             )
             raise Misconfiguration("sensitivity", self.sensitivity, remedy)
 
@@ -158,7 +163,10 @@ ReleaseCounts: TypeAlias = Mapping[int, int]
 
 
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
-    """``counts`` as sorted pairs (m, versions) that happened. Raises Misconfiguration."""
+    """``counts`` as sorted pairs (m, versions) that happened.
+
+    Raises Misconfiguration.
+    """
     if not isinstance(counts, Mapping):
         raise Misconfiguration(
             "counts", counts, "give a mapping from m to a number of versions"
@@ -185,7 +193,8 @@ class AccountantName(StrEnum):
     EXACT = "exact"
     """Privacy-loss distribution, rounded up: the guarantee."""
     RDP = "rdp"
-    """Rényi divergences: an upper bound too, never better than exact; the cross-check."""
+    """Rényi divergences: an upper bound too, never better than exact; the cross-check.
+    """
     GDP_CLT = "gdp-clt"
     """Central limit theorem: asymptotic, usually too small; not a guarantee."""
 
@@ -200,7 +209,10 @@ class Accountant(ABC):
     name: ClassVar[AccountantName]
 
     def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``. Raises Misconfiguration: it isn't understood here; nothing has changed."""
+        """Add ``event``.
+
+        Raises Misconfiguration: it isn't understood here; nothing has changed.
+        """
         require_bound(event, self.name)
         if not event.silent:
             self._add(event)

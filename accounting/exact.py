@@ -1,10 +1,11 @@
 """The exact accountant: privacy-loss distributions, rounded up, in both directions.
 
-Adding and removing a record are different pairs of distributions under sampling; δ(ε) is the
-larger of the two. ``losses`` holds one round's loss on a lattice (connect-the-dots, Doroshenko et
-al. 2022), ``composition`` composes any number of any kinds of them. A record's ε by number of
-participations is what ledgers, SDK and displays ask for, one server corrupted (guarantee 1), since
-that is the larger of the two record-level ones.
+Adding and removing a record are different pairs of distributions under sampling; δ(ε)
+is the larger of the two. ``losses`` holds one round's loss on a lattice
+(connect-the-dots, Doroshenko et al. 2022), ``composition`` composes any number of any
+kinds of them. A record's ε by number of participations is what ledgers, SDK and
+displays ask for, one server corrupted (guarantee 1), since that is the larger of the
+two record-level ones.
 """
 
 import math
@@ -27,8 +28,8 @@ from precad.accounting.losses import Floats, Round, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
-# A round with more noise, a smaller rate or a smaller share is counted as one with these: it costs
-# no more than they do, and less than these floating point can't hold.
+# A round with more noise, a smaller rate or a smaller share is counted as one with
+# these: it costs no more than they do, and less than these floating point can't hold.
 _MOST_NOISE, _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-9, 1e-9
 _LEAST_NOISE, _TOLD_APART = 0.01, math.log(1e-12)
 
@@ -36,8 +37,9 @@ _LEAST_NOISE, _TOLD_APART = 0.01, math.log(1e-12)
 class ExactAccountant(events.Accountant):
     """Pessimistic privacy-loss distributions of Poisson-sampled Gaussians and atom mixtures.
 
-    Rounds in which everyone is drawn (rate 1) are composed in closed form. ε is infinite where a
-    sampled step has σ below 0.01, and BeyondReach where this arithmetic can't tell δ from 0.
+    Rounds in which everyone is drawn (rate 1) are composed in closed form. ε is
+    infinite where a sampled step has σ below 0.01, and BeyondReach where this
+    arithmetic can't tell δ from 0.
     """
 
     name = events.AccountantName.EXACT
@@ -57,7 +59,10 @@ class ExactAccountant(events.Accountant):
             return math.inf
         epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
         if math.isinf(epsilon):
-            remedy = "too small for the exact accountant's arithmetic; raise it, or use the RDP one"
+            remedy = (
+                "too small for the exact accountant's arithmetic; raise it, or use the"
+                " RDP one"
+            )
             raise events.BeyondReach("delta", delta, remedy)
         return epsilon
 
@@ -83,7 +88,8 @@ class ExactAccountant(events.Accountant):
 
 
 def _hopeless(gaussian: float, sampled: Rounds) -> bool:
-    # With so little noise a step that draws anybody costs thousands: nothing is claimed.
+    # With so little noise a step that draws anybody costs thousands: nothing is
+    # claimed.
     least = min(one.noise_multiplier for one in sampled)
     return least < _LEAST_NOISE or gaussian * _LEAST_NOISE > 1
 
@@ -116,8 +122,9 @@ def group_profiles(
 ) -> tuple[Profile, Profile]:
     """All of ``event``, not silent, for a group of k ≥ 1 records: with‖without and without‖with.
 
-    Where a step has so little noise that nothing is claimed, or so many records are told from none
-    but for a chance of 1e-12, one ε with δ = 1: however large the group, it takes a second.
+    Where a step has so little noise that nothing is claimed, or so many records are
+    told from none but for a chance of 1e-12, one ε with δ = 1: however large the group,
+    it takes a second.
     """
     one = Round(
         event.rate, event.effective_noise_multiplier, event.participation, group
@@ -142,9 +149,10 @@ def record_epsilon(
 ) -> float:
     """Exact ε of a record after so many participations; milliseconds, and cached.
 
-    ``noise_multiplier`` is of the noise that the adversary can't remove: one server's. Either
-    ``participations`` are given, each released once, or ``counts``. Never falls when they rise.
-    Raises Misconfiguration: a parameter is out of its range, or not one of the last two was given.
+    ``noise_multiplier`` is of the noise that the adversary can't remove: one server's.
+    Either ``participations`` are given, each released once, or ``counts``. Never falls
+    when they rise. Raises Misconfiguration: a parameter is out of its range, or not one
+    of the last two was given.
     """
     if (participations is None) == (counts is None):
         remedy = "give either participations or counts by m"
@@ -180,8 +188,8 @@ def most_participations(
 ) -> int:
     """The most participations, up to ``ceiling``, that keep a record's exact ε within a limit.
 
-    What a ledger or an owner's SDK counts up to: it refuses the next one. ``again`` are those of
-    them that were released more than once.
+    What a ledger or an owner's SDK counts up to: it refuses the next one. ``again`` are
+    those of them that were released more than once.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)

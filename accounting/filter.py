@@ -1,10 +1,10 @@
 """What keeps an owner's account within its limit, as it is charged step by step.
 
-An owner chooses its next task after it has seen models, so the composed (ε, δ) of what happened to
-be chosen isn't a guarantee. A Rényi filter is one: fix an order α and a budget of ρ(α) when the
-account opens, and refuse whatever would pass it (Feldman and Zrnic 2021, "Individual Privacy
-Accounting via a Rényi Filter", Theorem 3.3). A limit that goes to one task alone is kept by the
-exact number, which admits more.
+An owner chooses its next task after it has seen models, so the composed (ε, δ) of what
+happened to be chosen isn't a guarantee. A Rényi filter is one: fix an order α and a
+budget of ρ(α) when the account opens, and refuse whatever would pass it (Feldman and
+Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3). A limit
+that goes to one task alone is kept by the exact number, which admits more.
 """
 
 import math
@@ -24,7 +24,8 @@ _ROUNDING = 1e-12
 class RenyiLimit:
     """What an account promises for good: (ε, δ), and α, which ``order_for`` picks.
 
-    Raises Misconfiguration: a parameter is out of its range, or no budget is left at this order.
+    Raises Misconfiguration: a parameter is out of its range, or no budget is left at
+    this order.
     """
 
     epsilon: float
@@ -38,8 +39,8 @@ class RenyiLimit:
             raise Misconfiguration("order", self.order, "an order is above 1")
         if self.budget <= 0:
             remedy = (
-                f"at ε = {self.epsilon:g} and δ = {self.delta:g} this order leaves nothing to "
-                "spend; take a larger one"
+                f"at ε = {self.epsilon:g} and δ = {self.delta:g} this order leaves"
+                " nothing to spend; take a larger one"
             )
             raise Misconfiguration("order", self.order, remedy)
 
@@ -52,9 +53,10 @@ class RenyiLimit:
 def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiLimit:
     """The limit (ε, δ) with the order at which it admits most of ``expected``.
 
-    That is a step like those that the account is for: its first task's. Choose it by parameters
-    alone, never by records. Raises Misconfiguration: a parameter is out of its range, the step
-    touches nobody's data, or ε is so small that no order leaves anything to spend.
+    That is a step like those that the account is for: its first task's. Choose it by
+    parameters alone, never by records. Raises Misconfiguration: a parameter is out of
+    its range, the step touches nobody's data, or ε is so small that no order leaves
+    anything to spend.
     """
     # NumPy and SciPy load here: a process that asks for no ε does without them.
     from precad.accounting.rdp import ORDERS  # noqa: PLC0415
@@ -85,7 +87,8 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
 class _Filter(ABC):
     """Admits events while what they cost together stays within what is allowed.
 
-    Events in, no files: whoever keeps the account charges its events again when it is read.
+    Events in, no files: whoever keeps the account charges its events again when it is
+    read.
     """
 
     def __init__(self, most: float) -> None:
@@ -111,10 +114,11 @@ class _Filter(ABC):
     ) -> None:
         """Admit ``event``, what is about to leave with its whole ``count``, or change nothing.
 
-        ``instead_of`` was charged, and ``event`` stands for it from now on: a step of which a lost
-        release is repeated has σ/√(1+m) in place of σ. That a release is lost must not be anybody's
-        choice after seeing later models. Raises BudgetExceeded: the limit would be passed;
-        Misconfiguration: the event has no bound here, or ``instead_of`` was never charged.
+        ``instead_of`` was charged, and ``event`` stands for it from now on: a step of
+        which a lost release is repeated has σ/√(1+m) in place of σ. That a release is
+        lost must not be anybody's choice after seeing later models. Raises
+        BudgetExceeded: the limit would be passed; Misconfiguration: the event has no
+        bound here, or ``instead_of`` was never charged.
         """
         after = _after(self._charged, event, instead_of)
         if (total := self._total(after)) > self._most:
@@ -183,7 +187,10 @@ class ExactFilter(_Filter):
         return accountant.epsilon(self._delta)
 
     def _refusal(self, total: float) -> str:
-        return f"ε = {self._most:g} at δ = {self._delta:g}; with this it would be {total:.6g}"
+        return (
+            f"ε = {self._most:g} at δ = {self._delta:g}; with this it would be"
+            f" {total:.6g}"
+        )
 
 
 def _after(

@@ -1,8 +1,8 @@
 """Gaussian differential privacy in closed form, and its central limit theorem.
 
-μ-GDP is exact for the Gaussian mechanism. For a sampled one the μ below holds only in a limit
-(many steps, small rates): it is *asymptotic*, not a guarantee, and usually reports too small an
-ε (docs/privacy-accounting.md).
+μ-GDP is exact for the Gaussian mechanism. For a sampled one the μ below holds only in a
+limit (many steps, small rates): it is *asymptotic*, not a guarantee, and usually
+reports too small an ε (docs/privacy-accounting.md).
 """
 
 import math
@@ -16,12 +16,16 @@ from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
-# Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in 10^6.
+# Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in
+# 10^6.
 _LARGE_MU, _LARGEST_EXPONENT = 1e6, 700.0
 
 
 def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
-    """μ = rate·√(count·(e^{1/σ²} − 1)), may be ∞; Bu et al. 2020, PRECAD Lemma 5. Asymptotic."""
+    """μ = rate·√(count·(e^{1/σ²} − 1)), may be ∞; Bu et al. 2020, PRECAD Lemma 5.
+
+    Asymptotic.
+    """
     checks.rate("rate", rate)
     checks.noise_multiplier(noise_multiplier)
     checks.count("count", count)
@@ -36,7 +40,8 @@ def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
 def delta_of_epsilon(mu: float, epsilon: float) -> float:
     """δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2) of μ-GDP; Dong et al. 2022, PRECAD eq. (3).
 
-    Holds for every real ε. The second term is taken in logarithms, so that no ε overflows.
+    Holds for every real ε. The second term is taken in logarithms, so that no ε
+    overflows.
     """
     if mu == 0:
         return max(0.0, -math.expm1(epsilon))
@@ -72,11 +77,12 @@ def composed_mu(mus: list[float]) -> float:
 def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
     """Φ(Φ⁻¹(p) + ``by``): the most (the least, for −Kμ) that a score of p becomes under Kμ-GDP.
 
-    Groups of K have Kμ (Dong et al. 2022, PRECAD Lemma 3). With a loss over its bound it is PRECAD
-    Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper takes the infimum over ε ≥ 0 only; over
-    all real ε it is this, never above 1 nor below 0.
+    Groups of K have Kμ (Dong et al. 2022, PRECAD Lemma 3). With a loss over its bound
+    it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper takes the
+    infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
 
-    ``p`` are scores in [0, 1], of any shape; ``by`` is infinite where nothing is guaranteed.
+    ``p`` are scores in [0, 1], of any shape; ``by`` is infinite where nothing is
+    guaranteed.
     """
     p = np.asarray(p, dtype=np.float64)
     # What never happens, or always, stays so even at an infinite shift (∞ − ∞).

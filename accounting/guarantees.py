@@ -1,8 +1,8 @@
 """What this system guarantees, each (ε, δ) against its own adversary, and the noise for a wanted ε.
 
-Several runs on the same records cost what all their events together cost. That is the cost of a
-list that was fixed beforehand: where tasks are chosen as one goes, a limit holds through
-``filter``, and this number stands beside it as what it is.
+Several runs on the same records cost what all their events together cost. That is the
+cost of a list that was fixed beforehand: where tasks are chosen as one goes, a limit
+holds through ``filter``, and this number stands beside it as what it is.
 """
 
 import math
@@ -59,19 +59,21 @@ def spent(
 
 
 LOG_WORK = 64
-"""The adversary computes AES 2^64 times in all: 600 years of one core at 10^9 a second."""
+"""The adversary computes AES 2^64 times in all: 600 years of one core at 10^9 a second.
+"""
 LOG_ADVANTAGE = -80
-"""Assumed of it: with that work it breaks one use of one primitive with a chance of 2^−80 at most.
-That allows for streams of 2^24 blocks, which differ from random ones by 2^−81 anyway."""
+"""Assumed of it: with that work it breaks one use of one primitive with a chance of
+2^−80 at most. That allows for streams of 2^24 blocks, which differ from random ones by
+2^−81 anyway."""
 USES = 16
-"""Of primitives that one submission's privacy rests on, where its owner proves its norm: the seed's
-five streams and the mask's one with the derivation of each (AES-256, SHAKE-256), what hides four
-values and what binds them, once (SHA-256, BLAKE3), the client's signature (ECDSA on P-256), and the
-honest server's noise (AES-256)."""
+"""Of primitives that one submission's privacy rests on, where its owner proves its
+norm: the seed's five streams and the mask's one with the derivation of each (AES-256,
+SHAKE-256), what hides four values and what binds them, once (SHA-256, BLAKE3), the
+client's signature (ECDSA on P-256), and the honest server's noise (AES-256)."""
 
 ASSUMED = (
-    f"assumed: 2^{LOG_WORK} AES operations break one use of AES, SHA or ECDSA with a chance of "
-    f"2^−{-LOG_ADVANTAGE}"
+    f"assumed: 2^{LOG_WORK} AES operations break one use of AES, SHA or ECDSA with a"
+    f" chance of 2^−{-LOG_ADVANTAGE}"
 )
 """The assumption in words, for people."""
 
@@ -79,8 +81,9 @@ ASSUMED = (
 def advantages(epsilon: float, run: Run) -> float:
     """(1 + e^ε)·M·16·2^−80, at most 1: M submissions of one owner at most, over all attempts.
 
-    A malicious server's against PRG, commitments and signatures (docs/cheating-server.md, "What is
-    claimed"); assumed. ε is infinite where there is none. Raises ValueError: M isn't known.
+    A malicious server's against PRG, commitments and signatures
+    (docs/cheating-server.md, "What is claimed"); assumed. ε is infinite where there is
+    none. Raises ValueError: M isn't known.
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")
@@ -91,10 +94,11 @@ def advantages(epsilon: float, run: Run) -> float:
 def honest_rejection(epsilon: float, run: Run) -> float:
     """(1 + e^ε)·attempts·2k·e^{−w²}, at most 1: what the range test adds to δ.
 
-    It rejects an honest update with a probability that depends on it (docs/soundness.md, "Honest
-    clients pass"): the real outcomes are within attempts·2k·e^{−w²} of those that are accounted, k
-    the rows of the test and w its half-width over β: τ = 7, and 8 where norms are proved. ε is
-    infinite where there is none. Raises ValueError: the run doesn't say how often it was tested.
+    It rejects an honest update with a probability that depends on it
+    (docs/soundness.md, "Honest clients pass"): the real outcomes are within
+    attempts·2k·e^{−w²} of those that are accounted, k the rows of the test and w its
+    half-width over β: τ = 7, and 8 where norms are proved. ε is infinite where there is
+    none. Raises ValueError: the run doesn't say how often it was tested.
     """
     if run.attempts is None or run.projections is None:
         raise ValueError("how often was it tested?")
@@ -123,14 +127,17 @@ class PrivacyStatement:
     """The task's p; None of several runs, as the next two."""
     client_rate: float | None
     noise_multiplier: float | None
-    """Of the noise that this adversary can't remove, over the sensitivity: σ, √2·σ or √2·σ·R'/C."""
+    """Of the noise that this adversary can't remove, over the sensitivity: σ, √2·σ or
+    √2·σ·R'/C."""
     compositions: int
     """Steps (participations) or rounds."""
     basis: Basis
-    """What these are: planned where one is, else the cap where one is at its, else counted."""
+    """What these are: planned where one is, else the cap where one is at its, else
+    counted."""
     delta: float
     rejection_delta: float | None
-    """What honest rejection adds to δ; None where nobody knows how often ranges were tested."""
+    """What honest rejection adds to δ; None where nobody knows how often ranges were
+    tested."""
     epsilon: float
     """Infinite where the accountant gives no bound."""
     mu: float | None
@@ -154,9 +161,9 @@ class PrivacyStatement:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; an infinite ε or μ is null."""
         return {
-            name: None
-            if isinstance(value, float) and not math.isfinite(value)
-            else value
+            name: (
+                None if isinstance(value, float) and not math.isfinite(value) else value
+            )
             for name, value in (
                 asdict(self) | {"adjacency": self.adversary.adjacency}
             ).items()
@@ -171,9 +178,10 @@ def guarantees(
 ) -> tuple[PrivacyStatement, ...]:
     """Every guarantee of a run, or of several together, adversary by adversary.
 
-    By default against all, at the client level only where every run knows R'/C. An accountant that
-    can't answer at so small a δ of the whole has an infinite ε, and the others stand beside it.
-    Raises Misconfiguration: no run, or a parameter is out of its range.
+    By default against all, at the client level only where every run knows R'/C. An
+    accountant that can't answer at so small a δ of the whole has an infinite ε, and the
+    others stand beside it. Raises Misconfiguration: no run, or a parameter is out of
+    its range.
     """
     checks.inside_unit_interval("delta", delta)
     every = (runs,) if isinstance(runs, Run) else tuple(runs)
@@ -252,8 +260,8 @@ def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
 def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
-    Where norms are proved, the last is a record's at the cap: a server that cheats decides when an
-    owner takes part (docs/cheating-server.md).
+    Where norms are proved, the last is a record's at the cap: a server that cheats
+    decides when an owner takes part (docs/cheating-server.md).
     """
     run, delta = Run.of(task), task.privacy.delta
     planned = guarantees(run, delta, accountants=EXACT)
@@ -281,8 +289,8 @@ def least_noise_multiplier(
 ) -> float:
     """The least noise multiplier σ for which the accountant finds ``event_of(σ)`` (ε, δ)-DP.
 
-    About ``PRECISION`` (relative) above it; 0.02 where that suffices. Raises Misconfiguration: a
-    parameter is out of its range, or no σ up to e^12 suffices.
+    About ``PRECISION`` (relative) above it; 0.02 where that suffices. Raises
+    Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)

@@ -1,16 +1,17 @@
 """One round's privacy loss on a lattice: a discrete pair that dominates the true one.
 
-A round is a Poisson-sampled Gaussian with rate r and multiplier σ that happens with probability c:
-P = Σ_i Bin(k, r)(i)·N(i, σ²) for a group of k against Q = N(0, σ²), and with probability 1 − c
-nothing (an atom at loss 0). k records shift the sum by Bin(k, r) clips (Ganesh, "Tight group-level
-DP guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms", 2024, Theorem 3.1).
-The loss L(x) = ln P/Q, for k = 1 ln(1 + r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points
-of the lattice the masses of P and of Q are kept and split onto the ends ("connect the dots",
-Doroshenko et al. 2022), which can only raise δ(ε), at every real ε and in both directions.
+A round is a Poisson-sampled Gaussian with rate r and multiplier σ that happens with
+probability c: P = Σ_i Bin(k, r)(i)·N(i, σ²) for a group of k against Q = N(0, σ²), and
+with probability 1 − c nothing (an atom at loss 0). k records shift the sum by Bin(k, r)
+clips (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
+Gaussians mechanisms", 2024, Theorem 3.1). The loss L(x) = ln P/Q, for k = 1 ln(1 +
+r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points of the lattice the masses of
+P and of Q are kept and split onto the ends ("connect the dots", Doroshenko et al.
+2022), which can only raise δ(ε), at every real ε and in both directions.
 
-Points are multiples of one cell, fine around loss 0 and ever further apart away from it: a large
-loss needs no finer cell than a small share of itself. So a lattice may be as fine as a rate of
-1e-9 asks for and still have a few thousand points.
+Points are multiples of one cell, fine around loss 0 and ever further apart away from
+it: a large loss needs no finer cell than a small share of itself. So a lattice may be
+as fine as a rate of 1e-9 asks for and still have a few thousand points.
 """
 
 import math
@@ -29,13 +30,14 @@ Integers = NDArray[np.int64]
 UNIT = 2.0**-53
 """The unit roundoff of float64."""
 
-# Standard deviations of noise kept on both sides. Beyond, 2e-33 of a round's mass lies: infinite.
+# Standard deviations of noise kept on both sides. Beyond, 2e-33 of a round's mass lies:
+# infinite.
 _TAIL = 12.0
-# Cells per standard deviation of one round's loss: splitting adds at most a variance of cell²/6 a
-# round on average, so that a composition's deviation grows by 1e-4 of itself.
+# Cells per standard deviation of one round's loss: splitting adds at most a variance of
+# cell²/6 a round on average, so that a composition's deviation grows by 1e-4 of itself.
 _CELLS_PER_DEVIATION = 30
-# Away from 0 a cell may be this share of the loss in it, and at most this wide, or this share of
-# the largest loss.
+# Away from 0 a cell may be this share of the loss in it, and at most this wide, or this
+# share of the largest loss.
 _SHARE_OF_LOSS, _WIDEST_CELL, _SHARE_OF_LARGEST = 1 / 256, 0.02, 1 / 4000
 # Weights of a group's shifts under e^−46 are left out and count as infinite loss.
 _LEAST_LOG_WEIGHT = -46.0
@@ -43,13 +45,14 @@ _LEAST_LOG_WEIGHT = -46.0
 _TABLE, _STEPS = 4001, 3
 # Exponents held at once.
 _BLOCK = 2**17
-# Gauss and Legendre's nodes: their error on an interval of half a standard deviation is below
-# rounding.
+# Gauss and Legendre's nodes: their error on an interval of half a standard deviation is
+# below rounding.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _WIDEST_INTERVAL, _MOST_INTERVALS = 0.5, 2**16
 # From e^30 on, 1 is nothing beside an exponential that is itself far below overflow.
 _LARGE = 30.0
-# Lattices with more points between first and last are kept by their occupied points alone.
+# Lattices with more points between first and last are kept by their occupied points
+# alone.
 _DENSE = 2**16
 
 
@@ -73,8 +76,8 @@ class Shift:
     log_weights: Floats
     """[m], natural logarithms of the probabilities."""
     dropped: float = 0.0
-    """Probability of shifts that were left out; whoever uses the others must count that much mass
-    as telling the two cases apart with certainty."""
+    """Probability of shifts that were left out; whoever uses the others must count that
+    much mass as telling the two cases apart with certainty."""
 
 
 def log_binomial(k: int, probability: float) -> Floats:
@@ -83,8 +86,9 @@ def log_binomial(k: int, probability: float) -> Floats:
         weights = np.full(k + 1, -np.inf)
         weights[round(k * probability)] = 0.0
         return weights
-    # Sums of the ratios' logarithms, outwards from the mode: near it every weight is right to
-    # rounding, and T rounds multiply what isn't (gammaln would cost four digits at k = 500).
+    # Sums of the ratios' logarithms, outwards from the mode: near it every weight is
+    # right to rounding, and T rounds multiply what isn't (gammaln would cost four
+    # digits at k = 500).
     i = np.arange(k, dtype=np.float64)
     ratios = np.log((k - i) / (i + 1)) + (
         math.log(probability) - math.log1p(-probability)
@@ -188,9 +192,9 @@ def split(
 ) -> tuple[Integers, Floats]:
     """Masses of losses ``points·fine``, each split onto both neighbours in a coarser lattice.
 
-    Both P and Q keep their masses. Masses are tilted by e^{λ·loss} before and after. Points
-    increase, and both cells are powers of two. Every point of the coarse lattice in between comes
-    back, with masses rounded up.
+    Both P and Q keep their masses. Masses are tilted by e^{λ·loss} before and after.
+    Points increase, and both cells are powers of two. Every point of the coarse lattice
+    in between comes back, with masses rounded up.
     """
     ratio = round(coarse / fine)
     lower = points // ratio
@@ -218,7 +222,8 @@ def summed(places: Integers, masses: Floats, size: int) -> Floats:
 
 def discounted(values: Floats, factor: float) -> Floats:
     """[n] float64: y_i = x_i + factor·y_{i−1}, by forward substitution."""
-    # Not SciPy's filters: they load its statistics, which takes every owner most of a second.
+    # Not SciPy's filters: they load its statistics, which takes every owner most of a
+    # second.
     rows = np.ones((2, len(values)), order="F")
     rows[1] = -factor
     return np.asarray(dtbsv(1, rows, values, lower=1, diag=1))
@@ -302,7 +307,8 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
     def outwards(end: float) -> list[Integers]:
         last = math.ceil(end / cell)
         block, step, found = 0, 1, []
-        # Steps double; each block runs until a step twice as wide is a small enough share.
+        # Steps double; each block runs until a step twice as wide is a small enough
+        # share.
         while block < last:
             fits = 2 * step * cell <= widest
             stop = min(last, math.ceil(2 * step / _SHARE_OF_LOSS)) if fits else last
@@ -320,13 +326,14 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
 def one_round(one: Round) -> tuple[Losses, Losses]:
     """The dominating losses of one round, (P‖Q) and (Q‖P), on its natural lattice.
 
-    Masses come from Gauss and Legendre's rule on intervals of at most half a standard deviation,
-    and the split from ∫P·(1 − e^{l−L}) directly, so that nothing cancels. What rounding can have
-    taken is given back: every mass is raised by 64 units of roundoff (nine rounded terms, and an
-    exponent of up to 72 whose own rounding enters the mass as a factor), and the part moved to
-    the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right to 4 units, and
-    their difference is divided by the cell's width). A group's L is right to 4 units of its
-    largest exponent: so much more, and the share of a cell that it is.
+    Masses come from Gauss and Legendre's rule on intervals of at most half a standard
+    deviation, and the split from ∫P·(1 − e^{l−L}) directly, so that nothing cancels.
+    What rounding can have taken is given back: every mass is raised by 64 units of
+    roundoff (nine rounded terms, and an exponent of up to 72 whose own rounding enters
+    the mass as a factor), and the part moved to the worse end by 8·(|l|/cell + 1) units
+    of the mass (L and l are each right to 4 units, and their difference is divided by
+    the cell's width). A group's L is right to 4 units of its largest exponent: so much
+    more, and the share of a cell that it is.
     """
     sigma, cell = one.noise_multiplier, natural_cell(one)
     shift = group_shift(one.group, one.rate)
@@ -350,7 +357,8 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     q = np.exp(log_q) * _WEIGHTS * half[:, None]
     p = np.exp(log_q + losses) * _WEIGHTS * half[:, None]
     width = -np.expm1(lower - upper)
-    # The part of P that goes up, and the part of Q that goes down: for Q‖P down is worse.
+    # The part of P that goes up, and the part of Q that goes down: for Q‖P down is
+    # worse.
     rising = (p * -np.expm1(lower[:, None] - losses)).sum(axis=1) / width
     falling = (q * -np.expm1(losses - upper[:, None])).sum(axis=1) / width
 
@@ -371,8 +379,9 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     forward = np.append(p_mass - up, 0.0) + np.append(0.0, up)
     reverse = np.append(down, 0.0) + np.append(0.0, q_mass - down)
 
-    # Beyond the ends the harmless side goes up to the end of the outermost cell, and the other is
-    # infinite; but in a sampled round no loss lies below ln(1 − r), which the lattice reaches.
+    # Beyond the ends the harmless side goes up to the end of the outermost cell, and
+    # the other is infinite; but in a sampled round no loss lies below ln(1 − r), which
+    # the lattice reaches.
     def tail(shifts: Floats) -> Floats:
         return np.asarray(np.exp(log_ndtr(-_TAIL - shifts / sigma)) * (1 + 1e-9))
 

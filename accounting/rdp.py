@@ -1,8 +1,8 @@
 """The RDP accountant: Rényi divergences over a fine grid of orders.
 
-A sound upper bound that is independent of the exact accountant's grid: the cross-check. ε =
-ρ(α) + ln((α−1)/α) − (ln δ + ln α)/(α − 1) at every order: Canonne, Kamath and Steinke 2020,
-Proposition 12, and Balle et al. 2020, Theorem 21.
+A sound upper bound that is independent of the exact accountant's grid: the cross-check.
+ε = ρ(α) + ln((α−1)/α) − (ln δ + ln α)/(α − 1) at every order: Canonne, Kamath and
+Steinke 2020, Proposition 12, and Balle et al. 2020, Theorem 21.
 """
 
 import math
@@ -20,14 +20,18 @@ ORDERS: tuple[float, ...] = (
     *(float(order) for order in range(11, 65)),
     *np.unique(np.geomspace(65, 16384, 36).round()).tolist(),
 )
-"""α from 1.001 to 16,384, 180 of them: neither a large nor a small ε is decided at an end."""
+"""α from 1.001 to 16,384, 180 of them: neither a large nor a small ε is decided at an
+end."""
 
-# With less noise sampling hardly helps, and is left out: a bound too, and no integral of a spike.
+# With less noise sampling hardly helps, and is left out: a bound too, and no integral
+# of a spike.
 _LEAST_NOISE = 0.01
-# More than what rounding takes of a divergence, in units of 32 + ln α!: a small moment loses the
-# share by which the exponents of its terms are off, and the largest of those are of factorials.
+# More than what rounding takes of a divergence, in units of 32 + ln α!: a small moment
+# loses the share by which the exponents of its terms are off, and the largest of those
+# are of factorials.
 _ROUNDING = 64 * UNIT
-# Where a series takes the place of e^z − 1; and from where e^z leaves nothing beside it.
+# Where a series takes the place of e^z − 1; and from where e^z leaves nothing beside
+# it.
 _SMALL, _LARGE, _LEAST = 0.25, 30.0, 1e-300
 _SERIES = [*(1 / math.factorial(k + 1) for k in range(13, 0, -1)), 0.0]
 
@@ -78,7 +82,8 @@ class RdpAccountant(Accountant):
 def _total_variation(divergence: NDArray[np.float64]) -> float:
     """√(1 − e^{−ρ}): δ(0) is at most this, for every order (Bretagnolle and Huber 1979).
 
-    No order's divergence is below Kullback and Leibler's, of which the inequality is. Rounded up.
+    No order's divergence is below Kullback and Leibler's, of which the inequality is.
+    Rounded up.
     """
     return math.sqrt(-math.expm1(-float(divergence.min()))) * (1 + 1e-12)
 
@@ -89,10 +94,11 @@ def _log_gains_by_integral(
     """Ln ∫ N(x; 0, σ²)·(e^{αL} − 1 − α(e^L − 1)) dx for each α, by the trapezoidal rule.
 
     e^L − 1 has mean 0, so this is ln(E[e^{αL}] − 1). With b = α − 1 the bracket is
-    b·e^L·(−L·ψ(−L) + L·ψ(bL)), ψ(z) = (e^z − 1)/z − 1: neither term is ever negative, and nothing
-    cancels. The integrand is analytic in a strip of half-width πσ² and falls
-    like a Gaussian, so the rule's error falls exponentially with the number of points; the series
-    of Mironov, Talwar and Zhang 2019 (Section 3.3) doesn't converge near α = 1.
+    b·e^L·(−L·ψ(−L) + L·ψ(bL)), ψ(z) = (e^z − 1)/z − 1: neither term is ever negative,
+    and nothing cancels. The integrand is analytic in a strip of half-width πσ² and
+    falls like a Gaussian, so the rule's error falls exponentially with the number of
+    points; the series of Mironov, Talwar and Zhang 2019 (Section 3.3) doesn't converge
+    near α = 1.
     """
     if not len(orders):
         return np.zeros(0)
@@ -123,7 +129,8 @@ def _psi(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _log_gain_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -> float:
     """ln(E[e^{αL}] − 1) = ln Σ_k C(α,k)·(1−q)^{α−k}·q^k·(e^{(k²−k)/(2σ²)} − 1).
 
-    Mironov, Talwar and Zhang 2019, Section 3.3. The first two terms are 0, no other is negative.
+    Mironov, Talwar and Zhang 2019, Section 3.3. The first two terms are 0, no other is
+    negative.
     """
     k = np.arange(2, alpha + 1, dtype=np.float64)
     log_odds = (alpha - k) * math.log1p(-rate) + k * math.log(rate)
@@ -152,7 +159,8 @@ def sampled_gaussian_rdp(
     """ρ(α) of one Poisson-sampled Gaussian step; Mironov, Talwar and Zhang 2019.
 
     The divergence of the sampled from the unsampled distribution, which is the larger
-    direction at every order (their Theorem 5); nats, read-only, for each α > 1 of ``orders``.
+    direction at every order (their Theorem 5); nats, read-only, for each α > 1 of
+    ``orders``.
     """
     if rate in (0, 1) or noise_multiplier < _LEAST_NOISE:
         divergence = math.ceil(rate) * np.asarray(orders) / (2 * noise_multiplier**2)
@@ -176,7 +184,8 @@ def mixture_rdp(
 ) -> NDArray[np.float64]:
     """ρ(α) of a round that runs a step with ``probability``: ln(1 − q + q·e^{(α−1)ρ})/(α−1).
 
-    The coin is the same on both neighbours, so its Rényi moment averages the step's and 1.
+    The coin is the same on both neighbours, so its Rényi moment averages the step's and
+    1.
     """
     if probability in (0, 1):
         return step * probability

@@ -1,29 +1,32 @@
 """The discrete Gaussian N_Z(0, s²), P[y] ∝ f(y) = exp(−y²/2s²), drawn by vectorised rejection.
 
-A proposal is a block q, an offset u uniform in [0, B) and a sign; its magnitude is y = qB + u. A
-block is picked with probability m_q/2^64 (``Blocks``), so y is proposed with m_q/(2^64·B), and it
-is accepted with probability c·f(y)/m_q, which is at most 1. What is accepted has probability
-∝ f(y): m_q cancels, whatever it was rounded to. Zero with a minus is refused, or it would count
-twice. About 95 of 100 proposals are accepted.
+A proposal is a block q, an offset u uniform in [0, B) and a sign; its magnitude is y =
+qB + u. A block is picked with probability m_q/2^64 (``Blocks``), so y is proposed with
+m_q/(2^64·B), and it is accepted with probability c·f(y)/m_q, which is at most 1. What
+is accepted has probability ∝ f(y): m_q cancels, whatever it was rounded to. Zero with a
+minus is refused, or it would count twice. About 95 of 100 proposals are accepted.
 
-**Exactness.** Block, offset and sign are integers from uniform bits. Acceptance compares a uniform
-U in [0, 1) with c·f(y)/m_q: in float64 where they are further apart than ``MARGIN`` = 2^−32, and
-in as many decimal digits and bits of U as it takes where they aren't, once in 2^31 proposals. The
-float64 value is within 2^−48 (twelve roundings and ``exp``); NumPy's ``exp`` would have to be
-wrong by a million of its last places to decide anything wrongly. So no decision is approximate.
+**Exactness.** Block, offset and sign are integers from uniform bits. Acceptance
+compares a uniform U in [0, 1) with c·f(y)/m_q: in float64 where they are further apart
+than ``MARGIN`` = 2^−32, and in as many decimal digits and bits of U as it takes where
+they aren't, once in 2^31 proposals. The float64 value is within 2^−48 (twelve roundings
+and ``exp``); NumPy's ``exp`` would have to be wrong by a million of its last places to
+decide anything wrongly. So no decision is approximate.
 
-**Statistical distance.** Only the tail beyond 256 blocks is missing. They reach at least 16s, and
-the discrete Gaussian is sub-Gaussian with s² (Canonne, Kamath and Steinke 2020, Fact 19), so the
-total variation distance of a sample is at most P[|y| ≥ 16s] ≤ 2·e^−128 < 2^−183: ``TAIL``. Of d
-coordinates in T rounds it is at most d·T times that; for d·T = 10^12, below 2^−143. It would add
-(1 + e^ε)·d·T·2^−183 to δ: nothing at any ε that means something, so no account carries it. An s
-whose table reached less far is refused.
+**Statistical distance.** Only the tail beyond 256 blocks is missing. They reach at
+least 16s, and the discrete Gaussian is sub-Gaussian with s² (Canonne, Kamath and
+Steinke 2020, Fact 19), so the total variation distance of a sample is at most P[|y| ≥
+16s] ≤ 2·e^−128 < 2^−183: ``TAIL``. Of d coordinates in T rounds it is at most d·T times
+that; for d·T = 10^12, below 2^−143. It would add (1 + e^ε)·d·T·2^−183 to δ: nothing at
+any ε that means something, so no account carries it. An s whose table reached less far
+is refused.
 
-**Bits.** The operating system's CSPRNG gives a fresh key a call, expanded by AES-256-CTR: three
-words a proposal. How many proposals were refused says nothing about those that were accepted.
+**Bits.** The operating system's CSPRNG gives a fresh key a call, expanded by
+AES-256-CTR: three words a proposal. How many proposals were refused says nothing about
+those that were accepted.
 
-Source: rejection from a table by blocks as in Karney 2016 and Micciancio and Walter 2017; the
-distribution and why it is private: Canonne, Kamath and Steinke 2020.
+Source: rejection from a table by blocks as in Karney 2016 and Micciancio and Walter
+2017; the distribution and why it is private: Canonne, Kamath and Steinke 2020.
 """
 
 from collections.abc import Callable
@@ -40,14 +43,16 @@ from precad.common.ring import Keystream, RingVector
 
 # Which block of integers a proposal lies in: an alias table in integers (Walker 1977).
 #
-# The magnitudes are cut into 256 blocks of B = 2^b integers, block q being [qB, (q+1)B). It is to
-# be picked with a probability near its largest weight, f(qB) = exp(−(qB)²/2s²). All that is needed
-# of the table is that its own probabilities are known exactly: each block has a whole mass m_q out
-# of 2^64 with m_q ≥ c·f(qB), for one whole c, and acceptance divides by m_q again.
+# The magnitudes are cut into 256 blocks of B = 2^b integers, block q being [qB,
+# (q+1)B). It is to be picked with a probability near its largest weight, f(qB) =
+# exp(−(qB)²/2s²). All that is needed of the table is that its own probabilities are
+# known exactly: each block has a whole mass m_q out of 2^64 with m_q ≥ c·f(qB), for one
+# whole c, and acceptance divides by m_q again.
 
 COLUMNS = 256
 COLUMN_BITS = 56
-"""A column of the table holds 2^56 of the mass: 8 bits pick the column, 56 the place in it."""
+"""A column of the table holds 2^56 of the mass: 8 bits pick the column, 56 the place in
+it."""
 _TOTAL = COLUMNS << COLUMN_BITS
 
 
@@ -55,13 +60,11 @@ _TOTAL = COLUMNS << COLUMN_BITS
 class Blocks:
     """The proposal's table for one s.
 
-    Args:
-        width_bits: b; a block has 2^b integers.
-        scale: c.
-        masses: m_q of each of the 256 blocks; their sum is 2^64.
-        thresholds: ``[256] uint64``, at most 2^56; below it a column stands for its own block.
-        others: ``[256] int64``, the block that the rest of a column stands for.
-        tightness: ``[256] float64``, c·f(qB)/m_q, at most 1: the acceptance at a block's beginning.
+    Args: width_bits: b; a block has 2^b integers. scale: c. masses: m_q of each of the
+        256 blocks; their sum is 2^64. thresholds: ``[256] uint64``, at most 2^56; below
+        it a column stands for its own block. others: ``[256] int64``, the block that
+        the rest of a column stands for. tightness: ``[256] float64``, c·f(qB)/m_q, at
+        most 1: the acceptance at a block's beginning.
     """
 
     width_bits: int
@@ -74,15 +77,17 @@ class Blocks:
     @classmethod
     def of(cls, noise_units: float) -> Self:
         """The table for N_Z(0, s²), in a few milliseconds; s is taken for exactly what it is."""
-        # The greatest power of two that is at most s/8, and 1 for a small s: most proposals are
-        # accepted, and 256 blocks reach beyond 16s.
+        # The greatest power of two that is at most s/8, and 1 for a small s: most
+        # proposals are accepted, and 256 blocks reach beyond 16s.
         width_bits = max(0, (int(noise_units) // 8).bit_length() - 1)
         with localcontext(Context(prec=60)):
             weights = [weight(q << width_bits, noise_units) for q in range(COLUMNS)]
             scale = int((_TOTAL - 2 * COLUMNS) / sum(weights))
-            # One more than the whole part: above c·f(qB), whose 60 digits err far less than 1.
+            # One more than the whole part: above c·f(qB), whose 60 digits err far less
+            # than 1.
             masses = [int(scale * each) + 1 for each in weights]
-            # What is left over makes the first block a little less tight, and changes nothing else.
+            # What is left over makes the first block a little less tight, and changes
+            # nothing else.
             masses[0] += _TOTAL - sum(masses)
             tightness = [
                 float(scale * w / m) for w, m in zip(weights, masses, strict=True)
@@ -96,8 +101,9 @@ class Blocks:
 def weight(magnitude: int, noise_units: float) -> Decimal:
     """f(y) = exp(−y²/2s²) in the decimal context's precision.
 
-    Relative error below 10^(8−digits) for y ≤ 256·max(1, s/8) and s ≥ 1/2: the exponent is at most
-    131,072, its four roundings err by 10^(1−digits)/2 of it each, and ``exp`` is correctly rounded.
+    Relative error below 10^(8−digits) for y ≤ 256·max(1, s/8) and s ≥ 1/2: the exponent
+    is at most 131,072, its four roundings err by 10^(1−digits)/2 of it each, and
+    ``exp`` is correctly rounded.
     """
     s = Decimal(noise_units)
     return (-Decimal(magnitude) * magnitude / (2 * s * s)).exp()
@@ -148,16 +154,18 @@ class NoiseSource(Protocol):
     def draw(self, dimension: int) -> RingVector:
         """Fresh noise, ``[d] int64`` in units of the last place.
 
-        Depends on nothing but ``dimension`` and may be called from several threads at once, while
-        uploads are collected. Each result is for one use, and its caller's to change.
+        Depends on nothing but ``dimension`` and may be called from several threads at
+        once, while uploads are collected. Each result is for one use, and its caller's
+        to change.
         """
 
 
 class DiscreteGaussian:
     """Discrete Gaussian N_Z(0, s²) for each coordinate, within 2^−183 a coordinate.
 
-    s is ``noise_units``, the standard deviation in units of the last place (``Task.noise_units``).
-    Tests give a ``stream`` of bits that repeats itself. Raises ValueError: s isn't in [1/2, 2^58).
+    s is ``noise_units``, the standard deviation in units of the last place
+    (``Task.noise_units``). Tests give a ``stream`` of bits that repeats itself. Raises
+    ValueError: s isn't in [1/2, 2^58).
     """
 
     def __init__(
@@ -202,7 +210,8 @@ class DiscreteGaussian:
         magnitude = (place & np.uint64((1 << width_bits) - 1)).view(np.int64) + begin
         minus = place.view(np.int64) >> 63
 
-        # f(y)/f(qB) = exp(−(y − qB)(y + qB)/2s²), without the cancellation of a quotient.
+        # f(y)/f(qB) = exp(−(y − qB)(y + qB)/2s²), without the cancellation of a
+        # quotient.
         gap = (magnitude - begin).astype(np.float64)
         gap *= magnitude + begin
         gap *= -0.5 / self.noise_units**2
@@ -255,8 +264,8 @@ class DrawnAhead:
     def draw(self, dimension: int) -> RingVector:
         """``[d] int64``, once it is drawn; as ``NoiseSource.draw``.
 
-        Raises RuntimeError: it was used before, or is of another dimension, a caller's bug; and
-        whatever the source raised.
+        Raises RuntimeError: it was used before, or is of another dimension, a caller's
+        bug; and whatever the source raised.
         """
         with self._changed:
             if self._taken or dimension != self._dimension:

@@ -26,8 +26,8 @@ class Frame:
     def __repr__(self) -> str:
         # The payload may be a share's opening: never in a log.
         return (
-            f"Frame(attempt={self.attempt}, step={self.step!r}, sequence={self.sequence}, "
-            f"{len(self.payload)} bytes, last={self.last})"
+            f"Frame(attempt={self.attempt}, step={self.step!r},"
+            f" sequence={self.sequence}, {len(self.payload)} bytes, last={self.last})"
         )
 
 
@@ -38,7 +38,10 @@ class FrameTransport(Protocol):
         """Send one frame. Raises PeerUnavailable."""
 
     def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable when none came in time or the peer is gone."""
+        """The next frame.
+
+        Raises PeerUnavailable when none came in time or the peer is gone.
+        """
 
     def require_alive(self) -> None:
         """Raise PeerUnavailable when the peer is known to be gone; for long waits on others."""
@@ -121,8 +124,8 @@ class PeerLink:
     def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
         """The other server's next message, which must be of ``step``.
 
-        Raises PeerUnavailable: nothing came in time; TaskMismatch; PeerViolation: out of order, of
-        another step or attempt, or too long.
+        Raises PeerUnavailable: nothing came in time; TaskMismatch; PeerViolation: out
+        of order, of another step or attempt, or too long.
         """
         return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
 
@@ -159,8 +162,8 @@ class PeerLink:
         expected = (self._attempt, step, self._received)
         if (frame.attempt, frame.step, frame.sequence) != expected:
             raise PeerViolation(
-                f"the servers are out of step: expected attempt, step, sequence {expected}, "
-                f"got {(frame.attempt, frame.step, frame.sequence)}"
+                "the servers are out of step: expected attempt, step, sequence"
+                f" {expected}, got {(frame.attempt, frame.step, frame.sequence)}"
             )
         self._received += 1
         self.bytes_received += len(frame.payload)

@@ -1,9 +1,10 @@
 """One round with every part in one process: the protocol in readable form.
 
-`run_round` plays the clients, both servers and the dealer, if the task has one, on the same role
-objects that the processes use; only gRPC is missing. It is the oracle that the networked run is
-tested against. The two servers run in two threads, because their protocol is a conversation. Who
-signs and who checks is given to it, as link and dealing are to the aggregator.
+`run_round` plays the clients, both servers and the dealer, if the task has one, on the
+same role objects that the processes use; only gRPC is missing. It is the oracle that
+the networked run is tested against. The two servers run in two threads, because their
+protocol is a conversation. Who signs and who checks is given to it, as link and dealing
+are to the aggregator.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,9 +62,10 @@ def run_round(
 ) -> tuple[Finished, Finished]:
     """Play one round and return A's and B's outcome: same valid set, same model bytes.
 
-    ``theta`` is θ_t, ``[d]``, and ``attempt`` t. ``updates`` are the participating clients' encoded
-    updates, ``[d] int64``, honest or not; the ``roster`` of all who enrolled fixes the denominator.
-    Each server's ``store`` is empty; its ``noise`` is the task's discrete Gaussian unless given.
+    ``theta`` is θ_t, ``[d]``, and ``attempt`` t. ``updates`` are the participating
+    clients' encoded updates, ``[d] int64``, honest or not; the ``roster`` of all who
+    enrolled fixes the denominator. Each server's ``store`` is empty; its ``noise`` is
+    the task's discrete Gaussian unless given.
 
     Raises PeerViolation: the two servers disagree.
     """
@@ -156,7 +158,10 @@ def run_round(
 
 
 def _submit(submission: AnySubmission, inbox: Inbox) -> None:
-    """What a client's upload to one server amounts to. A rejection is the client's affair."""
+    """What a client's upload to one server amounts to.
+
+    A rejection is the client's affair.
+    """
     try:
         upload = inbox.start(replace(submission, body=None))
         if submission.body is not None:

@@ -32,8 +32,9 @@ def aggregate(
 ) -> Summed:
     """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
 
-    ``validator`` has taken those that were matched early; all are validated here without one.
-    Raises as it does, and PeerViolation: the servers disagree about the valid set.
+    ``validator`` has taken those that were matched early; all are validated here
+    without one. Raises as it does, and PeerViolation: the servers disagree about the
+    valid set.
     """
     opened = matched.opened
     if validator is None:
@@ -53,8 +54,9 @@ def aggregate(
     own = SetCheck(digest=str(digest), count=len(counted))
     if (theirs := exchange(aggregator.link, "valid-set", own)) != own:
         raise PeerViolation(
-            f"the servers disagree at step 'valid-set': ours {own.digest} ({own.count}), "
-            f"theirs {theirs.digest} ({theirs.count}); nothing more is released"
+            f"the servers disagree at step 'valid-set': ours {own.digest}"
+            f" ({own.count}), theirs {theirs.digest} ({theirs.count}); nothing more is"
+            " released"
         )
     for submission in matched.submissions.values():
         submission.discard()
@@ -77,11 +79,13 @@ def _set_digest(
     return Digest.of(encode_context("valid-set", *parts))
 
 
-# Noise, prepare, countersign, send: when a noisy share may leave, and that it never changes.
+# Noise, prepare, countersign, send: when a noisy share may leave, and that it never
+# changes.
 #
-# Each step is durable before the next one's words leave: *prepared* before the own head is signed,
-# *countersigned* (also in the file outside the database) before the countersignature leaves, *sent*
-# before the noisy share does. `release_model` (tests/model) is the same order, searched.
+# Each step is durable before the next one's words leave: *prepared* before the own head
+# is signed, *countersigned* (also in the file outside the database) before the
+# countersignature leaves, *sent* before the noisy share does. `release_model`
+# (tests/model) is the same order, searched.
 
 
 def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
@@ -93,7 +97,10 @@ def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
 
 
 def prepare(store: Store, noised: Noised) -> Prepared:
-    """Charge the ledger and persist the noisy share, in one, once. Raises AlreadyReleased."""
+    """Charge the ledger and persist the noisy share, in one, once.
+
+    Raises AlreadyReleased.
+    """
     counted, noisy = noised.counted, byte_view(noised.noisy_share)
     attempt, valid = counted.opened.attempt, counted.valid
     store.attempts.prepare(attempt, valid, counted.valid_set, counted.rejections, noisy)
@@ -107,8 +114,8 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     theirs, head = signatures.exchange(link, "head", SignedKind.HEAD, own)
     if _common(head) != _common(own):
         raise PeerViolation(
-            f"the servers disagree on what they have prepared: here {_common(own)}, there "
-            f"{_common(head)}; nothing more is released"
+            f"the servers disagree on what they have prepared: here {_common(own)},"
+            f" there {_common(head)}; nothing more is released"
         )
     store.attempts.countersign(own.attempt, head, theirs)
     kind = SignedKind.COUNTERSIGNATURE
@@ -144,11 +151,12 @@ def _common(head: HeadBody) -> tuple[str, int, int, str, str]:
 def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finished:
     """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
 
-    The next model is kept, and shown to anybody, only once the other server has signed the same
-    digest: a server that loses it later takes it back on its own signature. A large model has room
-    for few vectors: θ_t becomes θ_{t+1} where it is float32.
+    The next model is kept, and shown to anybody, only once the other server has signed
+    the same digest: a server that loses it later takes it back on its own signature. A
+    large model has room for few vectors: θ_t becomes θ_{t+1} where it is float32.
 
-    Raises PeerViolation: the other's share has another size or words, or its next model differs.
+    Raises PeerViolation: the other's share has another size or words, or its next model
+    differs.
     """
     link, signatures = aggregator.link, aggregator.signatures
     link.send("noisy-share", byte_view(sent.noisy_share))
@@ -167,8 +175,8 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     theirs, found = signatures.exchange(link, "model", SignedKind.MODEL, own)
     if found != own:
         raise PeerViolation(
-            f"the servers computed different models of version {version}: {own.digest} here, "
-            f"{found.digest} there; nothing more is released"
+            f"the servers computed different models of version {version}: {own.digest}"
+            f" here, {found.digest} there; nothing more is released"
         )
     aggregator.store.versions.keep_model_seal(version, theirs)
     return finished
@@ -179,7 +187,8 @@ def step(
 ) -> Finished:
     """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
 
-    The other server's becomes the noisy sum, and θ_t the next model where it is float32.
+    The other server's becomes the noisy sum, and θ_t the next model where it is
+    float32.
     """
     task, counted = aggregator.task, sent.counted
     group = group_of(task)

@@ -1,7 +1,7 @@
 """What the servers say to each other about a round, as validated, frozen messages.
 
-On the wire each is the message of its name in protos/precad.proto, which says what its fields are.
-Digests and signatures are hex here, and in what a server keeps.
+On the wire each is the message of its name in protos/precad.proto, which says what its
+fields are. Digests and signatures are hex here, and in what a server keeps.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,8 @@ _PAIRS = Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
 HexText = Annotated[str, BeforeValidator(_hex), _PAIRS]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
-"""Of an attempt, or how many there are: sums of them, and the next one, fit what databases hold."""
+"""Of an attempt, or how many there are: sums of them, and the next one, fit what
+databases hold."""
 Step = Annotated[int, Field(ge=1, lt=2**31)]
 """From one client's place in a list to the next one's."""
 
@@ -114,7 +115,8 @@ class ServerSignatures:
     ) -> tuple[SignedMessage, Body]:
         """Send ``own``, signed; return what the other server signed alike, and what it says.
 
-        Raises PeerViolation: it isn't signed by the other server, or isn't such a message.
+        Raises PeerViolation: it isn't signed by the other server, or isn't such a
+        message.
         """
         answer = SignedMessage.from_bytes(
             link.exchange(step, self.sign(kind, own).to_bytes())
@@ -132,8 +134,9 @@ class ServerSignatures:
     ) -> Body:
         """Return what ``role`` signed as a ``kind``. Raises PeerViolation.
 
-        A server meets what it signed itself only as evidence of what it has done, and may read what
-        it ``kept`` of the other's: both stand although certificates have been renewed since.
+        A server meets what it signed itself only as evidence of what it has done, and
+        may read what it ``kept`` of the other's: both stand although certificates have
+        been renewed since.
         """
         try:
             certificates = tuple(bytes.fromhex(each) for each in message.certificates)
@@ -149,12 +152,18 @@ class ServerSignatures:
 
 
 def read_body(data: bytes, body: type[Body]) -> Body:
-    """Return what was signed; before wire version 2 it was JSON. Raises PeerViolation."""
+    """Return what was signed; before wire version 2 it was JSON.
+
+    Raises PeerViolation.
+    """
     return body.from_json(data) if data.startswith(b"{") else body.from_bytes(data)
 
 
 def exchange(link: PeerLink, step: str, own: Body) -> Body:
-    """Send a message, and return the other server's of its kind. Raises PeerViolation."""
+    """Send a message, and return the other server's of its kind.
+
+    Raises PeerViolation.
+    """
     return type(own).from_bytes(link.exchange(step, own.to_bytes()))
 
 

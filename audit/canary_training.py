@@ -1,9 +1,10 @@
 """A simulated training with canaries, and an adversary's best linear estimate of each coin.
 
-Canaries are records of a consenting owner that count, or count as zero, by fair coins. In a task
-made for auditing every record counts in every round, which has coins of its own: what one round
-shows of a record is a mechanism by itself, and what follows only processes it, so that T rounds of
-one training audit the statement of one round as T trainings would.
+Canaries are records of a consenting owner that count, or count as zero, by fair coins.
+In a task made for auditing every record counts in every round, which has coins of its
+own: what one round shows of a record is a mechanism by itself, and what follows only
+processes it, so that T rounds of one training audit the statement of one round as T
+trainings would.
 """
 
 import math
@@ -33,7 +34,8 @@ from precad.simulation.rounds import Draws
 from precad.simulation.virtual_owners import Owners
 
 LOUD = 1.5
-"""How many times as large as a record's inputs: gradients pass usual clips, and aren't learned."""
+"""How many times as large as a record's inputs: gradients pass usual clips, and aren't
+learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,10 @@ class Canaries:
 
     records: Records
     coins: NDArray[np.bool_] = field(repr=False)
-    """``[periods, m] bool``, whether each counts; where not, its gradient is zero in every sample
-    that it is drawn into, which is what neighbouring data sets differ in. A row holds for one of
-    equally many rounds: one row is for the whole training, T are for one round each."""
+    """``[periods, m] bool``, whether each counts; where not, its gradient is zero in
+    every sample that it is drawn into, which is what neighbouring data sets differ in.
+    A row holds for one of equally many rounds: one row is for the whole training, T are
+    for one round each."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -65,11 +68,12 @@ def loud_canaries(
 ) -> Canaries:
     """Canaries whose gradients are long and nearly at right angles to each other.
 
-    Inputs are Gaussian; labels are drawn at random. The coins come from the same generator: the
-    seed is the audit's secret until it is over, and repeats it afterwards. Shape and spread are
-    those of ``like``, the spread ``loud`` times as large; labels are below ``classes``. Each of the
-    training's ``periods`` has coins of its own. Raises Misconfiguration: inputs that aren't real
-    numbers, or labels that aren't whole ones.
+    Inputs are Gaussian; labels are drawn at random. The coins come from the same
+    generator: the seed is the audit's secret until it is over, and repeats it
+    afterwards. Shape and spread are those of ``like``, the spread ``loud`` times as
+    large; labels are below ``classes``. Each of the training's ``periods`` has coins of
+    its own. Raises Misconfiguration: inputs that aren't real numbers, or labels that
+    aren't whole ones.
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
@@ -93,12 +97,14 @@ _CLASSES = 10
 _PARAMETERS_A_CANARY = 8.0
 _NOISE = 1.4
 _RATE = 1e-4
-"""Learning rate by the number of canaries: so small that none is learned in a hundred rounds."""
+"""Learning rate by the number of canaries: so small that none is learned in a hundred
+rounds."""
 _LOUDER = 12.0
 """Gradients pass eight times the clip: what a clip that isn't kept lets through."""
 _OWNERS, _RECORDS = 2, 50
 _ROOM = 10.0
-"""Of the client clip: it shall hide nothing that the record clip should have stopped."""
+"""Of the client clip: it shall hide nothing that the record clip should have stopped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,8 @@ class Designed:
     """What an audit needs."""
 
     task: Task
-    """σ = 1.4 at p = q = 1: a round is Gaussian, μ .71 against one server, .51 by the models."""
+    """σ = 1.4 at p = q = 1: a round is Gaussian, μ .71 against one server, .51 by the
+    models."""
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
     """The other owners' records, of no meaning."""
     canaries: Canaries = field(repr=False)
@@ -157,7 +164,8 @@ AUDITED = "owner-audited"
 Vector = NDArray[np.float64]
 _ROWS = 512
 ServerANoise = Callable[[Draws, int, int], tuple[RingVector, RingVector]]
-"""Version and d in; what server A adds and what server B learns of it out, ``[d] int64`` each."""
+"""Version and d in; what server A adds and what server B learns of it out, ``[d]
+int64`` each."""
 ASSUMED = (1.0, 1 / 16)
 """What an adversary believes of the noise: that it is as stated, or next to nothing."""
 
@@ -166,8 +174,8 @@ ASSUMED = (1.0, 1 / 16)
 class Audited:
     """What an audited training left: θ_0 to θ_T, and by round what server B knows of the noise.
 
-    That is its own, ``[d] int64``; and where it had a round released several times, how far server
-    A's last noisy share is from their mean.
+    That is its own, ``[d] int64``; and where it had a round released several times, how
+    far server A's last noisy share is from their mean.
     """
 
     models: Sequence[ModelVector]
@@ -242,14 +250,15 @@ def denominator(task: Task, data: dict[str, Any]) -> float:
 def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vector]]:
     """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
 
-    A score is the best linear estimate of a coin, from all rounds that it holds for and all
-    canaries. A round's noisy sum, less the mean that the known records have, is p·Σ coin·gradient
-    of the canaries, and noise. The statistic of all rounds is s = p·K·coins + noise of covariance
-    σ²·K, with K the gradients' products summed over the rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹
-    (s − ½p·K·1), less a constant. A better adversary would raise the bounds; none makes them false.
+    A score is the best linear estimate of a coin, from all rounds that it holds for and
+    all canaries. A round's noisy sum, less the mean that the known records have, is p·Σ
+    coin·gradient of the canaries, and noise. The statistic of all rounds is s =
+    p·K·coins + noise of covariance σ²·K, with K the gradients' products summed over the
+    rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹ (s − ½p·K·1), less a constant. A better
+    adversary would raise the bounds; none makes them false.
 
-    Scores are ``[periods, m] float64``; the other owners may be the adversary's.
-    Raises Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
+    Scores are ``[periods, m] float64``; the other owners may be the adversary's. Raises
+    Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
     task, privacy, canaries = made.task, made.task.privacy, made.canaries
     models = trained.models
@@ -321,8 +330,8 @@ def planned(
 ) -> dict[verdict.Statement, verdict.Power]:
     """How many coins will be guessed for each statement, and what to expect of it.
 
-    The statements share ``SIGNIFICANCE``. ``less`` says how many times less noise than stated each
-    view has, by its name; the number of guesses doesn't depend on it.
+    The statements share ``SIGNIFICANCE``. ``less`` says how many times less noise than
+    stated each view has, by its name; the number of guesses doesn't depend on it.
     """
     coins = made.canaries.coins
     both = statements(made.task, len(coins))
@@ -337,7 +346,10 @@ def audit(
     plans: dict[verdict.Statement, verdict.Power],
     trainings: Iterable[tuple[Audited, Designed]],
 ) -> tuple[verdict.Verdict, ...]:
-    """Score and judge trainings together. Raises Misconfiguration: one doesn't fit the plan."""
+    """Score and judge trainings together.
+
+    Raises Misconfiguration: one doesn't fit the plan.
+    """
     ways: dict[verdict.Statement, list[tuple[verdict.Guesses, ...]]] = {
         of: [] for of in plans
     }

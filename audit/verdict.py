@@ -1,10 +1,10 @@
 """From one training's scores to a verdict: bounds of ε below, and whether they pass the stated ε.
 
-Each of many canaries is put in by a fair coin, and an adversary guesses some of the coins. If the
-mechanism were as private as stated, more correct guesses than counted would be rare, however the
-adversary guesses: whatever holds of the training, the model or the scores, a bound that passes the
-stated ε refutes the statement. Before an audit: how many coins to guess, and what bound a sound
-system is expected to give.
+Each of many canaries is put in by a fair coin, and an adversary guesses some of the
+coins. If the mechanism were as private as stated, more correct guesses than counted
+would be rare, however the adversary guesses: whatever holds of the training, the model
+or the scores, a bound that passes the stated ε refutes the statement. Before an audit:
+how many coins to guess, and what bound a sound system is expected to give.
 """
 
 import math
@@ -24,7 +24,8 @@ from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 TradeOff = Callable[[float], float]
-"""f: least false negative rate by false positive rate, both in [0, 1]; convex and symmetric."""
+"""f: least false negative rate by false positive rate, both in [0, 1]; convex and
+symmetric."""
 
 _NORMAL = NormalDist()
 
@@ -67,7 +68,8 @@ def gaussian(mu: float) -> TradeOff:
 def from_profile(profile: dict[float, float]) -> TradeOff:
     """Trade-off of all (ε, δ) statements at once: the largest of their trade-offs, pointwise.
 
-    ``profile`` has δ by ε ≥ 0. Fewer or larger ones give a smaller f: an audit refutes less.
+    ``profile`` has δ by ε ≥ 0. Fewer or larger ones give a smaller f: an audit refutes
+    less.
     """
     lines = []
     for epsilon, delta in profile.items():
@@ -116,7 +118,8 @@ def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
     """Whether so many correct guesses have a probability below ``significance`` under f-DP.
 
     Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run",
-    Algorithm 3 for coins (k = 2). f, of one canary in or out, is what is stated; symmetric.
+    Algorithm 3 for coins (k = 2). f, of one canary in or out, is what is stated;
+    symmetric.
     """
     checks.inside_unit_interval("significance", significance)
     m, made, correct = guesses.canaries, guesses.made, guesses.correct
@@ -142,8 +145,9 @@ def lower_bound(
 ) -> float:
     """The largest parameter that is refuted, to within 2^−steps of the range; ``least`` if none is.
 
-    ``family`` has f by its parameter, between ``least`` and ``most``, and falls as it grows: less
-    private. ``significance`` is 1 − confidence; the range is halved ``steps`` times.
+    ``family`` has f by its parameter, between ``least`` and ``most``, and falls as it
+    grows: less private. ``significance`` is 1 − confidence; the range is halved
+    ``steps`` times.
     """
     low, high = least, most
     if refutes(family(most), guesses, significance):
@@ -162,7 +166,8 @@ _LEAST, _LEAST_MU = 10, 1e-3
 _TRIALS, _POWER_TRIALS = 15, 20
 """Audits that are played to find the number of guesses, and its power."""
 MODELS, ONE_SERVER = "models", "one server"
-"""Statements of a record by who looks: at the models alone, or as one of the servers."""
+"""Statements of a record by who looks: at the models alone, or as one of the servers.
+"""
 _LEAST_TIMES, _MOST_TIMES, _NOISE_STEPS = 1 / 16, 16.0, 7
 """How many times less noise than stated is looked for, and the search's steps."""
 
@@ -174,7 +179,8 @@ class Power:
     guesses: int
     """r, how many coins are guessed in a training: those with the surest scores."""
     expected: float
-    """The median lower bound of ε, were the statement just met; next, with half of the noise."""
+    """The median lower bound of ε, were the statement just met; next, with half of the
+    noise."""
     expected_of_half: float
     caught: float
     """Power: share of 20 trials in which the build at hand is refuted."""
@@ -195,7 +201,8 @@ def ideal_scores(
 ) -> NDArray[np.float64]:
     """Scores of canaries at right angles to all else, each of the full clip.
 
-    ``coins`` are ``[m] bool``, ``noise`` a standard deviation over the clip, as this view sees it.
+    ``coins`` are ``[m] bool``, ``noise`` a standard deviation over the clip, as this
+    view sees it.
     """
     found = np.zeros(len(coins))
     for _ in range(rounds):
@@ -252,12 +259,13 @@ class Statement:
     ) -> Power:
         """The number of guesses at which half of the noise shows best, and what comes of them.
 
-        To find the number trade-offs are taken as Gaussian, as they nearly are by the central
-        limit theorem. What is caught, by a build with ``less`` times less noise, is judged by the
-        exact one, as the audit judges. Each of the ``repetitions`` has ``canaries`` of its own.
-        ``crowding`` are canaries by dimensions, below 1, where they point anywhere: each that
-        counts hides the others a little. That adds a quarter of it to the variance, a coin's, or
-        where it is taken out divides the noise's by what is left of the dimensions.
+        To find the number trade-offs are taken as Gaussian, as they nearly are by the
+        central limit theorem. What is caught, by a build with ``less`` times less
+        noise, is judged by the exact one, as the audit judges. Each of the
+        ``repetitions`` has ``canaries`` of its own. ``crowding`` are canaries by
+        dimensions, below 1, where they point anywhere: each that counts hides the
+        others a little. That adds a quarter of it to the variance, a coin's, or where
+        it is taken out divides the noise's by what is left of the dimensions.
         """
         generator = np.random.default_rng(0)
         shares = sorted(
@@ -327,10 +335,11 @@ class Verdict:
     """How likely a sound system fails, at most."""
     epsilon: float
     by_family: float
-    """The largest ε of the same training with less noise that is refuted: the sharpest bound. It
-    reaches the stated ε where the statement is refuted, and only there."""
+    """The largest ε of the same training with less noise that is refuted: the sharpest
+    bound. It reaches the stated ε where the statement is refuted, and only there."""
     refuted: bool
-    """Whether fewer right guesses are expected of anybody, with confidence 1 − significance."""
+    """Whether fewer right guesses are expected of anybody, with confidence 1 −
+    significance."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -372,7 +381,8 @@ def _largest_refuted(
     family: Callable[[float], TradeOff], guesses: Guesses, significance: float
 ) -> float:
     """How many times less noise at most is refuted; 0 where nothing is."""
-    # The stated noise first: whether that is refuted is the verdict, and stays on its side.
+    # The stated noise first: whether that is refuted is the verdict, and stays on its
+    # side.
     least, most = _LEAST_TIMES, 1.0
     if refutes(family(1.0), guesses, significance):
         least, most = 1.0, _MOST_TIMES

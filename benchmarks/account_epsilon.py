@@ -1,7 +1,7 @@
 """How long an exact record-level ε takes at T = 5,000, against dp-accounting's own accountant.
 
-Writes results/account_epsilon.json beside itself. Each time is the median of five, with nothing
-cached between them; the first also counts what a fresh process pays to import.
+Writes results/account_epsilon.json beside itself. Each time is the median of five, with
+nothing cached between them; the first also counts what a fresh process pays to import.
 """
 
 import json
@@ -87,9 +87,9 @@ def theirs(rate: float, sigma: float) -> float:
 def fresh_process_s() -> float:
     """Median seconds of a whole new interpreter that imports and computes one ε."""
     code = (
-        "from precad.accounting.exact import record_epsilon\n"
-        f"record_epsilon(record_rate=0.05, noise_multiplier=1.0, participations={ROUNDS}, "
-        f"delta={DELTA})"
+        "from precad.accounting.exact import"
+        " record_epsilon\nrecord_epsilon(record_rate=0.05, noise_multiplier=1.0,"
+        f" participations={ROUNDS}, delta={DELTA})"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     times = []

@@ -1,8 +1,9 @@
 """How long 300 different events take, exactly, and how far that is above a finer grid's ε.
 
-Both the accountant alone, and ``precad account`` over as many tasks from its start to its end.
-Writes results/account_many_events.json beside itself. Nothing is cached before a measurement. The
-events' rates, noises and counts are spread over what trainings use, by a fixed seed.
+Both the accountant alone, and ``precad account`` over as many tasks from its start to
+its end. Writes results/account_many_events.json beside itself. Nothing is cached before
+a measurement. The events' rates, noises and counts are spread over what trainings use,
+by a fixed seed.
 """
 
 import json
@@ -138,8 +139,10 @@ def main() -> None:
     commands = [command(delta) for delta in (1e-5, 1e-15)]
     print(json.dumps(commands))
     result = {
-        "what": f"exact epsilon of {EVENTS} different events, cold; a finer grid has cells an "
-        "eighth as wide",
+        "what": (
+            f"exact epsilon of {EVENTS} different events, cold; a finer grid has cells"
+            " an eighth as wide"
+        ),
         "hardware": {"processor": processor(), "cores": os.cpu_count()},
         "versions": {
             "python": platform.python_version(),

@@ -2,12 +2,13 @@
 
     PYTHONPATH=. python benchmarks/backdoor_pushes.py [--data DIR] [--only NAME]
 
-Trainings by PRECAD as in Fig. 4, with K bad clients; the models are the same as without being
-watched. In some of the rounds for which one was drawn, a sum's *push* is its component along the
-step that lowers the loss at what the backdoor aims at, in units of R. That step is mostly "name
-everything zero"; what is left of it, at right angles to that, tells the stamp alone. Without --data
-the digits are played, with the folder of MNIST's files that too, by the paper's adversary, by
-one that learns longer and by one without a stamp; the rest of results/backdoor_pushes.json stays.
+Trainings by PRECAD as in Fig. 4, with K bad clients; the models are the same as without
+being watched. In some of the rounds for which one was drawn, a sum's *push* is its
+component along the step that lowers the loss at what the backdoor aims at, in units of
+R. That step is mostly "name everything zero"; what is left of it, at right angles to
+that, tells the stamp alone. Without --data the digits are played, with the folder of
+MNIST's files that too, by the paper's adversary, by one that learns longer and by one
+without a stamp; the rest of results/backdoor_pushes.json stays.
 """
 
 import argparse
@@ -64,7 +65,8 @@ RUNS: Mapping[str, tuple[Scale, Settings, int, int]] = {
         25,
     ),
 }
-"""Settings beside Fig. 4's, rounds, and how many of the attacked ones lie between two measured."""
+"""Settings beside Fig. 4's, rounds, and how many of the attacked ones lie between two
+measured."""
 
 
 class Sight:
@@ -109,9 +111,8 @@ class Sight:
 class Watched(Backdoor):
     """The same backdoor, which tells what it submits.
 
-    Args:
-        tell: is handed a round's scene and submitted updates.
-        records: a bad client learns from so many of its own and with the stamp once more; from
+    Args: tell: is handed a round's scene and submitted updates. records: a bad client
+        learns from so many of its own and with the stamp once more; from
             all unless given, from all without a stamp if 0.
     """
 
@@ -193,7 +194,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON file")
     parser.add_argument("--only", choices=RUNS, help="one of the trainings")
     given = parser.parse_args()
-    # Not as the file is loaded: whoever goes through all attacks would meet one that needs `tell`.
+    # Not as the file is loaded: whoever goes through all attacks would meet one that
+    # needs `tell`.
     ATTACKS.register("watched-backdoor")(Watched)
     document: dict[str, Any] = {"what": __doc__.split("\n", 1)[0], "trainings": {}}
     if given.out.is_file():

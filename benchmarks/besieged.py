@@ -1,12 +1,13 @@
 """Rounds while every port of every part is besieged; writes results/besieged.json.
 
-A deployment of real processes (dealer, two servers with a worker and metrics each) and four owners.
-Then one certified client that has no business there holds so many connections to each port of each
-part, each with a call whose message doesn't come whole (60 KB of 500): what is closed is made
-again, a few a second at each port. To the metrics' ports, which know no TLS, go silent connections.
-Measured before and meanwhile: the median round, each process's memory, how long server B takes to
-be back after it was killed. Then, of refused calls as fast as that client can make them, how many
-a second and the processor time of the server.
+A deployment of real processes (dealer, two servers with a worker and metrics each) and
+four owners. Then one certified client that has no business there holds so many
+connections to each port of each part, each with a call whose message doesn't come whole
+(60 KB of 500): what is closed is made again, a few a second at each port. To the
+metrics' ports, which know no TLS, go silent connections. Measured before and meanwhile:
+the median round, each process's memory, how long server B takes to be back after it was
+killed. Then, of refused calls as fast as that client can make them, how many a second
+and the processor time of the server.
 
     PYTHONPATH=src:. python -m benchmarks.besieged [--connections 600] [--out FILE]
 """

@@ -1,8 +1,9 @@
 """How long it takes to certify 10,000 points by the votes of 1,000 models, on one core.
 
-Writes results/certify_votes.json beside itself: votes counted from labels, confidence bounds, and
-certified radii against additions and against deletions, cold, for each guarantee. Beside it, one
-pair by dp-accounting's own mixture of Gaussians, and how many pairs the search needed.
+Writes results/certify_votes.json beside itself: votes counted from labels, confidence
+bounds, and certified radii against additions and against deletions, cold, for each
+guarantee. Beside it, one pair by dp-accounting's own mixture of Gaussians, and how many
+pairs the search needed.
 """
 
 import json

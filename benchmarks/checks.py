@@ -1,16 +1,17 @@
 """Rounds under both checks of norms, in turn, and stock CrypTen's: writes results/checks.json.
 
-For each size: wall time of a round, CPU of each server in it, CPU and wall time of validation and
-sum alone (in a second round that holds them apart: benchmarks/rounds/ours/clients.py), payload
-bytes on each link, and the exchanges between the servers to decide on a batch. Real processes over
-TLS on this machine, deployments of both checks side by side, a round of each in turn; some sizes
-over a link of 100 Mbit/s and 20 ms between any two parts too, through a relay, and some beside
-stock CrypTen, which does nothing else than check, with precad's compiled kernels and without. Least
-and median: a busy machine shows in their distance. The tables of docs/cheating-server.md are
-written anew with the result; ``--page`` alone writes them.
+For each size: wall time of a round, CPU of each server in it, CPU and wall time of
+validation and sum alone (in a second round that holds them apart:
+benchmarks/rounds/ours/clients.py), payload bytes on each link, and the exchanges
+between the servers to decide on a batch. Real processes over TLS on this machine,
+deployments of both checks side by side, a round of each in turn; some sizes over a link
+of 100 Mbit/s and 20 ms between any two parts too, through a relay, and some beside
+stock CrypTen, which does nothing else than check, with precad's compiled kernels and
+without. Least and median: a busy machine shows in their distance. The tables of
+docs/cheating-server.md are written anew with the result; ``--page`` alone writes them.
 
-Each size is kept as soon as it is measured, beside the result, as checks.part: a run that is broken
-off goes on there.
+Each size is kept as soon as it is measured, beside the result, as checks.part: a run
+that is broken off goes on there.
 """
 
 import argparse
@@ -182,7 +183,9 @@ def measure_all(sizes: list[Size], rounds: int, output: Path, measure: Measure) 
     """Each size that the part doesn't have; with the last one the part becomes the result."""
     part = output.with_suffix(".part")
     document: dict[str, Any] = {
-        "what": "a round under each check of norms: wall and CPU seconds, payload bytes",
+        "what": (
+            "a round under each check of norms: wall and CPU seconds, payload bytes"
+        ),
         "hardware": hardware(),
         "measured": [],
     }
@@ -280,9 +283,9 @@ def _rounds(rows: list[dict[str, Any]]) -> list[str]:
         max(ratios, key=ratios.__getitem__),
     )
     said = (
-        f"A round under `proof` takes {ratios[best]:.2f} of one under `crypten` at best (n = "
-        f"{best[0]}, d = {best[1]:,}), {ratios[worst]:.2f} at worst (n = {worst[0]}, d = "
-        f"{worst[1]:,})."
+        f"A round under `proof` takes {ratios[best]:.2f} of one under `crypten` at best"
+        f" (n = {best[0]}, d = {best[1]:,}), {ratios[worst]:.2f} at worst (n ="
+        f" {worst[0]}, d = {worst[1]:,})."
     )
     return [*found, "", said]
 

@@ -1,8 +1,8 @@
 """What a round's bookkeeping costs a server by the cohort: messages, memory, time; no vector in it.
 
-Writes results/coordinator.json beside itself. Both servers run in one process, over a link in
-memory: every client uploads, nobody's update is validated, the store is SQLite on this disk. The
-memory is that of both servers together.
+Writes results/coordinator.json beside itself. Both servers run in one process, over a
+link in memory: every client uploads, nobody's update is validated, the store is SQLite
+on this disk. The memory is that of both servers together.
 """
 
 import argparse

@@ -1,14 +1,16 @@
 """Which step and which C suit a task that nobody has tuned; results/default_settings.json.
 
-    python benchmarks/default_settings.py --mnist FOLDER --sentences FOLDER [--minutes 30]
+    python benchmarks/default_settings.py --mnist FOLDER --sentences FOLDER [--minutes
+    30]
 
-Trainings that people might plan with `precad task new`, fifteen at ε = 3 and at least eleven at .5,
-1 and 8: tables of 2 and 3 classes, regression, text, images; small, unequal and large owners; few
-rounds and many. Each is simulated with η by the rule times each of ``FACTORS``, with C by the rule
-(``default``), at ε = 3 with a wide one too, and with what `task new` chose before (``before``). A
-score is accuracy or R², in points, on records that weren't trained on, the mean over the same
-seeds. What is there isn't run again; ``--minutes`` of the processor's time end a piece. Noise is
-drawn from NumPy's generator here, four times as fast as the servers' own sampler.
+Trainings that people might plan with `precad task new`, fifteen at ε = 3 and at least
+eleven at .5, 1 and 8: tables of 2 and 3 classes, regression, text, images; small,
+unequal and large owners; few rounds and many. Each is simulated with η by the rule
+times each of ``FACTORS``, with C by the rule (``default``), at ε = 3 with a wide one
+too, and with what `task new` chose before (``before``). A score is accuracy or R², in
+points, on records that weren't trained on, the mean over the same seeds. What is there
+isn't run again; ``--minutes`` of the processor's time end a piece. Noise is drawn from
+NumPy's generator here, four times as fast as the servers' own sampler.
 """
 
 import argparse
@@ -47,7 +49,8 @@ FACTORS = tuple(2.0**power for power in range(-3, 4))
 DELTA, WIDE_AT = 1e-5, 3.0
 _TABLE_SPLIT = 0.3
 _FLOOR = 0.0
-"""Of R²: a model that is worse than a constant is of no use, however much worse it is."""
+"""Of R²: a model that is worse than a constant is of no use, however much worse it is.
+"""
 
 Arrays = tuple[NDArray[np.float32], NDArray[Any]]
 
@@ -274,7 +277,8 @@ def _outputs(
     return found
 
 
-# --- the data ----------------------------------------------------------------------------------
+# --- the data
+# ----------------------------------------------------------------------------------
 
 
 def parts(case: Case, given: Any) -> tuple[list[Arrays], Arrays]:

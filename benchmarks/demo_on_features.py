@@ -2,8 +2,8 @@
 
     python demo_on_features.py FOLDER MODEL [OPTIONS OF precad demo]
 
-FOLDER has what `utility.py` makes of MNIST's images by MODEL's rule: ``train_x.npy`` and so on. All
-else is the demo's.
+FOLDER has what `utility.py` makes of MNIST's images by MODEL's rule: ``train_x.npy``
+and so on. All else is the demo's.
 """
 
 import sys

@@ -1,13 +1,13 @@
 """The demo's run beside an earlier version's, in turn; writes results/demo_versions.json.
 
-    PYTHONPATH=. python benchmarks/demo_versions.py [--earlier COMMIT] [--pairs 5] [--out FILE]
-                                                    [--packages FOLDER]
+    PYTHONPATH=. python benchmarks/demo_versions.py [--earlier COMMIT] [--pairs 5]
+                                                    [--out FILE] [--packages FOLDER]
 
-Both run from the command to its end by this interpreter, with what is installed for the newer one;
-setting up isn't in it. The earlier one is the first version unless another commit is named; it is
-checked out from this clone's history into a temporary folder. What it alone imports (for the first
-version typer 0.20 and its own: ``pip install --target FOLDER 'typer<0.21' 'rich<15'``) is looked
-for in FOLDER.
+Both run from the command to its end by this interpreter, with what is installed for the
+newer one; setting up isn't in it. The earlier one is the first version unless another
+commit is named; it is checked out from this clone's history into a temporary folder.
+What it alone imports (for the first version typer 0.20 and its own: ``pip install
+--target FOLDER 'typer<0.21' 'rich<15'``) is looked for in FOLDER.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
     python benchmarks/ensembles.py
 
-Both train UserDP-FedAvg on scikit-learn's zeros and ones, in this process, on one thread, in turn;
-the seeds are those of the models, 0 and up. Of the papers' CNN a step of 20 models is taken both
-ways, each on some random images of its own: a convolution by weights of many models at once is one
-of many groups, which torch computes slowly on a processor.
+Both train UserDP-FedAvg on scikit-learn's zeros and ones, in this process, on one
+thread, in turn; the seeds are those of the models, 0 and up. Of the papers' CNN a step
+of 20 models is taken both ways, each on some random images of its own: a convolution by
+weights of many models at once is one of many groups, which torch computes slowly on a
+processor.
 """
 
 import argparse
@@ -124,7 +125,9 @@ def main() -> None:
     ]
     found += [measure_convolutions(images, given.device) for images in IMAGES]
     document = {
-        "what": "UserDP-FedAvg's models, stacked by torch.func beside one after another",
+        "what": (
+            "UserDP-FedAvg's models, stacked by torch.func beside one after another"
+        ),
         "environment": environment(given.device),
         "repeats": REPEATS,
         "found": found,

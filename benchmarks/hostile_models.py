@@ -1,10 +1,11 @@
 """When an owner's upload begins at hostile models, with one record and without it.
 
-Writes results/hostile_models.json beside itself. A malicious server serves θ at which a record with
-some property, the last one, makes activations overflow. Each pair of model and loss of
-tests/rig/hostile_pairs.py is trained by a `DataOwner` on the way of `precad join`, over TLS against
-two servers that serve a hostile model a round, or is refused before enrolment. For a refused pair,
-the work with the record over the work without it says what the refusal is for.
+Writes results/hostile_models.json beside itself. A malicious server serves θ at which a
+record with some property, the last one, makes activations overflow. Each pair of model
+and loss of tests/rig/hostile_pairs.py is trained by a `DataOwner` on the way of `precad
+join`, over TLS against two servers that serve a hostile model a round, or is refused
+before enrolment. For a refused pair, the work with the record over the work without it
+says what the refusal is for.
 """
 
 import json

@@ -1,10 +1,12 @@
 """What each extra installs, in MB and seconds; writes results/install.json.
 
-    PYTHONPATH=. python benchmarks/install.py [--python python3.13 …] [--extras client …]
+    PYTHONPATH=. python benchmarks/install.py [--python python3.13 …] [--extras client
+    …]
 
-A wheel is built from git's newest commit; each extra is installed from it in a fresh environment,
-with pip as this machine has it set up, then the command that it is for is started. `client beside
-torch` comes into an environment that has torch, NumPy and SciPy already.
+A wheel is built from git's newest commit; each extra is installed from it in a fresh
+environment, with pip as this machine has it set up, then the command that it is for is
+started. `client beside torch` comes into an environment that has torch, NumPy and SciPy
+already.
 """
 
 import argparse
@@ -135,7 +137,10 @@ def main() -> None:
     given = parser.parse_args()
     kept = json.loads(given.out.read_text()) if given.out.exists() else {}
     results = {
-        "what": "MB (10^6 bytes) on disk of what pip installs, and seconds, downloads included",
+        "what": (
+            "MB (10^6 bytes) on disk of what pip installs, and seconds, downloads"
+            " included"
+        ),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "pythons": kept.get("pythons", {}),
     }

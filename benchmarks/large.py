@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python benchmarks/large.py [--out FILE] [--only D N]
 
-One measured round of each size after one that isn't counted, without peers and on the local
-link, with the growth from one size to the next. Each size is kept as soon as it is measured; a run
-that was broken off goes on where it was. With ``--only`` one size is measured, anew if it is there,
-and keeps its own hardware where that isn't the others'.
+One measured round of each size after one that isn't counted, without peers and on the
+local link, with the growth from one size to the next. Each size is kept as soon as it
+is measured; a run that was broken off goes on where it was. With ``--only`` one size is
+measured, anew if it is there, and keeps its own hardware where that isn't the others'.
 """
 
 import argparse

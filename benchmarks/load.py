@@ -1,11 +1,13 @@
 """A thousand clients at real servers, a tenth of them bad; writes results/load.json.
 
-Dealer, server B and server A are processes of their own with mutual TLS, gRPC and CrypTen, as in
-production; all clients are one further process, this one. Every client keeps its own certificate,
-its own connection to each server and its notices open for the whole training. The run fails
-unless every answer, every outcome and both servers' counts are what they must be.
+Dealer, server B and server A are processes of their own with mutual TLS, gRPC and
+CrypTen, as in production; all clients are one further process, this one. Every client
+keeps its own certificate, its own connection to each server and its notices open for
+the whole training. The run fails unless every answer, every outcome and both servers'
+counts are what they must be.
 
-    PYTHONPATH=. python benchmarks/load.py [--clients 1000] [--dimension 100000] [--out FILE]
+    PYTHONPATH=. python benchmarks/load.py [--clients 1000] [--dimension 100000] [--out
+    FILE]
 """
 
 import argparse
@@ -94,8 +96,8 @@ def only(submitting: int) -> Script:
 def one_in_ten(misdeeds: "itertools.cycle[Misdeed]") -> Script:
     """Every tenth drawn client takes the next misdeed; a few that weren't drawn submit too.
 
-    The first one drawn is silent, so that the round is open until its deadline and nobody who
-    sends several times comes too late.
+    The first one drawn is silent, so that the round is open until its deadline and
+    nobody who sends several times comes too late.
     """
 
     def script(place: int, drawn: bool) -> Misdeed | None:
@@ -197,7 +199,8 @@ def check(
             wrong.append(f"{role.value} charged others than those who counted")
         if dict(status.rejected) != dict(rejected):
             wrong.append(
-                f"{role.value} rejected {dict(status.rejected)}, clients heard {rejected}"
+                f"{role.value} rejected {dict(status.rejected)}, clients heard"
+                f" {rejected}"
             )
         links |= dict(status.bytes_by_link)
     task, played = deployment.task, rounds[-1]

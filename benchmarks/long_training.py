@@ -1,15 +1,16 @@
 """Whether a round costs the servers more, the longer a training lasts: the real round and stores.
 
-Writes results/long_training.json beside itself, after each tenth of the rounds; a size whose rounds
-are all there isn't played again (`--fresh` plays all). Both servers run in one process, each in a
-thread of its own, over a link in memory, with their stores, journals and models on this disk and
-real signatures between them. Each owner is signed its opening and its statement of every round at
-both servers. Simulated: the owners' uploads and their validation, which know nothing of earlier
-rounds; what the owners' side takes isn't counted. The noise is drawn from a seed.
+Writes results/long_training.json beside itself, after each tenth of the rounds; a size
+whose rounds are all there isn't played again (`--fresh` plays all). Both servers run in
+one process, each in a thread of its own, over a link in memory, with their stores,
+journals and models on this disk and real signatures between them. Each owner is signed
+its opening and its statement of every round at both servers. Simulated: the owners'
+uploads and their validation, which know nothing of earlier rounds; what the owners'
+side takes isn't counted. The noise is drawn from a seed.
 
-Processor time suffers from what else a machine does. Beside it stand the same figures of a new
-training as long as a tenth, played right after the last one, and what no load changes: how many
-steps SQLite's machine takes for each tenth of a shorter training.
+Processor time suffers from what else a machine does. Beside it stand the same figures
+of a new training as long as a tenth, played right after the last one, and what no load
+changes: how many steps SQLite's machine takes for each tenth of a shorter training.
 """
 
 import argparse
@@ -66,7 +67,8 @@ ROUNDS = {3: 3_000, 100: 600}
 COUNTED_ROUNDS = {3: 400, 100: 50}
 """By clients, of the training whose steps are counted."""
 WARM_UP = 20
-"""Rounds that are played before the first that counts: statements are compiled in them."""
+"""Rounds that are played before the first that counts: statements are compiled in them.
+"""
 SEED = 32
 
 
@@ -158,7 +160,8 @@ class Owners:
         self.cpu_s: dict[Role, list[float]] = {role: [0.0] for role in SERVERS}
         """Each server's thread's, after each round, without the owners' part."""
         self.steps: dict[Role, list[int]] = {role: [0] for role in SERVERS}
-        """Of each server's database, after each round, where they are counted; newest running."""
+        """Of each server's database, after each round, where they are counted; newest
+        running."""
         self.wall_s = [0.0]
         """After each round of A's."""
         self._not_counted_cpu_s, self._not_counted_s = 0.0, 0.0

@@ -1,14 +1,16 @@
 """What each process loads and how much memory it peaks at; writes results/memory.json.
 
-    PYTHONPATH=. python benchmarks/memory.py [--dimension 1000000] [--clients 10] [--out FILE]
+    PYTHONPATH=. python benchmarks/memory.py [--dimension 1000000] [--clients 10] [--out
+    FILE]
 
-First what each import costs, in a fresh process for each role. Then a training of light clients
-(no torch) at real servers for each check of norms, with the peak of every process, and one of an
-owner with a small model. The noise and all uploads are in it.
+First what each import costs, in a fresh process for each role. Then a training of light
+clients (no torch) at real servers for each check of norms, with the peak of every
+process, and one of an owner with a small model. The noise and all uploads are in it.
 
-A peak is VmHWM: the most resident pages since the process began, its imports included. Of them
-``files_mib`` (RssFile at the end) are pages of programs and libraries, unchanged: processes of one
-machine share them, and the system may drop them at any time.
+A peak is VmHWM: the most resident pages since the process began, its imports included.
+Of them ``files_mib`` (RssFile at the end) are pages of programs and libraries,
+unchanged: processes of one machine share them, and the system may drop them at any
+time.
 """
 
 import argparse
@@ -49,7 +51,8 @@ IMPORTS = {
         "precad.server_a.process",
     ),
 }
-"""Each role's imports one after the other: an import costs what those before it haven't loaded."""
+"""Each role's imports one after the other: an import costs what those before it haven't
+loaded."""
 LOADER = """
 import importlib, json, sys, time
 
@@ -192,7 +195,9 @@ def main() -> None:
     }
     owners = task_of(2, given.rounds, layers, architecture="logistic")
     results = {
-        "what": "MiB resident and CPU seconds by import; peaks in MiB of whole trainings",
+        "what": (
+            "MiB resident and CPU seconds by import; peaks in MiB of whole trainings"
+        ),
         "hardware": hardware(),
         "loaded": {role: loaded(modules) for role, modules in IMPORTS.items()},
         "light_clients": {

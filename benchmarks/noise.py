@@ -1,8 +1,9 @@
 """How long 10^6 coordinates of noise take on one core, beside OpenDP's; writes results/noise.json.
 
-The samplers take turns in one process on one core; medians of CPU seconds. The reference is drawn
-fewer coordinates, because it is slow, and stated for as many. NumPy's floating-point Gaussian,
-rounded, which may not be used for privacy, shows what the arithmetic alone costs.
+The samplers take turns in one process on one core; medians of CPU seconds. The
+reference is drawn fewer coordinates, because it is slow, and stated for as many.
+NumPy's floating-point Gaussian, rounded, which may not be used for privacy, shows what
+the arithmetic alone costs.
 """
 
 import json
@@ -94,8 +95,10 @@ def main() -> None:
         )
         print(rows[-1])
     document = {
-        "what": f"CPU seconds for {COORDINATES} coordinates of discrete Gaussian noise, one core, "
-        f"medians of {TURNS} turns",
+        "what": (
+            f"CPU seconds for {COORDINATES} coordinates of discrete Gaussian noise, one"
+            f" core, medians of {TURNS} turns"
+        ),
         "goal_seconds": GOAL_SECONDS,
         "hardware": hardware(),
         "versions": {

@@ -1,7 +1,8 @@
 """What a record's copies cost in training, and how long certifying 360 digits takes.
 
-Writes results/objectives.json beside itself: the processor's time of padded updates with K noisy
-copies beside none, interleaved, medians; and n = 10,000 votes of 360 digits in two processes.
+Writes results/objectives.json beside itself: the processor's time of padded updates
+with K noisy copies beside none, interleaved, medians; and n = 10,000 votes of 360
+digits in two processes.
 """
 
 import json

@@ -1,7 +1,8 @@
 """How long a data owner's padded work takes, against the wait that hides it.
 
-Writes results/padded_work.json beside itself. A round waits `deadlines.work` before uploads begin;
-an owner whose padded work takes longer is late, whatever its records are.
+Writes results/padded_work.json beside itself. A round waits `deadlines.work` before
+uploads begin; an owner whose padded work takes longer is late, whatever its records
+are.
 """
 
 import json

@@ -2,12 +2,13 @@
 
     python benchmarks/pays_off.py [--mnist FOLDER]
 
-Logistic regression by ``precad.simulate``: the same records, samples, clips and steps, and the same
-ε for each record against the most curious single party that there is. What differs is the noise in
-the sum: one trusted server adds σ·R once; here each of two servers adds it; with local DP each of n
-owners does, because whoever adds up sees its update. The learning rate is the best of those tried
-for each, on held-out public images. Digits; and MNIST averaged to 14 × 14, where its folder is
-given. The noise that isn't the protocol's own is drawn afresh in each run.
+Logistic regression by ``precad.simulate``: the same records, samples, clips and steps,
+and the same ε for each record against the most curious single party that there is. What
+differs is the noise in the sum: one trusted server adds σ·R once; here each of two
+servers adds it; with local DP each of n owners does, because whoever adds up sees its
+update. The learning rate is the best of those tried for each, on held-out public
+images. Digits; and MNIST averaged to 14 × 14, where its folder is given. The noise that
+isn't the protocol's own is drawn afresh in each run.
 """
 
 import argparse

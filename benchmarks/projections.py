@@ -1,8 +1,9 @@
 """CPU time of one submission's projections by kernel; writes results/projections.json.
 
-For each kernel that was built and runs here, on 40 rows and 1,000,000 words: the product alone,
-and all of what a server does (key, keystream, product) in pieces as they come. Beside it the
-keystream alone and one wrapping dot product of the norm check. Everything in turn, medians.
+For each kernel that was built and runs here, on 40 rows and 1,000,000 words: the
+product alone, and all of what a server does (key, keystream, product) in pieces as they
+come. Beside it the keystream alone and one wrapping dot product of the norm check.
+Everything in turn, medians.
 """
 
 import json
@@ -118,7 +119,10 @@ def main() -> None:
         for name in kernels(built_library())
     }
     document = {
-        "what": f"CPU ms of {ROWS} projections of {WORDS} words, medians of {REPEATS} in turn",
+        "what": (
+            f"CPU ms of {ROWS} projections of {WORDS} words, medians of {REPEATS} in"
+            " turn"
+        ),
         "hardware": machine,
         "versions": {
             "python": platform.python_version(),

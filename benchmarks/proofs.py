@@ -2,8 +2,8 @@
 
     python -m benchmarks.proofs
 
-An owner shares an update; each server answers once, from a held body. CPU
-seconds of this process, the least of a few; memory is what the work needed beyond the update.
+An owner shares an update; each server answers once, from a held body. CPU seconds of
+this process, the least of a few; memory is what the work needed beyond the update.
 """
 
 import argparse
@@ -120,7 +120,9 @@ def main() -> None:
         found.append(json.loads(done.stdout))
         print(found[-1], flush=True)
     document = {
-        "what": "proofs of norms: CPU seconds of the owner and of a server, bytes, memory",
+        "what": (
+            "proofs of norms: CPU seconds of the owner and of a server, bytes, memory"
+        ),
         "hardware": hardware(),
         "kernel": kernel_in_use(),
         "measured": found,

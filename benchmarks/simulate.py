@@ -2,18 +2,20 @@
 
     python benchmarks/simulate.py [--flower PYTHON]
 
-Logistic regression on digits with 1,000 clients of 50 records, and with 100; a CNN of 26,010
-parameters on images of 28 × 28 with 100. Five rounds, everybody in each, a fifth of the records.
-The same through Flower's simulation: one gradient step of each client on as many records, without
-clips, noise, accounts or validation, averaged by Flower's FedAvg. Each run is a process of its own,
-the systems take turns, and medians are shown; a ratio is of client updates a second in this run.
-Memory is the most that the process and its children held at once (PSS).
+Logistic regression on digits with 1,000 clients of 50 records, and with 100; a CNN of
+26,010 parameters on images of 28 × 28 with 100. Five rounds, everybody in each, a fifth
+of the records. The same through Flower's simulation: one gradient step of each client
+on as many records, without clips, noise, accounts or validation, averaged by Flower's
+FedAvg. Each run is a process of its own, the systems take turns, and medians are shown;
+a ratio is of client updates a second in this run. Memory is the most that the process
+and its children held at once (PSS).
 
-Flower's own work for a round grows with the square of the clients: its in-memory state goes through
-all stored messages once for every client that it asks for, ten times a second. So its 1,000 clients
-are played once, last, and stopped at --limit; its speed at 100 is its best. All of it takes less
-than ten minutes on two free cores, Flower's environment aside, which is made under build/ the first
-time (torch and Ray: minutes, and a network).
+Flower's own work for a round grows with the square of the clients: its in-memory state
+goes through all stored messages once for every client that it asks for, ten times a
+second. So its 1,000 clients are played once, last, and stopped at --limit; its speed at
+100 is its best. All of it takes less than ten minutes on two free cores, Flower's
+environment aside, which is made under build/ the first time (torch and Ray: minutes,
+and a network).
 """
 
 import argparse
@@ -118,7 +120,8 @@ def write(out: Path, taken: Taken, load: float, limit: float) -> None:
     for case in cases.values():
         case["times_flowers_updates_per_s"] = ratios(case["systems"])
     if LARGE in cases:
-        # Where Flower is stopped there, its speed with fewer clients is the fairest to it.
+        # Where Flower is stopped there, its speed with fewer clients is the fairest to
+        # it.
         small = cases.get("logistic, 100 clients", {}).get("systems", {}).get(FLOWER)
         mine = cases[LARGE]["systems"]
         cases[LARGE]["times_flowers_updates_per_s_of_100_clients"] = ratios(

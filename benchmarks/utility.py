@@ -1,20 +1,22 @@
 """MNIST at ε = 3 a record beside a trusted curator, local DP and no privacy; results/utility.json.
 
-    python benchmarks/utility.py --mnist FOLDER --opacus PYTHON [--only precad ...] [--seeds 3]
+    python benchmarks/utility.py --mnist FOLDER --opacus PYTHON [--only precad ...]
+    [--seeds 3]
 
 A linear model on wavelet scattering's coefficients, with the settings of
 ``research.features``. What is compared at the same exact ε (δ = 1e-5):
 
-- precad: the demo, ten owners, two servers and a dealer as processes of this machine, on features
-  that are computed once for all seeds;
+- precad: the demo, ten owners, two servers and a dealer as processes of this machine,
+  on features that are computed once for all seeds;
 - simulated: ``precad.simulate`` with 10, 100 and 1,000 owners;
-- central: one trusted curator, DP-SGD by Opacus, with precad's settings, and with momentum .9 at
-  ``CURATORS_RATE``;
+- central: one trusted curator, DP-SGD by Opacus, with precad's settings, and with
+  momentum .9 at ``CURATORS_RATE``;
 - local: each of ten owners adds the noise that its records need by itself, simulated;
 - none: the same model without clips and noise.
 
-PYTHON is an interpreter with Opacus; it needs no precad. Each run is kept with its settings as soon
-as it is there, and what is there isn't run again. The noise is drawn afresh in each run.
+PYTHON is an interpreter with Opacus; it needs no precad. Each run is kept with its
+settings as soon as it is there, and what is there isn't run again. The noise is drawn
+afresh in each run.
 """
 
 import argparse

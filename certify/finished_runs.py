@@ -1,6 +1,7 @@
 """Certificate inputs from the folders of finished runs: what the ledger charged.
 
-Votes need many independent runs of one task; M of them cost M-fold privacy, computed here.
+Votes need many independent runs of one task; M of them cost M-fold privacy, computed
+here.
 """
 
 import json
@@ -32,10 +33,11 @@ class Unit(Enum):
     CLIENT = "client"
     """Whole clients, each anything within the client clip."""
     RECORD = "record"
-    """Records of any clients. Every client counts as drawn in every round, since k records may be
-    spread so that one of their owners nearly always is."""
+    """Records of any clients. Every client counts as drawn in every round, since k
+    records may be spread so that one of their owners nearly always is."""
     RECORD_OF_ONE_CLIENT = "record-of-one-client"
-    """Records of one client, in play only in the rounds in which that client is drawn."""
+    """Records of one client, in play only in the rounds in which that client is drawn.
+    """
 
     @property
     def plural(self) -> str:
@@ -66,14 +68,18 @@ class CertificateInputs(BaseModel):
     )
     attempts: int | None = Field(
         default=None,
-        description="Attempts of all versions together, at most; where a run doesn't say, every "
-        "version is taken to have had as many as a task allows.",
+        description=(
+            "Attempts of all versions together, at most; where a run doesn't say, every"
+            " version is taken to have had as many as a task allows."
+        ),
     )
     most_repeats: int = Field(
         default=0,
         ge=0,
-        description="m, the most further releases that any version had with the same updates; all "
-        "rounds are taken to have had as many, each with σ/√(1+m).",
+        description=(
+            "m, the most further releases that any version had with the same updates;"
+            " all rounds are taken to have had as many, each with σ/√(1+m)."
+        ),
     )
     redrawn_coins: int = Field(
         default=0,
@@ -116,8 +122,8 @@ class CertificateInputs(BaseModel):
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
             cover_uploads=self.cover_uploads,
-            # Under fss the range test was another one, and keys were dealt: nothing here counts
-            # what these add to δ against a server that cheats.
+            # Under fss the range test was another one, and keys were dealt: nothing
+            # here counts what these add to δ against a server that cheats.
             malicious_server=self.validation == "proof",
         )
 
@@ -224,9 +230,15 @@ class Ensemble:
         return self.runs[0].inputs.model_copy(update={"redrawn_coins": most})
 
     def votes(self, classes: int | None = None) -> Integers:
-        """[points, classes] int64, one vote a run. Raises Misconfiguration: one run alone."""
+        """[points, classes] int64, one vote a run.
+
+        Raises Misconfiguration: one run alone.
+        """
         if len(self.runs) == 1:
-            remedy = "one run gives no votes; give many independent runs, or use `certify loss`"
+            remedy = (
+                "one run gives no votes; give many independent runs, or use `certify"
+                " loss`"
+            )
             raise Misconfiguration("runs", 1, remedy)
         columns = self._of_each("predictions")
         if len({len(column) for column in columns}) > 1:
@@ -236,7 +248,10 @@ class Ensemble:
         return votes_of(np.stack(columns, axis=1), classes)
 
     def mean_losses(self) -> Floats:
-        """[runs] float64, each run's mean loss. Raises Misconfiguration: none, or out of [0, 1]."""
+        """[runs] float64, each run's mean loss.
+
+        Raises Misconfiguration: none, or out of [0, 1].
+        """
         each = self._of_each("losses")
         for run, losses in zip(self.runs, each, strict=True):
             if not (
@@ -255,7 +270,8 @@ class Ensemble:
     def privacy_cost(self) -> tuple[PrivacyStatement, ...]:
         """Return the exact guarantees of publishing the models of all M runs, over M·T rounds.
 
-        A record's against one server counts every round as a participation, the most it can be.
+        A record's against one server counts every round as a participation, the most it
+        can be.
         """
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
         tests = len(self.runs) * given.most_attempts

@@ -1,9 +1,10 @@
 """Guarantees of a Poisson-subsampled Gaussian for groups: exact, and by Rényi divergences.
 
-k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of Gaussians and Q one
-Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
-Gaussians mechanisms", 2024, Thm 3.1). For additions the poisoned side is P, for deletions Q. The
-exact guarantee composes the pair by privacy loss; Rényi's: Liu eq. 8, L. 12, Xie L. 5, Thm 5, 6.
+k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of
+Gaussians and Q one Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with
+sampling via mixture of Gaussians mechanisms", 2024, Thm 3.1). For additions the
+poisoned side is P, for deletions Q. The exact guarantee composes the pair by privacy
+loss; Rényi's: Liu eq. 8, L. 12, Xie L. 5, Thm 5, 6.
 """
 
 import math
@@ -35,21 +36,25 @@ from precad.certify.guarantee import (
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
-# Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow sums.
+# Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow
+# sums.
 _STEEPEST = 60
 # Added to every δ: rounding of a group's weights, over all rounds, stays below it.
 _ROUNDING = 1e-10
-# Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the table.
+# Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the
+# table.
 _LINES = 4000
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
 """Rényi's α: 1 + 2^(i/4), from 1.001 to 1,025. Neither end binds in practice."""
 # e^ε with ε beyond this says nothing about a probability.
 _USELESS = 700.0
-# Added to every log-moment, in units of itself and of α: the rounding of a log-ratio, which α
-# multiplies, and of exponents, which are about as large as the moment's logarithm.
+# Added to every log-moment, in units of itself and of α: the rounding of a log-ratio,
+# which α multiplies, and of exponents, which are about as large as the moment's
+# logarithm.
 _MOMENT_ROUNDING = 1e-13
-# Points of one grid, and its points times components: seconds for all orders of a group.
+# Points of one grid, and its points times components: seconds for all orders of a
+# group.
 _MOST_POINTS, _MOST_WORK = 2**20, 2**23
 
 
@@ -87,7 +92,8 @@ class HockeyStick:
         epsilons, deltas = profile[0], profile[1] + _ROUNDING
         keep = np.abs(epsilons) <= _STEEPEST
         if not keep.any():
-            # Every loss decides the test: the pair is told apart, and 0 ≤ p' ≤ 1 is all there is.
+            # Every loss decides the test: the pair is told apart, and 0 ≤ p' ≤ 1 is all
+            # there is.
             return cls(np.zeros(1), np.ones(1), np.zeros(0))
         epsilons, deltas = epsilons[keep], deltas[keep]
         # Steeper lines than the first whose δ has reached its floor gain nothing.
@@ -98,16 +104,19 @@ class HockeyStick:
                 np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64)
             )
             epsilons, deltas = epsilons[chosen], deltas[chosen]
-        # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential overflows.
+        # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential
+        # overflows.
         thresholds = (
             np.exp(-epsilons[:-1]) * -np.diff(deltas) / np.expm1(np.diff(epsilons))
         )
-        # Decreasing by convexity; from the right, since rounding is magnified towards the left.
+        # Decreasing by convexity; from the right, since rounding is magnified towards
+        # the left.
         return cls(epsilons, deltas, np.maximum.accumulate(thresholds[::-1])[::-1])
 
     def upper(self, p: Floats) -> Floats:
         """Infimum over real ε of e^ε p + δ(ε): the numerator's most, given p of the other."""
-        # Any line is a bound, so a threshold that rounding moved costs nothing but tightness.
+        # Any line is a bound, so a threshold that rounding moved costs nothing but
+        # tightness.
         line = np.searchsorted(-self._thresholds, -p)
         return np.clip(np.exp(self.epsilons[line]) * p + self.deltas[line], 0, 1)
 
@@ -128,7 +137,8 @@ def _pair_curves(
     poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick
 ) -> Curves:
     def lower(p: Floats) -> Floats:
-        # What always happens without the group happens with it: Gaussians share null sets.
+        # What always happens without the group happens with it: Gaussians share null
+        # sets.
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
 
     return Moved(Identity(), poisoned_over_clean.upper, lower, refined=True)
@@ -179,8 +189,9 @@ class RenyiCurves(Curves):
     """Best over orders α, [a] each above 1, of Hölder's bounds.
 
     Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
-    ε = D_α(clean‖poisoned), [a] each and infinite where unknown. Where they aren't ``refined`` by
-    the complement event and Lemma 5's joint test, they are Liu's outcomes guarantee as printed.
+    ε = D_α(clean‖poisoned), [a] each and infinite where unknown. Where they aren't
+    ``refined`` by the complement event and Lemma 5's joint test, they are Liu's
+    outcomes guarantee as printed.
     """
 
     orders: Floats
@@ -241,8 +252,9 @@ def renyi_reach_poisoned_over_clean(
 ) -> Floats:
     """The least D_α(poisoned‖clean) at which B can draw level with A.
 
-    −log(1 − p_a − p_b + 2η) with η the power mean of exponent 1 − α: the formula of Xie's Lemma 5
-    and Thm 5, whose text names the other direction. Broadcasts; 0 where p_a ≤ p_b.
+    −log(1 − p_a − p_b + 2η) with η the power mean of exponent 1 − α: the formula of
+    Xie's Lemma 5 and Thm 5, whose text names the other direction. Broadcasts; 0 where
+    p_a ≤ p_b.
     """
     p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
     eta = _power_mean(p_a, p_b, 1 - np.asarray(order, dtype=np.float64))
@@ -257,8 +269,9 @@ def renyi_reach_clean_over_poisoned(
 ) -> Floats:
     """The least D_α(clean‖poisoned) at which B can draw level with A.
 
-    α/(α−1)·log(1 − p_a − p_b + 2m) with m the power mean of exponent α: minimising
-    Σ clean^α poisoned^{1−α} over poisoned distributions that give A and B the same weight.
+    α/(α−1)·log(1 − p_a − p_b + 2m) with m the power mean of exponent α: minimising Σ
+    clean^α poisoned^{1−α} over poisoned distributions that give A and B the same
+    weight.
     """
     p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
     order = np.asarray(order, dtype=np.float64)
@@ -301,7 +314,8 @@ class RenyiGroups(_Groups):
 def _group_divergences(
     probability: float, noise: float, k: int, orders: tuple[float, ...]
 ) -> tuple[Floats, Floats]:
-    # Rényi's divergence of order 1/2 is no larger than any other, and the same both ways.
+    # Rényi's divergence of order 1/2 is no larger than any other, and the same both
+    # ways.
     if -2 * log_affinity(Round(probability, noise, 1.0, k)) > _USELESS:
         forward = reverse = np.full(len(orders), np.inf)
     else:
@@ -319,11 +333,11 @@ def mixture_divergences(
 ) -> tuple[Floats, Floats]:
     """One round's D_α(P‖Q) and D_α(Q‖P) for P = Σ w_i N(i, σ²) and Q = N(0, σ²).
 
-    By the trapezoid rule in the log domain, whose own error is below rounding for these analytic
-    integrands; of orders whose grid would be too large, nothing is claimed. P's far components are
-    left out where Minkowski's inequality says that they add nothing:
-    ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}.
-    A D_α(P‖Q) certainly above ``limit`` is reported as infinite, unevaluated.
+    By the trapezoid rule in the log domain, whose own error is below rounding for these
+    analytic integrands; of orders whose grid would be too large, nothing is claimed.
+    P's far components are left out where Minkowski's inequality says that they add
+    nothing: ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}. A D_α(P‖Q) certainly
+    above ``limit`` is reported as infinite, unevaluated.
     """
     forward, reverse = np.full((2, len(orders)), np.inf)
     nearest = np.zeros(len(orders), dtype=np.int64)
@@ -368,8 +382,8 @@ def _divergences(
     ends: tuple[float, float],
 ) -> Floats:
     """[orders]: ln E_Q[(P_near/Q)^exponent] / (α − 1), the integral taken between the ends."""
-    # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a mode's
-    # standard deviation is about σ: this step leaves both errors under 1e-14.
+    # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a
+    # mode's standard deviation is about σ: this step leaves both errors under 1e-14.
     step = min(noise / 8, noise**2 / 2)
     low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
     if high - low > min(_MOST_POINTS, _MOST_WORK // near):

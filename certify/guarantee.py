@@ -1,9 +1,10 @@
 """A guarantee is a pair of dominating curves per direction (docs/certificates.md).
 
-For any score in [0, 1] (a probability, a vote, a bounded loss over its bound) whose expectation
-is p on the clean data, the expectation p' after a fixed change obeys ``lower(p) ≤ p' ≤ upper(p)``.
-Every certificate is a statement about such curves; how they come about (ε and δ, Rényi, Gaussian,
-the exact pair) is the guarantee's matter. Those in closed form are here.
+For any score in [0, 1] (a probability, a vote, a bounded loss over its bound) whose
+expectation is p on the clean data, the expectation p' after a fixed change obeys
+``lower(p) ≤ p' ≤ upper(p)``. Every certificate is a statement about such curves; how
+they come about (ε and δ, Rényi, Gaussian, the exact pair) is the guarantee's matter.
+Those in closed form are here.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +30,10 @@ _LEAST_SCORE = 1e-12
 
 
 def probabilities(field: str, values: npt.ArrayLike) -> Floats:
-    """``values`` as float64. Raises Misconfiguration: an entry is NaN or outside [0, 1]."""
+    """``values`` as float64.
+
+    Raises Misconfiguration: an entry is NaN or outside [0, 1].
+    """
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
         raise Misconfiguration(
@@ -47,7 +51,8 @@ class Curves(ABC):
     """Bounds on a score after one fixed change of the data, vectorised over the clean score."""
 
     refined = False
-    """Whether the same bounds on the complement event, of score 1 − p, sharpen these."""
+    """Whether the same bounds on the complement event, of score 1 − p, sharpen these.
+    """
 
     # Plain bounds; what is outside [0, 1] is cut off.
     @abstractmethod
@@ -131,7 +136,8 @@ LARGEST_GROUP = 2**20
 class Guarantee(ABC):
     """What a mechanism promises about groups of k records or clients.
 
-    Only what derives from it is certified; a `Reproduction` of a printed, unsound bound does not.
+    Only what derives from it is certified; a `Reproduction` of a printed, unsound bound
+    does not.
     """
 
     @property
@@ -194,8 +200,9 @@ class Replacements(Derived):
 class WithAbsent(Derived):
     """Beside k malicious clients, ``absent`` honest ones whose absence the attackers can select.
 
-    Whoever can break attempts off chooses among natural absences (docs/soundness.md): so those
-    clients count among the K of a bound, as deletions. Without attackers nobody chooses.
+    Whoever can break attempts off chooses among natural absences (docs/soundness.md):
+    so those clients count among the K of a bound, as deletions. Without attackers
+    nobody chooses.
     """
 
     absent: int
@@ -219,9 +226,10 @@ class WithAbsent(Derived):
 class Redrawn(Derived):
     """Coins that both servers' operators had drawn again, as if the attackers had chosen them.
 
-    A version whose coin was drawn 1 + r times has one of 1 + r independent cohorts. Whoever picks
-    makes any event at most 1 + r times as probable as it was without a choice: over all versions
-    at most 2^redraws times, and its complement too (docs/certificates.md).
+    A version whose coin was drawn 1 + r times has one of 1 + r independent cohorts.
+    Whoever picks makes any event at most 1 + r times as probable as it was without a
+    choice: over all versions at most 2^redraws times, and its complement too
+    (docs/certificates.md).
     """
 
     redraws: int
@@ -243,7 +251,8 @@ class Redrawn(Derived):
 
 
 HASHES = 2.0**60
-"""T: what attackers compute in a whole training, to find rows that suit them; assumed."""
+"""T: what attackers compute in a whole training, to find rows that suit them; assumed.
+"""
 
 
 def chance_to_pass(
@@ -251,8 +260,8 @@ def chance_to_pass(
 ) -> float:
     """That one of Q malicious ``submissions`` passes, at most (docs/soundness.md, parts 1 and 4).
 
-    Q·2^−k, k the bits of the range test; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T of all
-    hashes, N the order of the proofs' roots of unity.
+    Q·2^−k, k the bits of the range test; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T
+    of all hashes, N the order of the proofs' roots of unity.
     """
     if proof_points is None:
         return min(1.0, submissions * 2.0**-soundness_bits)
@@ -264,8 +273,9 @@ def chance_to_pass(
 class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
-    k malicious clients make at most one submission an attempt each, counted or not, so by the union
-    bound every bound moves by ``chance_to_pass`` of k · attempts. Deletions submit nothing.
+    k malicious clients make at most one submission an attempt each, counted or not, so
+    by the union bound every bound moves by ``chance_to_pass`` of k · attempts.
+    Deletions submit nothing.
     """
 
     attempts: int
@@ -288,8 +298,9 @@ def require_guarantee(value: object) -> Guarantee:
     """``value``; raises Misconfiguration where it is a reproduction, or something else."""
     if not isinstance(value, Guarantee):
         remedy = (
-            "only a Guarantee certifies (ExactGroups, RenyiGroups, ApproximateDP, GaussianDP…); "
-            "a Reproduction shows what a paper printed and certifies nothing"
+            "only a Guarantee certifies (ExactGroups, RenyiGroups, ApproximateDP,"
+            " GaussianDP…); a Reproduction shows what a paper printed and certifies"
+            " nothing"
         )
         raise Misconfiguration("guarantee", type(value).__name__, remedy)
     return value
@@ -299,8 +310,8 @@ def require_guarantee(value: object) -> Guarantee:
 class ApproximateDP(Guarantee):
     """(ε_j, δ_j)-DP of one record or client for one or several j, in both directions.
 
-    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2). Where it isn't
-    ``refined`` by the complement event, the curves are the papers' own.
+    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2). Where it
+    isn't ``refined`` by the complement event, the curves are the papers' own.
     """
 
     epsilons: tuple[float, ...]
@@ -324,7 +335,10 @@ class ApproximateDP(Guarantee):
     def single(
         cls, epsilon: float, delta: float, *, refined: bool = True
     ) -> "ApproximateDP":
-        """The guarantee at one (ε, δ). Raises Misconfiguration: one of them bounds nothing."""
+        """The guarantee at one (ε, δ).
+
+        Raises Misconfiguration: one of them bounds nothing.
+        """
         if delta == 1:
             raise Misconfiguration("delta", delta, "give a number in [0, 1)")
         return cls((epsilon,), (delta,), refined)
@@ -347,7 +361,8 @@ class ApproximateDP(Guarantee):
             deltas = np.where(
                 np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0
             )
-        # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is sound.
+        # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is
+        # sound.
         deltas = np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0)[:, None]
         slopes = k * epsilons[:, None]
 
@@ -370,7 +385,8 @@ class ApproximateDP(Guarantee):
 class GaussianDP(Guarantee):
     """μ-GDP of one record or client; groups of k are kμ-GDP (Dong, Roth, Su 2022).
 
-    μ is infinite where nothing is guaranteed, and ``asymptotic`` from the central limit theorem.
+    μ is infinite where nothing is guaranteed, and ``asymptotic`` from the central limit
+    theorem.
     """
 
     mu: float

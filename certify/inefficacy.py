@@ -1,7 +1,8 @@
 """Bounds on a bounded expectation after an attack: losses and attack inefficacy, both signs.
 
-B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Thm 2); the mirror image
-for J in [−B, 0]. And the fewest attackers who can push J' down to a given level (Xie Cor. 1).
+B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Thm 2); the
+mirror image for J in [−B, 0]. And the fewest attackers who can push J' down to a given
+level (Xie Cor. 1).
 """
 
 from dataclasses import dataclass
@@ -51,8 +52,9 @@ def attack_bounds(
 ) -> ScoreBounds:
     """What an expectation J can become after k additions or k deletions, the worse of those asked.
 
-    ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's second case).
-    Raises Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
+    ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's
+    second case). Raises Misconfiguration: J outside its range, NaN, a reproduction for
+    a guarantee.
     """
     require_guarantee(guarantee)
     p = _scaled(value, bound, negative=negative)
@@ -74,8 +76,8 @@ def fewest_attackers(
 ) -> int | None:
     """The least k for which the bounds don't exclude J' ≤ J/τ (or J' ≤ τJ where ``negative``).
 
-    ``ratio`` is τ ≥ 1; for the rest see ``attack_bounds``. None where the goal is excluded for
-    every k up to ``limit``, or lies outside the range.
+    ``ratio`` is τ ≥ 1; for the rest see ``attack_bounds``. None where the goal is
+    excluded for every k up to ``limit``, or lies outside the range.
     """
     require_guarantee(guarantee)
     if not ratio >= 1:

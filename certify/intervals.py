@@ -23,14 +23,15 @@ class ConfidenceBudget:
     """How the chance of a wrong statement, 1 − confidence, is split."""
 
     confidence: float
-    """Of each point's statement; of all points together where ``points`` counts them."""
+    """Of each point's statement; of all points together where ``points`` counts them.
+    """
     classes: int
     """L; each class gets one one-sided interval (SimuEM's α/L)."""
     points: int = 1
     """How many share the budget; 1 gives each point its own, as the papers do."""
     strict: bool = False
-    """Halve each interval's share. The label is chosen from the same votes, so a plain union has 2L
-    one-sided events, not L; strict pays for all of them."""
+    """Halve each interval's share. The label is chosen from the same votes, so a plain
+    union has 2L one-sided events, not L; strict pays for all of them."""
 
     def __post_init__(self) -> None:
         inside_unit_interval("confidence", self.confidence)
@@ -115,7 +116,10 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     wrong = np.flatnonzero(sums != expected)
     if len(wrong) or expected < 1:
         row = int(wrong[0]) if len(wrong) else 0
-        need = f"every point needs one vote of each of the {expected} models; give counts as"
+        need = (
+            f"every point needs one vote of each of the {expected} models; give"
+            " counts as"
+        )
         remedy = f"{need} [points, classes], or labels as [points, models] and say so"
         raise Misconfiguration("votes", f"row {row} sums to {int(sums[row])}", remedy)
     return array
@@ -169,22 +173,24 @@ def simuem(
 ) -> Intervals:
     """SimuEM (Jia, Cao, Gong 2021): Clopper–Pearson at α/L each, p_B at most 1 − p_A.
 
-    Raises Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
+    Raises Misconfiguration: bad counts (`vote_counts`), or another number of classes
+    than budgeted.
     """
     array = vote_counts(counts, models)
     budget.require_classes(array.shape[1])
     total = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
-    # The second-most-voted class has the largest upper bound of all others. Few distinct counts
-    # among many points: the bounds are computed once per count that occurs.
+    # The second-most-voted class has the largest upper bound of all others. Few
+    # distinct counts among many points: the bounds are computed once per count that
+    # occurs.
     highest, which_highest = np.unique(array[rows, first], return_inverse=True)
     next_best, which_next = np.unique(array[rows, second], return_inverse=True)
     lower = clopper_pearson_lower(highest, total, budget.per_interval)
     upper = clopper_pearson_upper(next_best, total, budget.per_interval)
     p_a = lower[which_highest]
-    # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error level the upper
-    # bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
+    # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error
+    # level the upper bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
     return Intervals(first, p_a, np.minimum(upper[which_next], 1 - p_a))
 
 
@@ -225,10 +231,12 @@ def score_intervals(
     budget: ConfidenceBudget,
     bound: ScoreBound = ScoreBound.HOEFFDING,
 ) -> Intervals:
-    """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec. 6.3.3).
+    """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec.
 
-    ``scores`` are [points, models, classes] in [0, 1]. Raises Misconfiguration: wrong shape, NaN, a
-    score outside [0, 1], another number of classes.
+    6.3.3).
+
+    ``scores`` are [points, models, classes] in [0, 1]. Raises Misconfiguration: wrong
+    shape, NaN, a score outside [0, 1], another number of classes.
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:

@@ -1,11 +1,13 @@
 """Certified prediction: the largest k for which A stays ahead of every other label.
 
-``lower_k(p_A) > upper_k(p_B)``, strictly, for additions and for deletions (Xie Thm 1, 2; Liu
-Thm 10 with ADP or RDP, votes or scores). Curves are monotone in k, so the largest k is found by
-doubling and bisection; each group size's curves are made once for all points.
+``lower_k(p_A) > upper_k(p_B)``, strictly, for additions and for deletions (Xie Thm 1,
+2; Liu Thm 10 with ADP or RDP, votes or scores). Curves are monotone in k, so the
+largest k is found by doubling and bisection; each group size's curves are made once for
+all points.
 
-What certifying a point can say is `Certified` or `Abstained`: never a radius of −1. Test-time
-certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6, 14) say it too.
+What certifying a point can say is `Certified` or `Abstained`: never a radius of −1.
+Test-time certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6, 14)
+say it too.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,8 +48,8 @@ if TYPE_CHECKING:
 class Certified:
     """The prediction stays ``label`` after any change of at most ``radius``.
 
-    That is a number of records or clients (test-time: an ℓ2 distance); beside it what holds against
-    ``additions`` and ``deletions`` alone, where asked.
+    That is a number of records or clients (test-time: an ℓ2 distance); beside it what
+    holds against ``additions`` and ``deletions`` alone, where asked.
     """
 
     label: int
@@ -78,7 +80,8 @@ def _results(why: str, sure: Booleans, *columns: npt.NDArray[Any]) -> list[Resul
 class PredictionCertificates:
     """Certificates of many points, as arrays of [points]; `results` gives them one by one.
 
-    ``radii`` are by direction, and meaningful where ``certified``; elsewhere the point abstains.
+    ``radii`` are by direction, and meaningful where ``certified``; elsewhere the point
+    abstains.
     """
 
     guarantee: str
@@ -104,7 +107,8 @@ def largest_group(
 ) -> Integers:
     """For each point the largest k ≤ ``limit`` with ``holds``, which is monotone in k.
 
-    ``holds`` tells the answers of (k, indices of points); all of the [points] hold at k = 0.
+    ``holds`` tells the answers of (k, indices of points); all of the [points] hold at k
+    = 0.
     """
     held = np.zeros(points, dtype=np.int64)
     failed = np.full(points, limit + 1, dtype=np.int64)
@@ -134,7 +138,10 @@ def certify_predictions(
     directions: tuple[Direction, ...] = BOTH,
     limit: int = LARGEST_GROUP,
 ) -> PredictionCertificates:
-    """The certified radius of every point under one guarantee. Raises Misconfiguration."""
+    """The certified radius of every point under one guarantee.
+
+    Raises Misconfiguration.
+    """
     require_guarantee(guarantee)
     if not directions:
         raise Misconfiguration(
@@ -158,7 +165,10 @@ def certify_predictions(
 
 
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
-    """The radii where ``counted`` holds. Raises Misconfiguration: other shapes, or no points."""
+    """The radii where ``counted`` holds.
+
+    Raises Misconfiguration: other shapes, or no points.
+    """
     radius, counted = (
         np.asarray(radius, dtype=np.float64),
         np.asarray(counted, dtype=bool),
@@ -205,10 +215,11 @@ def certify_smoothing(
 ) -> SmoothingCertificates:
     """Cohen's CERTIFY for many inputs: a radius of σ·Φ⁻¹(p_A).
 
-    ``counts`` are [points, classes], the predictions under input noise N(0, σ²I), σ = ``noise``.
-    ``selection``, alike, are independent predictions that choose the label: then one interval is
-    paid for at the whole budget; without, the label comes from the same votes and every class pays
-    (α/L). Raises Misconfiguration: bad counts, other shapes, σ not above 0.
+    ``counts`` are [points, classes], the predictions under input noise N(0, σ²I), σ =
+    ``noise``. ``selection``, alike, are independent predictions that choose the label:
+    then one interval is paid for at the whole budget; without, the label comes from the
+    same votes and every class pays (α/L). Raises Misconfiguration: bad counts, other
+    shapes, σ not above 0.
     """
     array = vote_counts(counts)
     total = int(array[0].sum())

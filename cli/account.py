@@ -45,9 +45,9 @@ class AccountRequest:
     ]
     again: Annotated[
         tuple[str, ...],
-        "Of those participations, versions that were released more than once, as the "
-        "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
-        "Once for each task, in order; none for none.",
+        "Of those participations, versions that were released more than once, as the"
+        " ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several"
+        " M. Once for each task, in order; none for none.",
     ]
     cap: Annotated[
         int | None, "Most participations, fixed before; else the task's limit, or T."
@@ -210,7 +210,10 @@ def _taken(
 ) -> list[ReleaseCounts | None]:
     """Participations of each run by m, None where nothing was said."""
     if again and len(again) != len(counts):
-        remedy = f"give one for each of {len(counts)} --participations (none for none), or none"
+        remedy = (
+            f"give one for each of {len(counts)} --participations (none for none), or"
+            " none"
+        )
         if not counts:
             remedy = "give --participations too: what was released again is part of it"
         raise Misconfiguration("again", ", ".join(again), remedy)
@@ -275,7 +278,10 @@ def _show_one(asked: Asked, cost: Cost) -> None:
     for adversary in Adversary:
         rows = [each for each in cost.real if each.adversary is adversary]
         if not rows:
-            options = "--record-clip, --client-clip, --dimension and --fractional-bits, or --task"
+            options = (
+                "--record-clip, --client-clip, --dimension and --fractional-bits, or"
+                " --task"
+            )
             say(sys.stdout, f"\n{adversary.value}: give {options}, to see it.")
             continue
         first = rows[0]
@@ -296,7 +302,10 @@ def _show_one(asked: Asked, cost: Cost) -> None:
         for row in cost.at_cap:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
                 against = f"; against {row.against}" if row.malicious_server else ""
-                at = f"{row.compositions} participations, {Basis.CAP.description}{against}"
+                at = (
+                    f"{row.compositions} participations,"
+                    f" {Basis.CAP.description}{against}"
+                )
                 say(sys.stdout, f"exact ε = {upper(row.epsilon)} at {at}")
     say(sys.stdout, f"\n{_rejection(cost)}\n")
 
@@ -311,9 +320,9 @@ def _show_joint(runs: int, cost: Cost) -> None:
     table.show(sys.stdout)
     say(
         sys.stdout,
-        f"{_rejection(cost)}\n"
-        "True of tasks that were fixed beforehand. Where the next one was chosen after seeing the "
-        "last one's models, only a limit that was set when the owner's account opened holds.",
+        f"{_rejection(cost)}\nTrue of tasks that were fixed beforehand. Where the next"
+        " one was chosen after seeing the last one's models, only a limit that was set"
+        " when the owner's account opened holds.",
     )
 
 
@@ -340,7 +349,10 @@ def _rejection(cost: Cost) -> str:
         if row.accountant is AccountantName.EXACT
     ]
     if any(row.rejection_delta is None for row in exact):
-        return "Honest rejection isn't in δ: how often updates are tested is known with --task."
+        return (
+            "Honest rejection isn't in δ: how often updates are tested is known with"
+            " --task."
+        )
     most: dict[Adversary, float] = {}
     for row in exact:
         most[row.adversary] = max(
@@ -352,7 +364,10 @@ def _rejection(cost: Cost) -> str:
         return said
     known = [row.advantage_delta for row in exact if row.advantage_delta is not None]
     broken = max(known, default=1.0)
-    adds = f"Breaking the cryptography adds at most {upper(broken, 2)} for a malicious server"
+    adds = (
+        f"Breaking the cryptography adds at most {upper(broken, 2)} for a malicious"
+        " server"
+    )
     return f"{said} {adds} ({ASSUMED}); {_CHEATING} against it."
 
 
@@ -362,7 +377,10 @@ def _counted(run: Run, adversary: Adversary) -> str:
             quantile = f"{adversaries.PLANNING_QUANTILE} quantile of Binomial(T, q)"
             return f"participations ({quantile}, planned)"
         case Adversary.CLIENTS_ONLY, Basis.PLANNED:
-            return "rounds, in each of which the client is drawn with probability q (planned)"
+            return (
+                "rounds, in each of which the client is drawn with probability q"
+                " (planned)"
+            )
         case Adversary.CLIENT_LEVEL, _:
             if run.cover_uploads:
                 return (

@@ -26,7 +26,8 @@ Directions: TypeAlias = tuple[Direction, ...]
 _FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Of B: the expected losses shown where none is known."""
 _EVERY, _SOME, _TIMES = 20, 25, 100
-"""Up to so many attackers every number has its bounds; above, so many numbers of a range."""
+"""Up to so many attackers every number has its bounds; above, so many numbers of a
+range."""
 _NOTHING = 1e-6
 """Of B: a bound so near to its end says nothing."""
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
@@ -170,9 +171,9 @@ def _loss(request: Loss) -> Document:
         "certificate": "loss",
         **trained.document(request, guarantee),
         "bound": request.bound,
-        "confidence": request.confidence
-        if expected is not None and expected.runs
-        else None,
+        "confidence": (
+            request.confidence if expected is not None and expected.runs else None
+        ),
         "expected_loss": None if expected is None else asdict(expected),
         "bounds": bounds,
         "fewest_attackers": [
@@ -215,7 +216,8 @@ def _bounds(
         else:
             lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
             upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
-            # Bounds that say nothing of so many say nothing of more, and cost the more to make.
+            # Bounds that say nothing of so many say nothing of more, and cost the more
+            # to make.
             little = _NOTHING * request.bound
             vacuous = bool(
                 (lower <= little).all() and (upper >= request.bound - little).all()
@@ -298,8 +300,9 @@ def _show_prediction(request: Prediction, found: Document) -> Parts:
     yield _trained(found)
     scope = "all points together" if request.simultaneous else "each point"
     yield (
-        f"{found['models']:,} models voted on {len(found['points']):,} points, {found['classes']} "
-        f"classes; confidence {request.confidence:g} for {scope}. Radius: {_changed(found)}."
+        f"{found['models']:,} models voted on {len(found['points']):,} points,"
+        f" {found['classes']} classes; confidence {request.confidence:g} for {scope}."
+        f" Radius: {_changed(found)}."
     )
     if "gdp" in (request.guarantee, *request.also):
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
@@ -336,9 +339,9 @@ def _trained(found: Document) -> str:
     often = "" if share == 1 else f" in a share {share:g} of rounds"
     source = "from the runs' ledgers" if found["runs"] else "as given"
     return (
-        f"Trained with Poisson sampling at rate {how['sampling_rate']:g}{often}, noise multiplier "
-        f"{how['noise_multiplier']:.4g}, {how['rounds']:,} rounds ({source}); one unit is "
-        f"a {found['unit']}."
+        f"Trained with Poisson sampling at rate {how['sampling_rate']:g}{often}, noise"
+        f" multiplier {how['noise_multiplier']:.4g}, {how['rounds']:,} rounds"
+        f" ({source}); one unit is a {found['unit']}."
     )
 
 
@@ -381,7 +384,10 @@ def _show_loss(request: Loss, found: Document) -> Parts:
     expected, bounds, bound = found["expected_loss"], found["bounds"], request.bound
     what = f"Expected loss (of at most {bound:g}) after"
     if expected is None:
-        yield "One run gives no expectation. Whatever the clean expected loss is, it stays inside:"
+        yield (
+            "One run gives no expectation. Whatever the clean expected loss is, it"
+            " stays inside:"
+        )
         by_loss: dict[float, dict[str, str]] = {}
         for row in bounds:
             cell = f"{_safe(row['lower'], 3)} – {_safe(row['upper'], 3, up=True)}"
@@ -395,7 +401,10 @@ def _show_loss(request: Loss, found: Document) -> Parts:
         estimate = f"{expected['mean']:g}, as given."
         if expected["runs"]:
             within = f"[{expected['lower']:.4f}, {expected['upper']:.4f}]"
-            estimate = f"{expected['mean']:.4f} over {expected['runs']:,} runs, in {within} with "
+            estimate = (
+                f"{expected['mean']:.4f} over {expected['runs']:,} runs, in {within}"
+                " with "
+            )
             estimate += f"confidence {request.confidence:g}."
         yield f"Clean expected loss {estimate}"
         cells = ((f"{r['attackers']:,}", r["lower"], r["upper"]) for r in bounds)
@@ -411,9 +420,9 @@ def _show_loss(request: Loss, found: Document) -> Parts:
         row["lower"] < little and row["upper"] > bound - little for row in single
     ):
         yield (
-            "At these parameters the bounds say nothing, even of one attacker: there is too little "
-            "noise for what one may contribute. `precad plan --malicious` finds a client clip that "
-            "says something."
+            "At these parameters the bounds say nothing, even of one attacker: there is"
+            " too little noise for what one may contribute. `precad plan --malicious`"
+            " finds a client clip that says something."
         )
     vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
     if expected is not None and vacuous:
@@ -421,22 +430,26 @@ def _show_loss(request: Loss, found: Document) -> Parts:
     for one in found["fewest_attackers"]:
         fewest = one["attackers"]
         least = "more than were searched" if fewest is None else f"at least {fewest:,}"
-        yield f"Attackers that it takes to lower the expected loss {one['tau']:g}-fold: {least}."
+        yield (
+            f"Attackers that it takes to lower the expected loss {one['tau']:g}-fold:"
+            f" {least}."
+        )
     yield from _cost(found)
 
 
 def _show_smoothing(request: Smoothing, found: Document) -> Parts:
     known = found["of_true_labels"]
     yield (
-        f"Input noise σ = {found['sigma']:g}, {found['copies']:,} noisy copies of each of "
-        f"{len(found['points']):,} inputs; confidence {request.confidence:g}. Average certified "
-        f"radius {found['average_certified_radius']:.4f}"
+        f"Input noise σ = {found['sigma']:g}, {found['copies']:,} noisy copies of each"
+        f" of {len(found['points']):,} inputs; confidence {request.confidence:g}."
+        f" Average certified radius {found['average_certified_radius']:.4f}"
         + (" (right predictions only)." if known else ".")
         + f" Abstained: {found['abstained']:,}."
     )
     accuracy = found["certified_accuracy"]
     yield _table(
-        f"{'Certified accuracy' if known else 'Points certified'}, in %, at an ℓ2 radius of",
+        f"{'Certified accuracy' if known else 'Points certified'}, in %, at an ℓ2"
+        " radius of",
         [f"{at['radius']:g}" for at in accuracy],
         [[f"{100 * at['share']:.1f}" for at in accuracy]],
     )

@@ -1,7 +1,8 @@
 """What `precad certify` reads: how models were trained, votes, scores, losses and labels.
 
-In a file a line that is taken for a row, or a row for a header, changes a count of points, models
-or runs, and with it a bound. So whatever isn't plainly one of them is asked for or refused.
+In a file a line that is taken for a row, or a row for a header, changes a count of
+points, models or runs, and with it a bound. So whatever isn't plainly one of them is
+asked for or refused.
 """
 
 import re
@@ -39,7 +40,8 @@ DIRECTIONS = {
     "deletions": (guarantees.Direction.DELETIONS,),
     "replacements": (guarantees.Direction.DELETIONS,),
 }
-"""What to certify against, by the name of the change; replacements are both in any direction."""
+"""What to certify against, by the name of the change; replacements are both in any
+direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +175,16 @@ class Trained:
             "soundness_bits": self.soundness_bits,
             "attempts": None if self.soundness_bits is None else self.attempts,
             "hashes": None if self.proof_points is None else guarantees.HASHES,
-            "runs": runs
-            and {
-                "count": len(runs.runs),
-                "task_digest": runs.inputs.task_digest,
-                "joint_privacy_cost": [cost.to_json() for cost in runs.privacy_cost()],
-            },
+            "runs": (
+                runs
+                and {
+                    "count": len(runs.runs),
+                    "task_digest": runs.inputs.task_digest,
+                    "joint_privacy_cost": [
+                        cost.to_json() for cost in runs.privacy_cost()
+                    ],
+                }
+            ),
         }
 
 
@@ -190,7 +196,10 @@ def group_size(field: str, size: int) -> int:
 
 
 def true_labels(path: Path, points: int, header: asked.Header) -> Array:
-    """The file's labels, ``[points]``. Raises Misconfiguration: they aren't so many numbers."""
+    """The file's labels, ``[points]``.
+
+    Raises Misconfiguration: they aren't so many numbers.
+    """
     truth = np.ravel(read_array("labels", path, header, counted=True, rows=points))
     if len(truth) != points or not np.all(truth % 1 == 0):
         raise Misconfiguration(
@@ -303,7 +312,10 @@ class Smoothed:
 
 
 def votes_of_file(request: Smoothing) -> Smoothed:
-    """Votes from a file. Raises Misconfiguration: no file, no σ, or files that don't fit."""
+    """Votes from a file.
+
+    Raises Misconfiguration: no file, no σ, or files that don't fit.
+    """
     if request.votes is None:
         raise Misconfiguration(
             "votes", None, "give a file of votes, or a model and --data"
@@ -372,7 +384,8 @@ def votes_of_model(request: Smoothing) -> Smoothed:
 _NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
 """A column's name: it begins with a letter."""
 _INDEX = re.compile(r'\s*"?(|index|unnamed: 0)"?\s*', re.IGNORECASE)
-"""The name that pandas gives a column of row numbers, or that it gets when it is read again."""
+"""The name that pandas gives a column of row numbers, or that it gets when it is read
+again."""
 _ROWS = 3
 """From so many rows on, a first column of 0, 1, 2, … is an index and no coincidence."""
 
@@ -387,10 +400,10 @@ def read_array(
 ) -> Array:
     """The array in a ``.npy`` file (never unpickled) or a CSV file, ``[rows, columns]``.
 
-    ``counted``: a column that numbers its rows may belong to it, and rising numbers be its first
-    row: whoever adds up or compares what was read finds such a header there. ``rows``: how many
-    there must be, where that is known: so many are no header. Raises Misconfiguration: it isn't
-    numbers, or what is a header or an index doesn't show.
+    ``counted``: a column that numbers its rows may belong to it, and rising numbers be
+    its first row: whoever adds up or compares what was read finds such a header there.
+    ``rows``: how many there must be, where that is known: so many are no header. Raises
+    Misconfiguration: it isn't numbers, or what is a header or an index doesn't show.
     """
 
     def refused(why: str) -> Misconfiguration:
@@ -434,7 +447,8 @@ def read_array(
 def _below(lines: list[str], header: asked.Header) -> int:
     """1 where the first line is a header: names alone, or what is said to be one; else 0.
 
-    A row with a number in it is data, whatever else is wrong with it: dropped, it would shift all.
+    A row with a number in it is data, whatever else is wrong with it: dropped, it would
+    shift all.
     """
     cells = lines[0].split(",") if lines else []
     others = cells[1:]

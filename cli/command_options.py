@@ -63,8 +63,9 @@ class DemoRequest:
     )
     validation: Annotated[
         Literal["crypten", "proof"],
-        "How norms are checked: crypten, with a dealer, or proof, by the owners' own proofs: two "
-        "servers and no dealer, and a server that departs from the protocol learns no more.",
+        "How norms are checked: crypten, with a dealer, or proof, by the owners' own"
+        " proofs: two servers and no dealer, and a server that departs from the"
+        " protocol learns no more.",
     ] = "crypten"
     objective: Annotated[
         str | None,
@@ -94,7 +95,8 @@ class Wishes:
     rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
     record_rate: Annotated[
         float | None,
-        "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at least.",
+        "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at"
+        " least.",
     ]
     client_rate: Annotated[
         float | None,
@@ -123,14 +125,15 @@ class Wishes:
     ]
     weights: Annotated[
         Path | None,
-        "Public weights to start from (safetensors), for everybody to have beside the task's file.",
+        "Public weights to start from (safetensors), for everybody to have beside the"
+        " task's file.",
         "--from",
     ]
     validation: Annotated[
         Literal["crypten", "proof"],
-        "How norms are checked: crypten needs a dealer, a third organisation, and holds against "
-        "servers that follow the protocol; proof needs the two servers alone, and one that cheats "
-        "learns no more of a record (docs/cheating-server.md).",
+        "How norms are checked: crypten needs a dealer, a third organisation, and holds"
+        " against servers that follow the protocol; proof needs the two servers alone,"
+        " and one that cheats learns no more of a record (docs/cheating-server.md).",
     ] = "crypten"
 
 
@@ -142,7 +145,8 @@ class PlanRequest(Wishes):
     dimension: Annotated[int | None, "d: parameters, in place of a model."]
     malicious: Annotated[
         int | None,
-        "K: owners that may submit anything; without --client-clip C is chosen for them.",
+        "K: owners that may submit anything; without --client-clip C is chosen for"
+        " them.",
     ]
     change: Annotated[
         Literal["replacements", "additions"],
@@ -201,8 +205,8 @@ class OfTrainings:
     ]
     change: Annotated[
         Change | None,
-        "either: k added, or k deleted; replacements: k honest ones turned malicious. By "
-        "default replacements for clients, either for records.",
+        "either: k added, or k deleted; replacements: k honest ones turned malicious."
+        " By default replacements for clients, either for records.",
     ]
     absent: Annotated[
         int, "Honest clients whose absence attackers can select; count among K."
@@ -214,7 +218,8 @@ class OfTrainings:
     delta: Annotated[float | None, "For adp: (ε, δ) at this δ only."]
     soundness_bits: Annotated[
         int | None,
-        "Add (malicious submissions)·2^−bits for validation; with --runs and clients, always.",
+        "Add (malicious submissions)·2^−bits for validation; with --runs and clients,"
+        " always.",
     ]
     attempts: Annotated[
         int, "With --soundness-bits: most attempts a round, each validated."

@@ -16,10 +16,11 @@ from precad.common.terminal import say
 def demo(request: DemoRequest) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 
-    Ten data owners with uneven shares of scikit-learn's handwritten digits, two servers and a
-    dealer (none with --validation proof) start as processes of this machine and train for about
-    60 rounds. You see accuracy, rejected submissions and the privacy spent, live; at the end a
-    summary in plain words, a plot, the model and summary.json.
+    Ten data owners with uneven shares of scikit-learn's handwritten digits, two servers
+    and a dealer (none with --validation proof) start as processes of this machine and
+    train for about 60 rounds. You see accuracy, rejected submissions and the privacy
+    spent, live; at the end a summary in plain words, a plot, the model and
+    summary.json.
 
     Turn some data owners bad to see what that does:
 
@@ -35,7 +36,8 @@ def demo(request: DemoRequest) -> None:
     from precad.cli.demo_run import Display, announce, conclude, run  # noqa: PLC0415
     from precad.cli.demo_training import make_scenario  # noqa: PLC0415
 
-    # As each part has: they share this machine's cores, and the owners' wait is measured here.
+    # As each part has: they share this machine's cores, and the owners' wait is
+    # measured here.
     torch.set_num_threads(1)
     folder = request.output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
     if folder.exists() and any(folder.iterdir()):

@@ -33,7 +33,10 @@ MEANINGLESS = 100.0
 
 
 class Display(Bar):
-    """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
+    """Progress of a run.
+
+    On a terminal it redraws; elsewhere it prints a line now and then.
+    """
 
     def __init__(self, out: TextIO, scenario: Scenario) -> None:
         self._rounds = scenario.task.training.rounds
@@ -73,9 +76,9 @@ class Display(Bar):
             accepted = f"accepted {row.accepted} of {row.cohort}"
             counts = ", ".join([accepted, *_reasons(row.rejected)])
             self.say(
-                f"round {row.number:>3}/{self._rounds}: accuracy {_percent(row.accuracy)}, "
-                f"{counts}, ε {upper(row.epsilon_server, 3)} (a server looks) "
-                f"{upper(row.epsilon_clients, 3)} (only clients look)"
+                f"round {row.number:>3}/{self._rounds}: accuracy"
+                f" {_percent(row.accuracy)}, {counts}, ε {upper(row.epsilon_server, 3)}"
+                f" (a server looks) {upper(row.epsilon_clients, 3)} (only clients look)"
             )
 
     def _shown(self) -> Group:
@@ -106,8 +109,9 @@ def run(
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
-    Once the training is over its owners have ``owners_s`` to end. Raises PeerUnavailable, with the
-    end of its log, where a part doesn't start, and PeerViolation where training stops.
+    Once the training is over its owners have ``owners_s`` to end. Raises
+    PeerUnavailable, with the end of its log, where a part doesn't start, and
+    PeerViolation where training stops.
     """
     started = time.monotonic()
     outcome, task = Outcome(scenario), scenario.task
@@ -129,12 +133,14 @@ def run(
         Thread(target=demo_training.load_plot, name="plot", daemon=True).start()
         for report in server_a.reports():
             accuracy = None
-            # The training may be rounds ahead by now: then this round's point is left out.
+            # The training may be rounds ahead by now: then this round's point is left
+            # out.
             with suppress(PrecadError):
                 accuracy = evaluation.accuracy(server_a.model(task, report.version + 1))
             display.round(outcome.add(report, accuracy))
         display.doing("the training is over: its owners fetch the model and end")
-        # On a busy machine a first connection may break off: both stay until they are told to end.
+        # On a busy machine a first connection may break off: both stay until they are
+        # told to end.
         server_b = deployment.operator(Role.SERVER_B)
         statuses = server_a.status(wait=True), server_b.status(wait=True)
         for status in statuses:
@@ -185,7 +191,10 @@ def _sum_up(
 def _wait_for_owners(
     deployment: LocalDeployment, scenario: Scenario, display: Display, owners_s: float
 ) -> None:
-    """Until the owners have ended; who takes long is stopped. The training is over by then."""
+    """Until the owners have ended; who takes long is stopped.
+
+    The training is over by then.
+    """
     try:
         deployment.wait(scenario.honest, owners_s)
     except PeerUnavailable:
@@ -193,13 +202,17 @@ def _wait_for_owners(
             # Each writes to its log what it is doing.
             deployment.processes[client.name].send_signal(signal.SIGUSR1)
         display.say(
-            f"some of them haven't ended within {owners_s:g} s and are stopped: this machine is "
-            "busy. What was trained doesn't depend on it; their logs say what they were doing"
+            f"some of them haven't ended within {owners_s:g} s and are stopped: this"
+            " machine is busy. What was trained doesn't depend on it; their logs say"
+            " what they were doing"
         )
 
 
 def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
-    """Until owners have enrolled, or server A waits for them no more. Raises PeerUnavailable."""
+    """Until owners have enrolled, or server A waits for them no more.
+
+    Raises PeerUnavailable.
+    """
     retries = Retries(
         deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True
     )
@@ -224,7 +237,8 @@ def announce(out: TextIO, scenario: Scenario) -> None:
     say(
         out,
         ("precad demo", "bold"),
-        f": {len(scenario.data)} data owners and {servers}, each its own process, train ",
+        f": {len(scenario.data)} data owners and {servers}, each its own process,"
+        " train ",
         (scenario.model, "bold"),
         " on ",
         (data.name, "bold"),
@@ -254,9 +268,9 @@ def conclude(
         ("\ndone\n", "bold"),
         "The model gets ",
         (f"{result['accuracy']:.1%}", "bold"),
-        f" of {len(outcome.scenario.dataset.test_y)} held-out records right after "
-        f"{result['version']} rounds and {result['seconds']:.0f} s. No server ever saw an update.\n"
-        "Both servers hold the same model: ",
+        f" of {len(outcome.scenario.dataset.test_y)} held-out records right after"
+        f" {result['version']} rounds and {result['seconds']:.0f} s. No server ever saw"
+        " an update.\nBoth servers hold the same model: ",
         ("yes", "") if equal else ("NO", "red"),
         f" ({result['model_digest_a'][:16]}…).\n"
         f"{result['accepted']} submissions counted; "
@@ -269,10 +283,10 @@ def conclude(
         say(out, f"\n{result['robustness']['words']}\n")
     say(
         out,
-        f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for the "
-        "first line: an approximation, not a guarantee.\nThe accuracy is measured on public "
-        "data; it carries no privacy guarantee of its own.\n\n"
-        f"Files: {', '.join(files)}",
+        f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for"
+        " the first line: an approximation, not a guarantee.\nThe accuracy is measured"
+        " on public data; it carries no privacy guarantee of its own.\n\nFiles:"
+        f" {', '.join(files)}",
     )
 
 

@@ -252,18 +252,20 @@ def summary(
         "history": [row.to_row(outcome.rejected) for row in outcome.rows],
         "bytes": {**status_a.bytes_by_link, **status_b.bytes_by_link},
         "guarantees": [statement.to_json() for statement in statements],
-        "certificate_inputs": CertificateInputs(
-            task_digest=str(task.digest),
-            effective_record_clip=task.effective_record_clip,
-            rounds=status_a.version,
-            clients=len(scenario.data),
-            malicious_submission_soundness_bits=task.projections,
-            proof_points=None if task.proof is None else task.proof.points,
-            attempts=status_a.version * task.training.attempts,
-            redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
-            validation=task.validation,
-            **task.privacy.model_dump(exclude={"epsilon_limit"}),
-        ).model_dump(),
+        "certificate_inputs": (
+            CertificateInputs(
+                task_digest=str(task.digest),
+                effective_record_clip=task.effective_record_clip,
+                rounds=status_a.version,
+                clients=len(scenario.data),
+                malicious_submission_soundness_bits=task.projections,
+                proof_points=None if task.proof is None else task.proof.points,
+                attempts=status_a.version * task.training.attempts,
+                redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
+                validation=task.validation,
+                **task.privacy.model_dump(exclude={"epsilon_limit"}),
+            ).model_dump()
+        ),
     }
 
 
@@ -295,7 +297,8 @@ def robustness(
 ) -> Found:
     """The report as one object, of a run with an objective and its last model, ``[d]``.
 
-    Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary so far.
+    Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary
+    so far.
     """
     section = scenario.task.objective
     assert section is not None
@@ -317,7 +320,8 @@ def robustness(
 def _poisoning(result: Found) -> Found:
     """Bounds on the expected share of wrong answers by the number of bad records, for 1 − accuracy.
 
-    One run has no expectation, so this run's own value is stated as what it is: an example.
+    One run has no expectation, so this run's own value is stated as what it is: an
+    example.
     """
     inputs = CertificateInputs(**result["certificate_inputs"])
     guarantee = ExactGroups(inputs.mechanism(Unit.RECORD))
@@ -366,14 +370,14 @@ def _in_words(found: Found) -> str:
     certified = smoothing["certified_accuracy"].items()
     shares = ", ".join(f"{share:.1%} at {radius}" for radius, share in certified)
     return (
-        f"Trained with {found['objective']}.\n\n"
-        f"- Privacy of a record: ε = {upper(found['epsilon_record'], 3)} at δ = {found['delta']:g} "
-        "against one curious server; the objective costs none of it.\n"
-        f"- Bad records: where the expected error is {poisoning['if_expected_error_is']:.1%}, as "
-        f"in this run, records that are added or deleted leave it within: {bounds}.\n"
-        f"- Changed inputs: smoothed with σ = {smoothing['sigma']:g} "
-        f"({smoothing['copies']:,} copies, confidence {smoothing['confidence']:g} for each input), "
-        f"right and certified at an ℓ2 radius: {shares}; average certified radius "
-        f"{smoothing['average_certified_radius']:.3f}; {smoothing['abstained']} of "
-        f"{smoothing['points']} inputs abstain."
+        f"Trained with {found['objective']}.\n\n- Privacy of a record: ε ="
+        f" {upper(found['epsilon_record'], 3)} at δ = {found['delta']:g} against one"
+        " curious server; the objective costs none of it.\n- Bad records: where the"
+        f" expected error is {poisoning['if_expected_error_is']:.1%}, as in this run,"
+        f" records that are added or deleted leave it within: {bounds}.\n- Changed"
+        f" inputs: smoothed with σ = {smoothing['sigma']:g} ({smoothing['copies']:,}"
+        f" copies, confidence {smoothing['confidence']:g} for each input), right and"
+        f" certified at an ℓ2 radius: {shares}; average certified radius"
+        f" {smoothing['average_certified_radius']:.3f}; {smoothing['abstained']} of"
+        f" {smoothing['points']} inputs abstain."
     )

@@ -1,9 +1,10 @@
 """Processes that share what one has imported: `multiprocessing`'s fork server, with preload.
 
-They are processes of their own all the same, with the commands, settings, logs, signals and ends of
-``python -m …``: they are split off before any key, record or connection is there, from a process
-without threads, and share nothing but code. What is read of the environment at start or import is
-the fork server's: a start that has another value of such a variable (``EARLY``) is a real one.
+They are processes of their own all the same, with the commands, settings, logs, signals
+and ends of ``python -m …``: they are split off before any key, record or connection is
+there, from a process without threads, and share nothing but code. What is read of the
+environment at start or import is the fork server's: a start that has another value of
+such a variable (``EARLY``) is a real one.
 """
 
 import atexit
@@ -35,10 +36,12 @@ PARTS = (
     *("precad.aggregator.validate.crypten_comparisons", "precad.dealer.process"),
     *("precad.server_a.process", "precad.server_b.process", *OWNERS),
 )
-"""What is imported once: for owners of one machine, and for all parts of a deployment."""
+"""What is imported once: for owners of one machine, and for all parts of a deployment.
+"""
 
 if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
-    # The fork server itself: it has nothing to clear up, and would take seconds for it with torch.
+    # The fork server itself: it has nothing to clear up, and would take seconds for it
+    # with torch.
     atexit.register(os._exit, 0)
 
 _of_server: dict[str, str] = {}
@@ -48,8 +51,8 @@ _of_server: dict[str, str] = {}
 def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> None:
     """Start this process's fork server, if there is none; it ends with its last process.
 
-    It imports ``modules``, but for those that aren't installed. Raises Misconfiguration: this
-    system can't split processes.
+    It imports ``modules``, but for those that aren't installed. Raises
+    Misconfiguration: this system can't split processes.
     """
     if _of_server:
         return
@@ -76,8 +79,9 @@ def start(
 ) -> Any:
     """Start ``python -m …``, in place of ``subprocess.Popen``, whose arguments these are.
 
-    ``[sys.executable, "-m", module, …]`` is forked, all else really started, with ``more``. The
-    process's whole output goes to the end of the file ``stdout``; None for this process's own.
+    ``[sys.executable, "-m", module, …]`` is forked, all else really started, with
+    ``more``. The process's whole output goes to the end of the file ``stdout``; None
+    for this process's own.
     """
     begin(env)
     if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _of_server:

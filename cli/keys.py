@@ -22,7 +22,8 @@ from precad.common.identity.party_certificate import Principal
 def keys() -> None:
     """Make, renew, revoke and show the keys and certificates of a deployment.
 
-    One command makes all that a local deployment needs; each party then gets its own folder:
+    One command makes all that a local deployment needs; each party then gets its own
+    folder:
 
         precad keys init keys --clients 10
 
@@ -31,7 +32,8 @@ def keys() -> None:
         precad keys request ward-3 client ward-3            (the client)
         precad keys issue keys client ward-3 --request ward-3/request.pem   (the operator)
 
-    With an authority of your own, send it the request: docs/identity.md says what it must put in.
+    With an authority of your own, send it the request: docs/identity.md says what it
+    must put in.
     """
 
 
@@ -112,15 +114,16 @@ def make_request(
     name: Name = "",
     renew: Annotated[
         Path | None,
-        "The party's present folder: its root and, of a server, its coin key are taken over.",
+        "The party's present folder: its root and, of a server, its coin key are taken"
+        " over.",
         {"metavar": "OLD"},
     ],
     force: Force,
 ) -> None:
     """A new key in the folder, and a signing request for it; only the request is sent away.
 
-    A certificate that ends soon is renewed in a new folder, and the old one stays in use until the
-    new one is complete:
+    A certificate that ends soon is renewed in a new folder, and the old one stays in
+    use until the new one is complete:
 
         precad keys request server-a/keys-new server-a --renew server-a/keys
     """
@@ -186,7 +189,10 @@ def show(
     ],
     as_json: AsJson,
 ) -> None:
-    """Whose certificates these are, until when, and whether they count. Shows no key."""
+    """Whose certificates these are, until when, and whether they count.
+
+    Shows no key.
+    """
     if (asked := deployment_keys.request_summary(path)) is not None:
         party, fingerprint = asked
         found = [{"party": party, "state": "request", "fingerprint": fingerprint}]

@@ -56,7 +56,8 @@ def kit(
     out: Annotated[Path, "The folder for the archive."] = Path(),
     further: Annotated[
         str | None,
-        "For a party that runs already: this further task alone, by a name for its folder.",
+        "For a party that runs already: this further task alone, by a name for its"
+        " folder.",
         {"metavar": "TASK"},
     ],
 ) -> None:
@@ -115,7 +116,10 @@ _MOUNTED = re.compile(r"^( *- )\./(\S*)task\.toml:(\S*)task\.toml:ro$", re.MULTI
 
 
 def _add_weights(contents: Contents, made: Task, task: Path) -> None:
-    """Add the file of weights beside the task, also in a container. Raises Misconfiguration."""
+    """Add the file of weights beside the task, also in a container.
+
+    Raises Misconfiguration.
+    """
     weights = Path(made.model.initial_file or "")
     if weights.parent != task.resolve().parent:
         remedy = f"must lie beside {task}: name the file alone"
@@ -138,7 +142,8 @@ _WRITTEN = (
     "token",
     "epsilon_limit",
 )
-"""Of an owner's settings: by the kit, or by its owner, whose limit and token are nobody else's."""
+"""Of an owner's settings: by the kit, or by its owner, whose limit and token are nobody
+else's."""
 _FILES = ("identity", "data", "held_out")
 """What a further task has from the first."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -180,7 +185,10 @@ class Consortium(BaseModel):
         match party.role:
             case Role.DEALER:
                 if self.dealer is None:
-                    remedy = 'a task with validation = "proof" has no dealer: it needs no kit'
+                    remedy = (
+                        'a task with validation = "proof" has no dealer: it needs'
+                        " no kit"
+                    )
                     raise Misconfiguration("party", party.name, remedy)
                 return same | {"listen": _everywhere(self.dealer)}
             case Role.SERVER_B:
@@ -216,8 +224,12 @@ def _everywhere(address: str) -> str:
 
 
 _WHEN = {
-    Role.DEALER: "It comes first: both servers call it. No client needs to reach its port.",
-    Role.SERVER_B: "Before server A, which must reach its port, as every data owner must.",
+    Role.DEALER: (
+        "It comes first: both servers call it. No client needs to reach its port."
+    ),
+    Role.SERVER_B: (
+        "Before server A, which must reach its port, as every data owner must."
+    ),
     Role.SERVER_A: "After server B. Every data owner must reach its port.",
     Role.CLIENT: "After the servers. It listens nowhere.",
 }
@@ -257,7 +269,10 @@ def _first(
 
 def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Contents:
     if not _NAME.fullmatch(task) or task in _TAKEN:
-        what = "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that is taken"
+        what = (
+            "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that"
+            " is taken"
+        )
         raise Misconfiguration("--further", task, what)
     named = {"name": party.name, "task": task}
     contents = {NEXT: _filled("further.txt", named, digest=digest)}
@@ -396,7 +411,8 @@ def setup(
     )
     for name in servers:
         click.echo(
-            f"precad serve {name.removeprefix('server-')} --config {folder / name}.toml &"
+            f"precad serve {name.removeprefix('server-')} --config"
+            f" {folder / name}.toml &"
         )
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)

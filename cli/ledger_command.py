@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 def ledger() -> None:
     """Privacy ledgers: a server's, and a data owner's own.
 
-    `show` and `verify` are for a server's operator, on its own machine; the server may be running.
-    STATE is its state folder, or the SQLAlchemy URL of its database. Clients don't see this: their
-    own account rests on not knowing in which rounds the others took part.
+    `show` and `verify` are for a server's operator, on its own machine; the server may
+    be running. STATE is its state folder, or the SQLAlchemy URL of its database.
+    Clients don't see this: their own account rests on not knowing in which rounds the
+    others took part.
 
-    `mine` and `receipts` are for a data owner: what its records have spent in all tasks together,
-    and what the servers have signed of it.
+    `mine` and `receipts` are for a data owner: what its records have spent in all tasks
+    together, and what the servers have signed of it.
     """
 
 
@@ -57,9 +58,10 @@ def show(
 ) -> None:
     """Participations and exact ε of every client.
 
-    ε is of one record, against one corrupted server with any other clients, at the task's δ.
-    CAP is what the task's epsilon_limit allows within its rounds. AGAIN counts versions that may
-    have been released more than once (1 + m times each): such a one is a single step with σ/√(1+m).
+    ε is of one record, against one corrupted server with any other clients, at the
+    task's δ. CAP is what the task's epsilon_limit allows within its rounds. AGAIN
+    counts versions that may have been released more than once (1 + m times each): such
+    a one is a single step with σ/√(1+m).
     """
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
@@ -80,13 +82,16 @@ def verify(
     ],
     as_json: AsJson,
 ) -> None:
-    """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
+    """Recompute the ledger's chain, and hold the rounds against it.
 
-    Every entry's hash covers its content, its charges and the hash before it. Note the head that
-    this prints, away from the server: with --head it shows even a ledger replaced as a whole.
+    Exit 1 where it is broken.
 
-    With --against both servers' databases are compared: whom they charged for which attempts. An
-    attempt that is under way may differ while the servers run.
+    Every entry's hash covers its content, its charges and the hash before it. Note the
+    head that this prints, away from the server: with --head it shows even a ledger
+    replaced as a whole.
+
+    With --against both servers' databases are compared: whom they charged for which
+    attempts. An attempt that is under way may differ while the servers run.
     """
     from precad.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
@@ -104,8 +109,9 @@ def backup(
 ) -> None:
     """Copy a server's state, while it runs, and look whether the copy is sound.
 
-    Database, model, its seal and enrolment tokens, as of one moment. Never the journal file: put
-    back, it would forget what left. docs/runbooks/backup.md says how a copy is put back.
+    Database, model, its seal and enrolment tokens, as of one moment. Never the journal
+    file: put back, it would forget what left. docs/runbooks/backup.md says how a copy
+    is put back.
 
         precad backup server-a/state backup/server-a-monday
     """
@@ -125,7 +131,8 @@ def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
         for finding in audit.findings:
             click.echo(f"{finding.where}: {finding.what}")
         click.echo(
-            f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}"
+            f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head"
+            f" {audit.head}"
         )
     sys.exit(0 if sound else 1)
 
@@ -135,7 +142,10 @@ def _url(state: str) -> str:
     if "://" in state:
         return state
     if not database.is_file():
-        remedy = "isn't a server's state folder: it holds no state.db; give a URL for a database "
+        remedy = (
+            "isn't a server's state folder: it holds no state.db; give a URL for a"
+            " database "
+        )
         raise Misconfiguration("STATE", state, f"{remedy}elsewhere")
     return f"sqlite:///{database.resolve()}"
 
@@ -195,8 +205,8 @@ def _show(document: dict[str, Any]) -> None:
     say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
-        f"exact ε of one record against one corrupted server, at δ = {document['delta']:g}, "
-        f"σ = {document['noise_multiplier']:g}; "
+        "exact ε of one record against one corrupted server, at δ ="
+        f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; "
         + ("no limit" if limit is None else f"limit {limit:g}"),
     )
     table = Table(
@@ -209,10 +219,10 @@ def _show(document: dict[str, Any]) -> None:
     totals = document["totals"]
     say(
         sys.stdout,
-        f"{totals['clients']} clients, {totals['participations']} participations, "
-        f"largest ε {upper(totals['epsilon_max'])}; {totals['rounds_released']} of "
-        f"{totals['rounds']} rounds released, {totals['attempts_written_off']} written off\n"
-        f"{document['entries']} entries, head {document['head']}",
+        f"{totals['clients']} clients, {totals['participations']} participations,"
+        f" largest ε {upper(totals['epsilon_max'])}; {totals['rounds_released']} of"
+        f" {totals['rounds']} rounds released, {totals['attempts_written_off']} written"
+        f" off\n{document['entries']} entries, head {document['head']}",
     )
 
 
@@ -226,11 +236,11 @@ def mine(
 ) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
 
-    Record level, against one curious server. EXACT ε is that of this list of steps, as if it had
-    been fixed beforehand. Where later tasks were chosen with earlier models in view, the limit's
-    own number is the guarantee: FILTER ε, which the limit is enforced by. The limit holds against
-    a malicious server too, which chooses when this owner takes part, where every task
-    had validation = "proof".
+    Record level, against one curious server. EXACT ε is that of this list of steps, as
+    if it had been fixed beforehand. Where later tasks were chosen with earlier models
+    in view, the limit's own number is the guarantee: FILTER ε, which the limit is
+    enforced by. The limit holds against a malicious server too, which chooses when this
+    owner takes part, where every task had validation = "proof".
     """
     path = folder / ACCOUNT_FILE
     if not path.is_file():
@@ -253,11 +263,14 @@ def receipts(
     ],
     as_json: AsJson,
 ) -> None:
-    """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.
+    """What both servers last signed of an owner's account, compared.
 
-    Both servers' statements are held against each other, against the owner's own account and
-    against the models that it was served. That one server counts more than the other is no
-    finding: the larger count rules, and the other takes it over when it is shown.
+    Exit 1 where it is bad.
+
+    Both servers' statements are held against each other, against the owner's own
+    account and against the models that it was served. That one server counts more than
+    the other is no finding: the larger count rules, and the other takes it over when it
+    is shown.
     """
     kept = read_kept_statements(folder)
     if not kept.statements:
@@ -322,18 +335,20 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
         "versions": len(charges),
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
-        "limit": limit
-        and {
-            "epsilon": limit.epsilon,
-            "delta": limit.delta,
-            "order": limit.order if isinstance(limit, RenyiLimit) else None,
-            "only_task": None if isinstance(limit, RenyiLimit) else str(limit.task),
-            "filter_epsilon": None if spent is None else spent.epsilon(),
-            "overdrawn": spent is None,
-            "raised": isinstance(limit, _RAISED),
-            # Never for what was counted.
-            "server": "malicious" if charges and all(proved) else "curious",
-        },
+        "limit": (
+            limit
+            and {
+                "epsilon": limit.epsilon,
+                "delta": limit.delta,
+                "order": limit.order if isinstance(limit, RenyiLimit) else None,
+                "only_task": None if isinstance(limit, RenyiLimit) else str(limit.task),
+                "filter_epsilon": None if spent is None else spent.epsilon(),
+                "overdrawn": spent is None,
+                "raised": isinstance(limit, _RAISED),
+                # Never for what was counted.
+                "server": "malicious" if charges and all(proved) else "curious",
+            }
+        ),
     }
 
 
@@ -348,8 +363,9 @@ def _show_account(document: dict[str, Any]) -> None:
         return
     say(
         sys.stdout,
-        f"{document['versions']} versions; exact ε of all together {upper(document['epsilon'])} at "
-        f"δ = {document['delta']:g}, record level, one curious server",
+        f"{document['versions']} versions; exact ε of all together"
+        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, record level, one"
+        " curious server",
     )
     limit = document["limit"]
     if limit is None:
@@ -410,9 +426,9 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
         for m, count in enumerate(re_release_counts(body)):
             if count > (known := sum(each >= m for each in owned)):
                 found.append(
-                    f"{role.value} charged {count} versions with {m} or more further releases; "
-                    f"this owner knows of {known}: it signs for what was never shared, or this "
-                    "isn't the account"
+                    f"{role.value} charged {count} versions with {m} or more further"
+                    f" releases; this owner knows of {known}: it signs for what was"
+                    " never shared, or this isn't the account"
                 )
     for version, digests in models.items():
         if len(digests) > 1:
@@ -424,7 +440,8 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
 def _against(kept: KeptStatements, other: KeptStatements) -> list[str]:
     ours, theirs = kept.served(), other.served()
     found = [
-        f"model {version} was {ours[task, version]} for this owner and {digest} for the other one"
+        f"model {version} was {ours[task, version]} for this owner and {digest} for the"
+        " other one"
         for (task, version), digest in theirs.items()
         if ours.get((task, version), digest) != digest
     ]

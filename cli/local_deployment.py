@@ -47,8 +47,8 @@ def straight(_who: str, address: str) -> str:
 def free_addresses(count: int) -> list[str]:
     """Addresses on loopback whose ports are free now.
 
-    Below the range that Linux takes outgoing connections' ports from (32768 on): none of those
-    gets one of these before a part listens on it.
+    Below the range that Linux takes outgoing connections' ports from (32768 on): none
+    of those gets one of these before a part listens on it.
     """
     found: list[str] = []
     with ExitStack() as held:
@@ -94,7 +94,8 @@ def toml_value(value: object) -> str:
             return f"[{', '.join(map(toml_value, value))}]"
         case float() if not math.isfinite(value):
             return str(value)
-    # JSON's strings, numbers and booleans are TOML's too, but for one control character.
+    # JSON's strings, numbers and booleans are TOML's too, but for one control
+    # character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -114,9 +115,9 @@ def write_parties(
 ) -> None:
     """Write the settings of servers, owners and the dealer, if there is one, a file each.
 
-    Paths in them are relative to ``folder``. Addresses are of server-a, server-b and, where the
-    task has one, the dealer; ``owners`` has, by name, what each has besides name, addresses and
-    state. Servers whose training ended stay for ``linger_s``.
+    Paths in them are relative to ``folder``. Addresses are of server-a, server-b and,
+    where the task has one, the dealer; ``owners`` has, by name, what each has besides
+    name, addresses and state. Servers whose training ended stay for ``linger_s``.
     """
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
@@ -146,8 +147,8 @@ def servers_of(task: Task) -> tuple[str, ...]:
 def environment_of_parts() -> dict[str, str]:
     """The environment of a part's process.
 
-    One thread a process: the parts share this machine's cores. And vectors go back to the system
-    when they are freed; glibc would keep up to 32 MiB of each kind.
+    One thread a process: the parts share this machine's cores. And vectors go back to
+    the system when they are freed; glibc would keep up to 32 MiB of each kind.
     """
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
@@ -156,13 +157,14 @@ def environment_of_parts() -> dict[str, str]:
 class LocalDeployment:
     """Servers, dealer and clients as processes of this machine.
 
-    A context manager: whatever happens, its processes are stopped. In the main thread SIGTERM
-    raises SystemExit meanwhile, unless this process has its own way with it.
+    A context manager: whatever happens, its processes are stopped. In the main thread
+    SIGTERM raises SystemExit meanwhile, unless this process has its own way with it.
 
-    ``folder`` receives settings, keys, records, states, logs, one folder or file a party; ``bad``
-    has clients that misbehave, and how (``simulation.bad_client.KINDS``); ``instead`` parts by name
-    that another program plays: what the interpreter is given for it, before the part's own
-    ``--config``; ``linger_s`` and ``way`` are those of ``write_parties``.
+    ``folder`` receives settings, keys, records, states, logs, one folder or file a
+    party; ``bad`` has clients that misbehave, and how
+    (``simulation.bad_client.KINDS``); ``instead`` parts by name that another program
+    plays: what the interpreter is given for it, before the part's own ``--config``;
+    ``linger_s`` and ``way`` are those of ``write_parties``.
     """
 
     def __init__(
@@ -266,7 +268,10 @@ class LocalDeployment:
         return "\n".join(self.log(name).splitlines()[-lines:])
 
     def wait(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
-        """Wait for these processes to end by themselves. Raises PeerUnavailable at the deadline."""
+        """Wait for these processes to end by themselves.
+
+        Raises PeerUnavailable at the deadline.
+        """
         deadline, statuses = time.monotonic() + timeout_s, {}
         for name in names:
             try:

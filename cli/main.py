@@ -71,7 +71,8 @@ COMMANDS = {
         "Attack trainings as adversaries may, and bound ε from below.",
     ),
 }
-"""In the order of a newcomer's interest; each with its module, and what the list says of it."""
+"""In the order of a newcomer's interest; each with its module, and what the list says
+of it."""
 EXTRAS = {
     "demo": "demo",
     "report": "report",
@@ -86,7 +87,10 @@ class ErrorsInOneLine(click.Group):
     """Commands whose errors are one line for a person, and an exit status."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
+        """Run the command.
+
+        A PrecadError is one line, and exit 2 for a wrong value, else 1.
+        """
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -150,9 +154,9 @@ def command(
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a function a command, of this group if any, with an option for each of its parameters.
 
-    They are ``Annotated[type, help, …]``: after the help may follow the option's own names, a type
-    of click's, what else click takes as a mapping, or ``ARGUMENT``. One whose type is a dataclass
-    stands for that class's fields, and gets an instance.
+    They are ``Annotated[type, help, …]``: after the help may follow the option's own
+    names, a type of click's, what else click takes as a mapping, or ``ARGUMENT``. One
+    whose type is a dataclass stands for that class's fields, and gets an instance.
     """
 
     def made(body: Callable[..., None]) -> click.Command:
@@ -219,7 +223,10 @@ def _option(
 
 
 def digest_of(text: str) -> Digest:
-    """Return the digest of 64 hexadecimal digits; a type of options. Raises Misconfiguration."""
+    """Return the digest of 64 hexadecimal digits; a type of options.
+
+    Raises Misconfiguration.
+    """
     try:
         return Digest(bytes.fromhex(text))
     except (ValueError, Misconfiguration):

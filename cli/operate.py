@@ -112,8 +112,8 @@ def health(
 ) -> None:
     """Ask the server or dealer of this machine whether it serves: 0 if so, else 1.
 
-    By gRPC's health protocol, at the port of its own settings and with its own certificate; for
-    containers, systemd and Kubernetes, which then start it again.
+    By gRPC's health protocol, at the port of its own settings and with its own
+    certificate; for containers, systemd and Kubernetes, which then start it again.
 
         precad health --config settings.toml
     """
@@ -170,24 +170,26 @@ def token(
     ],
     client: Annotated[
         tuple[str, ...],
-        "Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
+        "Whom a token is for; may be repeated. Nobody else can use it, and status says"
+        " who is "
         "missing.",
     ],
     as_json: AsJson,
 ) -> None:
     """Make one-time tokens that these servers accept; each is its client's, or its first user's.
 
-    A client needs one token for both servers. Where A and B have operators of their own, one
-    makes the token and tells the other its digest, which is no secret and no token:
+    A client needs one token for both servers. Where A and B have operators of their
+    own, one makes the token and tells the other its digest, which is no secret and no
+    token:
 
         precad enrol token --state state-a --client ward-3                  (A's operator)
         precad enrol token --state state-b --client ward-3 --digest 5d0c…   (B's operator)
 
     Each line on stdout is a token and, after the word digest, its digest.
 
-    Servers keep digests only: a token is shown once, here. Give it to one client, over a channel
-    that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
-    server's user; a running server takes new tokens at once.
+    Servers keep digests only: a token is shown once, here. Give it to one client, over
+    a channel that nobody else reads; it goes into the client's settings as `token =
+    "…"`. Run this as the server's user; a running server takes new tokens at once.
     """
     from precad.aggregator.enrol.admission import ByToken, new_token, token_digest  # noqa: PLC0415
 
@@ -253,12 +255,13 @@ def status(
 ) -> None:
     """Ask a server where its training stands: for operators.
 
-    Phase, rounds done, the model's digest, who took part how often, what was rejected and why:
+    Phase, rounds done, the model's digest, who took part how often, what was rejected
+    and why:
 
         precad status a.example:7301 --identity keys/operator
 
-    With --watch the screen follows the training, through a server's absence too, and ends with it;
-    into a file or a pipe it writes a line for each change.
+    With --watch the screen follows the training, through a server's absence too, and
+    ends with it; into a file or a pipe it writes a line for each change.
     """
     if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
@@ -382,7 +385,8 @@ def _screen(
     if facts is None:
         return _whole(gone, "yellow")
     taken = facts["participations"].values()
-    # By owner it would be a page where there are a thousand; without --watch each is listed.
+    # By owner it would be a page where there are a thousand; without --watch each is
+    # listed.
     often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
     rejected, megabytes = _rejected(facts), sum(facts["bytes"].values()) / 1e6
     lines = [

@@ -43,9 +43,10 @@ def doctor(
 ) -> None:
     """Find mistakes before you enrol: a sentence each, in seconds.
 
-    It looks at the settings, the task, the certificate, every record with the model and the loss,
-    the limit, the state folder, both servers and the clocks. Nothing is enrolled; the servers see a
-    connection and one call, whatever the records are. Exit 1 where something has to be mended.
+    It looks at the settings, the task, the certificate, every record with the model and
+    the loss, the limit, the state folder, both servers and the clocks. Nothing is
+    enrolled; the servers see a connection and one call, whatever the records are. Exit
+    1 where something has to be mended.
     """
     findings = owner_settings.look_at_settings(config, wait)
     if as_json:
@@ -81,7 +82,8 @@ def join(
     ],
     wait: Annotated[
         float,
-        "Hours that the servers may be away, as over a weekend; the task's outage unless given.",
+        "Hours that the servers may be away, as over a weekend; the task's outage"
+        " unless given.",
         click.FloatRange(min=0),
         {"show_default": False},
     ] = 0.0,
@@ -173,7 +175,10 @@ def _together(
 
 
 def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
-    """An owner's own, for its eyes alone: refusals quote cells. Raises Misconfiguration."""
+    """An owner's own, for its eyes alone: refusals quote cells.
+
+    Raises Misconfiguration.
+    """
     path = folder / f"{settings.stem}.log"
     try:
         return opened.enter_context(
@@ -247,8 +252,8 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     if not limited:
         return 0
     log.warning(
-        "the owner's limit ended its part before the training's end: to go on, set a higher "
-        "epsilon_limit and start again with --raise-limit"
+        "the owner's limit ended its part before the training's end: to go on, set a"
+        " higher epsilon_limit and start again with --raise-limit"
     )
     return ENDED_BY_LIMIT
 
@@ -257,7 +262,10 @@ Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
 def trained(request: OfModel) -> tuple[TrainedModel, Any, JoinSettings | None]:
-    """The model, its module, the settings if given. Raises Misconfiguration, TaskMismatch."""
+    """The model, its module, the settings if given.
+
+    Raises Misconfiguration, TaskMismatch.
+    """
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
 
@@ -290,8 +298,8 @@ def predict(
 
         precad predict new.csv --config ward-3.toml --out predictions.csv
 
-    A line a record: the likeliest class and the probability of each. With the task's [data] section
-    a table is read as in training, and needs no target.
+    A line a record: the likeliest class and the probability of each. With the task's
+    [data] section a table is read as in training, and needs no target.
     """
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise Misconfiguration(

@@ -34,7 +34,8 @@ from precad.common.task import Task
 from precad.common.terminal import say, upper
 
 Change: TypeAlias = Literal["replacements", "additions"]
-"""What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join."""
+"""What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join.
+"""
 
 _SHIFTS = {"replacements": 2, "additions": 1}
 """By how many μ one malicious owner shifts a score."""
@@ -56,7 +57,8 @@ class Plan:
     owners: int | None
     """How many there are, where that is known and malicious ones were asked about."""
     whole: bool
-    """Whether the task is one, and not numbers alone: η is meant, and so is its limit."""
+    """Whether the task is one, and not numbers alone: η is meant, and so is its limit.
+    """
     statements: tuple[PrivacyStatement, ...]
     """Exact, each against its adversary."""
 
@@ -110,23 +112,27 @@ class Plan:
 
     def _robustness(self) -> dict[str, Any]:
         asked, mu, n = self.asked, client_mu(self.task), self.owners
-        # √d/(n·μ) at least, if all gradients agreed, at every σ, q, p and T: "Planning" of
-        # docs/privacy-accounting.md.
+        # √d/(n·μ) at least, if all gradients agreed, at every σ, q, p and T: "Planning"
+        # of docs/privacy-accounting.md.
         return {
             **asdict(asked),
             "client_mu": mu,
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": certified(self.task, asked),
-            "noise_over_signal": n
-            and math.sqrt(self.task.dimension) / (n * asked.largest_mu()),
+            "noise_over_signal": (
+                n and math.sqrt(self.task.dimension) / (n * asked.largest_mu())
+            ),
         }
 
     def show(self) -> None:
         """Print the plan for people."""
         privacy, record = self.task.privacy, self.statements[0]
         rate = self.task.training.learning_rate
-        gives = f"σ = {privacy.noise_multiplier:g} gives a record ε = {upper(record.epsilon)}"
+        gives = (
+            f"σ = {privacy.noise_multiplier:g} gives a record ε ="
+            f" {upper(record.epsilon)}"
+        )
         at = f"at δ = {record.delta:g}, against one curious server"
         say(sys.stdout, f"Planned: {gives} {at}. Into the task:", style="bold")
         names = (
@@ -162,13 +168,13 @@ class Plan:
         )
         say(
             sys.stdout,
-            f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of "
-            f"{found['loss']:g} becomes at most {found['loss_replacements']:.3g} by replacements, "
-            f"{found['loss_additions']:.3g} by additions, by the central limit theorem: planned, "
-            "not a certificate.\n"
-            f"Certified to stay at or below {found['tolerated_loss']:g}, exactly: up to "
-            f"{some['clients_replaced']:,} owners replaced, {some['clients_added']:,} added, or "
-            f"{some['records']:,} records added or deleted.",
+            f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of"
+            f" {found['loss']:g} becomes at most {found['loss_replacements']:.3g} by"
+            f" replacements, {found['loss_additions']:.3g} by additions, by the central"
+            " limit theorem: planned, not a certificate.\nCertified to stay at or"
+            f" below {found['tolerated_loss']:g}, exactly: up to"
+            f" {some['clients_replaced']:,} owners replaced, {some['clients_added']:,}"
+            f" added, or {some['records']:,} records added or deleted.",
         )
         if costs is not None:
             cost = (

@@ -16,7 +16,8 @@ def report(
     *,
     run: Annotated[
         tuple[str, ...],
-        "A finished run's folder; or each server's state folder, or its database's URL.",
+        "A finished run's folder; or each server's state folder, or its database's"
+        " URL.",
         ARGUMENT,
         {"metavar": "RUN..."},
     ],

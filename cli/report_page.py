@@ -52,7 +52,10 @@ class Guarantee(_Facts):
     epsilon: float | None = Field(description="ε; null where there is no bound.")
     delta: float = Field(description="δ of the statement.")
     added_delta: float | None = Field(
-        description="What honest rejection and, where it is meant, broken cryptography add to δ."
+        description=(
+            "What honest rejection and, where it is meant, broken cryptography add"
+            " to δ."
+        )
     )
     participations: int = Field(description="Rounds that it is composed over.")
     basis: str = Field(description="Where that number comes from, in words.")
@@ -60,8 +63,10 @@ class Guarantee(_Facts):
         description="The ε at which both servers stop counting an owner."
     )
     found_of_100: float = Field(
-        description="Of 100 that took part, how many an attacker can name at most who wrongly "
-        "names 5 of 100 that didn't; exact."
+        description=(
+            "Of 100 that took part, how many an attacker can name at most who wrongly "
+            "names 5 of 100 that didn't; exact."
+        )
     )
 
 
@@ -73,8 +78,10 @@ class Round(_Facts):
     counted: int = Field(description="Submissions in the sum.")
     rejected: dict[str, int] = Field(description="Submissions that weren't, by reason.")
     epsilon_server: float | None = Field(
-        description="Exact ε of a record against one server so far, for whoever took part most; "
-        "null where a round wasn't computed."
+        description=(
+            "Exact ε of a record against one server so far, for whoever took part most;"
+            " null where a round wasn't computed."
+        )
     )
     epsilon_models: float | None = Field(
         description="The same against other owners only."
@@ -155,7 +162,9 @@ class Report(_Facts):
     enforced: list[Rule]
     ledgers: list[Ledger]
     differences: list[str] | None = Field(
-        description="What the two ledgers don't hold alike; null where only one was given."
+        description=(
+            "What the two ledgers don't hold alike; null where only one was given."
+        )
     )
     not_guaranteed: list[str]
 
@@ -182,8 +191,8 @@ def longer_update_passes(task: Task) -> str:
     # What one submission adds is lost beside it in a sum of floats.
     of_points = 2 * task.proof.points / (P - 2 * task.proof.points)
     return (
-        f"{upper(of_rows, 2)} in all, for attackers who compute 2^{math.log2(HASHES):g} hashes, "
-        f"and {upper(of_points, 2)} a submission of theirs"
+        f"{upper(of_rows, 2)} in all, for attackers who compute 2^{math.log2(HASHES):g}"
+        f" hashes, and {upper(of_points, 2)} a submission of theirs"
     )
 
 
@@ -193,10 +202,14 @@ def enforced(task: Task) -> list[Rule]:
     seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
     stop = "no limit was set" if limit is None else f"{limit:g}"
     checks = {
-        "crypten": "Beaver triples and comparisons (holds against a server that follows the "
-        "protocol)",
-        "proof": "the owners' own proofs, without a third party (a record's privacy holds against "
-        "a server that doesn't follow the protocol, too)",
+        "crypten": (
+            "Beaver triples and comparisons (holds against a server that follows the "
+            "protocol)"
+        ),
+        "proof": (
+            "the owners' own proofs, without a third party (a record's privacy holds"
+            " against a server that doesn't follow the protocol, too)"
+        ),
     }
     rules = {
         "a record's gradient has a norm of at most (R)": f"{privacy.record_clip:g}",
@@ -204,7 +217,9 @@ def enforced(task: Task) -> list[Rule]:
         "a longer update passes with a probability of at most": longer_update_passes(
             task
         ),
-        "noise of each server, over a record's share (σ)": f"{privacy.noise_multiplier:g}",
+        "noise of each server, over a record's share (σ)": (
+            f"{privacy.noise_multiplier:g}"
+        ),
         "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
         "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
         "ε at which both servers stop counting an owner": stop,
@@ -215,11 +230,16 @@ def enforced(task: Task) -> list[Rule]:
 
 
 _CHEATING = {
-    "crypten": "A server that departs from the protocol can reject submissions or leave noise out; "
-    "under this task's check of norms it could also learn one bit of its choice about an update in "
-    "each attempt. Nothing is claimed against it.",
-    "proof": "A server that departs from the protocol can still reject whom it likes and leave its "
-    "noise out: who is counted, whole owners' privacy and robustness aren't claimed against it.",
+    "crypten": (
+        "A server that departs from the protocol can reject submissions or leave noise"
+        " out; under this task's check of norms it could also learn one bit of its"
+        " choice about an update in each attempt. Nothing is claimed against it."
+    ),
+    "proof": (
+        "A server that departs from the protocol can still reject whom it likes and"
+        " leave its noise out: who is counted, whole owners' privacy and robustness"
+        " aren't claimed against it."
+    ),
 }
 _NOT_GUARANTEED = """\
 Two servers that work together{together} every update. They must be run by organisations that don't.
@@ -258,14 +278,14 @@ def guarantee_sentence(said: Guarantee) -> str:
     numbers = f"ε = {upper(said.epsilon, 3)} at δ = {said.delta:g}"
     if said.found_of_100 >= _EVERYBODY:
         return (
-            f"Against {said.against}, {whom} is not protected ({numbers}): an attacker may be able "
-            "to tell whether it was used."
+            f"Against {said.against}, {whom} is not protected ({numbers}): an attacker"
+            " may be able to tell whether it was used."
         )
     return (
-        f"Against {said.against}: with or without {whom}, any result is nearly as likely "
-        f"({numbers}). Say an attacker tries to tell whether {whom} was used, and wrongly says yes "
-        f"for 5 of 100 that were not: then it rightly says yes for at most "
-        f"{math.ceil(said.found_of_100)} of 100 that were."
+        f"Against {said.against}: with or without {whom}, any result is nearly as"
+        f" likely ({numbers}). Say an attacker tries to tell whether {whom} was used,"
+        " and wrongly says yes for 5 of 100 that were not: then it rightly says yes"
+        f" for at most {math.ceil(said.found_of_100)} of 100 that were."
     )
 
 

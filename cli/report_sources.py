@@ -41,7 +41,10 @@ def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
             states = (folder / "state" / role.value for role in SERVERS)
             urls += [_url(state) for state in states if (state / DATABASE).is_file()]
         else:
-            lacks = f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's state)"
+            lacks = (
+                f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's"
+                " state)"
+            )
             raise Misconfiguration(
                 "RUN", name, f"{lacks}; give such a folder, or a database's URL"
             )
@@ -187,9 +190,11 @@ def gather(given: Sequence[str]) -> facts.Report:
             for role, url in ledgers.items()
             for audit in (audit_ledger(url),)
         ],
-        differences=None
-        if compared is None
-        else [f"{one.where}: {one.what}" for one in compared],
+        differences=(
+            None
+            if compared is None
+            else [f"{one.where}: {one.what}" for one in compared]
+        ),
         not_guaranteed=facts.not_guaranteed(task),
     )
     if shown.accuracy is None:

@@ -43,8 +43,8 @@ class SimulationRequest:
     ]
     data: Annotated[
         tuple[Path, ...],
-        "An owner's file (.csv, .parquet, .npz): one is dealt to --clients, several are an owner's "
-        "each; or, with --dataset, the folder that has its files.",
+        "An owner's file (.csv, .parquet, .npz): one is dealt to --clients, several are"
+        " an owner's each; or, with --dataset, the folder that has its files.",
     ]
     held_out: Annotated[
         Path | None, "A file of records that aren't trained on, to try models on."
@@ -54,7 +54,8 @@ class SimulationRequest:
     ]
     tries: Annotated[
         tuple[str, ...],
-        "Compare settings, like learning_rate=.25,.5,1; again for another field: all pairs.",
+        "Compare settings, like learning_rate=.25,.5,1; again for another field: all"
+        " pairs.",
         "--try",
     ]
     clients: Annotated[
@@ -69,8 +70,8 @@ class SimulationRequest:
     ]
     attack: Annotated[
         str | None,
-        "flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
-        "a function of your own, MODULE:NAME.",
+        "flip (against the cohort, within the bound), wraparound, oversize, garbage, or"
+        " a function of your own, MODULE:NAME.",
     ]
     attackers: Annotated[int | None, "How many clients attack; 1 unless given.", _SOME]
     per_client: Annotated[
@@ -276,7 +277,8 @@ def compare(
     document = {"simulated": True, "seed": tried[0][1].seed, "tried": rows}
     say(
         out,
-        f"One seed, {document['seed']}: with another, settings that lie close change places.",
+        f"One seed, {document['seed']}: with another, settings that lie close change"
+        " places.",
     )
     if request.save is not None:
         request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
@@ -310,8 +312,8 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
     say(out, "simulated, not protected", style="bold")
     say(
         out,
-        f"{said[0].upper()}{said[1:]}.\n{counted} updates counted{reasons} in {seconds:.1f} s; "
-        f"seed {training.seed}, {training.path} path."
+        f"{said[0].upper()}{said[1:]}.\n{counted} updates counted{reasons} in"
+        f" {seconds:.1f} s; seed {training.seed}, {training.path} path."
         + (f"\nFiles: {', '.join(files)}" if files else ""),
     )
 
@@ -335,10 +337,11 @@ def audit(
 ) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
-    A consenting owner's canaries are records that count, or count as zero, by coin flips. Who sees
-    the models, and a server that takes its own noise off, guess the coins. So many right guesses
-    would be rare if the statement held: that bounds the true ε from below, with 99.99 % confidence.
-    A bound that passes the stated ε refutes the statement; the command then exits with 1.
+    A consenting owner's canaries are records that count, or count as zero, by coin
+    flips. Who sees the models, and a server that takes its own noise off, guess the
+    coins. So many right guesses would be rare if the statement held: that bounds the
+    true ε from below, with 99.99 % confidence. A bound that passes the stated ε refutes
+    the statement; the command then exits with 1.
 
         precad audit
     """
@@ -355,8 +358,9 @@ def audit(
     for statement, power in plans.items():
         say(
             out,
-            f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A sound build "
-            f"should give about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}.",
+            f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A"
+            f" sound build should give about {power.expected:.2f}, half the noise"
+            f" {power.expected_of_half:.2f}.",
         )
     with Bar("trainings", repetitions, sys.stderr) as line:
         played = enumerate(line.track(made, task_id=line.task_ids[0]), first)

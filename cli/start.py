@@ -12,8 +12,9 @@ from precad.common.process import PIECES, keep_freed_buffers, start_log
 
 WRONG_TIME = 75
 """The system's status for what may work when it is tried again (EX_TEMPFAIL)."""
-# At its end the interpreter looks through all objects for cycles, over and over: more than a CPU
-# second with torch loaded, for memory that the system takes back anyway. A fork server's too.
+# At its end the interpreter looks through all objects for cycles, over and over: more
+# than a CPU second with torch loaded, for memory that the system takes back anyway. A
+# fork server's too.
 atexit.register(gc.freeze)
 _PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
@@ -38,9 +39,9 @@ def said(
 ) -> int:
     """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
 
-    ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute. A missing
-    package is named with the ``extra`` that has all of the command's; one that no extra brings is
-    a bug, and is raised again.
+    ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute. A
+    missing package is named with the ``extra`` that has all of the command's; one that
+    no extra brings is a bug, and is raised again.
     """
     found = (
         missing(error, command, extra)
@@ -56,7 +57,10 @@ def said(
 
 
 def serve(part: str, config: Path) -> int:
-    """Be server a, b or the dealer by its settings; return the status. Raises Misconfiguration."""
+    """Be server a, b or the dealer by its settings; return the status.
+
+    Raises Misconfiguration.
+    """
     start_log()
     process = import_module(f"precad.{_PARTS[part]}.process")
     return int(asyncio.run(process.serve(process.SETTINGS.load(config))))

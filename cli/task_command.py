@@ -82,7 +82,10 @@ def new(
     click.echo(f"{out}: task {made.name}, digest {made.digest}")
     warn_of_clip(made, most)
     if not tried:
-        why = "! the model wasn't tried, as a record's shape isn't known: give --features, like"
+        why = (
+            "! the model wasn't tried, as a record's shape isn't known: give"
+            " --features, like"
+        )
         say(sys.stderr, f"{why} 784 or 3x32x32")
 
 
@@ -132,7 +135,10 @@ def show(file: TaskFile, as_json: AsJson) -> None:
 
 
 def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
-    """That all records can be used, in a sentence. Raises Misconfiguration: one can't."""
+    """That all records can be used, in a sentence.
+
+    Raises Misconfiguration: one can't.
+    """
     from torch.nn import functional  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415

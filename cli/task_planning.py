@@ -33,14 +33,16 @@ from precad.common.terminal import upper
 MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
 MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
-"""How far the noise alone moves a weight over the whole training, by what is learnt. These, and C's
-numbers below, are the best of a comparison: benchmarks/results/default_settings.json."""
+"""How far the noise alone moves a weight over the whole training, by what is learnt.
+These, and C's numbers below, are the best of a comparison:
+benchmarks/results/default_settings.json."""
 
 
 def default_rate(largest: int) -> float:
     """Return p where nobody chose it: a record a round of the largest owner, and .05 at least.
 
-    Who samples nothing in most rounds weighs less than a bad owner, who sends C in each.
+    Who samples nothing in most rounds weighs less than a bad owner, who sends C in
+    each.
     """
     return max(0.05, rounded(1 / largest, 2, up=True))
 
@@ -53,8 +55,8 @@ def cohort_rate(owners: int) -> float:
 def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
     """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner, and 2·R at least.
 
-    Never more than an owner can sample, times R: beyond that it arms attackers alone. A sum of n
-    gradients rarely is longer than a few √n; one that is keeps its direction.
+    Never more than an owner can sample, times R: beyond that it arms attackers alone. A
+    sum of n gradients rarely is longer than a few √n; one that is keeps its direction.
     """
     wanted = max(2.0, 1.5 * math.sqrt(record_rate * largest))
     return rounded(
@@ -72,8 +74,8 @@ def default_step(
 ) -> float:
     """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
 
-    At most 10/R. T rounds of both servers' noise over the S = q·p·N records that are expected, by
-    which the sum is divided, are a walk of η·R·σ·√(2T)/S.
+    At most 10/R. T rounds of both servers' noise over the S = q·p·N records that are
+    expected, by which the sum is divided, are a walk of η·R·σ·√(2T)/S.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
     return rounded(min(10.0, MOVES[kind] / walk) / record_clip, 2)
@@ -102,9 +104,10 @@ def planned(
 ) -> tuple[Task, int, bool]:
     """Return a task of this name and ``more`` of its sections, and what was found on the way.
 
-    That is an owner's most records, and whether a model of one's own was tried on made-up ones.
-    ``dimension`` is in a model's place; ``clip_for`` chooses C where it wasn't asked for. Raises
-    Misconfiguration: something is missing or can't be, or leaves nothing to learn.
+    That is an owner's most records, and whether a model of one's own was tried on
+    made-up ones. ``dimension`` is in a model's place; ``clip_for`` chooses C where it
+    wasn't asked for. Raises Misconfiguration: something is missing or can't be, or
+    leaves nothing to learn.
     """
     data = None if wishes.recipe is None else _recipe(wishes.recipe)
     shape, classes = _record(wishes, data)
@@ -160,7 +163,8 @@ def _numbers(
         epsilon = float(upper(record_epsilon(**of, participations=taken)))
     if clip is None and clip_for is not None:
         clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
-        # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
+        # A σ that was given stays: then C is no less than R, and the plan says what
+        # that bounds.
         sigma = raised if wishes.noise_multiplier is None else sigma
     clip = given(clip, default_clip(record_clip, max(sizes), rate))
     expected, known = (
@@ -360,14 +364,14 @@ def described(made: Task, wishes: Wishes) -> str:
     record = guarantees.planned_guarantees(made)[0]
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
     return (
-        f"Planned for owners of {owners}{wishes.records} records: ε = {upper(record.epsilon, 3)} "
-        f"at δ = {made.privacy.delta:g} for a record against one curious server. "
-        "training.learning_rate and privacy.client_clip suit most tasks (docs/simulate.md): try "
-        "others on public data with precad simulate --try. An owner may hold up to "
-        f"{most:,} records, {ROOM_IN_SIZES:g} times the most that was planned for "
-        "(enrolment.max_expected_records); one with more claims a lower record_rate. "
-        "precad task show says what it guarantees. Everybody has the same file: its digest is in "
-        "every message."
+        f"Planned for owners of {owners}{wishes.records} records: ε ="
+        f" {upper(record.epsilon, 3)} at δ = {made.privacy.delta:g} for a record"
+        " against one curious server. training.learning_rate and privacy.client_clip"
+        " suit most tasks (docs/simulate.md): try others on public data with precad"
+        f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"
+        " times the most that was planned for (enrolment.max_expected_records); one"
+        " with more claims a lower record_rate. precad task show says what it"
+        " guarantees. Everybody has the same file: its digest is in every message."
     )
 
 
@@ -461,14 +465,15 @@ def _against_a_cheating_server(
     """Which check of norms the task has decides it."""
     if not at_cap:
         return (
-            f'Nothing is claimed against a server that cheats: validation = "{made.validation}" '
-            "holds against one that follows the protocol."
+            "Nothing is claimed against a server that cheats: validation ="
+            f' "{made.validation}" holds against one that follows the protocol.'
         )
     (record,) = at_cap
     added = upper(record.added_delta or 0.0, 2)
     return (
-        f'For a record, against {record.against}, as validation = "{made.validation}": '
-        f"ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations, the most that "
-        f"count, with δ and {added} more ({guarantees.ASSUMED}); who is counted, "
-        "availability, whole owners and robustness aren't claimed against it."
+        f'For a record, against {record.against}, as validation = "{made.validation}":'
+        f" ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations,"
+        f" the most that count, with δ and {added} more ({guarantees.ASSUMED}); who is"
+        " counted, availability, whole owners and robustness aren't claimed"
+        " against it."
     )

@@ -1,7 +1,7 @@
 """The data owner: training, encoding, submitting, and the model that comes home.
 
-`DataOwner` is the SDK; `model_section` describes a torch module for a task, `load_initial`,
-`load_vector` and `TrainedModel` put θ_0, or any θ, into one. Below it,
+`DataOwner` is the SDK; `model_section` describes a torch module for a task,
+`load_initial`, `load_vector` and `TrainedModel` put θ_0, or any θ, into one. Below it,
 `precad.client.connection.Servers` submits any vector for a round, and needs no torch.
 """
 

@@ -1,9 +1,9 @@
 """The lines of a data set's account: what its records took part in, over all tasks.
 
-Lines are appended and never changed, and each says all that its privacy cost depends on, so that
-the file can be added up without any task. Several processes may append at once, on one machine's
-disk: who reads a line knows all that stood before it, so everybody comes to the same verdict on
-which lines were within the limit.
+Lines are appended and never changed, and each says all that its privacy cost depends
+on, so that the file can be added up without any task. Several processes may append at
+once, on one machine's disk: who reads a line knows all that stood before it, so
+everybody comes to the same verdict on which lines were within the limit.
 """
 
 import hashlib
@@ -22,11 +22,12 @@ from precad.common.identifiers import Digest
 ACCOUNT_FILE = "participations.log"
 """In the account's folder."""
 _CUT = "~"
-"""Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
+"""Ends a line that may have been cut short by a crash, so that the next one stands on
+its own."""
 _NONE = "-"
 _MALICIOUS = ("proof", "fss")
-"""Checks whose cost holds against a server that departs from the protocol; the latter is of older
-versions."""
+"""Checks whose cost holds against a server that departs from the protocol; the latter
+is of older versions."""
 _CHECKS = ("crypten", *_MALICIOUS, "")
 _CHARGE = "charge2"
 
@@ -40,7 +41,8 @@ class Charge:
     """Under which name; empty where the account has one."""
     version: int
     re_releases: int
-    """m: releases of the same update that may have left besides the one that is charged."""
+    """m: releases of the same update that may have left besides the one that is
+    charged."""
     noise_multiplier: float
     """σ of one server."""
     record_rate: float
@@ -48,8 +50,8 @@ class Charge:
     delta: float
     """δ of this task's own statements."""
     validation: str = ""
-    """The task's check of norms, which says of what server a statement holds. Empty in lines that
-    don't say it: then the weaker one is meant."""
+    """The task's check of norms, which says of what server a statement holds. Empty in
+    lines that don't say it: then the weaker one is meant."""
 
     @property
     def malicious_server(self) -> bool:
@@ -79,7 +81,8 @@ class Charge:
 class Covered:
     """A version that this owner was drawn for and sent zeros in: servers charge it, and it is free.
 
-    They can't tell it from others; so what they charged isn't taken for what is missing here.
+    They can't tell it from others; so what they charged isn't taken for what is missing
+    here.
     """
 
     task: Digest
@@ -101,8 +104,8 @@ class WholeLimit:
     def covers(self, charge: Charge) -> bool:
         """Whether this is one of that task's equal steps, at the rate that it was opened with.
 
-        A further release is none: who cuts a link chooses where there is one, by what it has seen,
-        and the exact number holds of a list that was fixed beforehand.
+        A further release is none: who cuts a link chooses where there is one, by what
+        it has seen, and the exact number holds of a list that was fixed beforehand.
         """
         mine = self.task, self.client, self.noise_multiplier, self.record_rate
         return charge.alike == mine and charge.re_releases == 0
@@ -162,7 +165,8 @@ class AccountFile:
     def new_entries(self) -> list[Entry]:
         """What was appended since the last call, by whomever.
 
-        Raises Misconfiguration: the file can't be read; it is refused rather than forgotten.
+        Raises Misconfiguration: the file can't be read; it is refused rather than
+        forgotten.
         """
         if self.path is None:
             found, self._unread = self._unread, []
@@ -213,8 +217,8 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         raise Misconfiguration(
             "account",
             str(path),
-            f"can't be read at {line[:100]!r}; restore this owner's account from a copy that is "
-            "not older",
+            f"can't be read at {line[:100]!r}; restore this owner's account from a copy"
+            " that is not older",
         ) from None
     return entry
 

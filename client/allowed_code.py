@@ -1,7 +1,8 @@
 """Code that lies beside an owner's settings runs only once the owner has allowed it.
 
-Settings may come from somebody else, as a kit's archive, and with them a file that they name. What
-lies in the folder where the owner works, or is installed, the owner has put there.
+Settings may come from somebody else, as a kit's archive, and with them a file that they
+name. What lies in the folder where the owner works, or is installed, the owner has put
+there.
 """
 
 import hashlib
@@ -24,10 +25,11 @@ _SHOWN = 5
 def code_from(field: str, place: str, folder: Path | None) -> Iterator[None]:
     """Let MODULE:NAME be imported from the current folder, or from ``folder`` where it is allowed.
 
-    ``folder`` is the settings', whose ``field`` names it; None where a person typed ``place``.
+    ``folder`` is the settings', whose ``field`` names it; None where a person typed
+    ``place``.
 
-    Raises Misconfiguration: it, or what it imports, lies in ``folder``, and its owner hasn't
-    allowed what is there.
+    Raises Misconfiguration: it, or what it imports, lies in ``folder``, and its owner
+    hasn't allowed what is there.
     """
     usual, found = list(sys.path), [str(Path.cwd())]
     beside = None
@@ -50,7 +52,8 @@ def code_from(field: str, place: str, folder: Path | None) -> Iterator[None]:
 class _Beside(MetaPathFinder):
     """Sees each import, by whichever name and whoever's: one from the folder has to be allowed.
 
-    Afterwards it stays for the packages that came from there: a layer may import when it is made.
+    Afterwards it stays for the packages that came from there: a layer may import when
+    it is made.
     """
 
     def __init__(self, field: str, place: str, folder: Path) -> None:
@@ -88,8 +91,8 @@ class _Beside(MetaPathFinder):
             raise Misconfiguration(
                 self._field,
                 self._place,
-                f"runs {file}, which lies beside the settings and isn't shown: give it without a "
-                "linked folder or __pycache__ in between",
+                f"runs {file}, which lies beside the settings and isn't shown: give it"
+                " without a linked folder or __pycache__ in between",
             )
         self._came.add(first)
         if isinstance(spec.loader, SourceFileLoader):
@@ -98,7 +101,8 @@ class _Beside(MetaPathFinder):
 
     def _file(self, origin: Path) -> str | None:
         """Its name in the folder; None where it isn't there, or Python is installed around it."""
-        for each in (origin.resolve(), Path(os.path.abspath(origin))):  # noqa: PTH100 -- as named
+        as_named = Path(os.path.abspath(origin))  # noqa: PTH100 -- no link is followed
+        for each in (origin.resolve(), as_named):
             if each.is_relative_to(self._folder):
                 if any(each.is_relative_to(place) for place in self._installed):
                     return None
@@ -126,7 +130,10 @@ def allowed_file() -> Path:
 
 
 def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
-    """Return the files of the folder that may run. Raises Misconfiguration: they may not."""
+    """Return the files of the folder that may run.
+
+    Raises Misconfiguration: they may not.
+    """
     try:
         known, (names, digest) = allowed_file(), _digest(folder)
     except OSError as error:
@@ -140,10 +147,11 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
     if sys.stdin.isatty() and sys.stderr.isatty():
         sys.stderr.write(
-            f"These settings name code that lies beside them: {field} = {one_line(place)}\n"
-            f"In {one_line(str(folder))}: {one_line(shown)}\nSHA-256 of all of it: {digest}\n"
-            "It would run as you, with your records in reach. Look at it first, whoever sent it.\n"
-            "Allow it from now on? [y/N] "
+            f"These settings name code that lies beside them: {field} ="
+            f" {one_line(place)}\nIn {one_line(str(folder))}:"
+            f" {one_line(shown)}\nSHA-256 of all of it: {digest}\nIt would run as you,"
+            " with your records in reach. Look at it first, whoever sent it.\nAllow it"
+            " from now on? [y/N] "
         )
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() in {"y", "yes"}:
@@ -153,8 +161,9 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
     raise Misconfiguration(
         field,
         place,
-        f"is code that lies beside the settings ({shown}) and isn't allowed here: look at it, then "
-        f"say yes to precad doctor on a terminal, or add a line to {known}: {digest}",
+        f"is code that lies beside the settings ({shown}) and isn't allowed here: look"
+        " at it, then say yes to precad doctor on a terminal, or add a line to"
+        f" {known}: {digest}",
     )
 
 

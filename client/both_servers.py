@@ -1,8 +1,9 @@
 """What an owner takes only where both servers say the same: the model, and what a proof is for.
 
-An owner computes only where the model's bytes, server A's announcement and the digest that both
-signed for the attempt are one, so which server the bytes come from changes nothing but whose line
-they take. At the end the other server is asked for its digest: both know who has the final model.
+An owner computes only where the model's bytes, server A's announcement and the digest
+that both signed for the attempt are one, so which server the bytes come from changes
+nothing but whose line they take. At the end the other server is asked for its digest:
+both know who has the final model.
 """
 
 import logging
@@ -21,12 +22,15 @@ SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
 
 def for_proof(of_a: wire.Opening, of_b: wire.Opening) -> ForProof:
-    """What both state for a proof. Raises PeerViolation: nothing, or not the same holder."""
+    """What both state for a proof.
+
+    Raises PeerViolation: nothing, or not the same holder.
+    """
     holders = {role.value: role for role in SERVERS}
     if of_a.seed_holder != of_b.seed_holder or of_a.seed_holder not in holders:
         raise PeerViolation(
-            f"server A signed that {of_a.seed_holder!r} gets this owner's seed, server B "
-            f"{of_b.seed_holder!r}; nothing is sent"
+            f"server A signed that {of_a.seed_holder!r} gets this owner's seed, server"
+            f" B {of_b.seed_holder!r}; nothing is sent"
         )
     try:
         openings = Digest(of_a.proof_opening), Digest(of_b.proof_opening)
@@ -47,12 +51,13 @@ def fetched_model(
 ) -> ModelVector:
     """θ_t, ``[d]``, of the digest that server A announced and both servers have.
 
-    ``first`` is whose line it is to take. ``bytes_of`` asks a server for the model's bytes, and is
-    told whether it is the last one that can be asked, which has all the time that there is.
-    ``digest_of`` asks one for its digest; None where both have signed it.
+    ``first`` is whose line it is to take. ``bytes_of`` asks a server for the model's
+    bytes, and is told whether it is the last one that can be asked, which has all the
+    time that there is. ``digest_of`` asks one for its digest; None where both have
+    signed it.
 
-    Raises PeerViolation: the servers have different models, or neither serves the announced one.
-    PeerUnavailable: a server isn't there.
+    Raises PeerViolation: the servers have different models, or neither serves the
+    announced one. PeerUnavailable: a server isn't there.
     """
     wrong: list[str] = []
     away: PeerUnavailable | None = None
@@ -91,7 +96,7 @@ def _checked(
     digest = model_digest(task.digest, version, task.model.parameters, theta)
     if digest != announced:
         raise PeerViolation(
-            f"{role.title} served model {version} with digest {digest}, server A announced "
-            f"{announced}"
+            f"{role.title} served model {version} with digest {digest}, server A"
+            f" announced {announced}"
         )
     return theta

@@ -1,7 +1,8 @@
 """What an owner and its surroundings are looked at for before it enrols; a sentence each.
 
-Its records, model, loss, claim and limit; its disk; both servers. What servers are asked depends on
-settings and task, never on a record: two owners, one of whom has a bad record, look alike.
+Its records, model, loss, claim and limit; its disk; both servers. What servers are
+asked depends on settings and task, never on a record: two owners, one of whom has a bad
+record, look alike.
 """
 
 import os
@@ -94,9 +95,11 @@ class Findings(list[Finding]):
 
 _COLUMNS_SHOWN = 20
 _MOST_SHARE = 0.01
-"""Of the records: where more are filled or unlisted, the task may not fit this table."""
+"""Of the records: where more are filled or unlisted, the task may not fit this table.
+"""
 
-# --- the owner ---------------------------------------------------------------------------------
+# --- the owner
+# ---------------------------------------------------------------------------------
 
 
 def look_at_owner(
@@ -110,7 +113,8 @@ def look_at_owner(
 ) -> Findings:
     """Every record with this model and this loss, and the claim that would be made.
 
-    Of those that are kept for trying the models, ``held_out``, the same without a claim.
+    Of those that are kept for trying the models, ``held_out``, the same without a
+    claim.
     """
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
 
@@ -172,11 +176,17 @@ def _look_at_pace(
         model, loss, records, len(records), record_rate, task, repeats=1
     )
     wait_s = task.deadlines.work
-    text = f"a round's work takes {work_s:.2g} s here, and uploads begin after {wait_s:g} s"
+    text = (
+        f"a round's work takes {work_s:.2g} s here, and uploads begin after"
+        f" {wait_s:g} s"
+    )
     if work_s < wait_s:
         findings.good("pace", text)
     else:
-        remedy = "this owner's come late, whatever its records: let the task's deadlines.work be"
+        remedy = (
+            "this owner's come late, whatever its records: let the task's"
+            " deadlines.work be"
+        )
         findings.note("pace", f"{text}: {remedy} {2 * work_s:.2g} or more")
 
 
@@ -189,8 +199,8 @@ def check_name(client: ClientId, identity: Identity) -> None:
         raise Misconfiguration(
             "client",
             client.name,
-            f"the certificate in {identity.path} is {identity.principal}'s: mend the name, or name "
-            "the folder of this client's own certificate",
+            f"the certificate in {identity.path} is {identity.principal}'s: mend the"
+            " name, or name the folder of this client's own certificate",
         )
 
 
@@ -206,8 +216,8 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
     if account.whole_task():
         findings.note(
             "limit",
-            f"{said}, and goes to this task alone: these records take part in no other under it; "
-            f"for that, an epsilon_limit of {account.ample():.2f} or more",
+            f"{said}, and goes to this task alone: these records take part in no other"
+            f" under it; for that, an epsilon_limit of {account.ample():.2f} or more",
         )
     elif lasts:
         findings.good("limit", said)
@@ -233,7 +243,8 @@ def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
     return f"ε = {account.limit.epsilon:g} allows {more} of {of}", left >= drawn - taken
 
 
-# --- both servers ------------------------------------------------------------------------------
+# --- both servers
+# ------------------------------------------------------------------------------
 
 WITHIN_S = 4.0
 """For all of it, both servers at once, a name's look-up included."""
@@ -253,9 +264,9 @@ def look_at_servers(
 ) -> Callable[[], Findings]:
     """Begin to look at both servers, each in a thread of its own.
 
-    What comes back waits for the servers, ``within_s`` for all of it, and gives what was found.
-    Without ``task``, which couldn't be read, theirs isn't compared. The servers look at ``token``,
-    which stays unused.
+    What comes back waits for the servers, ``within_s`` for all of it, and gives what
+    was found. Without ``task``, which couldn't be read, theirs isn't compared. The
+    servers look at ``token``, which stays unused.
     """
     until = time.monotonic() + within_s
     answers: dict[Role, Future[tuple[ServerState, float]]] = {
@@ -290,7 +301,10 @@ def look_at_servers(
             try:
                 state, ahead[role] = answers[role].result(left())
             except TimeoutError:  # a name's look-up, or a handshake
-                text = f"{about} at {address} didn't answer within {within_s:g} s; check its"
+                text = (
+                    f"{about} at {address} didn't answer within {within_s:g} s;"
+                    " check its"
+                )
                 findings.bad(about, f"{text} address, and the network between")
             except PrecadError as error:
                 findings.bad(about, str(error))
@@ -309,15 +323,27 @@ def _standing(
     if reply.finished and reply.enrolled:
         kind = Kind.NOTE
         text = f"the training at {address} is finished: nothing is left to take part"
-        text += " in, and precad join fetches its final model as long as the servers are there"
+        text += (
+            " in, and precad join fetches its final model as long as the servers are"
+            " there"
+        )
     elif reply.finished:
-        text = f"the training at {address} is finished, without client {client}: ask the operator"
+        text = (
+            f"the training at {address} is finished, without client {client}: ask the"
+            " operator"
+        )
         text += " for the next task"
     elif reply.present:
-        text = f"another process takes part as client {client} now: end one of the two, or ask the"
+        text = (
+            f"another process takes part as client {client} now: end one of the two, or"
+            " ask the"
+        )
         text += " operator for a certificate with a name of its own"
     elif not reply.enrolling and not reply.enrolled:
-        text = f"enrolment at {address} is over and client {client} isn't enrolled: it is too late"
+        text = (
+            f"enrolment at {address} is over and client {client} isn't enrolled: it is"
+            " too late"
+        )
         text += " for this task; ask the operator for the next"
     elif reply.refusal:
         text = f"{about} at {address} wouldn't enrol this client: {why}"
@@ -350,10 +376,12 @@ def _apart(seconds: float) -> str:
     return f"{timedelta(seconds=round(abs(seconds)))} h {word}"
 
 
-# --- the disk ----------------------------------------------------------------------------------
+# --- the disk
+# ----------------------------------------------------------------------------------
 
 _VECTORS = 8
-"""X and one share, each twice while a file is replaced; two models and a third on its way."""
+"""X and one share, each twice while a file is replaced; two models and a third on its
+way."""
 _BESIDE = 2**20
 """Account, statements, logs."""
 _MOST_TRIED = 2**28

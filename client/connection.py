@@ -46,19 +46,22 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 log = logging.getLogger("precad")
 
 PIECE_BYTES = 1 << 17
-"""128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
+"""128 KiB: a server holds a piece or two of each upload that is under way, and not
+whole shares."""
 CALL_TIMEOUT_S = 30.0
 """For a call of one message each way."""
 UPLOAD_RETRIES = RetryPolicy(0.5, 0.5)
 """Between tries of one upload."""
 NAME_FREE_S = 45.0
-"""How long an owner's former process may seem to be there: a server's keepalive takes 30 s."""
+"""How long an owner's former process may seem to be there: a server's keepalive takes
+30 s."""
 NAME_RETRIES = RetryPolicy(2.0, 5.0)
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """The second: an upload of this client that broke off is still open at the server."""
 Reply = TypeVar("Reply")
 _let_go_once = cache(let_go_of_loaded)
-"""A process of a thousand owners has its libraries once, and each look at them takes 12 ms."""
+"""A process of a thousand owners has its libraries once, and each look at them takes 12
+ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def ask_for_state(
     request = pb.DescribeRequest(token=_text(token))
     with open_channel(address, identity, role) as channel:
         try:
-            # Whoever answers there is the server: a first connection that is slow is tried again.
+            # Whoever answers there is the server: a first connection that is slow is
+            # tried again.
             describe = AggregationStub(channel).Describe
             reply = describe(request, timeout=within_s, wait_for_ready=True)
         except grpc.RpcError as error:
@@ -122,9 +126,9 @@ def _text(token: Secret | None) -> str:
 class Servers:
     """Channels to server A and server B for one client and one task.
 
-    ``task`` is the owner's own copy: servers with another one are refused. Addresses are
-    ``host:port``. A server that doesn't answer yet is waited for ``patience_s``, the task's
-    enrolment deadline unless given.
+    ``task`` is the owner's own copy: servers with another one are refused. Addresses
+    are ``host:port``. A server that doesn't answer yet is waited for ``patience_s``,
+    the task's enrolment deadline unless given.
     """
 
     def __init__(
@@ -174,23 +178,27 @@ class Servers:
     def check_task(self) -> None:
         """Both servers must run exactly this task, in the roles that they were addressed by.
 
-        Raises TaskMismatch: a server runs another one; names both digests. Misidentified: another
-        party or authority answers there. PeerUnavailable. PeerViolation: it plays another role.
+        Raises TaskMismatch: a server runs another one; names both digests.
+        Misidentified: another party or authority answers there. PeerUnavailable.
+        PeerViolation: it plays another role.
         """
         for role, stub in self._stubs.items():
             reply = self._patiently(role, stub.Describe, pb.DescribeRequest())
             if (found := _state(self.task, role, reply).role) != role.value:
                 raise errors.PeerViolation(
-                    f"{self._addresses[role]} is {found}, not {role.value}: mend the addresses"
+                    f"{self._addresses[role]} is {found}, not {role.value}: mend the"
+                    " addresses"
                 )
 
     def enrol(
         self, records: int, record_rate: float, token: Secret | None = None
     ) -> None:
-        """Take part, at both servers, with |D_i| records at p_i. A claim may be repeated.
+        """Take part, at both servers, with |D_i| records at p_i.
 
-        Raises Misconfiguration: the claim passes a cap of the task; and PeerUnavailable,
-        PeerViolation, AccessDenied: a server refuses.
+        A claim may be repeated.
+
+        Raises Misconfiguration: the claim passes a cap of the task; and
+        PeerUnavailable, PeerViolation, AccessDenied: a server refuses.
         """
         Enrolment(self.client, records, record_rate).check(self.task)
         request = pb.EnrolRequest(
@@ -227,7 +235,8 @@ class Servers:
                     raise ended from None
             else:
                 return
-            # After a power cut, or the like, a server takes a while to see that the other is gone.
+            # After a power cut, or the like, a server takes a while to see that the
+            # other is gone.
             log.warning(
                 "%s; trying again for %.0f s", ended, max(0.0, retries.remaining())
             )
@@ -239,10 +248,11 @@ class Servers:
     ) -> ModelVector:
         """θ_t, ``[d]``, as ``fetched_model``: from ``serves_first``, or else from the other server.
 
-        Where both have ``signed`` that it is this one, the other isn't asked for its digest.
+        Where both have ``signed`` that it is this one, the other isn't asked for its
+        digest.
 
-        Raises PeerViolation: the servers show different models, or no bytes fit the digest;
-        PeerUnavailable: a server isn't there.
+        Raises PeerViolation: the servers show different models, or no bytes fit the
+        digest; PeerUnavailable: a server isn't there.
         """
         return fetched_model(
             self.task,
@@ -267,13 +277,13 @@ class Servers:
     ) -> bytearray:
         """What ``role`` serves as θ_t; unless ``patient``, as long as some of it keeps coming.
 
-        Raises PeerViolation: it is longer than any model of the task. PeerUnavailable: the server
-        isn't there, or nothing came within ``deadlines.peer``.
+        Raises PeerViolation: it is longer than any model of the task. PeerUnavailable:
+        the server isn't there, or nothing came within ``deadlines.peer``.
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
         deadlines = self.task.deadlines
-        # A long model on a slow line, or one of a thousand that fetch it at once, takes longer
-        # than one message may.
+        # A long model on a slow line, or one of a thousand that fetch it at once, takes
+        # longer than one message may.
         timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
         pieces: Any = self._stubs[role].FetchModel(request, timeout=timeout_s)
         idle_s = None if patient else deadlines.peer
@@ -308,7 +318,10 @@ class Servers:
         return data
 
     def opening(self, role: Role, attempt: int) -> bytes:
-        """What ``role`` signs before anything is shared. Raises PeerUnavailable, NotOnOffer."""
+        """What ``role`` signs before anything is shared.
+
+        Raises PeerUnavailable, NotOnOffer.
+        """
         request = pb.OpeningRequest(
             task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
         )
@@ -322,8 +335,8 @@ class Servers:
     ) -> ForProof | None:
         """What both servers state for an open attempt's proofs; None where the task has none.
 
-        A's may have come with its notice (``of_a``). Raises PeerUnavailable, NotOnOffer, and
-        PeerViolation where they don't state the same.
+        A's may have come with its notice (``of_a``). Raises PeerUnavailable,
+        NotOnOffer, and PeerViolation where they don't state the same.
         """
         if self.task.proof is None:
             return None
@@ -334,9 +347,12 @@ class Servers:
     def statement(
         self, role: Role, shown: bytes | None, opening: bytes | None
     ) -> bytes:
-        """The newest statement of ``role`` on this owner's account. Raises PeerUnavailable.
+        """The newest statement of ``role`` on this owner's account.
 
-        It is ``shown`` its own last statement, and the ``opening`` that it last signed, if any.
+        Raises PeerUnavailable.
+
+        It is ``shown`` its own last statement, and the ``opening`` that it last signed,
+        if any.
         """
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
@@ -376,10 +392,12 @@ class Servers:
         x: RingVector,
         proof: ForProof | None = None,
     ) -> Pair:
-        """Share ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries.
+        """Share ``x`` (``[d] int64``) for the two servers, signed.
 
-        It was computed at θ_t of ``version`` t and digest ``model``. ``proof`` is what both servers
-        stated for this attempt, where norms are proved.
+        Keep the pair for retries.
+
+        It was computed at θ_t of ``version`` t and digest ``model``. ``proof`` is what
+        both servers stated for this attempt, where norms are proved.
         """
         dimension = self.task.dimension
         if x.shape != (dimension,) or x.dtype != np.int64:
@@ -397,8 +415,8 @@ class Servers:
     ) -> tuple[Receipt, Receipt]:
         """Send each server its half of ``prepare``'s pair, both at once, and return both receipts.
 
-        The same bytes go again if a link breaks, until ``timeout_s``, the task's collection
-        deadline unless given. Raises PeerUnavailable.
+        The same bytes go again if a link breaks, until ``timeout_s``, the task's
+        collection deadline unless given. Raises PeerUnavailable.
         """
         limit = self.task.deadlines.collect if timeout_s is None else timeout_s
         futures = [self._uploads.submit(self.submit_half, item, limit) for item in pair]
@@ -424,7 +442,8 @@ class Servers:
             rejection = wire.rejection_of(reply.rejection)
             lost = rejection is errors.Rejection.TRUNCATED
             if lost and retries.remaining() > UPLOAD_RETRIES.longest_s:
-                # The server lost a part of it, or has no place now: the same bytes are welcome.
+                # The server lost a part of it, or has no place now: the same bytes are
+                # welcome.
                 retries.wait(late)
                 continue
             return Receipt(

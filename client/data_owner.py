@@ -53,43 +53,48 @@ class DataOwner:
     )
     result = owner.run()
     ```
-    ``client``, as in the certificate, takes part in ``task``, or the task of that file, over
-    ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder with ca.pem,
-    cert.pem and key.pem, or what was loaded from it.
+    ``client``, as in the certificate, takes part in ``task``, or the task of that file,
+    over ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder
+    with ca.pem, cert.pem and key.pem, or what was loaded from it.
 
-    Args:
-        data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)`` with one row a
-            record; a torch Dataset of such pairs that has a length; a frame of pandas or Polars,
-            or the path of a .csv, .parquet or .npz file, with ``columns`` or by the task's
-            ``data``. Copied, and a Dataset or a file read once, here: what changes later, such as
-            a random augmentation, doesn't count. Scalers, vocabularies and the like must come
-            from public data: what is fitted on the records isn't protected.
-        model: torch module whose named parameters and buffers are the task's; built from the task's
-            architecture (logistic, mlp) unless given. Training starts where the task says: other
-            weights that somebody chose are refused (docs/own-model.md).
-        loss: ``loss(outputs, targets)`` as in torch.nn.functional, over one record at a time;
-            cross-entropy unless given.
-        epsilon_limit: the owner's own limit of record-level ε against one corrupted server, over
-            all tasks of the account; nothing of the records is shared beyond it. Fixed with the
-            account's first charge, until ``raise_limit`` lets a higher one take its place.
-            Neighbours differ in one record, replaced by one whose gradient is zero; how many
-            records there are is public.
-        record_rate: p_i; the task's unless given. Lowered to the next rate that the servers
-            take (docs/enrolment.md).
-        state: folder where the open version's update, what the servers signed and the account
-            survive restarts, with a log of records that gave no gradient; in memory unless given.
-            One folder a task and client, as confidential as the records.
-        account: folder of the data set's account, for all tasks that these records take part in,
-            one after the other or at once; the state folder unless given.
-        token: one-time enrolment token from the operator, where the servers ask for one.
-        columns: what a table's columns are, where the task doesn't say it or names them otherwise.
-        held_out: records like ``data`` that aren't trained on: the newest model is tried on them
-            after a round's upload, for this owner alone. They cost no privacy, and change nothing
-            that leaves the machine.
-        proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the servers; the
-            environment's isn't used.
+    Args: data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)``
+        with one row a
+            record; a torch Dataset of such pairs that has a length; a frame of pandas
+            or Polars, or the path of a .csv, .parquet or .npz file, with ``columns`` or
+            by the task's ``data``. Copied, and a Dataset or a file read once, here:
+            what changes later, such as a random augmentation, doesn't count. Scalers,
+            vocabularies and the like must come from public data: what is fitted on the
+            records isn't protected.
+        model: torch module whose named parameters and buffers are the task's; built
+            from the task's architecture (logistic, mlp) unless given. Training starts
+            where the task says: other weights that somebody chose are refused
+            (docs/own-model.md).
+        loss: ``loss(outputs, targets)`` as in torch.nn.functional, over one record at a
+            time; cross-entropy unless given.
+        epsilon_limit: the owner's own limit of record-level ε against one corrupted
+            server, over all tasks of the account; nothing of the records is shared
+            beyond it. Fixed with the account's first charge, until ``raise_limit`` lets
+            a higher one take its place. Neighbours differ in one record, replaced by
+            one whose gradient is zero; how many records there are is public.
+        record_rate: p_i; the task's unless given. Lowered to the next rate that the
+            servers take (docs/enrolment.md).
+        state: folder where the open version's update, what the servers signed and the
+            account survive restarts, with a log of records that gave no gradient; in
+            memory unless given. One folder a task and client, as confidential as the
+            records.
+        account: folder of the data set's account, for all tasks that these records take
+            part in, one after the other or at once; the state folder unless given.
+        token: one-time enrolment token from the operator, where the servers ask for
+        one. columns: what a table's columns are, where the task doesn't say it or names
+        them otherwise. held_out: records like ``data`` that aren't trained on: the
+        newest model is tried on them
+            after a round's upload, for this owner alone. They cost no privacy, and
+            change nothing that leaves the machine.
+        proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the
+            servers; the environment's isn't used.
 
-    Raises Misconfiguration: task, data, model or limit can't be used; says which and what would do.
+    Raises Misconfiguration: task, data, model or limit can't be used; says which and
+    what would do.
     """
 
     def __init__(
@@ -126,7 +131,8 @@ class DataOwner:
         self._held_out = (
             None if held_out is None else _named("held_out", read, held_out)
         )
-        # Sampling, claim and account use the same number, on the grid of rates that servers take.
+        # Sampling, claim and account use the same number, on the grid of rates that
+        # servers take.
         wanted = self.task.privacy.record_rate if record_rate is None else record_rate
         self._record_rate = on_grid(self.task, wanted)
         self._most = most_records(len(self._records), self._record_rate)
@@ -160,10 +166,11 @@ class DataOwner:
     def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
         """What may keep this owner from taking part, found before it enrols: a sentence each.
 
-        Looks at every record with the model and the loss, the claim, the limit, the state folder,
-        both servers (for ``wait_s``), their task, the clocks, and whether the name is in use. The
-        servers see a connection and one call, whatever the records are. ``wrong`` of the result
-        has what must be mended. Raises none of our errors.
+        Looks at every record with the model and the loss, the claim, the limit, the
+        state folder, both servers (for ``wait_s``), their task, the clocks, and whether
+        the name is in use. The servers see a connection and one call, whatever the
+        records are. ``wrong`` of the result has what must be mended. Raises none of our
+        errors.
         """
         addresses = dict(
             zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True)
@@ -195,22 +202,24 @@ class DataOwner:
     ) -> Participation:
         """Enrol and take part until the training ends or the owner's limit is reached.
 
-        With a state folder the newest model lies there afterwards, as ``model.safetensors``,
-        however the training ended, and the rounds in ``history.csv``. Where the final model lies
-        there already, no server is asked for anything.
+        With a state folder the newest model lies there afterwards, as
+        ``model.safetensors``, however the training ended, and the rounds in
+        ``history.csv``. Where the final model lies there already, no server is asked
+        for anything.
 
-        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its own that
-        waits while an upload is due. What it raises stops nothing and shows nowhere outside: the
-        log says that it did, the result what. ``progress`` is shown on a terminal and in a notebook
-        only, unless given. The servers may be away for ``wait_s``, the task's deadlines unless
-        given.
+        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its
+        own that waits while an upload is due. What it raises stops nothing and shows
+        nowhere outside: the log says that it did, the result what. ``progress`` is
+        shown on a terminal and in a notebook only, unless given. The servers may be
+        away for ``wait_s``, the task's deadlines unless given.
 
-        Raises:
-            Misconfiguration: model, loss and records don't go together (see `rehearse`), or another
-                process uses the state folder; before a server is called, and never later.
+        Raises: Misconfiguration: model, loss and records don't go together (see
+            `rehearse`), or another
+                process uses the state folder; before a server is called, and never
+                later.
             TaskMismatch, PeerUnavailable: a server runs another task, or isn't there.
-            PeerViolation: the servers show different models, or one has forgotten what it signed.
-            StorageFailure: the state folder can't be written.
+            PeerViolation: the servers show different models, or one has forgotten what
+            it signed. StorageFailure: the state folder can't be written.
         """
         before.check_name(self.client, self._identity)
         if (path := before.final_model(self.task, self._folder)) is not None:
@@ -221,9 +230,9 @@ class DataOwner:
             )
         reporter = Reporter(
             self.task,
-            epsilon_limit=None
-            if self.budget.limit is None
-            else self.budget.limit.epsilon,
+            epsilon_limit=(
+                None if self.budget.limit is None else self.budget.limit.epsilon
+            ),
             on_round=on_round,
             validate=self._validation(),
             folder=self._folder,
@@ -236,7 +245,8 @@ class DataOwner:
             try:
                 with reporter:
                     reporter.doing(
-                        f"trying {len(self._records)} records with the model and its loss"
+                        f"trying {len(self._records)} records with the model and its"
+                        " loss"
                     )
                     rehearse(
                         self._model, self._loss, self._records, self.task, self._most
@@ -303,8 +313,9 @@ class DataOwner:
         """Algorithm 2 for one version: a Poisson sample of records, clipped, summed, encoded.
 
         The sample is drawn afresh from the CSPRNG, once a version. The work is that of
-        ``most_records``, whatever was drawn and also where it is for show and none was, and a
-        record that gives no gradient counts as zero and stands in the owner's private log alone.
+        ``most_records``, whatever was drawn and also where it is for show and none was,
+        and a record that gives no gradient counts as zero and stands in the owner's
+        private log alone.
         """
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
@@ -320,15 +331,18 @@ class DataOwner:
         late = time.perf_counter() - began - view.left_s
         if late > 0:
             self._note(
-                f"attempt {view.attempt}: the work was done {late:.3g} s after the public time, so "
-                "the upload told how long it took; let deadlines.work be longer, or this machine "
-                "do less beside"
+                f"attempt {view.attempt}: the work was done {late:.3g} s after the"
+                " public time, so the upload told how long it took; let deadlines.work"
+                " be longer, or this machine do less beside"
             )
         return update
 
 
 def _named(field: str, check: Callable[..., Any], *arguments: Any) -> Any:
-    """``check`` of what an owner calls ``field``. Raises Misconfiguration, which names it."""
+    """``check`` of what an owner calls ``field``.
+
+    Raises Misconfiguration, which names it.
+    """
     try:
         return check(*arguments)
     except Misconfiguration as error:

@@ -1,9 +1,9 @@
 """Owners of precad that Flower's runtime starts: a Flower project's model, loss and records.
 
-One message comes to each owner through Flower, "take part", and one goes back, "it is over";
-models and updates never do. Clips, noise and rounds are in the task, and the owner's limit,
-account and keys in a settings file on its machine: not in the app, which its author may change.
-See docs/flower.md.
+One message comes to each owner through Flower, "take part", and one goes back, "it is
+over"; models and updates never do. Clips, noise and rounds are in the task, and the
+owner's limit, account and keys in a settings file on its machine: not in the app, which
+its author may change. See docs/flower.md.
 """
 
 import logging
@@ -36,13 +36,14 @@ def client_app(
 ) -> "ClientApp":
     """A Flower ClientApp that takes part in one precad training, from its enrolment to its end.
 
-    ``model`` makes the module, whose parameters must be the task's. ``loss``, per record as in
-    torch.nn.functional, and the settings' ``data`` are the settings' unless given; ``records`` may
-    come in any form that ``DataOwner`` takes (see ``records_of`` for a project's loaders).
+    ``model`` makes the module, whose parameters must be the task's. ``loss``, per
+    record as in torch.nn.functional, and the settings' ``data`` are the settings'
+    unless given; ``records`` may come in any form that ``DataOwner`` takes (see
+    ``records_of`` for a project's loaders).
 
-    The app answers ``train``. Its reply says that the training is over, and no more: no model,
-    metric or account. The state folder has them, for the owner. What fails stands in the owner's
-    own log; Flower's server is told that it failed.
+    The app answers ``train``. Its reply says that the training is over, and no more: no
+    model, metric or account. The state folder has them, for the owner. What fails
+    stands in the owner's own log; Flower's server is told that it failed.
     """
     from flwr.app import ConfigRecord, Message, RecordDict  # noqa: PLC0415 -- an extra
     from flwr.clientapp import ClientApp  # noqa: PLC0415
@@ -56,7 +57,8 @@ def client_app(
             data = None if records is None else records(context)
             settings.data_owner(data, model(), loss).run(progress=False)
         except Exception:
-            # Flower sends an exception's text to its server, and ours may quote a record.
+            # Flower sends an exception's text to its server, and ours may quote a
+            # record.
             log.exception("taking part failed")
             raise RuntimeError(
                 "this owner didn't take part: its own log says why"
@@ -70,10 +72,12 @@ def client_app(
 def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Records:
     """All records of a DataLoader, in one pass: what a Flower project's ``load_data`` gives.
 
-    Batches are pairs, or dictionaries as of Flower Datasets, with their keys or places, such as
-    ``"img"`` and ``"label"``. A random augmentation counts as it comes out in this pass.
+    Batches are pairs, or dictionaries as of Flower Datasets, with their keys or places,
+    such as ``"img"`` and ``"label"``. A random augmentation counts as it comes out in
+    this pass.
 
-    Raises Misconfiguration: no batch, one without these keys, or a record that can't be used.
+    Raises Misconfiguration: no batch, one without these keys, or a record that can't be
+    used.
     """
     read: list[tuple[torch.Tensor, torch.Tensor]] = []
     for number, batch in enumerate(batches):
@@ -82,7 +86,10 @@ def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Reco
                 (torch.as_tensor(batch[inputs]), torch.as_tensor(batch[target]))
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            remedy = f"must have {inputs!r} and {target!r}: name the batches' own keys ({error})"
+            remedy = (
+                f"must have {inputs!r} and {target!r}: name the batches' own keys"
+                f" ({error})"
+            )
             raise Misconfiguration(
                 f"batch {number}", type(batch).__name__, remedy
             ) from None

@@ -1,8 +1,9 @@
 """The owner's own account: what its records have spent, whatever the servers say.
 
-One account per data set, over all tasks that the records ever took part in. A version is counted
-once, before its update is first shared, however many attempts it takes; further releases of the
-same update, which a server signs when an attempt opens, turn its step from σ into σ/√(1+m).
+One account per data set, over all tasks that the records ever took part in. A version
+is counted once, before its update is first shared, however many attempts it takes;
+further releases of the same update, which a server signs when an attempt opens, turn
+its step from σ into σ/√(1+m).
 """
 
 import math
@@ -37,8 +38,9 @@ Filter = RenyiFilter | ExactFilter
 class Account:
     """A data set's account as its file has it, read as it grows; in memory without a path.
 
-    Lines count in the order in which they stand; one that passes the limit doesn't count, and
-    whoever wrote it sends nothing. So two tasks that run at once can't overrun the limit together.
+    Lines count in the order in which they stand; one that passes the limit doesn't
+    count, and whoever wrote it sends nothing. So two tasks that run at once can't
+    overrun the limit together.
 
     Raises Misconfiguration: the file can't be read.
     """
@@ -61,7 +63,8 @@ class Account:
                 case RenyiLimit() | WholeLimit():
                     if self.takes(entry):
                         self.limit, self.filter = entry, None
-                        # Another task may have been charged while this limit was being written.
+                        # Another task may have been charged while this limit was being
+                        # written.
                         with suppress(BudgetExceeded):
                             self.filter = self.under(entry)
                 case Covered():
@@ -102,14 +105,16 @@ class Account:
     def add(self, charge: Charge) -> None:
         """Count ``charge``, durably, before this returns.
 
-        Raises BudgetExceeded: it passes the limit, perhaps because of another task's just now.
+        Raises BudgetExceeded: it passes the limit, perhaps because of another task's
+        just now.
         """
         if self.admits(charge) and not self.holds(charge):
             self._file.append(charge)
             self.catch_up()
         if not self.holds(charge):
             raise BudgetExceeded(
-                f"version {charge.version} would pass the account's limit; nothing is sent"
+                f"version {charge.version} would pass the account's limit; nothing is"
+                " sent"
             )
 
     def events(self) -> Counter[SampledGaussian]:
@@ -119,9 +124,9 @@ class Account:
     def epsilon(self, delta: float) -> float:
         """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
 
-        Against a malicious one where every charge's task has proofs, else a curious one; and of a
-        list that was fixed beforehand: where later tasks were chosen by earlier models, the
-        filter's is the guarantee (docs/privacy-accounting.md).
+        Against a malicious one where every charge's task has proofs, else a curious
+        one; and of a list that was fixed beforehand: where later tasks were chosen by
+        earlier models, the filter's is the guarantee (docs/privacy-accounting.md).
         """
         return exact_epsilon(self.events(), delta)
 
@@ -142,7 +147,10 @@ class Account:
         self.charges[charge.step] = charge
 
     def under(self, limit: Limit) -> Filter:
-        """A filter of ``limit`` with all charges. Raises BudgetExceeded: they pass it."""
+        """A filter of ``limit`` with all charges.
+
+        Raises BudgetExceeded: they pass it.
+        """
         if not all(_covers(limit, charge) for charge in self.charges.values()):
             raise BudgetExceeded("these records have taken part in other tasks")
         if isinstance(limit, RenyiLimit):
@@ -157,14 +165,14 @@ class Account:
 class OwnAccount:
     """One task's part in the data set's account, and the owner's limit over all of them.
 
-    ``task`` gives σ, δ and T; p_i is ``record_rate``. ``epsilon_limit`` is of record-level ε with
-    one server corrupted, for the sum over all tasks; None for the account's own, if it has one.
-    With ``raise_limit`` one above the account's takes its place, with the next charge. ``path`` is
-    the account's file; None counts in memory. ``client`` may be left out where these records take
-    part under one name.
+    ``task`` gives σ, δ and T; p_i is ``record_rate``. ``epsilon_limit`` is of
+    record-level ε with one server corrupted, for the sum over all tasks; None for the
+    account's own, if it has one. With ``raise_limit`` one above the account's takes its
+    place, with the next charge. ``path`` is the account's file; None counts in memory.
+    ``client`` may be left out where these records take part under one name.
 
-    Raises Misconfiguration: the limit doesn't allow a single round, or isn't the account's own, or
-    the file can't be read.
+    Raises Misconfiguration: the limit doesn't allow a single round, or isn't the
+    account's own, or the file can't be read.
     """
 
     def __init__(
@@ -218,11 +226,11 @@ class OwnAccount:
     def charge(self, version: int, re_releases: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
 
-        ``re_releases`` is m, the largest that a server signs for this attempt. What was counted
-        with a smaller one is counted with this one from now on.
+        ``re_releases`` is m, the largest that a server signs for this attempt. What was
+        counted with a smaller one is counted with this one from now on.
 
-        Raises BudgetExceeded: the limit would be passed; nothing changed. StorageFailure: the
-        account can't be written.
+        Raises BudgetExceeded: the limit would be passed; nothing changed.
+        StorageFailure: the account can't be written.
         """
         self._account.catch_up()
         if self.limit is not None:
@@ -230,8 +238,8 @@ class OwnAccount:
         charge = self._charge(version, re_releases)
         if not self._own_limit_admits(charge):
             raise BudgetExceeded(
-                "this account has a higher limit by now than this process was started with, whose "
-                "own would be passed; nothing is sent"
+                "this account has a higher limit by now than this process was started"
+                " with, whose own would be passed; nothing is sent"
             )
         self._account.add(charge)
 
@@ -250,11 +258,12 @@ class OwnAccount:
     def adopt(self, counts: Sequence[int], versions: int) -> None:
         """Charge, durably, what both servers signed of released versions and this account lacks.
 
-        It is an older copy then, or there is another one. Which versions they were isn't said, nor
-        does it matter: those that aren't charged are over, and nothing is shared for them any more.
+        It is an older copy then, or there is another one. Which versions they were
+        isn't said, nor does it matter: those that aren't charged are over, and nothing
+        is shared for them any more.
 
-        Raises Misconfiguration: the account's limit has no room for them. StorageFailure: the
-        account can't be written.
+        Raises Misconfiguration: the account's limit has no room for them.
+        StorageFailure: the account can't be written.
         """
         known = self._known()
         for m in reversed(range(len(counts))):
@@ -271,9 +280,10 @@ class OwnAccount:
                     raise Misconfiguration(
                         "account",
                         f"{self.participations} versions of this task",
-                        f"is an older copy, or there is another one: both servers have signed that "
-                        f"they charged {counts[0]} versions, and its limit has no room for that. "
-                        "Put the newest copy in its place, or stay away from this training",
+                        "is an older copy, or there is another one: both servers have"
+                        f" signed that they charged {counts[0]} versions, and its limit"
+                        " has no room for that. Put the newest copy in its place, or"
+                        " stay away from this training",
                     ) from None
 
     def _known(self) -> dict[int, float]:
@@ -343,18 +353,20 @@ class OwnAccount:
             raise Misconfiguration(
                 "epsilon_limit",
                 epsilon_limit,
-                f"this account's limit is ε = {opened.epsilon:g}, δ = {opened.delta:g}, for all "
-                "its tasks together: give that one, or none; you can raise it, never lower it, "
-                "with precad join --raise-limit (in Python raise_limit=True)",
+                f"this account's limit is ε = {opened.epsilon:g}, δ = {opened.delta:g},"
+                " for all its tasks together: give that one, or none; you can raise"
+                " it, never lower it, with precad join --raise-limit (in Python"
+                " raise_limit=True)",
             )
         if isinstance(opened, WholeLimit):
             if not opened.covers(self._charge(0, 0)):
                 raise Misconfiguration(
                     "epsilon_limit",
                     opened.epsilon,
-                    f"all of it went to task {str(opened.task)[:8]}…, which these records joined "
-                    f"as {opened.client or 'its client'} at a rate of {opened.record_rate:g}: they "
-                    "take part in nothing else; give records that have an account of their own",
+                    f"all of it went to task {str(opened.task)[:8]}…, which these"
+                    f" records joined as {opened.client or 'its client'} at a rate of"
+                    f" {opened.record_rate:g}: they take part in nothing else; give"
+                    " records that have an account of their own",
                 )
         elif not Account(None).under(opened).allows(self._charge(0, 0).event):
             raise self._too_low(opened.epsilon, opened.delta)
@@ -391,8 +403,9 @@ class OwnAccount:
             raise Misconfiguration(
                 "epsilon_limit",
                 epsilon_limit,
-                f"these records have spent ε = {spent:.3f} at δ = {delta:g} in earlier tasks, and "
-                "more by the filter that enforces a limit; raise it or don't take part",
+                f"these records have spent ε = {spent:.3f} at δ = {delta:g} in earlier"
+                " tasks, and more by the filter that enforces a limit; raise it or"
+                " don't take part",
             ) from None
         return limit
 
@@ -413,8 +426,9 @@ class OwnAccount:
         return Misconfiguration(
             "epsilon_limit",
             epsilon_limit,
-            f"a single round of this task costs ε = {one:.3f} exactly, and more by the filter that "
-            "enforces a limit over tasks; raise the limit above it or don't take part",
+            f"a single round of this task costs ε = {one:.3f} exactly, and more by the"
+            " filter that enforces a limit over tasks; raise the limit above it or"
+            " don't take part",
         )
 
     def whole_task(self) -> bool:

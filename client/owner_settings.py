@@ -39,9 +39,11 @@ class JoinSettings(DiallingSettings):
     state: Path
     """Folder for what survives this process: one a task and client."""
     account: Path | None = None
-    """Folder of the data set's account, the same for all tasks; the state folder unless given."""
+    """Folder of the data set's account, the same for all tasks; the state folder unless
+    given."""
     held_out: Path | None = None
-    """Records like `data` that aren't trained on: each model is tried on them, for the owner."""
+    """Records like `data` that aren't trained on: each model is tried on them, for the
+    owner."""
     epsilon_limit: Annotated[float, Field(gt=0)] | None = None
     record_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     token: SecretStr | None = None
@@ -49,22 +51,29 @@ class JoinSettings(DiallingSettings):
     columns: Columns = Columns()
     """What a table's columns are."""
     model: str | None = None
-    """A model of one's own, MODULE:NAME, from the settings' folder or the current one; called
-    without arguments. The task's architecture unless given."""
+    """A model of one's own, MODULE:NAME, from the settings' folder or the current one;
+    called without arguments. The task's architecture unless given."""
     loss: str | None = None
-    """A loss of one's own, MODULE:NAME, as in torch.nn.functional; cross-entropy unless given."""
+    """A loss of one's own, MODULE:NAME, as in torch.nn.functional; cross-entropy unless
+    given."""
     _folder: Path | None = PrivateAttr(default=None)
     """Where the file lies."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
+        """Settings from a TOML file.
+
+        Raises Misconfiguration naming file, field and remedy.
+        """
         loaded = super().load(path)
         loaded._folder = path.resolve().parent  # noqa: SLF001 -- its own
         return loaded
 
     def own_model(self) -> Any:
-        """The torch module that ``model`` makes; None without one. Raises Misconfiguration."""
+        """The torch module that ``model`` makes; None without one.
+
+        Raises Misconfiguration.
+        """
         return None if self.model is None else own_model(self.model, self._folder)
 
     def own_loss(self) -> Any:
@@ -111,7 +120,8 @@ class JoinSettings(DiallingSettings):
 def own_object(field: str, place: str, folder: Path | None = None) -> Any:
     """What MODULE:NAME names, looked for in ``folder``, once it is allowed, and in the current one.
 
-    Raises Misconfiguration, of ``field``: it isn't there, or lies in ``folder`` and isn't allowed.
+    Raises Misconfiguration, of ``field``: it isn't there, or lies in ``folder`` and
+    isn't allowed.
     """
     module, _, attribute = place.partition(":")
     with code_from(field, place, folder):
@@ -123,8 +133,8 @@ def own_object(field: str, place: str, folder: Path | None = None) -> Any:
             raise Misconfiguration(
                 field,
                 place,
-                f"can't be loaded ({type(error).__name__}: {error}): give MODULE:NAME, found from "
-                "this folder",
+                f"can't be loaded ({type(error).__name__}: {error}): give MODULE:NAME,"
+                " found from this folder",
             ) from error
 
 
@@ -145,8 +155,8 @@ def own_model(place: str, folder: Path | None = None) -> Any:
             raise Misconfiguration(
                 "model",
                 place,
-                f"can't be made ({type(error).__name__}: {error}): give MODULE:NAME, callable "
-                "without arguments",
+                f"can't be made ({type(error).__name__}: {error}): give MODULE:NAME,"
+                " callable without arguments",
             ) from error
     if not isinstance(made, nn.Module):
         remedy = (
@@ -164,8 +174,8 @@ FINISHED = "finished training"
 def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Findings:
     """All that ``DataOwner`` refuses and ``DataOwner.check`` finds, for an owner's settings file.
 
-    Nothing is enrolled, and no folder made. The servers are asked first, for ``within_s``, and the
-    same whatever the records are.
+    Nothing is enrolled, and no folder made. The servers are asked first, for
+    ``within_s``, and the same whatever the records are.
     """
     findings = before.Findings()
     settings = findings.attempt("settings", lambda: JoinSettings.load(path))

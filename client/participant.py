@@ -1,10 +1,11 @@
 """Taking part in a whole training: watch, fetch, compute, submit, until it is over.
 
-One version gets one update, and one attempt one submission, whatever breaks. The update is kept,
-then counted on the owner's account, then shared; for a further attempt it is shared afresh, and
-within an attempt the same bytes are sent again. An update that was lost is not replaced: a second
-sample of records would cost privacy that nobody counts. What others see of this depends on no
-record: uploads begin at a public time, and under ``cover_uploads`` whoever isn't drawn sends zeros.
+One version gets one update, and one attempt one submission, whatever breaks. The update
+is kept, then counted on the owner's account, then shared; for a further attempt it is
+shared afresh, and within an attempt the same bytes are sent again. An update that was
+lost is not replaced: a second sample of records would cost privacy that nobody counts.
+What others see of this depends on no record: uploads begin at a public time, and under
+``cover_uploads`` whoever isn't drawn sends zeros.
 """
 
 import logging
@@ -52,7 +53,8 @@ class RoundView:
     version: int = 0
     """t."""
     covering: bool = False
-    """Whether this is work for show, as much as ever and on no record; its result isn't used."""
+    """Whether this is work for show, as much as ever and on no record; its result isn't
+    used."""
     left_s: float = math.inf
     """Seconds until the public time, at which uploads begin."""
 
@@ -73,13 +75,13 @@ def take_part(
 ) -> Participation:
     """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
 
-    The client is enrolled with ``servers``. ``budget`` is charged before a version's update is
-    first shared; ``pending`` keeps that update, and the open attempt's pair for retries. What the
-    servers sign is kept in memory without ``statements``. They may be away for ``wait_s``, the
-    task's outage unless given.
+    The client is enrolled with ``servers``. ``budget`` is charged before a version's
+    update is first shared; ``pending`` keeps that update, and the open attempt's pair
+    for retries. What the servers sign is kept in memory without ``statements``. They
+    may be away for ``wait_s``, the task's outage unless given.
 
-    Raises:
-        PeerViolation: the servers disagree about the model, a signature is wrong, or a server has
+    Raises: PeerViolation: the servers disagree about the model, a signature is wrong,
+        or a server has
             forgotten what it signed.
         PeerUnavailable: a server stayed away, or A paused, for longer than ``wait_s``.
         StorageFailure: the owner's own disk fails.
@@ -167,16 +169,17 @@ class _Participant:
         both = [min(pair) for pair in zip(*counts.values(), strict=False)]
         if self.budget.lacks(both):
             log.warning(
-                "the owner's account is an older copy, or another one is in use: both servers have "
-                "signed more charges. They count here from now on"
+                "the owner's account is an older copy, or another one is in use: both"
+                " servers have signed more charges. They count here from now on"
             )
             self.budget.adopt(both, versions)
         for role, each in counts.items():
             if self.budget.lacks(each):
                 raise errors.PeerUnavailable(
-                    f"{role.value} has signed more charges ({each[0]} versions) than the other "
-                    "server and this owner's account: nothing is shared until they agree; ask both "
-                    "operators, and look for a newer copy of the account"
+                    f"{role.value} has signed more charges ({each[0]} versions) than"
+                    " the other server and this owner's account: nothing is shared"
+                    " until they agree; ask both operators, and look for a newer copy"
+                    " of the account"
                 )
 
     def _handle(self, notice: wire.Notice, came: float) -> None:
@@ -206,13 +209,17 @@ class _Participant:
                 self.result.ended = "finished"
                 self._saw(version, model, theta)
             case wire.TrainingPaused():
-                # It may come back, with all that counts: the submission waits as long as others.
+                # It may come back, with all that counts: the submission waits as long
+                # as others.
                 raise errors.PeerUnavailable(
                     "server A paused the training; its operators know why"
                 )
 
     def _closes(self, event: wire.RoundOpen, came: float) -> float:
-        """When collection ends. Nothing that is announced, NaN too, stretches the task's own."""
+        """When collection ends.
+
+        Nothing that is announced, NaN too, stretches the task's own.
+        """
         return came + min(self.task.deadlines.collect, event.collect_seconds)
 
     def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
@@ -265,8 +272,8 @@ class _Participant:
         ):
             self._warn(
                 over,
-                "both servers took the submission and state that it doesn't count; an honest one "
-                "always does: one of them may be bad",
+                "both servers took the submission and state that it doesn't count; an"
+                " honest one always does: one of them may be bad",
             )
         # The model that this owner helped to make, in case both servers lose it.
         version = over.version + 1
@@ -277,7 +284,10 @@ class _Participant:
                 self.statements.saw(version, model, theta)
 
     def _answer(self, event: wire.RoundOpen, came: float) -> None:
-        """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
+        """Answer one attempt.
+
+        PeerUnavailable leaves it unanswered: the notice comes again.
+        """
         deadline = self._closes(event, came)
         number = event.version + 1
         self.observer.doing(f"round {number}: computing", deadline)
@@ -292,7 +302,8 @@ class _Participant:
             self.sent = event.attempt
             self.result.submitted += kept.re_releases is not None
             self.result.covered += kept.re_releases is None
-        # Not before a time that everybody knows: how long the work took is nobody's business.
+        # Not before a time that everybody knows: how long the work took is nobody's
+        # business.
         early = came + self.task.deadlines.work - self.clock.now()
         if early > 0:
             public = self.clock.now() + early
@@ -310,8 +321,8 @@ class _Participant:
             return None
         if kept.model != event.model:
             raise errors.PeerViolation(
-                f"attempt {event.attempt} was announced with model {kept.model} and now "
-                f"with {event.model}; nothing more is sent"
+                f"attempt {event.attempt} was announced with model {kept.model} and now"
+                f" with {event.model}; nothing more is sent"
             )
         m = kept.re_releases
         if m is not None and not self.budget.charged(event.version, m):
@@ -337,8 +348,14 @@ class _Participant:
         signed = opened.re_releases
         re_releases = min(signed, self.pending.answered(version, event.attempt))
         if signed > re_releases:
-            what = "a server signed that this owner's update was released {} times before, and it "
-            what += "answered {} attempts with it, which are counted: that server may be bad"
+            what = (
+                "a server signed that this owner's update was released {} times before,"
+                " and it "
+            )
+            what += (
+                "answered {} attempts with it, which are counted: that server may"
+                " be bad"
+            )
             self._warn(event, what.format(signed, re_releases))
         records = event.selected and self._may_share(event, re_releases)
         if not (records or self.cover):
@@ -378,7 +395,8 @@ class _Participant:
     ) -> RingVector | None:
         """X of this version, computed once; None where there is none to share.
 
-        Under ``cover_uploads`` there is always the same work, so that a late upload tells nothing.
+        Under ``cover_uploads`` there is always the same work, so that a late upload
+        tells nothing.
         """
         update = self.pending.update(event.version)
         fresh = records and update is None

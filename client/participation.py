@@ -39,8 +39,8 @@ class TrainedModel:
     def load(cls, path: str | Path, task: Task | str | Path) -> Self:
         """Read what ``save`` wrote, or a server's ``model.safetensors``, of this task or its file.
 
-        Raises Misconfiguration: a file can't be read, or the model's content isn't what it states.
-        TaskMismatch: it is another task's.
+        Raises Misconfiguration: a file can't be read, or the model's content isn't what
+        it states. TaskMismatch: it is another task's.
         """
         task = task if isinstance(task, Task) else Task.load(Path(task))
         saved = load_model(Path(path), task)
@@ -93,9 +93,10 @@ class TrainedModel:
             participations=self.version,
         )
         text = (
-            f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ = {privacy.delta:g})-differential "
-            "privacy of one record (zero-out) against one curious server, exact accountant, "
-            f"for an owner that was counted in all {self.version} rounds, each released once"
+            f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ ="
+            f" {privacy.delta:g})-differential privacy of one record (zero-out) against"
+            " one curious server, exact accountant, for an owner that was counted in"
+            f" all {self.version} rounds, each released once"
         )
         return {"guarantee": text}
 
@@ -135,19 +136,19 @@ class RoundInfo:
     rejected: str
     """Why it didn't, in the servers' word; empty if it did or none was sent."""
     epsilon: float | None
-    """The records' account so far, over all tasks: exact, record level, one server corrupted, at
-    the task's δ. None where an account over hundreds of tasks would take seconds to add up again;
-    the result has it."""
+    """The records' account so far, over all tasks: exact, record level, one server
+    corrupted, at the task's δ. None where an account over hundreds of tasks would take
+    seconds to add up again; the result has it."""
     epsilon_limit: float | None
     """The owner's own; None without one."""
     seconds: float | None
     """From the round's announcement to its end; None if it wasn't heard."""
     model: TrainedModel | None = field(default=None, repr=False, compare=False)
-    """The newest that this owner has; None where it has none yet, or has a newer one by now. In the
-    history None throughout."""
+    """The newest that this owner has; None where it has none yet, or has a newer one by
+    now. In the history None throughout."""
     validation: Evaluation | None = None
-    """``model`` on the owner's held-out records; None without them, or where a newer one came
-    first."""
+    """``model`` on the owner's held-out records; None without them, or where a newer
+    one came first."""
 
     def to_row(self) -> dict[str, Any]:
         """One flat row: of ``history.csv``, of a frame."""
@@ -178,7 +179,10 @@ class VersionOver:
 
 
 class Observer:
-    """Is told how a training goes; ignores it. No call may wait: that would show in an upload."""
+    """Is told how a training goes; ignores it.
+
+    No call may wait: that would show in an upload.
+    """
 
     def doing(self, what: str, until: float | None = None) -> None:
         """Hear what happens now; ``until``: the clock's instant at which it is given up."""
@@ -207,13 +211,15 @@ class Participation:
     counted: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     epsilon: float = 0.0
-    """The data set's own account over all tasks: exact, record level, one server corrupted."""
+    """The data set's own account over all tasks: exact, record level, one server
+    corrupted."""
     ended: str = ""
     """`finished`, or `budget` when the owner's limit was reached first."""
     model: TrainedModel | None = field(default=None, repr=False)
     """The final model; the newest that this owner saw where its limit ended it."""
     model_file: Path | None = None
-    """Where it lies as safetensors; None without a state folder, or where its disk failed."""
+    """Where it lies as safetensors; None without a state folder, or where its disk
+    failed."""
     history: tuple[RoundInfo, ...] = field(default=(), repr=False)
     """Round by round, as `DataOwner.run` told it."""
     validation: Evaluation | None = None

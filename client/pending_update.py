@@ -1,9 +1,10 @@
 """What a client shares in one version, and the pair that it sends in one attempt.
 
-All attempts of a version get the same update X, which is on the disk before anything of it is
-sent; each shares it afresh, and a retry within an attempt sends the same bytes. X is as
-confidential as the records: the file is readable by this user only and goes when the version is
-over. It is removed, not overwritten: on flash storage overwriting guarantees nothing.
+All attempts of a version get the same update X, which is on the disk before anything of
+it is sent; each shares it afresh, and a retry within an attempt sends the same bytes. X
+is as confidential as the records: the file is readable by this user only and goes when
+the version is over. It is removed, not overwritten: on flash storage overwriting
+guarantees nothing.
 """
 
 import hashlib
@@ -26,7 +27,8 @@ Pair = tuple[AnySubmission, AnySubmission]
 
 _MAGIC = b"precad/v4/pending\0"
 _VERSION = struct.Struct("<QqQQ")
-"""t, m or −1, attempts answered before, and the length of X in bytes: 0 where there is none."""
+"""t, m or −1, attempts answered before, and the length of X in bytes: 0 where there is
+none."""
 _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -42,7 +44,8 @@ class Kept:
     pair: Pair = field(repr=False)
     """The newest attempt's."""
     re_releases: int | None
-    """m, which the version is to be counted with before this pair leaves; None: it shares zeros."""
+    """m, which the version is to be counted with before this pair leaves; None: it
+    shares zeros."""
     answered: int = 0
     """How many earlier attempts' pairs shared X."""
 
@@ -103,7 +106,8 @@ class Pending:
     ) -> None:
         """Keep this in place of an older attempt's; durably, before this returns.
 
-        ``update`` is X, also where this attempt's pair shares zeros; None if there is none.
+        ``update`` is X, also where this attempt's pair shares zeros; None if there is
+        none.
 
         Raises StorageFailure: the file can't be written.
         """

@@ -1,8 +1,8 @@
 """Who tells the owner how its training goes, in a thread beside the one that trains.
 
-Nothing here may show outside: not how long the owner's callback takes or that it raises, not what
-its held-out records say. So all of it is done in this thread, waits while an upload is due, and
-goes on for as long as it takes once the servers are left.
+Nothing here may show outside: not how long the owner's callback takes or that it
+raises, not what its held-out records say. So all of it is done in this thread, waits
+while an upload is due, and goes on for as long as it takes once the servers are left.
 """
 
 import csv
@@ -71,7 +71,8 @@ class Reporter(Observer):
         self._display = display
         self._quiet = threading.Event()
         self._quiet.set()
-        # With the newest model's version at that time; the models themselves may be large.
+        # With the newest model's version at that time; the models themselves may be
+        # large.
         self._waiting: SimpleQueue[tuple[VersionOver, int | None] | None] = (
             SimpleQueue()
         )
@@ -109,7 +110,8 @@ class Reporter(Observer):
         """The newest model's, once everything is told."""
         return None if self._judged is None else self._judged[1]
 
-    # --- from the thread that trains -------------------------------------------------------
+    # --- from the thread that trains
+    # -------------------------------------------------------
 
     def doing(self, what: str, until: float | None = None) -> None:
         """What happens now."""
@@ -132,7 +134,8 @@ class Reporter(Observer):
         """A version is over."""
         self._waiting.put((ended, None if self.newest is None else self.newest.version))
 
-    # --- in the thread beside it -----------------------------------------------------------
+    # --- in the thread beside it
+    # -----------------------------------------------------------
 
     def _work(self) -> None:
         # SciPy takes a second to load: beside the enrolment, and not in a round.
@@ -181,7 +184,8 @@ class Reporter(Observer):
             try:
                 self._judged = model, self._validate(model, self._quiet.wait)
             except Exception as error:  # noqa: BLE001 -- whatever a model does with a record
-                # A model that a server chose may raise at some records alone: no log says that.
+                # A model that a server chose may raise at some records alone: no log
+                # says that.
                 text = f"model {model.version}: held-out records can't be tried"
                 self._note(f"{text} ({type(error).__name__}: {error})")
                 return None
@@ -199,8 +203,8 @@ class Reporter(Observer):
                 self.first_failure = error
                 # Its text may say something of records; it stands in the result.
                 log.warning(
-                    "on_round raised %s after round %d; the training goes on, and so do "
-                    "its calls",
+                    "on_round raised %s after round %d; the training goes on, and so do"
+                    " its calls",
                     type(error).__name__,
                     info.number,
                 )
@@ -235,8 +239,9 @@ def _to_append(path: Path) -> TextIO:
 def note_privately(path: Path | None, line: str) -> None:
     """Write what nobody but the owner may see: records that failed, and late work.
 
-    Without a file, which this user alone can read, lines go to the logger ``precad.private`` at
-    debug level. Never raises, and waits for no disk: both would show outside.
+    Without a file, which this user alone can read, lines go to the logger
+    ``precad.private`` at debug level. Never raises, and waits for no disk: both would
+    show outside.
     """
     if path is None:
         private.debug("%s", line)
@@ -245,7 +250,8 @@ def note_privately(path: Path | None, line: str) -> None:
         file.write(f"{line}\n")
 
 
-# --- what is shown -----------------------------------------------------------------------------
+# --- what is shown
+# -----------------------------------------------------------------------------
 
 _NOTEBOOK_S = 1.0
 _LONGEST = 100
@@ -256,7 +262,8 @@ def display_for(
 ) -> "OwnerProgress | None":
     """What fits where this process runs: unless ``wanted`` is False, one where somebody looks.
 
-    That is in a notebook, or on a terminal that can redraw a line; else the log says each round.
+    That is in a notebook, or on a terminal that can redraw a line; else the log says
+    each round.
     """
     if wanted is False or not somebody_looks():
         return None
@@ -385,8 +392,9 @@ class NotebookDisplay(OwnerProgress):
         head = " · ".join(html.escape(line) for line in lines if line)
         activity = "" if self._over.is_set() else html.escape(self.activity())
         return (
-            f'<div><progress max="{self.rounds}" value="{self.done}" style="width: 20em">'
-            f'</progress> {head}<br><span style="opacity: 0.6">{activity}</span></div>'
+            f'<div><progress max="{self.rounds}" value="{self.done}" style="width:'
+            f' 20em"></progress> {head}<br><span style="opacity:'
+            f' 0.6">{activity}</span></div>'
         )
 
     def _redraw(self) -> None:

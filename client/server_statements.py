@@ -1,7 +1,8 @@
 """What a data owner has seen both servers sign and serve, kept so that they can be held to it.
 
-A server that lost its database meets its own signature here. Nothing in these files is secret
-towards the servers; they say in which versions the owner was counted, so they stay with the owner.
+A server that lost its database meets its own signature here. Nothing in these files is
+secret towards the servers; they say in which versions the owner was counted, so they
+stay with the owner.
 """
 
 import logging
@@ -59,7 +60,8 @@ class ServerStatements:
         if folder is not None:
             if (models := folder / _MODELS).exists():
                 data = models.read_bytes()
-                # A line that a crash cut short goes: the next would be written onto its end.
+                # A line that a crash cut short goes: the next would be written onto its
+                # end.
                 if not data.endswith(b"\n"):
                     os.truncate(models, data.rfind(b"\n") + 1)
             kept = read_kept_statements(folder)
@@ -76,8 +78,8 @@ class ServerStatements:
     def opening(self, servers: Servers, event: wire.RoundOpen) -> "Opened":
         """Check what both servers sign for the open attempt, before anything is shared for it.
 
-        Raises PeerViolation: a signature or what it is over isn't right; nothing may be sent.
-        PeerUnavailable: a server isn't there. NotOnOffer: the attempt is over.
+        Raises PeerViolation: a signature or what it is over isn't right; nothing may be
+        sent. PeerUnavailable: a server isn't there. NotOnOffer: the attempt is over.
         """
         came, bodies = {Role.SERVER_A: event.signed}, []
         with self._kept():
@@ -98,22 +100,26 @@ class ServerStatements:
             event.model.value,
         ):
             raise PeerViolation(
-                f"{role.value} signed for attempt {body.attempt} of version {body.version} "
-                f"from model {body.model_digest.hex()}, and attempt {event.attempt} of version "
-                f"{event.version} from {event.model} is open; nothing is sent"
+                f"{role.value} signed for attempt {body.attempt} of version"
+                f" {body.version} from model {body.model_digest.hex()}, and attempt"
+                f" {event.attempt} of version {event.version} from {event.model} is"
+                " open; nothing is sent"
             )
         self._openings[role] = message, body
         self._files[_OPENING.format(role.value)] = message
         return body
 
     def exchange(self, servers: Servers, signed: bytes | None = None) -> None:
-        """Keep each server's newest statement. It is shown its last one where it may need that.
+        """Keep each server's newest statement.
 
-        A's may have come with a notice (``signed``): that is enough while it doesn't say less than
-        what this owner holds. A server that has forgotten is shown its own signature.
+        It is shown its last one where it may need that.
 
-        Raises PeerViolation: a signature isn't right, or a server counts less than it has signed.
-        PeerUnavailable: a server isn't there.
+        A's may have come with a notice (``signed``): that is enough while it doesn't
+        say less than what this owner holds. A server that has forgotten is shown its
+        own signature.
+
+        Raises PeerViolation: a signature isn't right, or a server counts less than it
+        has signed. PeerUnavailable: a server isn't there.
         """
         with self._kept():
             for role in SERVERS:
@@ -153,7 +159,10 @@ class ServerStatements:
     def _statement(
         self, servers: Servers, role: Role, message: bytes
     ) -> wire.Statement:
-        """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
+        """What it says.
+
+        Raises PeerViolation: ``role`` didn't sign it, or not for this owner.
+        """
         body = wire.check_statement(servers.verifier, role, message)
         if not self._concerns(body):
             raise PeerViolation(
@@ -238,7 +247,8 @@ class ServerStatements:
     def saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         """Keep what both servers agree is θ_version; an older digest stands.
 
-        The newest two models stay, for a server that loses one whose digest it has signed.
+        The newest two models stay, for a server that loses one whose digest it has
+        signed.
         """
         if version in self._models:
             return
@@ -315,7 +325,10 @@ def read_kept_statements(folder: Path) -> KeptStatements:
 def _read_signed(
     folder: Path, name: str, read: Callable[[bytes], Body]
 ) -> dict[Role, tuple[bytes, Body]]:
-    """What each server signed last, of one kind, where there is a file. Raises Misconfiguration."""
+    """What each server signed last, of one kind, where there is a file.
+
+    Raises Misconfiguration.
+    """
     found = {}
     for role in SERVERS:
         if (path := folder / name.format(role.value)).exists():
@@ -367,9 +380,10 @@ def _less(last: wire.Statement, new: wire.Statement) -> bool:
 
 def _forgotten(role: Role, last: wire.Statement, new: wire.Statement) -> PeerViolation:
     return PeerViolation(
-        f"{role.value} states that it charged this owner for {sum(new.charged)} versions, by "
-        f"further releases {list(new.charged)}, after it was shown its own signature under "
-        f"{sum(last.charged)}, {list(last.charged)}: its ledger has forgotten charges. Nothing "
-        "more is sent. Keep this state folder, and ask both operators to compare their ledgers "
-        "(`precad ledger verify --against`) before you start again"
+        f"{role.value} states that it charged this owner for {sum(new.charged)}"
+        f" versions, by further releases {list(new.charged)}, after it was shown its"
+        f" own signature under {sum(last.charged)}, {list(last.charged)}: its ledger"
+        " has forgotten charges. Nothing more is sent. Keep this state folder, and ask"
+        " both operators to compare their ledgers (`precad ledger verify --against`)"
+        " before you start again"
     )

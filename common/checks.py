@@ -1,7 +1,8 @@
 """Checks of what people give: Misconfiguration names the field, the value and the remedy.
 
-Each check returns the value in its own type, since one from a file may be of any. What a person
-wrote in a TOML file is read here too, and pydantic's findings become errors of the same form.
+Each check returns the value in its own type, since one from a file may be of any. What
+a person wrote in a TOML file is read here too, and pydantic's findings become errors of
+the same form.
 """
 
 import math
@@ -73,7 +74,10 @@ def count(field: str, value: int, least: int = 0) -> int:
 
 
 def read_toml(field: str, path: Path) -> dict[str, object]:
-    """Return the file's values. Raises Misconfiguration naming ``field`` and the file."""
+    """Return the file's values.
+
+    Raises Misconfiguration naming ``field`` and the file.
+    """
     try:
         return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -86,7 +90,10 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
 
 
 def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> Model:
-    """Return plain values as a pydantic model. Raises Misconfiguration as ``refusal`` has it."""
+    """Return plain values as a pydantic model.
+
+    Raises Misconfiguration as ``refusal`` has it.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -94,7 +101,10 @@ def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> M
 
 
 def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
-    """Return a TOML file as a pydantic model. Raises Misconfiguration, which names the file."""
+    """Return a TOML file as a pydantic model.
+
+    Raises Misconfiguration, which names the file.
+    """
     remedies = {
         "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
         "missing": f"is required in {path}",
@@ -105,7 +115,8 @@ def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
 def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfiguration:
     """Return the first of pydantic's findings as one of our errors.
 
-    ``remedies`` are by pydantic's type of finding; any other keeps pydantic's own words.
+    ``remedies`` are by pydantic's type of finding; any other keeps pydantic's own
+    words.
     """
     first = error.errors(include_url=False)[0]
     kind, value = first["type"], first["input"]

@@ -1,9 +1,9 @@
 """Time, waiting, and trying again, through one object that is passed in: tests have their own.
 
-Deadlines are instants of ``Clock.now``, never of the wall clock, which may be set back and jumps on
-machines that start without a battery: certificates alone are looked at by it (``wall``). Callers
-differ in what they try again and after which errors; when to stop and how long to wait between
-tries is decided here.
+Deadlines are instants of ``Clock.now``, never of the wall clock, which may be set back
+and jumps on machines that start without a battery: certificates alone are looked at by
+it (``wall``). Callers differ in what they try again and after which errors; when to
+stop and how long to wait between tries is decided here.
 """
 
 import asyncio
@@ -60,7 +60,8 @@ CLOCK = Clock()
 STOP_S = 3.0
 """How long a part that was told to end may take: 5 s with all that it has started."""
 _CLEARING_UP_S = 10.0
-"""How long the interpreter may clear up after that; a busy machine takes seconds over it."""
+"""How long the interpreter may clear up after that; a busy machine takes seconds over
+it."""
 
 
 def end_within(
@@ -68,7 +69,8 @@ def end_within(
 ) -> None:
     """End this process after so long, whatever still waits in it: it was told to end.
 
-    What it had begun is lost as by a crash, which every part outlasts. ``last`` is called before.
+    What it had begun is lost as by a crash, which every part outlasts. ``last`` is
+    called before.
     """
 
     def end() -> None:
@@ -78,8 +80,8 @@ def end_within(
 
     threading.Thread(target=end, name="end", daemon=True).start()
     if hasattr(signal, "alarm"):
-        # While the interpreter clears up, no thread runs any more: the system ends it then, and its
-        # status says so.
+        # While the interpreter clears up, no thread runs any more: the system ends it
+        # then, and its status says so.
         signal.alarm(math.ceil(seconds + _CLEARING_UP_S))
 
 
@@ -90,8 +92,8 @@ class RetryPolicy:
     first_s: float
     longest_s: float
     spread: bool = False
-    """Half to one and a half times as long, by chance: clients that lost one server don't come
-    back in one wave."""
+    """Half to one and a half times as long, by chance: clients that lost one server
+    don't come back in one wave."""
 
 
 @dataclass(eq=False, repr=False)

@@ -1,7 +1,7 @@
 """Every error of precad, in one tree.
 
-Only these are caught inside a round; anything else is a bug and stays loud. Errors carry
-identifiers, never shares, seeds or keys.
+Only these are caught inside a round; anything else is a bug and stays loud. Errors
+carry identifiers, never shares, seeds or keys.
 """
 
 import copyreg
@@ -55,7 +55,10 @@ class WrongTime(Misconfiguration):
 
 
 class Rejection(Enum):
-    """Why a submission doesn't count. Expected, counted, and the same on both servers."""
+    """Why a submission doesn't count.
+
+    Expected, counted, and the same on both servers.
+    """
 
     ABSENT = "absent"
     """Nothing complete arrived before the round closed."""
@@ -68,7 +71,8 @@ class Rejection(Enum):
     WRONG_MODEL = "wrong-model"
     """Trained on another model than this round's."""
     MALFORMED = "malformed"
-    """A field of the wrong length or type, or a seed, salt or body that isn't what was signed."""
+    """A field of the wrong length or type, or a seed, salt or body that isn't what was
+    signed."""
     TRUNCATED = "truncated"
     """The upload ended before the announced number of bytes."""
     DUPLICATE = "duplicate"
@@ -144,7 +148,10 @@ class StorageFailure(PrecadError):
 
 
 class Denial(Enum):
-    """Why a caller may not do what it asked. The same word in errors, logs and counters."""
+    """Why a caller may not do what it asked.
+
+    The same word in errors, logs and counters.
+    """
 
     NO_CERTIFICATE = "no-certificate"
     MALFORMED_NAME = "malformed-name"
@@ -153,7 +160,8 @@ class Denial(Enum):
     EXPIRED = "expired"
     REVOKED = "revoked"
     NOT_ALLOWED = "not-allowed"
-    """A known party, but not one that may do this; with every other reason it isn't known."""
+    """A known party, but not one that may do this; with every other reason it isn't
+    known."""
 
 
 NOT_IN_TIME = frozenset({Denial.NOT_YET_VALID, Denial.EXPIRED})

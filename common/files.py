@@ -1,7 +1,7 @@
 """Files and folders that others may use too, or that must survive a power cut.
 
-A file is whole or not there at all, and on the disk before the call returns. A folder is one
-process's alone while it is locked.
+A file is whole or not there at all, and on the disk before the call returns. A folder
+is one process's alone while it is locked.
 """
 
 import errno
@@ -53,7 +53,8 @@ def write_file(
 ) -> None:
     """Write ``path``, one of ``data`` after the other, in place of an older file if ``replace``.
 
-    Raises FileExistsError: it exists and may not be replaced; two writers can't both succeed.
+    Raises FileExistsError: it exists and may not be replaced; two writers can't both
+    succeed.
     """
     _put(path, data, mode, replace=replace)
     sync(path.parent)
@@ -83,7 +84,8 @@ def _put(
         if replace:
             draft.replace(path)
         else:
-            # Unlike a rename, a link never replaces what is there, however two writers race.
+            # Unlike a rename, a link never replaces what is there, however two writers
+            # race.
             path.hardlink_to(draft)
     finally:
         draft.unlink(missing_ok=True)
@@ -152,8 +154,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageFailure(
-            f"{path} can't be written ({error.strerror}): nothing that depends on it is sent; make "
-            "room or mend the disk, and start again"
+            f"{path} can't be written ({error.strerror}): nothing that depends on it is"
+            " sent; make room or mend the disk, and start again"
         ) from error
 
 
@@ -171,8 +173,8 @@ def state_lock(folder: Path | None) -> Iterator[None]:
             _lock(descriptor)
         except OSError:
             remedy = (
-                "another process takes part from this folder; stop it, or give every client and "
-                "task a folder of its own"
+                "another process takes part from this folder; stop it, or give every"
+                " client and task a folder of its own"
             )
             raise Misconfiguration("state", str(folder), remedy) from None
         yield

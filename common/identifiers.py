@@ -12,8 +12,9 @@ from precad.common.errors import Misconfiguration
 
 DIGEST_BYTES = 32
 ATTEMPTS = 2**40
-"""Attempts have numbers below it: one a second lasts for 30,000 years, and what is reckoned with
-such numbers fits a database. Who could name a larger one would leave none for the next."""
+"""Attempts have numbers below it: one a second lasts for 30,000 years, and what is
+reckoned with such numbers fits a database. Who could name a larger one would leave none
+for the next."""
 _CLIENT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -76,7 +77,8 @@ class ClientId:
 class Secret:
     """Secret bytes, which ``reveal()`` alone shows.
 
-    ``repr`` and ``str`` show the length only; equality takes constant time; pickling is refused.
+    ``repr`` and ``str`` show the length only; equality takes constant time; pickling is
+    refused.
     """
 
     __slots__ = ("_data",)

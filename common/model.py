@@ -1,9 +1,10 @@
 """The model as everybody agrees on it: one float32 vector, its digest, its step, its file.
 
-Both servers compute every θ_t for themselves and must end with the same bytes, so everything here
-is elementwise IEEE arithmetic in one fixed order, in float64, rounded once to float32; nothing is
-reduced. The file is safetensors: named float32 tensors, and what they belong to. A version that
-was made when models were float64 stays as it is: a vector's own dtype says which it is.
+Both servers compute every θ_t for themselves and must end with the same bytes, so
+everything here is elementwise IEEE arithmetic in one fixed order, in float64, rounded
+once to float32; nothing is reduced. The file is safetensors: named float32 tensors, and
+what they belong to. A version that was made when models were float64 stays as it is: a
+vector's own dtype says which it is.
 """
 
 import hashlib
@@ -38,7 +39,8 @@ _PIECE = 1 << 15
 def initial_vector(model: ModelSection) -> NDArray[np.float32]:
     """θ_0, ``[d] float32``, the same on every machine: ``unrounded_start``, to nearest even.
 
-    Raises as ``unrounded_start``, and Misconfiguration: a weight is too large for float32.
+    Raises as ``unrounded_start``, and Misconfiguration: a weight is too large for
+    float32.
     """
     with np.errstate(over="ignore"):
         theta = unrounded_start(model).astype(np.float32)
@@ -51,11 +53,13 @@ def initial_vector(model: ModelSection) -> NDArray[np.float32]:
 def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
     """What θ_0 is rounded from, ``[d] float64``.
 
-    ``uniform``: fan-in is the product of all axes but the first; SHAKE-256 expands a tensor from
-    the task's public ``initial_seed`` and the tensor's name. What has one axis has no fan-in: it is
-    1 where its name ends in ``weight`` (the scale of a normalisation layer), 0 otherwise (a bias).
+    ``uniform``: fan-in is the product of all axes but the first; SHAKE-256 expands a
+    tensor from the task's public ``initial_seed`` and the tensor's name. What has one
+    axis has no fan-in: it is 1 where its name ends in ``weight`` (the scale of a
+    normalisation layer), 0 otherwise (a bias).
 
-    Raises Misconfiguration: the file can't be read, or isn't the one that the task means.
+    Raises Misconfiguration: the file can't be read, or isn't the one that the task
+    means.
     """
     match model.initial:
         case "zeros":
@@ -74,7 +78,10 @@ def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
                 raise Misconfiguration(field, str(path), f"isn't there: {source}")
             theta = read_weights(path, model.parameters)
             if (found := weights_digest(theta)) != model.initial_digest:
-                why = f"their SHA-256 is {found}, the task's {model.initial_digest}; {source}"
+                why = (
+                    f"their SHA-256 is {found}, the task's {model.initial_digest};"
+                    f" {source}"
+                )
                 raise Misconfiguration(
                     field, str(path), f"has other weights than the task: {why}"
                 )
@@ -91,7 +98,8 @@ def weights_digest(theta: NDArray[np.float64]) -> str:
 def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.float64]:
     """Weights of a safetensors file, ``[d] float64``; what else it holds isn't looked at.
 
-    Raises Misconfiguration: names the file, or the tensor that is missing or can't be one.
+    Raises Misconfiguration: names the file, or the tensor that is missing or can't be
+    one.
     """
     field, parts = "model.initial_file", []
     named, _ = _read_safetensors(field, path, [each.name for each in parameters])
@@ -104,8 +112,9 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.fl
             or not np.isfinite(tensor).all()
         ):
             remedy = (
-                f"must be finite real numbers of shape {list(parameter.shape)}: write the whole "
-                "model, safetensors.torch.save_file(net.float().state_dict(), FILE)"
+                f"must be finite real numbers of shape {list(parameter.shape)}: write"
+                " the whole model,"
+                " safetensors.torch.save_file(net.float().state_dict(), FILE)"
             )
             raise Misconfiguration(f"{field}, tensor {parameter.name}", found, remedy)
         parts.append(tensor.astype(np.float64).ravel())
@@ -160,7 +169,10 @@ def most_bytes(dimension: int) -> int:
 
 
 def little_endian(length: int, dimension: int) -> np.dtype[np.floating[Any]]:
-    """Whether so many bytes of a model are float32 or float64. Raises Misconfiguration: neither."""
+    """Whether so many bytes of a model are float32 or float64.
+
+    Raises Misconfiguration: neither.
+    """
     for dtype in (np.dtype("<f4"), np.dtype("<f8")):
         if length == dimension * dtype.itemsize:
             return dtype
@@ -171,7 +183,8 @@ def little_endian(length: int, dimension: int) -> np.dtype[np.floating[Any]]:
 def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> ModelVector:
     """Inverse of ``to_bytes``: ``[dimension]``, a copy that may be written to.
 
-    Whether a version is float32 or float64, its length says, and its digest whether that is right.
+    Whether a version is float32 or float64, its length says, and its digest whether
+    that is right.
 
     Raises Misconfiguration: the length is neither's, or an element is NaN or infinite.
     """
@@ -235,16 +248,18 @@ def apply_update(
 ) -> NDArray[np.float32]:
     """θ_{t+1} = θ_t + (η/denominator)·S·2^−f; PRECAD eq. (2) with the fixed denominator.
 
-    It is calculated in float64 and rounded to float32, which is post-processing of what is
-    released: no guarantee changes. A parameter moves by at most 2^−24 of its size, 6e-8; the noise
-    of one step of the demo's is 0.03. Three roundings an element, in this order, each to nearest
-    even, and no sum over elements: the same bytes on every machine.
+    It is calculated in float64 and rounded to float32, which is post-processing of what
+    is released: no guarantee changes. A parameter moves by at most 2^−24 of its size,
+    6e-8; the noise of one step of the demo's is 0.03. Three roundings an element, in
+    this order, each to nearest even, and no sum over elements: the same bytes on every
+    machine.
 
-    ``total`` is S, ``[d] int64``: the sum of valid updates and both servers' noise; the denominator
-    is ``Roster.denominator``. ``out`` takes the result, ``[d] float32``, and may be ``theta``.
+    ``total`` is S, ``[d] int64``: the sum of valid updates and both servers' noise; the
+    denominator is ``Roster.denominator``. ``out`` takes the result, ``[d] float32``,
+    and may be ``theta``.
 
-    Raises Misconfiguration: shapes differ from the task's d, the denominator isn't positive and
-    finite, or a parameter would no longer be finite.
+    Raises Misconfiguration: shapes differ from the task's d, the denominator isn't
+    positive and finite, or a parameter would no longer be finite.
     """
     for name, vector in (("theta", theta), ("total", total)):
         if vector.shape != (task.dimension,):
@@ -267,7 +282,10 @@ def apply_update(
             moved[piece] = stepped
             finite = finite and bool(np.isfinite(moved[piece]).all())
     if not finite:
-        why = f"with denominator {denominator} the model overflows; lower the learning rate"
+        why = (
+            f"with denominator {denominator} the model overflows; lower the learning"
+            " rate"
+        )
         raise Misconfiguration(
             "training.learning_rate", task.training.learning_rate, why
         )
@@ -297,7 +315,8 @@ def save_model(
 ) -> Digest:
     """Write θ_t, ``[d]`` in its dtype, and return its digest; the file appears whole or not at all.
 
-    Its metadata say which task and version it is of, how privately it was trained, and ``facts``.
+    Its metadata say which task and version it is of, how privately it was trained, and
+    ``facts``.
 
     Raises Misconfiguration: the vector's length isn't the task's d.
     """
@@ -329,7 +348,10 @@ def save_model(
 def _header(
     parameters: Iterable[Parameter], metadata: Mapping[str, str], each: int
 ) -> bytes:
-    """What comes before the tensors, in the task's order. Source: the safetensors format."""
+    """What comes before the tensors, in the task's order.
+
+    Source: the safetensors format.
+    """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for parameter in parameters:
@@ -345,8 +367,9 @@ def _header(
 def load_model(path: Path, task: Task) -> SavedModel:
     """Read what ``save_model`` wrote.
 
-    Raises Misconfiguration: the file can't be read, isn't a model of precad, has other tensors than
-    the task, or its content doesn't fit its digest; TaskMismatch: it belongs to another task.
+    Raises Misconfiguration: the file can't be read, isn't a model of precad, has other
+    tensors than the task, or its content doesn't fit its digest; TaskMismatch: it
+    belongs to another task.
     """
     named, metadata = _read_safetensors("model file", path)
     if metadata.get("format") != FORMAT:

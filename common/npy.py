@@ -28,7 +28,8 @@ _USUAL_MEMORY = 16 << 30
 def read_npy(field: str, path: Path) -> Array:
     """The array of a ``.npy`` file, mapped and not yet read.
 
-    Raises Misconfiguration: no such file, no array of numbers, or shorter than its header says.
+    Raises Misconfiguration: no such file, no array of numbers, or shorter than its
+    header says.
     """
     try:
         array: Array = np.lib.format.open_memmap(path, mode="r")
@@ -40,7 +41,8 @@ def read_npy(field: str, path: Path) -> Array:
 def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     """The arrays of these names in a ``.npz`` file.
 
-    Raises Misconfiguration: no such file or array, or an array of something else than numbers.
+    Raises Misconfiguration: no such file or array, or an array of something else than
+    numbers.
     """
     try:
         with (
@@ -71,8 +73,9 @@ def require_room(field: str, path: Path, unpacked: int) -> None:
     memory = memory_bytes()
     if unpacked > memory // 2:
         remedy = (
-            f"unpacks to {unpacked / 2**30:,.1f} GiB, and this machine has {memory / 2**30:,.1f} "
-            "GiB of memory: if it is the right file, give fewer records, or use a larger machine"
+            f"unpacks to {unpacked / 2**30:,.1f} GiB, and this machine has"
+            f" {memory / 2**30:,.1f} GiB of memory: if it is the right file, give fewer"
+            " records, or use a larger machine"
         )
         raise Misconfiguration(field, str(path), remedy)
 

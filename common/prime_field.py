@@ -1,9 +1,10 @@
 """The field of p = 2^64 − 2^32 + 1 elements: arrays of words below p, by NumPy and compiled alike.
 
-2^32 divides p − 1, so there are roots of unity of every order 2^j up to 2^32, and polynomials are
-multiplied by number-theoretic transforms. NumPy's functions say what is computed; ``field.c`` does
-the same, bit for bit, where a compiler was there at installation. ``PRECAD_KERNEL=numpy`` does
-without it (``common/kernel``). ``Group`` is whichever of field and ring a task's sums live in.
+2^32 divides p − 1, so there are roots of unity of every order 2^j up to 2^32, and
+polynomials are multiplied by number-theoretic transforms. NumPy's functions say what is
+computed; ``field.c`` does the same, bit for bit, where a compiler was there at
+installation. ``PRECAD_KERNEL=numpy`` does without it (``common/kernel``). ``Group`` is
+whichever of field and ring a task's sums live in.
 """
 
 import ctypes
@@ -129,7 +130,8 @@ class Arithmetic:
     def shift(self, rows: FieldVector, by: int) -> None:
         """Columns' values at the n-th roots of unity become those at ``by`` times these roots.
 
-        ``rows`` is ``[n, c]``, changed in place: row k stands at ω^k, n a power of two. by ≠ 0.
+        ``rows`` is ``[n, c]``, changed in place: row k stands at ω^k, n a power of two.
+        by ≠ 0.
         """
         n = len(rows)
         roots, inverses, scale = _transform(n, by)
@@ -288,9 +290,10 @@ def arithmetics(library: Path | None) -> dict[str, Arithmetic]:
 class FieldKeystream:
     """Uniform words below p, as ``Keystream`` for the ring; any piece can be expanded alone.
 
-    Word i is the first below p of W_0[i], W_1[i] …; W_r are the words of AES-256-CTR under
-    derive(key, purpose, *context) from the counter r·2^64 on. Reducing mod p instead would give
-    small words twice the chance of others: 2^−32 a word, that is .8 % over 10^6 of them.
+    Word i is the first below p of W_0[i], W_1[i] …; W_r are the words of AES-256-CTR
+    under derive(key, purpose, *context) from the counter r·2^64 on. Reducing mod p
+    instead would give small words twice the chance of others: 2^−32 a word, that is .8
+    % over 10^6 of them.
     """
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:

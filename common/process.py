@@ -1,8 +1,8 @@
 """A process's log, lines for people or one JSON object a line, and the memory that it keeps.
 
-``PRECAD_LOG_FORMAT=json`` asks for the second, for the process and the workers that it starts.
-A line says what is being done, task, version and attempt, and nothing that the message doesn't
-hold anyway: messages carry identifiers and never shares.
+``PRECAD_LOG_FORMAT=json`` asks for the second, for the process and the workers that it
+starts. A line says what is being done, task, version and attempt, and nothing that the
+message doesn't hold anyway: messages carry identifiers and never shares.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ from precad.common.errors import Misconfiguration, one_line
 VARIABLE = "PRECAD_LOG_FORMAT"
 PEOPLE = "%(asctime)s %(levelname)s %(message)s"
 _doing: dict[str, str | int] = {}
-"""Read without a lock: a handler that waited for one, held by who logs, would wait for ever."""
+"""Read without a lock: a handler that waited for one, held by who logs, would wait for
+ever."""
 
 
 def doing(**facts: str | int) -> None:
@@ -73,7 +74,8 @@ def start_log(
         raise Misconfiguration(VARIABLE, wanted, "use people or json")
     handler = handler or logging.StreamHandler()
     handler.setFormatter(JsonLines() if wanted == "json" else Lines(people))
-    # gRPC logs that it ends the calls that are open when a part is told to stop: no news.
+    # gRPC logs that it ends the calls that are open when a part is told to stop: no
+    # news.
     handler.addFilter(
         lambda of: not of.exc_info or of.exc_info[0] is not asyncio.CancelledError
     )
@@ -95,7 +97,8 @@ def _print_no_stops() -> None:
 def dump_stacks_on_signal() -> None:
     """Have `kill -USR1` write every thread's stack; in forked processes too, not on Windows."""
     if sys.platform != "win32":
-        # Standard error as it is when the signal comes: children may have sent it elsewhere.
+        # Standard error as it is when the signal comes: children may have sent it
+        # elsewhere.
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
@@ -104,7 +107,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 LARGEST = 32 << 20
 """The most that glibc allows."""
 PIECES = 2 << 20
-"""For a server: the pieces of bodies with their messages, and no vector of a large model."""
+"""For a server: the pieces of bodies with their messages, and no vector of a large
+model."""
 
 
 def keep_freed_buffers(largest: int = LARGEST) -> None:
@@ -137,8 +141,9 @@ _LIBRARY = re.compile(r"/.*\.so(\.[0-9.]+)?")
 def let_go_of_loaded() -> None:
     """Unmap for now what is unchanged of libraries' pages; does nothing but on Linux.
 
-    A page that was changed, such as an address that the loader wrote, has no other copy: mappings
-    with any such page, in memory or in swap, are left as they are, and so are writable ones.
+    A page that was changed, such as an address that the loader wrote, has no other
+    copy: mappings with any such page, in memory or in swap, are left as they are, and
+    so are writable ones.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,7 +1,8 @@
 """Settings of a process from its TOML file, and its peers' addresses, checked, maybe by a proxy.
 
-gRPC takes a proxy from the environment, by itself and without a word; precad's channels don't. Who
-needs one names it in the settings, and what looks at a connection goes the same way as gRPC.
+gRPC takes a proxy from the environment, by itself and without a word; precad's channels
+don't. Who needs one names it in the settings, and what looks at a connection goes the
+same way as gRPC.
 """
 
 import base64
@@ -37,8 +38,8 @@ def split_address(address: str) -> tuple[str, int]:
 def address_fault(address: str, *, least_port: int = 1) -> str | None:
     """Return what is wrong with ``host:port``, as a remedy; None where nothing is.
 
-    The host is a name, an IPv4 address, or an IPv6 address in brackets. ``least_port``: 0 where a
-    free port may be taken.
+    The host is a name, an IPv4 address, or an IPv6 address in brackets. ``least_port``:
+    0 where a free port may be taken.
     """
     host, _, port = address.rpartition(":")
     if not _is_host(host) or not _DIGITS.fullmatch(port):
@@ -70,10 +71,16 @@ class HttpProxy:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``http://[user:password@]host:port``. Raises Misconfiguration, without the value."""
+        """From ``http://[user:password@]host:port``.
+
+        Raises Misconfiguration, without the value.
+        """
         found = _PROXY.fullmatch(text)
         if found is None or address_fault(found["address"]):
-            remedy = "give http://host:port, with user:password@ before the host if it asks for it"
+            remedy = (
+                "give http://host:port, with user:password@ before the host if it asks"
+                " for it"
+            )
             raise Misconfiguration("proxy", "…", remedy)
         if found["login"] is None:
             return cls(found["address"])
@@ -134,7 +141,10 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
+        """Settings from a TOML file.
+
+        Raises Misconfiguration naming file, field and remedy.
+        """
         settings = parsed_toml(cls, "config", path)
         paths = {name: value for name, value in settings if isinstance(value, Path)}
         for name, value in paths.items():
@@ -153,8 +163,8 @@ class DiallingSettings(Settings):
     """Which of the settings are their addresses; one may be None."""
 
     proxy: Annotated[str | None, Field(repr=False)] = None
-    """`http://[user:password@]host:port` of an HTTP proxy that leads to the others; they are
-    dialled straight unless given, whatever the environment names."""
+    """`http://[user:password@]host:port` of an HTTP proxy that leads to the others;
+    they are dialled straight unless given, whatever the environment names."""
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -1,7 +1,7 @@
 """The sizes of a norm's proof: what client and servers use alike, from d, β and k alone.
 
-docs/soundness.md, part 4: rows of c_w words stand at roots of unity of order N. A task with
-``validation = "proof"`` has these in its digest.
+docs/soundness.md, part 4: rows of c_w words stand at roots of unity of order N. A task
+with ``validation = "proof"`` has these in its digest.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,8 @@ from precad.common.errors import Misconfiguration
 P = 2**64 - 2**32 + 1
 """The field's order."""
 LEAST_ROWS = 100
-"""Rows can be ground by hashing, unlike under a dealer: 2^−100 a trial leaves 2^−40 for 2^60."""
+"""Rows can be ground by hashing, unlike under a dealer: 2^−100 a trial leaves 2^−40 for
+2^60."""
 HALF_WIDTHS = 8
 """B/β: honest rows leave [−B, B) with probability at most 2·e^−64 each."""
 MOST_BOUND = 2**25

@@ -1,19 +1,22 @@
 """The ring Z_2^64: keystreams of its elements (HKDF-SHA256, then AES-256-CTR), and fixed point.
 
-Shares, masks and sums are ``[d] int64``, little-endian on the wire. NumPy's int64 *array*
-arithmetic wraps modulo 2^64; Python ints don't, so scalars pass through ``signed``.
+Shares, masks and sums are ``[d] int64``, little-endian on the wire. NumPy's int64
+*array* arithmetic wraps modulo 2^64; Python ints don't, so scalars pass through
+``signed``.
 
-Every expansion names its purpose and its context (task, round, client, commitments …), so that no
-two uses of one key ever share a stream. The seeds of a submission's masks are committed to, opened
-and expanded here: the dealer, which squares a_A + a_B, loads no more of a submission.
+Every expansion names its purpose and its context (task, round, client, commitments …),
+so that no two uses of one key ever share a stream. The seeds of a submission's masks
+are committed to, opened and expanded here: the dealer, which squares a_A + a_B, loads
+no more of a submission.
 
-Updates become elements with f fractional bits, and clips in float64 hold in the integers too.
-Encoding rounds toward zero, so that it never lengthens a vector: ‖encode(x)‖ ≤ ‖x‖·2^f.
-Record: gradients are clipped to R(1−2^−20), encoded, and summed as integers, so that one record
-moves the sum by at most R·2^f whatever the chunking. Client: the sum is clipped to
-(β·2^−f)(1−2^−30) and encoded again, so that X·X ≤ β² holds exactly (docs/soundness.md,
-"Honest updates keep the bound"). No sum makes the client's clip raise: an owner that falls silent
-would tell everybody something about its records.
+Updates become elements with f fractional bits, and clips in float64 hold in the
+integers too. Encoding rounds toward zero, so that it never lengthens a vector:
+‖encode(x)‖ ≤ ‖x‖·2^f. Record: gradients are clipped to R(1−2^−20), encoded, and summed
+as integers, so that one record moves the sum by at most R·2^f whatever the chunking.
+Client: the sum is clipped to (β·2^−f)(1−2^−30) and encoded again, so that X·X ≤ β²
+holds exactly (docs/soundness.md, "Honest updates keep the bound"). No sum makes the
+client's clip raise: an owner that falls silent would tell everybody something about its
+records.
 """
 
 import math
@@ -36,7 +39,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role, Secret
 
 RingVector: TypeAlias = NDArray[np.int64]
-"""``[d] int64``: elements of Z_2^64 by their signed representatives in [-2^63, 2^63)."""
+"""``[d] int64``: elements of Z_2^64 by their signed representatives in [-2^63, 2^63).
+"""
 
 WORD_BYTES = 8
 MODULUS = 2**64
@@ -144,7 +148,8 @@ def fill(out: memoryview, encryptor: CipherContext) -> memoryview:
 def commit(role: Role, ctx: Digest, salt: Secret, seed: Secret) -> Digest:
     """c_j = SHA-256(role j, ctx, salt_j, s_j): hiding by the salt, binding by the hash.
 
-    Bound to role and context, or one client's commitment could be another's, or the other role's.
+    Bound to role and context, or one client's commitment could be another's, or the
+    other role's.
     """
     parts = role.value.encode(), ctx.value, salt.reveal(), seed.reveal()
     return Digest.of(encode_context("seed-commitment", *parts))
@@ -180,7 +185,8 @@ def clip_record_norm(
 ) -> NDArray[np.float64]:
     """Each record's row, ``[records, d] float64``, scaled to norm at most R(1−2^−20) if longer.
 
-    PRECAD Algorithm 2, line 4. Raises Misconfiguration: a gradient holds NaN or an infinity.
+    PRECAD Algorithm 2, line 4. Raises Misconfiguration: a gradient holds NaN or an
+    infinity.
     """
     relative, unit, lengths = _relative(gradients)
     bound = record_clip * RECORD_MARGIN
@@ -201,15 +207,16 @@ def clip_record_adaptively(
 ) -> NDArray[np.float64]:
     """Each row g as R(1−2^−20)·g/(‖g‖ + s/(‖g‖ + s)): PSAC (Xia et al. 2023; DP-CERT eq. 9).
 
-    The divisor is above ‖g‖, so every row's norm is below R, as ``clip_record_norm`` has it: R
-    stays the sensitivity. Zero stays zero. s, the ``stabiliser``, is r in the paper, and above 0.
+    The divisor is above ‖g‖, so every row's norm is below R, as ``clip_record_norm``
+    has it: R stays the sensitivity. Zero stays zero. s, the ``stabiliser``, is r in the
+    paper, and above 0.
 
     Raises Misconfiguration: a gradient holds NaN or an infinity.
     """
     relative, unit, lengths = _relative(gradients)
     with np.errstate(over="ignore"):
-        # Of a norm that overflows the correction is 0; of a tiny unit it may be infinite, and the
-        # row, which encodes to zero anyway, becomes zero.
+        # Of a norm that overflows the correction is 0; of a tiny unit it may be
+        # infinite, and the row, which encodes to zero anyway, becomes zero.
         correction = stabiliser / (lengths * unit + stabiliser) / unit
     scaled: NDArray[np.float64] = relative * (
         record_clip * RECORD_MARGIN / (lengths + correction)
@@ -239,8 +246,9 @@ def _relative(
 def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVector:
     """The integer sum, projected so that X·X ≤ β²; PRECAD Algorithm 2, line 7.
 
-    ``[d] int64``: ``total`` itself where it already is so short. Where float64 lets the scaled sum
-    slip over β, it is scaled by 1−2^−20 up to three times more, and then zero.
+    ``[d] int64``: ``total`` itself where it already is so short. Where float64 lets the
+    scaled sum slip over β, it is scaled by 1−2^−20 up to three times more, and then
+    zero.
 
     Raises Misconfiguration: β < 1, which no task has.
     """
@@ -273,7 +281,8 @@ _LIMIT = 2.0**62
 def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
     """``trunc(x·2^f)``, same shape, int64.
 
-    Raises Misconfiguration: an element is NaN, infinite, or its encoding is 2^62 or more.
+    Raises Misconfiguration: an element is NaN, infinite, or its encoding is 2^62 or
+    more.
     """
     with np.errstate(over="ignore"):  # an infinity is refused below
         scaled = x * math.ldexp(1.0, fractional_bits)

@@ -23,14 +23,16 @@ GRID_OCTAVES = 6
 """Claimed rates reach from the task's p down to p/2^6."""
 EIGHTHS = (8, 7, 6, 5)
 _HEAVY = 2.0
-"""Beyond it a bad owner's weight is warned of: what C has at least where one record is sampled."""
+"""Beyond it a bad owner's weight is warned of: what C has at least where one record is
+sampled."""
 
 
 def rate_grid(task: Task) -> tuple[float, ...]:
     """The 25 rates that a client may claim: p·k/8 for k = 8 … 5, each halved 0 to 5 times; p/64.
 
-    Public, because it depends on the task alone, and short: an account takes seconds, and a client
-    that could choose its rate freely could make the servers compute for as long as it likes.
+    Public, because it depends on the task alone, and short: an account takes seconds,
+    and a client that could choose its rate freely could make the servers compute for as
+    long as it likes.
     """
     p = task.privacy.record_rate
     # One rounding at most (p·k), then powers of two: the same floats on every machine.
@@ -45,8 +47,8 @@ def rate_grid(task: Task) -> tuple[float, ...]:
 def on_grid(task: Task, record_rate: float) -> float:
     """The highest rate of the task's grid that isn't above ``record_rate``.
 
-    A client samples, claims and accounts with it. Raises Misconfiguration: below the grid's floor,
-    or above the task's p.
+    A client samples, claims and accounts with it. Raises Misconfiguration: below the
+    grid's floor, or above the task's p.
     """
     grid, most = rate_grid(task), task.privacy.record_rate
     if not 0 < record_rate <= most:
@@ -110,8 +112,9 @@ class Roster(Mapping[ClientId, Enrolment]):
         record_rate = 0.2
         ```
 
-        Raises Misconfiguration: the file can't be read, a key is unknown or missing, a client is
-        listed twice, or the task doesn't allow an entry. Names the file and the entry.
+        Raises Misconfiguration: the file can't be read, a key is unknown or missing, a
+        client is listed twice, or the task doesn't allow an entry. Names the file and
+        the entry.
         """
         source = f"roster {path}"
         try:
@@ -159,8 +162,9 @@ class Roster(Mapping[ClientId, Enrolment]):
     def seed_holders(self, task: Digest) -> dict[ClientId, Role]:
         """Which server gets each client's seed where norms are proved; the other gets the body.
 
-        The same one serves it models first, whatever the validation. They alternate, so that both
-        servers' links carry half, in the order of H(task, client), which no client chooses.
+        The same one serves it models first, whatever the validation. They alternate, so
+        that both servers' links carry half, in the order of H(task, client), which no
+        client chooses.
         """
 
         def place(client: ClientId) -> bytes:
@@ -199,9 +203,9 @@ class _RosterFile(Section):
 def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     """What is wrong with a C that bad owners reach far more often than honest ones; None if not.
 
-    A bad owner sends C in every round. An honest one's update is as long as its sample at most, and
-    empty in all rounds in which it samples nothing. ``records``: how many the largest owner holds;
-    what the task admits unless given.
+    A bad owner sends C in every round. An honest one's update is as long as its sample
+    at most, and empty in all rounds in which it samples nothing. ``records``: how many
+    the largest owner holds; what the task admits unless given.
     """
     clip, rate = task.privacy.client_clip, task.privacy.record_rate
     if records is None:
@@ -213,9 +217,9 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     weight = f"one bad owner weighs as much as {clip / usual:.3g} honest ones"
     if clip > longest:
         return (
-            f"privacy.client_clip = {clip:g} arms attackers alone: {owner} can sample {sampled:,} "
-            f"at most, and no honest update is longer than {longest:g}. So {weight}; make it "
-            f"{longest:g} or less"
+            f"privacy.client_clip = {clip:g} arms attackers alone: {owner} can sample"
+            f" {sampled:,} at most, and no honest update is longer than {longest:g}. So"
+            f" {weight}; make it {longest:g} or less"
         )
     if clip <= _HEAVY * usual * (1 + 1e-9):
         return None
@@ -225,18 +229,19 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
             f"raise record_rate towards {1 / records:.2g}, with the noise that keeps ε"
         )
     return (
-        f"privacy.client_clip = {clip:g} lets bad owners weigh more: they send it in every round, "
-        f"and {owner} samples {rate * records:.3g} on average. So {weight}; {less}"
+        f"privacy.client_clip = {clip:g} lets bad owners weigh more: they send it in"
+        f" every round, and {owner} samples {rate * records:.3g} on average. So"
+        f" {weight}; {less}"
     )
 
 
 def most_records(count: int, rate: float) -> int:
     """M: the sample size that an attempt's work is padded to, public because its arguments are.
 
-    The least M that a Poisson sample of |D_i| = ``count`` records at p_i = ``rate`` passes with a
-    probability below 2^−40. A sample that does is replaced by the empty one: that keeps the account
-    exact, because a neighbouring data set has the same sizes of samples (one gradient in it is
-    zero).
+    The least M that a Poisson sample of |D_i| = ``count`` records at p_i = ``rate``
+    passes with a probability below 2^−40. A sample that does is replaced by the empty
+    one: that keeps the account exact, because a neighbouring data set has the same
+    sizes of samples (one gradient in it is zero).
 
     Raises Misconfiguration: the rate lies outside (0, 1].
     """
@@ -244,7 +249,8 @@ def most_records(count: int, rate: float) -> int:
 
     if not 0 < rate <= 1:
         raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
-    # The tail is a regularised incomplete beta function; its relative error is below 1e-9.
+    # The tail is a regularised incomplete beta function; its relative error is below
+    # 1e-9.
     rare = 2.0**-40 * (1 - 1e-9)
     return bisect_left(
         range(count), x=True, key=lambda most: bool(bdtrc(most, count, rate) < rare)

@@ -1,8 +1,9 @@
 """The task that data owners, both servers and the dealer agree on; its digest is in every message.
 
-Whether its numbers fit together is checked when it is made, so that no round can meet what doesn't
-(docs/soundness.md, "Headroom"). Each refusal names the field to change, its value, and a value that
-fits; a number of fractional bits that is named satisfies every rule of the ring.
+Whether its numbers fit together is checked when it is made, so that no round can meet
+what doesn't (docs/soundness.md, "Headroom"). Each refusal names the field to change,
+its value, and a value that fits; a number of fractional bits that is named satisfies
+every rule of the ring.
 """
 
 import json
@@ -25,12 +26,13 @@ TAU = 7
 MAX_BOUND = 2**25
 """Largest β for which whatever passes the range test has X·X < 2^62."""
 MIN_NOISE_UNITS = 1024.0
-"""Least noise standard deviation in units of the last place: below it the discrete Gaussian's
-PLD may not be taken for the continuous one's."""
+"""Least noise standard deviation in units of the last place: below it the discrete
+Gaussian's PLD may not be taken for the continuous one's."""
 NOISE_DEVIATIONS = 10.0
 """Standard deviations of noise for which a round's sum must have room."""
 MAX_CLIP_RATIO = 1024
-"""Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below a record."""
+"""Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below
+a record."""
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
 _REMEDIES = {
@@ -51,14 +53,16 @@ class Task(schema.Section):
     fractional_bits: Annotated[int, Field(ge=1, le=schema.MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
     validation: Literal["crypten", "proof"] = "crypten"
-    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons, with a dealer;
-    or `proof`, by the owners' own proofs: no dealer, and a server that cheats learns no more."""
+    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons, with
+    a dealer; or `proof`, by the owners' own proofs: no dealer, and a server that cheats
+    learns no more."""
     projections: Annotated[int, Field(ge=40, le=256)] = 40
-    """k: rows of the range test; soundness error 2^−k a submission, or a hash that an owner tries:
-    at least 100 of them, and 100 unless given, under `proof`."""
+    """k: rows of the range test; soundness error 2^−k a submission, or a hash that an
+    owner tries: at least 100 of them, and 100 unless given, under `proof`."""
     deadlines: schema.DeadlineSection = schema.DeadlineSection()
     objective: schema.ObjectiveSection | None = None
-    """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
+    """What a record's gradient is of, alike for all owners; the owners' plain loss
+    without it."""
     data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
 
@@ -192,8 +196,9 @@ def effective_record_clip(
 ) -> float:
     """R' = R + √d·2^−f + C·2^−18: the most that one record moves a client's encoded sum.
 
-    A clipped and encoded gradient moves it by R, the client clip's truncation by one unit in each
-    coordinate, and scaling again what float64 let slip over β by β·2^−f·2^−18.
+    A clipped and encoded gradient moves it by R, the client clip's truncation by one
+    unit in each coordinate, and scaling again what float64 let slip over β by
+    β·2^−f·2^−18.
     """
     return (
         record_clip
@@ -227,14 +232,20 @@ def _wrong_together(task: Task) -> _Wrong | None:
             f"must be at most enrolment.clients = {enrolment.clients}",
         )
     if deadlines.work >= deadlines.collect:
-        return "deadlines.work", (
-            f"must be below deadlines.collect = {deadlines.collect}: uploads begin then, and "
-            "have to arrive"
+        return (
+            "deadlines.work",
+            (
+                f"must be below deadlines.collect = {deadlines.collect}: uploads begin"
+                " then, and have to arrive"
+            ),
         )
     if task.validation == "proof" and task.projections < LEAST_ROWS:
-        return "projections", (
-            f'must be at least {LEAST_ROWS} under validation = "proof", and is so unless given: '
-            "owners can try hashes for rows that suit them"
+        return (
+            "projections",
+            (
+                f'must be at least {LEAST_ROWS} under validation = "proof", and is so'
+                " unless given: owners can try hashes for rows that suit them"
+            ),
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -246,9 +257,12 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if (broken := _headroom(task)) is not None:
         return _to_keep(broken, task)
     if privacy.client_clip > most:
-        return "privacy.client_clip", (
-            f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
-            "rounding of a client's clip has to stay far below one record"
+        return (
+            "privacy.client_clip",
+            (
+                f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
+                "rounding of a client's clip has to stay far below one record"
+            ),
         )
     return None
 
@@ -282,39 +296,54 @@ def _to_keep(rule: _Rule, task: Task) -> _Wrong:
     match rule:
         case "bound":
             if fitting := _fitting_bits(task, "range", "noise", "sum"):
-                said = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
+                said = (
+                    f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 ="
+                    f" {MAX_BOUND}"
+                )
                 return "fractional_bits", f"{said}; {_use(task, fitting)}"
-            return "privacy.client_clip", (
-                "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-                f"that: use a clip from 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
+            return (
+                "privacy.client_clip",
+                (
+                    "β = floor(C·2^f) must be from 1 to 2^25, and no number of"
+                    " fractional_bits gives that: use a clip from"
+                    f" 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
+                ),
             )
         case "range":
             most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
             remedy = (
-                f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most d = {most} "
-                "fits: use fewer fractional_bits or a smaller model"
+                f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most"
+                f" d = {most} fits: use fewer fractional_bits or a smaller model"
             )
             return "model.parameters", remedy, f"d = {task.dimension}"
         case "noise":
             said = (
-                f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
-                f"place and must be at least {MIN_NOISE_UNITS:g}"
+                f"the noise's standard deviation is {task.noise_units:.4g} units of the"
+                f" last place and must be at least {MIN_NOISE_UNITS:g}"
             )
             if fitting := _fitting_bits(task):
                 use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
                 return "fractional_bits", f"{said}; {use}"
             least = _four_digits(MIN_NOISE_UNITS / _clip_units(task), up=True)
-            return "privacy.noise_multiplier", (
-                f"{said}, which no number of fractional_bits gives; with {task.fractional_bits} of "
-                f"them use a multiplier of at least {least}"
+            return (
+                "privacy.noise_multiplier",
+                (
+                    f"{said}, which no number of fractional_bits gives; with"
+                    f" {task.fractional_bits} of them use a multiplier of at least"
+                    f" {least}"
+                ),
             )
         case "sum":
             # n·β alone is always far below 2^62: n and β are limited themselves.
             room = SUM_LIMIT - task.enrolment.clients * task.bound
             largest = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
-            return "privacy.noise_multiplier", (
-                f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
-                f"below 2^62; use a multiplier of at most {_four_digits(largest, up=False)}"
+            return (
+                "privacy.noise_multiplier",
+                (
+                    f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers'"
+                    " noise must be below 2^62; use a multiplier of at most"
+                    f" {_four_digits(largest, up=False)}"
+                ),
             )
 
 

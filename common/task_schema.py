@@ -61,35 +61,37 @@ class ModelSection(Section):
     """The model's parameters and where training starts."""
 
     architecture: Annotated[str, Field(min_length=1, max_length=100)] = "custom"
-    """`logistic`, `mlp`, `cnn` (a small one for grey images of 28 × 28), which are built in; or any
-    name that the data owners agree on."""
+    """`logistic`, `mlp`, `cnn` (a small one for grey images of 28 × 28), which are
+    built in; or any name that the data owners agree on."""
     parameters: Annotated[
         tuple[Parameter, ...], Field(strict=False, min_length=1, max_length=10_000)
     ]
     """Every tensor, in the module's own order; a table `{ name, shape }` each."""
     initial: Literal["zeros", "uniform", "file"] = "zeros"
-    """`zeros`: every tensor zero; suits models of one layer, a deeper one can't learn from it.
-    `uniform`: matrices uniform in ±1/√fan-in, expanded from the public `initial_seed`; vectors 1
-    where their name ends in weight (scales), else 0 (biases). `file`: the weights of
-    `initial_file`, which are public: what they were trained on isn't protected."""
+    """`zeros`: every tensor zero; suits models of one layer, a deeper one can't learn
+    from it. `uniform`: matrices uniform in ±1/√fan-in, expanded from the public
+    `initial_seed`; vectors 1 where their name ends in weight (scales), else 0 (biases).
+    `file`: the weights of `initial_file`, which are public: what they were trained on
+    isn't protected."""
     initial_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Public: everybody computes the same initial model from it."""
     initial_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """`file`: safetensors with these parameters, relative to the task's file. Everybody has it; its
-    place is in no digest."""
+    """`file`: safetensors with these parameters, relative to the task's file. Everybody
+    has it; its place is in no digest."""
     initial_digest: Sha256 | None = None
-    """`file`: SHA-256 of the weights as float64, in the parameters' order; checked whenever they
-    are read."""
+    """`file`: SHA-256 of the weights as float64, in the parameters' order; checked
+    whenever they are read."""
     buffers: Annotated[tuple[Buffer, ...], Field(strict=False, max_length=10_000)] = ()
-    """Tensors that aren't trained, such as a fixed scaler's: an owner with others is refused."""
+    """Tensors that aren't trained, such as a fixed scaler's: an owner with others is
+    refused."""
 
     @model_validator(mode="after")
     def _of_a_file(self) -> Self:
         for name in ("initial_file", "initial_digest"):
             if (self.initial == "file") != (getattr(self, name) is not None):
                 remedy = (
-                    'belongs to model.initial = "file", and to nothing else: precad task new '
-                    "--from WEIGHTS writes all three"
+                    'belongs to model.initial = "file", and to nothing else: precad'
+                    " task new --from WEIGHTS writes all three"
                 )
                 raise Misconfiguration(f"model.{name}", getattr(self, name), remedy)
         return self
@@ -112,16 +114,18 @@ class Column(Section):
     name: Name
     """As it stands above the column."""
     kind: Literal["numeric", "categorical"] = "numeric"
-    """`numeric`: one input, (value − centre)/scale; `categorical`: one input for each level, 1 at
-    the record's own, and a last one for every level that isn't listed."""
+    """`numeric`: one input, (value − centre)/scale; `categorical`: one input for each
+    level, 1 at the record's own, and a last one for every level that isn't listed."""
     centre: Finite = 0.0
     """Numeric: what is subtracted; a constant from public knowledge."""
     scale: Positive = 1.0
     """Numeric: what the rest is divided by; a constant from public knowledge."""
     fill: Finite | None = None
-    """Numeric: what a missing value counts as, before centre and scale; refused without it."""
+    """Numeric: what a missing value counts as, before centre and scale; refused without
+    it."""
     levels: Annotated[tuple[Name, ...], Field(strict=False, max_length=10_000)] = ()
-    """Categorical: the levels that have an input, or a class, of their own, in this order."""
+    """Categorical: the levels that have an input, or a class, of their own, in this
+    order."""
     fill_level: Name | None = None
     """Categorical: the level that a missing value counts as; refused without it."""
 
@@ -135,13 +139,13 @@ class DataSection(Section):
     """How a row of an owner's table becomes numbers; fixed before any record is read."""
 
     target: Column
-    """What is learned: a categorical column's levels are the classes 0, 1, …; a numeric one is a
-    number."""
+    """What is learned: a categorical column's levels are the classes 0, 1, …; a numeric
+    one is a number."""
     columns: Annotated[
         tuple[Column, ...], Field(strict=False, min_length=1, max_length=10_000)
     ]
-    """The inputs' columns in the model's order; a table each. Owners who bring arrays need none of
-    this section."""
+    """The inputs' columns in the model's order; a table each. Owners who bring arrays
+    need none of this section."""
     missing: Annotated[
         tuple[Annotated[str, Field(max_length=200)], ...],
         Field(strict=False, max_length=100),
@@ -216,7 +220,8 @@ class PrivacySection(Section):
     epsilon_limit: Positive | None = None
     """Servers let no client's record-level exact ε (one server corrupted) pass this."""
     cover_uploads: bool = False
-    """Whether clients that aren't drawn upload zeros at the same time: hides the coin."""
+    """Whether clients that aren't drawn upload zeros at the same time: hides the coin.
+    """
 
 
 class ObjectiveSection(Section):
@@ -230,11 +235,13 @@ class ObjectiveSection(Section):
         "dp-macer",
         "dp-consistency",
     ] = "plain"
-    """`plain`: the owners' loss of the record; `dp-gaussian`: its mean over the record and noisy
-    copies; `dp-smoothadv`: copies around an adversarial one; the others add a regulariser to
-    `dp-gaussian`. All for models that are smoothed when they are used: docs/robustness.md."""
+    """`plain`: the owners' loss of the record; `dp-gaussian`: its mean over the record
+    and noisy copies; `dp-smoothadv`: copies around an adversarial one; the others add a
+    regulariser to `dp-gaussian`. All for models that are smoothed when they are used:
+    docs/robustness.md."""
     noise: Upto1000 = 0.25
-    """Standard deviation of a copy's Gaussian noise, in the inputs' units; the smoothing's too."""
+    """Standard deviation of a copy's Gaussian noise, in the inputs' units; the
+    smoothing's too."""
     copies: Annotated[int, Field(ge=1, le=256)] = 2
     """K: noisy copies of each record; more than two don't help and cost their work."""
     original: bool = True
@@ -248,8 +255,8 @@ class ObjectiveSection(Section):
     attack_steps: Annotated[int, Field(ge=1, le=100)] = 4
     """`dp-smoothadv`: steps to it, each a gradient of K copies."""
     clipping: Literal["flat", "psac"] = "flat"
-    """`flat`: a gradient longer than R is scaled to R; `psac`: every gradient g is scaled to
-    R·g/(‖g‖ + s/(‖g‖ + s)), below R too."""
+    """`flat`: a gradient longer than R is scaled to R; `psac`: every gradient g is
+    scaled to R·g/(‖g‖ + s/(‖g‖ + s)), below R too."""
     stabiliser: Upto1000 = 0.1
     """`psac`: its s (r in the paper)."""
 
@@ -258,7 +265,8 @@ class TrainingSection(Section):
     """Optimisation."""
 
     learning_rate: Positive
-    """η: the model moves by η times the noisy sum over the expected number of records."""
+    """η: the model moves by η times the noisy sum over the expected number of records.
+    """
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     """T: how many times the model is changed."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -273,8 +281,8 @@ class EnrolmentSection(Section):
     min_clients: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Least number of enrolled clients to start with."""
     max_expected_records: Positive
-    """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room above the
-    largest data set, which may grow before it enrols."""
+    """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room
+    above the largest data set, which may grow before it enrols."""
 
 
 class DeadlineSection(Section):
@@ -289,6 +297,7 @@ class DeadlineSection(Section):
     rejoin: Seconds = 5.0
     """A client whose connection ended longer ago isn't waited for."""
     outage: Seconds = 600.0
-    """How long a server tries to get back to the other server and the dealer before it gives up."""
+    """How long a server tries to get back to the other server and the dealer before it
+    gives up."""
     peer: Seconds = 60.0
     """For one message of the other server or the dealer."""

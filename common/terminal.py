@@ -1,6 +1,7 @@
 """What a person sees: rich's text, tables and bars on a terminal, plain unbroken lines elsewhere.
 
-Texts of peers come here too: nothing in them is markup, and no control character gets through.
+Texts of peers come here too: nothing in them is markup, and no control character gets
+through.
 """
 
 import re
@@ -55,8 +56,8 @@ def plain(text: str, style: str = "") -> Text:
 def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -> None:
     """Print lines, broken between words where a terminal is too narrow.
 
-    A terminal gets colours, anything else plain text; ``out`` is a bar's console, while it lasts.
-    Parts stand alone or with rich's style; ``style`` is of all.
+    A terminal gets colours, anything else plain text; ``out`` is a bar's console, while
+    it lasts. Parts stand alone or with rich's style; ``style`` is of all.
     """
     texts = [plain(part) if isinstance(part, str) else plain(*part) for part in parts]
     console = out if isinstance(out, Console) else console_of(out)
@@ -66,7 +67,8 @@ def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -
 class Table:
     """Aligned columns under their headings, and a title above.
 
-    ``>`` before a heading sets a column of numbers to the right; all empty make no line.
+    ``>`` before a heading sets a column of numbers to the right; all empty make no
+    line.
     """
 
     def __init__(self, *headings: str, title: str = "") -> None:
@@ -100,9 +102,9 @@ class Table:
 class Bar(progress.Progress):
     """A bar while its block lasts, and what stands beneath it; nothing where nothing is redrawn.
 
-    What others print meanwhile goes above, and at the end bar and lines are gone. It lasts once.
-    ``total`` steps, None where nobody knows, of which ``done`` are done before. What stands beneath
-    is asked again and again.
+    What others print meanwhile goes above, and at the end bar and lines are gone. It
+    lasts once. ``total`` steps, None where nobody knows, of which ``done`` are done
+    before. What stands beneath is asked again and again.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The dealer: two keys, the words that make the servers' streams correlated, and squares.
 
-Of the masks that clients chose it deals r = a·a: a share to each server, fresh, once per context,
-when both servers have named it alike.
+Of the masks that clients chose it deals r = a·a: a share to each server, fresh, once
+per context, when both servers have named it alike.
 """
 
 import secrets
@@ -34,8 +34,8 @@ from precad.norm_check.dealing import (
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 Deliver = Callable[[bytes, Answer], None]
-"""Takes the answer about one context to one server; doesn't wait. It stands for the server's
-conversation."""
+"""Takes the answer about one context to one server; doesn't wait. It stands for the
+server's conversation."""
 Work = Callable[[], None]
 """To be called in any thread; its answers go to both servers."""
 _PIECE = 1 << 16
@@ -57,8 +57,9 @@ class _Half:
 class DealerRole:
     """Deals to one task's two servers; sees the seeds of clients' masks, never what they mask.
 
-    Safe to call from several threads. ``keys`` are 32 secret bytes shared with each server, and
-    with it alone; fresh ones from the operating system's CSPRNG but in tests.
+    Safe to call from several threads. ``keys`` are 32 secret bytes shared with each
+    server, and with it alone; fresh ones from the operating system's CSPRNG but in
+    tests.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class DealerRole:
     def corrections(self, role: Role, request: DealRequest) -> RingVector:
         """The correction words of a request, once to each server.
 
-        ``[request.correction_words] int64`` for server B: for each binary triple (a & b) ⊕ c_A.
-        Empty for server A, whose part is all expanded from its key.
+        ``[request.correction_words] int64`` for server B: for each binary triple (a &
+        b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
 
-        Raises PeerViolation: the role isn't a server, or this batch was asked with another shape;
-        PeerUnavailable: it was dealt to this server before, or a newer attempt has begun;
-        TaskMismatch.
+        Raises PeerViolation: the role isn't a server, or this batch was asked with
+        another shape; PeerUnavailable: it was dealt to this server before, or a newer
+        attempt has begun; TaskMismatch.
         """
         self.key_for(role)
         with self._lock:
@@ -129,9 +130,9 @@ class DealerRole:
     def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
         """Take one server's half of a submission's mask; of two, return what is left to do.
 
-        ``deliver`` hears the row key once both halves are here, later this server's share of
-        r = a·a; PeerViolation where the halves don't fit, PeerUnavailable where it was dealt
-        before. Raises as ``corrections``.
+        ``deliver`` hears the row key once both halves are here, later this server's
+        share of r = a·a; PeerViolation where the halves don't fit, PeerUnavailable
+        where it was dealt before. Raises as ``corrections``.
         """
         self.key_for(role)
         half, ctx = _Half(role, request, deliver), request.context
@@ -196,7 +197,8 @@ class DealerRole:
 
 def _square(one: _Half, other: _Half, dimension: int) -> None:
     ctx, r = one.request.context, sum(dot(a, a) for a in _masks(one, other, dimension))
-    # Whose share is drawn and whose is the rest, is all the same: either alone is uniform.
+    # Whose share is drawn and whose is the rest, is all the same: either alone is
+    # uniform.
     drawn = secrets.randbits(64)
     one.deliver(ctx, signed(drawn))
     other.deliver(ctx, signed(r - drawn))
@@ -209,7 +211,8 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
         mask_stream(each.request.seed, each.role, *each.request.names)
         for each in halves
     ]
-    # Two buffers: one of a MiB would be fetched from the system anew for each submission.
+    # Two buffers: one of a MiB would be fetched from the system anew for each
+    # submission.
     one, other = (np.empty(min(_PIECE, dimension), dtype=np.int64) for _ in streams)
     for start in range(0, dimension, _PIECE):
         size = min(_PIECE, dimension - start)

@@ -150,7 +150,10 @@ class DealingService(DealingServicer):
             most, each = self._task.enrolment.clients, 2 * self._task.projections + 1
             asked = (request.clients, request.comparisons)
             if asked[0] > most or asked[1] != asked[0] * each:
-                why = f"this task has at most {most} clients, with {each} comparisons each"
+                why = (
+                    f"this task has at most {most} clients, with {each} comparisons"
+                    " each"
+                )
                 raise Misconfiguration("clients, comparisons", asked, why)
             wanted = request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
@@ -202,7 +205,8 @@ class DealingService(DealingServicer):
     ) -> None:
         taken, most = 0, self._task.enrolment.clients
         async for message in requests:
-            # Connections live for weeks: the certificate may have lapsed since the last one.
+            # Connections live for weeks: the certificate may have lapsed since the last
+            # one.
             role = require(context, self._identity, *SERVERS).role
             self._check(message)
             self.counts["halves", role.value] += len(message.halves)

@@ -29,18 +29,21 @@ class DealerSettings(Settings):
 
     listen: ListenAddress
     ends_with_training: bool = False
-    """Whether the dealer ends when both servers have said that their training is over; else it
-    deals until it is stopped."""
+    """Whether the dealer ends when both servers have said that their training is over;
+    else it deals until it is stopped."""
     metrics: ListenAddress | None = None
-    """Where a Prometheus finds the dealer's metrics, without TLS: an address that only it reaches;
-    none unless given."""
+    """Where a Prometheus finds the dealer's metrics, without TLS: an address that only
+    it reaches; none unless given."""
 
 
 SETTINGS = DealerSettings
 
 
 async def serve(settings: DealerSettings) -> int:
-    """Deal, as the settings say, until told to stop or both left. Returns the exit status."""
+    """Deal, as the settings say, until told to stop or both left.
+
+    Returns the exit status.
+    """
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task, identity = Task.load(settings.task), Identity.load(settings.identity)
@@ -61,7 +64,8 @@ async def serve(settings: DealerSettings) -> int:
 
             present = partial(collect, task.name, dealer, service)
             metrics.enter_context(metrics_page(present, settings.metrics))
-        # Last: what is refused once calls are taken leaves gRPC's threads waiting for its loop.
+        # Last: what is refused once calls are taken leaves gRPC's threads waiting for
+        # its loop.
         number = await port.listen(settings.listen)
         log.info("dealer deals for task %s on port %d", task.name, number)
         await stop.wait()

@@ -1,8 +1,8 @@
 """Load what the parts load, so that Python keeps its compiled modules beside them.
 
-A part's file system is read-only: what isn't compiled in the image is compiled at every start.
-Compiling all that is installed would add 200 MB of modules that nobody loads. An image whose
-modules don't load fails here, and not at an owner's.
+A part's file system is read-only: what isn't compiled in the image is compiled at every
+start. Compiling all that is installed would add 200 MB of modules that nobody loads. An
+image whose modules don't load fails here, and not at an owner's.
 """
 
 import importlib

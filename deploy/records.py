@@ -2,8 +2,8 @@
 
     python records.py digits --clients 3 --output records
 
-writes records/client-1/client-1.npz and so on, and records/held-out/held-out.npz. Who holds which
-is no secret.
+writes records/client-1/client-1.npz and so on, and records/held-out/held-out.npz. Who
+holds which is no secret.
 """
 
 from pathlib import Path

@@ -4,8 +4,8 @@
     python requirements.py --bare EXTRA… < pyproject.toml     by themselves
 
 For images and wheels that are made before the source is there. CrypTen asks for pandas,
-TensorBoard, torchvision and scikit-learn, and loads none of them: an image takes it bare, and what
-it loads beside.
+TensorBoard, torchvision and scikit-learn, and loads none of them: an image takes it
+bare, and what it loads beside.
 """
 
 import re

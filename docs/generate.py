@@ -1,8 +1,8 @@
 """Write what code and results know into the documents: `PYTHONPATH=src:. python docs/generate.py`.
 
-A page holds a block between ``<!-- generated: NAME -->`` and ``<!-- end -->``; a test compares
-each with what its function here gives. The tables of the papers' experiments are pages of their
-own beside the results.
+A page holds a block between ``<!-- generated: NAME -->`` and ``<!-- end -->``; a test
+compares each with what its function here gives. The tables of the papers' experiments
+are pages of their own beside the results.
 """
 
 import ast
@@ -324,7 +324,7 @@ def reasons() -> str:
                         ast.Assign(value=ast.Constant(value=str(value))),
                         ast.Expr(value=ast.Constant(value=str(words))),
                     ):
-                        rows.append((f"`{value}`", words))
+                        rows.append((f"`{value}`", " ".join(words.split())))
     return table(["reason", "when"], rows)
 
 

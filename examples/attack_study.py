@@ -1,10 +1,11 @@
 # %% [markdown]
 # # An attack study in ten lines
 #
-# Ten owners train on scikit-learn's digits; some of them follow the others' mean backwards, as far
-# as the servers let them. An attack is a function: the bad owners' honest updates go in, what they
-# submit instead comes out. The servers' rule is the real one: a vector counts if its norm is within
-# the bound, whatever it says. All of it is simulated, in one process, on public data.
+# Ten owners train on scikit-learn's digits; some of them follow the others' mean
+# backwards, as far as the servers let them. An attack is a function: the bad owners'
+# honest updates go in, what they submit instead comes out. The servers' rule is the
+# real one: a vector counts if its norm is within the bound, whatever it says. All of it
+# is simulated, in one process, on public data.
 
 # %%
 import matplotlib.pyplot as plt
@@ -36,9 +37,8 @@ plt.legend([f"{bad} of 10 bad" for bad in range(4)])
 plt.xlabel("round")
 _ = plt.ylabel("accuracy, simulated")
 
-# %% [markdown]
-# The bound is what limits them: the same vector at a hundred times the length changes nothing,
-# because no update beyond the bound counts.
+# %% [markdown] The bound is what limits them: the same vector at a hundred times the
+# length changes nothing, because no update beyond the bound counts.
 
 
 # %%
@@ -48,12 +48,13 @@ def too_long(updates, view):
 
 found = precad.simulate(task, data, seed=1, attack=too_long, attackers=3)
 print(
-    f"3 of 10 beyond the bound: {found.accuracy:.1%}, rejected {found.rounds[-1].rejected}"
+    f"3 of 10 beyond the bound: {found.accuracy:.1%}, rejected"
+    f" {found.rounds[-1].rejected}"
 )
 
-# %% [markdown]
-# A tighter bound, C, limits them more, until it takes the honest updates with it: the trade
-# that `precad plan` shows, and `precad certify` turns into a guarantee.
+# %% [markdown] A tighter bound, C, limits them more, until it takes the honest updates
+# with it: the trade that `precad plan` shows, and `precad certify` turns into a
+# guarantee.
 
 # %%
 for clip in (20.0, 5.0, 2.0):

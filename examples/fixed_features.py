@@ -1,14 +1,15 @@
 # %% [markdown]
 # # Fixed features beside a CNN, at the same ε
 #
-# What an owner computes of one record alone, by a fixed rule, costs no privacy: the record that is
-# protected is then the computed one. Here the rule is histograms of oriented gradients (Dalal and
-# Triggs, CVPR 2005, in a simple form): nothing is learned, so no noise is spent on learning it. A
-# logistic regression on top is easy to train under noise.
+# What an owner computes of one record alone, by a fixed rule, costs no privacy: the
+# record that is protected is then the computed one. Here the rule is histograms of
+# oriented gradients (Dalal and Triggs, CVPR 2005, in a simple form): nothing is
+# learned, so no noise is spent on learning it. A logistic regression on top is easy to
+# train under noise.
 #
 # Everything is simulated, on public images: scikit-learn's digits, or MNIST with
-# `python fixed_features.py --data FOLDER --rounds 400 --rates 30 5` where you have its files. Both
-# models get the same ε.
+# `python fixed_features.py --data FOLDER --rounds 400 --rates 30 5` where you have its
+# files. Both models get the same ε.
 
 # %%
 import argparse
@@ -50,9 +51,9 @@ print(f"{data.name}: {len(train)} images to train on, {len(test)} held out")
 # %% [markdown]
 # ## The features
 #
-# The gradient of the grey values at each pixel, its length counted under the two nearest of eight
-# directions, averaged over small cells; then the whole at length 4. Each image becomes its own
-# features; no mean or scale of the data set goes in.
+# The gradient of the grey values at each pixel, its length counted under the two
+# nearest of eight directions, averaged over small cells; then the whole at length 4.
+# Each image becomes its own features; no mean or scale of the data set goes in.
 
 
 # %%
@@ -80,8 +81,9 @@ print(f"{features.shape[1]} features an image")
 # %% [markdown]
 # ## Two models, one ε
 #
-# ε = 3 for each record (δ = 1e-5) against one curious server; ten owners; a twentieth of the
-# records a round, a fifth of the few digits. The accountant says how much noise that takes.
+# ε = 3 for each record (δ = 1e-5) against one curious server; ten owners; a twentieth
+# of the records a round, a fifth of the few digits. The accountant says how much noise
+# that takes.
 
 # %%
 EPSILON, OWNERS = 3.0, 10
@@ -161,10 +163,10 @@ cnn = nn.Sequential(
 if "cnn" in given.models:
     trained("cnn", cnn, given.rates[1], train, test)
 
-# %% [markdown]
-# More held-out images are right by the features. They are no rule for every data set: they suit
-# strokes and shapes. What counts is that a person chose them without looking at the records. On
-# MNIST at the same ε, [docs/when-it-pays-off.md](../docs/when-it-pays-off.md) has the figures.
+# %% [markdown] More held-out images are right by the features. They are no rule for
+# every data set: they suit strokes and shapes. What counts is that a person chose them
+# without looking at the records. On MNIST at the same ε,
+# [docs/when-it-pays-off.md](../docs/when-it-pays-off.md) has the figures.
 
 # %%
 if given.out is not None:

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Three hospitals, a CSV file each
 #
-# Text and missing values in the tables, a torch model of one's own, and a real training: dealer,
-# both servers and three owners are processes of this machine, with TLS, shares, noise and accounts.
-# The patients are made up here. [The quick start](../docs/quick-start.md) does the same by hand.
+# Text and missing values in the tables, a torch model of one's own, and a real
+# training: dealer, both servers and three owners are processes of this machine, with
+# TLS, shares, noise and accounts. The patients are made up here. [The quick
+# start](../docs/quick-start.md) does the same by hand.
 
 # %%
 import csv
@@ -59,8 +60,8 @@ print("".join((folder / "north.csv").open(encoding="utf-8").readlines()[:4]))
 # %% [markdown]
 # ## What everybody has alike
 #
-# How a row becomes numbers: constants from a textbook, never computed from the records. And a model
-# that takes the five numbers that come of it.
+# How a row becomes numbers: constants from a textbook, never computed from the records.
+# And a model that takes the five numbers that come of it.
 
 # %%
 _ = (folder / "columns.toml").write_text(
@@ -84,9 +85,9 @@ def Net():
     encoding="utf-8",
 )
 
-# %% [markdown]
-# A task for three owners of 400 records, at most ε = 3 (δ = 1e-5) for each record; then keys and
-# settings for every party, and whether a hospital's records fit the task.
+# %% [markdown] A task for three owners of 400 records, at most ε = 3 (δ = 1e-5) for
+# each record; then keys and settings for every party, and whether a hospital's records
+# fit the task.
 
 # %%
 task = ["--recipe", "columns.toml", "--model", "nets:Net", "--records", "3x400"]

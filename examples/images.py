@@ -1,12 +1,14 @@
 # %% [markdown]
 # # Images with a small CNN
 #
-# A convolutional network, described for the task, simulated with ten owners. Scikit-learn's digits
-# are on any machine; `python images.py --data FOLDER` takes MNIST where you have its files.
+# A convolutional network, described for the task, simulated with ten owners.
+# Scikit-learn's digits are on any machine; `python images.py --data FOLDER` takes MNIST
+# where you have its files.
 #
-# Two things differ from training without privacy. Each record's gradient is clipped by itself, so
-# layers that mix records (batch norm) are refused; group norm does. And bounded activations such as
-# tanh train better than ReLU under clipping and noise (Papernot et al., AAAI 2021).
+# Two things differ from training without privacy. Each record's gradient is clipped by
+# itself, so layers that mix records (batch norm) are refused; group norm does. And
+# bounded activations such as tanh train better than ReLU under clipping and noise
+# (Papernot et al., AAAI 2021).
 
 # %%
 import argparse
@@ -46,9 +48,8 @@ def small_cnn(norm=None):
     )
 
 
-# %% [markdown]
-# The task is what all parties hold alike. With more than one layer weights start at small random
-# values that everybody expands from the same public seed.
+# %% [markdown] The task is what all parties hold alike. With more than one layer
+# weights start at small random values that everybody expands from the same public seed.
 
 # %%
 OWNERS, RATE = 10, (0.3 if given.data is None else 0.05)
@@ -80,9 +81,8 @@ print(
     f"{task.dimension} weights, ε = {epsilon:.2f} for each record, one server curious"
 )
 
-# %% [markdown]
-# A network that mixes records can't be clipped record by record; it is refused, and the refusal
-# says what to use.
+# %% [markdown] A network that mixes records can't be clipped record by record; it is
+# refused, and the refusal says what to use.
 
 # %%
 try:
@@ -90,9 +90,9 @@ try:
 except Misconfiguration as refusal:
     print(refusal)
 
-# %% [markdown]
-# The same module goes to the owners by `model = "nets:small_cnn"` in their settings, or as
-# `model=` of `DataOwner`; the trained weights come back into it by `load_into`.
+# %% [markdown] The same module goes to the owners by `model = "nets:small_cnn"` in
+# their settings, or as `model=` of `DataOwner`; the trained weights come back into it
+# by `load_into`.
 
 # %%
 trained = training.load_into(small_cnn())

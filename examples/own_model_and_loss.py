@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A model and a loss of your own
 #
-# Days that a patient will stay, from four measurements: no classes, so another loss than
-# cross-entropy, and a module of one's own. Any torch module does whose layers treat records one by
-# one, and any loss that torch can differentiate for one record. The data are made here.
+# Days that a patient will stay, from four measurements: no classes, so another loss
+# than cross-entropy, and a module of one's own. Any torch module does whose layers
+# treat records one by one, and any loss that torch can differentiate for one record.
+# The data are made here.
 
 # %%
 import numpy as np
@@ -30,9 +31,9 @@ def ward(count):
 owners = {f"ward-{n}": ward(600) for n in range(1, 6)}
 held_out = ward(1000)
 
-# %% [markdown]
-# Centres and scales are buffers of the model: fixed numbers from a textbook, the same for all,
-# never computed from the records. Only parameters are trained.
+# %% [markdown] Centres and scales are buffers of the model: fixed numbers from a
+# textbook, the same for all, never computed from the records. Only parameters are
+# trained.
 
 
 # %%
@@ -93,12 +94,14 @@ def error(model):
 guess = np.abs(held_out[1] - np.median(held_out[1])).mean()
 model = training.load_into(Days())
 print(
-    f"off by {error(model):.2f} days at ε = {epsilon:.2f}; always the median: {guess:.2f}"
+    f"off by {error(model):.2f} days at ε = {epsilon:.2f}; always the median:"
+    f" {guess:.2f}"
 )
 
 # %% [markdown]
 # ## And for real
 #
-# Each owner gives the same two: in Python `DataOwner(…, model=Days(), loss=robust)`, in a settings
-# file `model = "days:Days"` and `loss = "days:robust"`. `precad task check` tries them with its
-# records before anything is sent. [hospital_csv.py](hospital_csv.py) is such a training.
+# Each owner gives the same two: in Python `DataOwner(…, model=Days(), loss=robust)`, in
+# a settings file `model = "days:Days"` and `loss = "days:robust"`. `precad task check`
+# tries them with its records before anything is sent.
+# [hospital_csv.py](hospital_csv.py) is such a training.

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Three organisations on one machine
 #
-# Two of them run a server, the third runs the dealer, and all three train on records of their own:
-# who could look into an update would need the help of a competitor. Each organisation has a folder
-# here in a machine's place, with its own keys, settings, state and limit; to move one to a machine
-# of its own, copy its folder and change the addresses. Processes, TLS, shares, noise and accounts
-# are real; the records are public (breast cancer, from scikit-learn).
+# Two of them run a server, the third runs the dealer, and all three train on records of
+# their own: who could look into an update would need the help of a competitor. Each
+# organisation has a folder here in a machine's place, with its own keys, settings,
+# state and limit; to move one to a machine of its own, copy its folder and change the
+# addresses. Processes, TLS, shares, noise and accounts are real; the records are public
+# (breast cancer, from scikit-learn).
 
 # %%
 import socket
@@ -42,8 +43,8 @@ for name, mine in zip(NAMES, shares, strict=True):
 # %% [markdown]
 # ## What they agree on
 #
-# The task, and whose keys count. Each owner makes its own key, so that nobody else ever has it; the
-# operator of the authority sees a request and gives a certificate.
+# The task, and whose keys count. Each owner makes its own key, so that nobody else ever
+# has it; the operator of the authority sees a request and gives a certificate.
 
 # %%
 precad(
@@ -86,7 +87,8 @@ for name in NAMES:
 # %% [markdown]
 # ## What each sets for itself
 #
-# East's limit is lower than the others'. Its process keeps to it, whatever the servers ask for.
+# East's limit is lower than the others'. Its process keeps to it, whatever the servers
+# ask for.
 
 # %%
 held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
@@ -106,8 +108,7 @@ for party, settings in PARTIES.items():
         f'task = "../task.toml"\nidentity = "../keys/{name}"\n{state}{settings}\n'
     )
 for name, limit in zip(NAMES, (6.0, 6.0, 2.4), strict=True):
-    (root / name / "owner.toml").write_text(
-        f"""
+    (root / name / "owner.toml").write_text(f"""
 client = "{name}"
 task = "../task.toml"
 identity = "identity"
@@ -117,8 +118,7 @@ data = "records.npz"
 held_out = "held-out.npz"
 state = "owner"
 epsilon_limit = {limit}
-"""
-    )
+""")
 
 # %% [markdown]
 # ## The training
@@ -156,7 +156,8 @@ finally:
 # %% [markdown]
 # ## What each has afterwards
 #
-# Its model, its own account, and the rounds as it saw them. East was there until its limit.
+# Its model, its own account, and the rounds as it saw them. East was there until its
+# limit.
 
 # %%
 for name in NAMES:

@@ -1,8 +1,8 @@
 """A server's side of the dealer, wherever that is: what it asks for, and what it hears.
 
-Which binary triples a batch of comparisons demands is known ahead of them, so that the dealer can
-deal before a round needs it, and the provider can refuse any demand that isn't the expected one.
-Kept free of CrypTen: the dealer reads it too.
+Which binary triples a batch of comparisons demands is known ahead of them, so that the
+dealer can deal before a round needs it, and the provider can refuse any demand that
+isn't the expected one. Kept free of CrypTen: the dealer reads it too.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,10 +30,11 @@ Shape: TypeAlias = tuple[int, ...]
 def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
     """Shapes of all ANDs of a batch in order, of both operands and the result alike.
 
-    First those that CrypTen 0.4.1 computes to take all sign bits: one AND of the words, then one a
-    level of the carry tree (log2 of 64), in which the pair (set, propagate) is stacked. Then those
-    that make one bit of each client's ``comparisons // clients``, in a tree: at each level the
-    first half of a client's values meets the second, and an odd one waits.
+    First those that CrypTen 0.4.1 computes to take all sign bits: one AND of the words,
+    then one a level of the carry tree (log2 of 64), in which the pair (set, propagate)
+    is stacked. Then those that make one bit of each client's ``comparisons //
+    clients``, in a tree: at each level the first half of a client's values meets the
+    second, and an odd one waits.
     """
     shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * 6]
     width = comparisons // clients
@@ -54,10 +55,13 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class DealRequest:
-    """The binary triples of an attempt's batch. Raises Misconfiguration for what can't be.
+    """The binary triples of an attempt's batch.
 
-    One conjunction for each client, of as many of the comparisons, which are sign bits, as for any
-    other. The nonces are server A's and B's for their link: two restored databases have others.
+    Raises Misconfiguration for what can't be.
+
+    One conjunction for each client, of as many of the comparisons, which are sign bits,
+    as for any other. The nonces are server A's and B's for their link: two restored
+    databases have others.
     """
 
     task: Digest
@@ -96,7 +100,8 @@ class DealRequest:
     def stream(self, key: Secret, number: int) -> Keystream:
         """One server's words of triple ``number``: of a, of b, then (server A) of c.
 
-        Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕ c_A.
+        Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕
+        c_A.
         """
         shape = self.attempt, self.batch, self.clients, self.comparisons
         return Keystream(
@@ -108,7 +113,8 @@ class DealRequest:
 class SquareRequest:
     """One server's half of a mask that the dealer squares; Misconfiguration for bad names.
 
-    Both masks are bound to ctx, c_A and c_B; this server's seed and salt open its commitment.
+    Both masks are bound to ctx, c_A and c_B; this server's seed and salt open its
+    commitment.
     """
 
     task: Digest
@@ -222,7 +228,10 @@ class DealerConversation:
         self._ended: PrecadError | None = None
 
     def ask(self, request: SquareRequest) -> None:
-        """Tell the dealer; doesn't wait. Raises ValueError: it is of another attempt."""
+        """Tell the dealer; doesn't wait.
+
+        Raises ValueError: it is of another attempt.
+        """
         if request.attempt != self.attempt:
             raise ValueError(
                 f"a request of attempt {request.attempt} in {self.attempt}"
@@ -234,14 +243,17 @@ class DealerConversation:
     def row_key(self, context: bytes) -> Secret:
         """32 bytes, the same for both servers, once both have asked; waits for it.
 
-        Raises PeerUnavailable: the dealer or the other server's half wasn't there in time, or the
-        context was dealt before; PeerViolation: the servers' halves don't fit together, or the
-        dealer broke the protocol.
+        Raises PeerUnavailable: the dealer or the other server's half wasn't there in
+        time, or the context was dealt before; PeerViolation: the servers' halves don't
+        fit together, or the dealer broke the protocol.
         """
         return self._wait(Secret, context)
 
     def share(self, context: bytes) -> int:
-        """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
+        """This server's share of r = a·a, a signed int64; waits for it.
+
+        Raises as ``row_key``.
+        """
         return self._wait(int, context)
 
     def put(self, context: bytes, answer: Answer) -> None:
@@ -278,8 +290,9 @@ class DealerConversation:
                     raise error
                 if (left := deadline - self.clock.now()) <= 0:
                     raise PeerUnavailable(
-                        f"the dealer dealt nothing for {context.hex()} in {self.timeout_s:g} s; "
-                        "check that the other server has asked too"
+                        f"the dealer dealt nothing for {context.hex()} in"
+                        f" {self.timeout_s:g} s; check that the other server has"
+                        " asked too"
                     )
                 self._changed.wait(left)
             assert isinstance(found, kind)

@@ -1,9 +1,10 @@
 """A client's proof that its norm is within the bound, and what two servers compute of it.
 
-A fully linear proof (Boneh, Boneh, Corrigan-Gibbs, Gilboa, Ishai 2019) in the field of p elements,
-with this project's rows (docs/soundness.md, part 4). f_i is the polynomial through column i of the
-circuit's rows, row m at ω^m and a masking row at 1; h = Σ f_i². The client shares its inputs and
-h's values; a server's answer at a random t is linear in its shares, and says nothing of them.
+A fully linear proof (Boneh, Boneh, Corrigan-Gibbs, Gilboa, Ishai 2019) in the field of
+p elements, with this project's rows (docs/soundness.md, part 4). f_i is the polynomial
+through column i of the circuit's rows, row m at ω^m and a masking row at 1; h = Σ f_i².
+The client shares its inputs and h's values; a server's answer at a random t is linear
+in its shares, and says nothing of them.
 
 Shares are ``[n] uint64`` below p; the holder of the seed adds the public constants.
 """
@@ -56,9 +57,9 @@ _TOGETHER = 64
 def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVector:
     """The bits of all projections + B and of β² − X·X, ``[shape.bits] uint64``.
 
-    What is out of range is written modulo 2B or 2^s₂ and sent like any other: the servers refuse
-    it, and nothing shows before. ``z`` are the projections ⟨row, X⟩, ``[k] int64``; ``squared`` is
-    X·X.
+    What is out of range is written modulo 2B or 2^s₂ and sent like any other: the
+    servers refuse it, and nothing shows before. ``z`` are the projections ⟨row, X⟩,
+    ``[k] int64``; ``squared`` is X·X.
     """
     shifted = (z + shape.half_width) % (2 * shape.half_width)
     width, last = len(shape.weights), shape.weights[-1]
@@ -96,8 +97,8 @@ def prove(
 ) -> FieldVector:
     """H at 1, at the used rows' points and at the odd 2N-th roots, ``[shape.values] uint64``.
 
-    Of the update x, ``[d]``, its ``bits_of`` and their ``bit_challenges``. The mask u, ``[c_w]``,
-    is uniform, and for this proof alone.
+    Of the update x, ``[d]``, its ``bits_of`` and their ``bit_challenges``. The mask u,
+    ``[c_w]``, is uniform, and for this proof alone.
     """
     math = arithmetic()
     even, odd = (np.zeros(shape.points, dtype=np.uint64) for _ in range(2))
@@ -132,8 +133,8 @@ def _put_columns(
 class Query:
     """The point t where h and the wires are asked for, and each relation's weight ρ, ``[k + 3]``.
 
-    ``wires`` are the L_m(t) over the N-th roots, ``[N]``; ``proof`` are those over the 2N-th roots,
-    in the order of the proof's words, ``[values]``. t is no such root.
+    ``wires`` are the L_m(t) over the N-th roots, ``[N]``; ``proof`` are those over the
+    2N-th roots, in the order of the proof's words, ``[values]``. t is no such root.
     """
 
     shape: ProofShape
@@ -169,7 +170,8 @@ class Query:
 class ProofWords:
     """One server's answer: c_w + 2 words, uniform to whoever lacks the other's share.
 
-    Its shares of all f_i(t), of h(t), and of the sum of the linear relations, each times its ρ.
+    Its shares of all f_i(t), of h(t), and of the sum of the linear relations, each
+    times its ρ.
     """
 
     wires: FieldVector = field(repr=False)
@@ -199,8 +201,9 @@ def answer(
 ) -> ProofWords:
     """This server's words for one submission, whose query was drawn after it was fixed.
 
-    ``pieces`` are this server's share of the update, in order, of any lengths; ``beside`` gives the
-    rest of what it holds, once they have ended; ``mu`` is of ``bit_challenges``.
+    ``pieces`` are this server's share of the update, in order, of any lengths;
+    ``beside`` gives the rest of what it holds, once they have ended; ``mu`` is of
+    ``bit_challenges``.
     """
     shape, math = query.shape, arithmetic()
     wires = np.zeros(shape.columns, dtype=np.uint64)
@@ -274,8 +277,8 @@ def share(
 ) -> tuple[AnySubmission, AnySubmission]:
     """Share the update ``x``, ``[d] int64``, as the task's check has it: for A, and for B.
 
-    Keep them for retries. ``proof`` is what both servers stated for the attempt, where norms are
-    proved. Raises Misconfiguration: that is missing.
+    Keep them for retries. ``proof`` is what both servers stated for the attempt, where
+    norms are proved. Raises Misconfiguration: that is missing.
     """
     if task.proof is None:
         return shard(x, context, signer)
@@ -298,8 +301,9 @@ def share_with_proof(
 ) -> tuple[ProofSubmission, ProofSubmission]:
     """As ``share``, with a proof of x's norm; never raises for what x holds.
 
-    Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the result for
-    retries: whoever gets two proofs of one update with one seed can tell it from another.
+    Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the
+    result for retries: whoever gets two proofs of one update with one seed can tell it
+    from another.
     """
     math, nothing = arithmetic(), Digest(bytes(32))
     seed_holder = stated.seed_holder
@@ -332,7 +336,8 @@ def share_with_proof(
     )
     rows = Rows(header.rows_key, shape.dimension, shape.rows)
     rows.absorb(x)
-    # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the integers'.
+    # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the
+    # integers'.
     written = bits_of(shape, rows.z(), math.dot(words, words))
     mask_into(bits, written, "e")
     header = replace(

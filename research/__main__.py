@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def experiments() -> None:
     """The papers' experiments: their claims, and what is measured here.
 
-    All of it is simulated, in this process, on public data. Results are kept as JSON after each
-    cell (one training, or one part of one), so that a run that was broken off goes on.
+    All of it is simulated, in this process, on public data. Results are kept as JSON
+    after each cell (one training, or one part of one), so that a run that was broken
+    off goes on.
     """
 
 
@@ -123,7 +124,8 @@ def show(
         )
         return
     click.echo(
-        f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n"
+        f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere:"
+        f" {one.does}\n"
     )
     for key, value in one.settings[size].items():
         click.echo(f"  {key:20} {'–' if value is None else value}")
@@ -153,7 +155,10 @@ def show(
     "--only",
     multiple=True,
     metavar="SETTING=VALUE",
-    help="Cells that have this setting alone, such as algorithm=precad or seed=0; repeat it.",
+    help=(
+        "Cells that have this setting alone, such as algorithm=precad or seed=0;"
+        " repeat it."
+    ),
 )
 @click.option(
     "--plot/--no-plot", default=True, help="Draw what was measured, beside the results."
@@ -200,7 +205,8 @@ def run(
                 left = estimate.hours / workers
                 say(
                     out,
-                    f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left",
+                    f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)}"
+                    " left",
                 )
 
         results = play(

@@ -25,9 +25,8 @@ PARTS = 20
 class Checkpoint:
     """A file of arrays; nothing in it is code.
 
-    Args:
-        path: it; the folder is made when something is kept.
-        notes: plain values of whoever watches a training, such as accuracies: kept with each state,
+    Args: path: it; the folder is made when something is kept. notes: plain values of
+        whoever watches a training, such as accuracies: kept with each state,
             and found with it.
     """
 
@@ -65,8 +64,9 @@ class Checkpoint:
     ) -> "tuple[int, torch.Tensor, dict[str, NDArray[Any]]]":
         """Rounds that are done, models and other arrays; ``thetas`` and no round if there is none.
 
-        The generators are put where they were, and the notes are what they were. A file that
-        another version wrote or that is damaged counts as none: the rounds are played again.
+        The generators are put where they were, and the notes are what they were. A file
+        that another version wrote or that is damaged counts as none: the rounds are
+        played again.
         """
         try:
             with (

@@ -76,11 +76,14 @@ class Leader:
         opened = propose(
             aggregator, progress.next_attempt, current.version, drawn, current.digest
         )
-        # A client at its cap is still drawn, and then contributes zero: the denominator stays.
+        # A client at its cap is still drawn, and then contributes zero: the denominator
+        # stays.
         if drawn and not opened.counted:
-            # The rounds go on to T all the same: an early end would tell what no noise covers.
+            # The rounds go on to T all the same: an early end would tell what no noise
+            # covers.
             log.warning(
-                "everybody drawn is at the privacy limit: this round releases noise alone"
+                "everybody drawn is at the privacy limit: this round releases noise"
+                " alone"
             )
         progress.next_attempt += 1
         session.inbox.open(opened)
@@ -95,7 +98,8 @@ class Leader:
         session.inbox.close_at(closes)
 
         def gone(client: ClientId) -> bool:
-            # Without B this round comes to nothing: don't collect for it until the deadline.
+            # Without B this round comes to nothing: don't collect for it until the
+            # deadline.
             link.require_alive()
             return session.connected_clients.gone(client)
 
@@ -118,7 +122,10 @@ SETTINGS = ServerASettings
 
 
 async def serve(settings: ServerASettings) -> int:
-    """Run server A from its settings until its training is over. Returns the exit status."""
+    """Run server A from its settings until its training is over.
+
+    Returns the exit status.
+    """
 
     def training_loop(session: Session) -> None:
         with closing(

@@ -34,8 +34,9 @@ log = logging.getLogger("precad")
 def follow(session: Session, peers: Peers) -> None:
     """Play a whole training as server B. Raises PrecadError when it can't go on.
 
-    With the final model kept, the training is over for this server, whether or not A has said
-    so. A may still lack B's last noisy share: it is answered for as long as the process lives.
+    With the final model kept, the training is over for this server, whether or not A
+    has said so. A may still lack B's last noisy share: it is answered for as long as
+    the process lives.
     """
     helper = Helper(session)
 
@@ -113,7 +114,8 @@ class Helper:
         patience_s = deadlines.collect + deadlines.peer
         taken = matching.offer(opened, session.inbox, link, take, patience_s)
         theirs = HeldList.from_bytes(link.receive("held"))
-        # A's share is 32 bytes and B's may be long: wait for those that A holds already.
+        # A's share is 32 bytes and B's may be long: wait for those that A holds
+        # already.
         at_a = theirs.of(rest_of(opened, taken))
         held_by_a = [
             client for client, why in at_a.items() if not isinstance(why, Rejection)
@@ -128,7 +130,10 @@ SETTINGS = ServerBSettings
 
 
 async def serve(settings: ServerBSettings) -> int:
-    """Run server B from its settings until its training is over. Returns the exit status."""
+    """Run server B from its settings until its training is over.
+
+    Returns the exit status.
+    """
     services: list[PeerService] = []
 
     def add_peer_service(server: grpc.aio.Server, session: Session) -> None:

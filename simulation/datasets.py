@@ -25,7 +25,10 @@ def where_to_get(published: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Arrays of one data set. Raises Misconfiguration: types, lengths or labels are wrong."""
+    """Arrays of one data set.
+
+    Raises Misconfiguration: types, lengths or labels are wrong.
+    """
 
     name: str
     train_x: NDArray[np.float32]
@@ -99,11 +102,12 @@ def digits_table() -> NDArray[np.float64]:
 def breast_cancer() -> DataSet:
     """Breast cancer Wisconsin (diagnostic): 569 patients, 30 measurements, two diagnoses.
 
-    The measurements, of scales from 10^−3 to 10^3, are centred and scaled by fixed round numbers
-    that stand in this file, and cut at ±5, not by statistics of the records at hand: such
-    statistics would be a release of their own that no noise covers. The numbers are typical
-    magnitudes, set by hand for this public data set; whoever holds private measurements takes them
-    from a textbook or a public study instead.
+    The measurements, of scales from 10^−3 to 10^3, are centred and scaled by fixed
+    round numbers that stand in this file, and cut at ±5, not by statistics of the
+    records at hand: such statistics would be a release of their own that no noise
+    covers. The numbers are typical magnitudes, set by hand for this public data set;
+    whoever holds private measurements takes them from a textbook or a public study
+    instead.
     """
     table = np.loadtxt(_folder() / "breast_cancer.csv", delimiter=",", skiprows=1)
     scaled = (table[:, :-1] - np.array(_CENTRES)) / np.array(_SCALES)
@@ -168,9 +172,13 @@ _GREY = {
 
 
 def _grey(name: str, root: Path) -> DataSet:
-    """MNIST or Fashion-MNIST, 28×28. Raises Misconfiguration naming files that are missing."""
+    """MNIST or Fashion-MNIST, 28×28.
+
+    Raises Misconfiguration naming files that are missing.
+    """
     theirs, published = _GREY[name]
-    # Torchvision keeps them there inside a folder; they may lie in the folder itself as well.
+    # Torchvision keeps them there inside a folder; they may lie in the folder itself as
+    # well.
     raw = root / theirs / "raw"
     places = {
         one: [of / end for of in (root, raw) for end in (one, f"{one}.gz")]
@@ -227,14 +235,18 @@ DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
 
 
 def load(name: str, folder: Path | None = None) -> DataSet:
-    """Return the named data set, from the folder that holds it. Raises Misconfiguration."""
+    """Return the named data set, from the folder that holds it.
+
+    Raises Misconfiguration.
+    """
     if name not in DATASETS:
         raise Misconfiguration("dataset", name, f"use one of {', '.join(DATASETS)}")
     return DATASETS[name](folder)
 
 
 Partition = list[NDArray[np.int64]]
-"""For each client the ascending indices of its records; every record is in exactly one."""
+"""For each client the ascending indices of its records; every record is in exactly one.
+"""
 
 
 def shards(
@@ -242,8 +254,9 @@ def shards(
 ) -> Partition:
     """Records sorted by label, cut into equal shards, some random ones to each client.
 
-    PRECAD Sec. 6: with 100 clients and four shards each, most clients hold three or four of ten
-    labels. Shards differ by at most one record. Raises Misconfiguration: more shards than records.
+    PRECAD Sec. 6: with 100 clients and four shards each, most clients hold three or
+    four of ten labels. Shards differ by at most one record. Raises Misconfiguration:
+    more shards than records.
     """
     if shards_per_client < 1:
         raise Misconfiguration(
@@ -251,8 +264,8 @@ def shards(
         )
     if not 1 <= clients * shards_per_client <= len(labels):
         remedy = (
-            f"must be from 1 to {len(labels) // shards_per_client}: {len(labels)} records are "
-            f"cut into {shards_per_client} shards a client"
+            f"must be from 1 to {len(labels) // shards_per_client}: {len(labels)}"
+            f" records are cut into {shards_per_client} shards a client"
         )
         raise Misconfiguration("clients", clients, remedy)
     pieces = np.array_split(
@@ -262,11 +275,11 @@ def shards(
     return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in drawn]
 
 
-# Tasks for them. Settings were found by simulation with ten clients of four shards each. Beside
-# each: accuracy on held-out data over five seeds (tests/integration/test_simulate_command.py trains
-# them), and the exact record-level ε against one corrupted server at δ = 1e-5. The search itself
-# looked at accuracy on the held-out part, which has no privacy cost here only because these data
-# sets are public.
+# Tasks for them. Settings were found by simulation with ten clients of four shards
+# each. Beside each: accuracy on held-out data over five seeds
+# (tests/integration/test_simulate_command.py trains them), and the exact record-level ε
+# against one corrupted server at δ = 1e-5. The search itself looked at accuracy on the
+# held-out part, which has no privacy cost here only because these data sets are public.
 
 _MOST_BITS = 20
 _ROOM_IN_SIZES = 2.0
@@ -280,7 +293,8 @@ class Settings:
     learning_rate: float
     noise_multiplier: float
     clip_budget: float
-    """Sum of all clients' C: each of n clients gets C = clip_budget/n, from R to 1,024·R."""
+    """Sum of all clients' C: each of n clients gets C = clip_budget/n, from R to
+    1,024·R."""
     hidden: int = 0
     """Units of the hidden layer."""
     record_clip: float = 1.0
@@ -310,8 +324,9 @@ def demo_task(
 ) -> dict[str, Any]:
     """Input for ``Task.parse``: a task that trains ``model`` on ``data`` in about equal parts.
 
-    ``model`` is ``logistic``, ``mlp`` or ``cnn``; another name in ``SETTINGS`` is logistic
-    regression on features that the data already are. Rounds are by default as tuned.
+    ``model`` is ``logistic``, ``mlp`` or ``cnn``; another name in ``SETTINGS`` is
+    logistic regression on features that the data already are. Rounds are by default as
+    tuned.
 
     Raises Misconfiguration: no settings for this data set and model.
     """

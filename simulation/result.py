@@ -33,7 +33,8 @@ class SimulatedRound:
 
     number: int
     accuracy: float | None
-    """On the held-out records after this round; None where there are none, or no classes."""
+    """On the held-out records after this round; None where there are none, or no
+    classes."""
     loss: float | None
     """Its mean there; None where there are none."""
     cohort: int
@@ -64,8 +65,8 @@ class SimulatedTraining:
     """The final weights as one vector, ``[d]``."""
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
     replaced: tuple[str, ...] = ()
-    """Which of sampler, cohort, noise and aggregate weren't the protocol's own. Where there are
-    any, no ε is stated: the accountants know the protocol alone."""
+    """Which of sampler, cohort, noise and aggregate weren't the protocol's own. Where
+    there are any, no ε is stated: the accountants know the protocol alone."""
     attackers: int = 0
     """How many clients were bad."""
     largest: int = 0
@@ -90,7 +91,8 @@ class SimulatedTraining:
     def epsilon(self, number: int) -> tuple[float, float] | None:
         """Exact ε of a record after ``number`` real rounds; None where parts were replaced.
 
-        Against one curious server, and other clients, for the client that was counted most often.
+        Against one curious server, and other clients, for the client that was counted
+        most often.
         """
         if self.replaced:
             return None
@@ -150,7 +152,10 @@ class SimulatedTraining:
         return {
             "format": FORMAT,
             "simulated": True,
-            "note": "A simulation in one process: it protected nobody and certifies nothing.",
+            "note": (
+                "A simulation in one process: it protected nobody and certifies"
+                " nothing."
+            ),
             "task": self.task.model_dump(mode="json"),
             "seed": self.seed,
             "path": self.path,
@@ -203,12 +208,14 @@ class SimulatedTraining:
         epsilon = (
             f"no ε: {', '.join(self.replaced)} replaced"
             if spent is None
-            else f"a real run would have spent ε = {upper(spent[0], 3)} (δ = "
-            f"{self.task.privacy.delta:g}) of a record against one curious server"
+            else (
+                f"a real run would have spent ε = {upper(spent[0], 3)} (δ = "
+                f"{self.task.privacy.delta:g}) of a record against one curious server"
+            )
         )
         return (
-            f"simulated training of {self.task.name}: {self.task.enrolment.clients} clients, "
-            f"{len(self.rounds)} rounds{learnt}; {epsilon}"
+            f"simulated training of {self.task.name}: {self.task.enrolment.clients}"
+            f" clients, {len(self.rounds)} rounds{learnt}; {epsilon}"
         )
 
 
@@ -224,9 +231,9 @@ def draw_training(
 ) -> None:
     """Write accuracy, ε of both adversaries and updates by round, as PNG, PDF or SVG by the suffix.
 
-    ``rows`` are as ``SimulatedTraining.table`` has them, and ``counted`` columns whose numbers of
-    ``updates`` are stacked; without any there are two plots. ``no_epsilon`` says why none is
-    stated, where that is so.
+    ``rows`` are as ``SimulatedTraining.table`` has them, and ``counted`` columns whose
+    numbers of ``updates`` are stacked; without any there are two plots. ``no_epsilon``
+    says why none is stated, where that is so.
     """
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415

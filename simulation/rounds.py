@@ -1,9 +1,10 @@
 """The servers' part of a simulation, what its replaceable functions see, and attacks by name.
 
-Its randomness is the real samplers' on streams that a seed repeats. Seeds exist here and in tests
-alone: a server and an owner draw from the operating system. Vectors that bad clients submit go
-through the honest client's sharing and commitments, so that nothing but the validation stands
-between them and the model. An attack of your own: docs/simulate.md.
+Its randomness is the real samplers' on streams that a seed repeats. Seeds exist here
+and in tests alone: a server and an owner draw from the operating system. Vectors that
+bad clients submit go through the honest client's sharing and commitments, so that
+nothing but the validation stands between them and the model. An attack of your own:
+docs/simulate.md.
 """
 
 import math
@@ -53,8 +54,8 @@ class View:
     clients: tuple[str, ...]
     """Of each row that the function is given."""
     others: Matrix = field(repr=False)
-    """The other clients' honest updates, ``[any, d]``: more than a real attacker knows. Without
-    rows where an aggregation is called."""
+    """The other clients' honest updates, ``[any, d]``: more than a real attacker knows.
+    Without rows where an aggregation is called."""
     generator: np.random.Generator = field(repr=False)
     """Seeded by the simulation's seed and the round."""
 
@@ -68,9 +69,11 @@ class View:
 
 
 Attack = Callable[[Matrix, View], Matrix]
-"""The bad clients' honest updates ``[k, d]`` in, what they submit ``[k, d] int64`` out."""
+"""The bad clients' honest updates ``[k, d]`` in, what they submit ``[k, d] int64`` out.
+"""
 Aggregate = Callable[[Matrix, View], NDArray[np.int64] | NDArray[np.float64]]
-"""The valid updates ``[m, d]`` in; what takes the place of their sum out, ``[d]``, in units."""
+"""The valid updates ``[m, d]`` in; what takes the place of their sum out, ``[d]``, in
+units."""
 Sampler = Callable[[int, str, int, float], NDArray[np.int64]]
 """Version, client, its number of records and p in; the drawn records' indices out."""
 Cohort = Callable[[int, tuple[str, ...], float], Iterable[str]]
@@ -85,9 +88,11 @@ class Forgery(Enum):
     """What a bad client puts in its update's place; the range test rejects all but oversize."""
 
     WRAPAROUND = "wraparound"
-    """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check accepts it."""
+    """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check
+    accepts it."""
     OVERSIZE = "oversize"
-    """The honest direction at norm 2β: short enough for the range test, rejected by the norm."""
+    """The honest direction at norm 2β: short enough for the range test, rejected by the
+    norm."""
     GARBAGE = "garbage"
     """Uniform ring elements."""
 
@@ -149,7 +154,10 @@ class Checkpoint(Protocol):
 
 
 def checked_seed(seed: int | None) -> int:
-    """The seed, or a fresh one. Raises Misconfiguration: it isn't from 0 to below 2^63."""
+    """The seed, or a fresh one.
+
+    Raises Misconfiguration: it isn't from 0 to below 2^63.
+    """
     if seed is None:
         return secrets.randbelow(SEEDS)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
@@ -308,7 +316,10 @@ class Rounds:
         bad = [name for name in names if name in self.bad]
         found = np.asarray(self.attack(own.copy(), view(bad, updates[~mine])))
         if found.shape != own.shape or found.dtype != np.int64:
-            remedy = f"must give int64{list(own.shape)}, units of the last place: view.encode(real)"
+            remedy = (
+                f"must give int64{list(own.shape)}, units of the last place:"
+                " view.encode(real)"
+            )
             raise Misconfiguration(
                 "attack", f"{found.dtype}{list(found.shape)}", remedy
             )
@@ -333,7 +344,10 @@ class Rounds:
                 and (np.abs(vector) < 2.0**62).all()
             ):
                 return np.asarray(np.rint(vector).astype(np.int64))
-        remedy = f"must give [{self.task.dimension}] finite numbers, in units of the last place"
+        remedy = (
+            f"must give [{self.task.dimension}] finite numbers, in units of the last"
+            " place"
+        )
         raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
 
     def _view(

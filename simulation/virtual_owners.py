@@ -41,9 +41,10 @@ class Owner:
 class Owners(dict[str, Owner]):
     """All owners in the order of their names, who all sample with the task's p.
 
-    ``data`` are each owner's records by its name, or in a list; or one data set, which is dealt out
-    to ``clients`` owners in equal parts by ``seed``. Raises Misconfiguration: no owner, an owner
-    without records, records that can't be used, or owners whose records don't stack.
+    ``data`` are each owner's records by its name, or in a list; or one data set, which
+    is dealt out to ``clients`` owners in equal parts by ``seed``. Raises
+    Misconfiguration: no owner, an owner without records, records that can't be used, or
+    owners whose records don't stack.
     """
 
     def __init__(self, data: Any, clients: int | None, task: Task, seed: int) -> None:
@@ -125,8 +126,9 @@ def _name(number: int, count: int) -> str:
 _BYTES_PER_ELEMENT = 64
 """Of a record's gradient: float32 twice, float64, int64 and what lies between."""
 _ENCODED_BYTES = 2**23
-"""Of gradients in float64 that are clipped at once: as much as caches hold, and as malloc hands out
-again, where larger arrays come from the system page by page, round after round."""
+"""Of gradients in float64 that are clipped at once: as much as caches hold, and as
+malloc hands out again, where larger arrays come from the system page by page, round
+after round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +171,9 @@ class PerClient:
 class Stacked:
     """The same by batches of records of many owners, with one copy of the parameters.
 
-    A gradient may differ from the real owner's in its last float32 bits, so its encoding by a unit
-    or so in an element: docs/simulate.md, "Two paths". The model's device is used.
+    A gradient may differ from the real owner's in its last float32 bits, so its
+    encoding by a unit or so in an element: docs/simulate.md, "Two paths". The model's
+    device is used.
     """
 
     def __init__(
@@ -264,8 +267,8 @@ class Stacked:
     def _encoded(self, gradients: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
         """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
         found = gradients.double()
-        # Squares of float32 numbers can't overflow in float64: only what isn't finite has a norm
-        # that isn't, and to look at the norms alone is much faster.
+        # Squares of float32 numbers can't overflow in float64: only what isn't finite
+        # has a norm that isn't, and to look at the norms alone is much faster.
         norms = torch.linalg.vector_norm(found, dim=1)
         bad = wrong | ~torch.isfinite(norms)
         self.failed += int(bad.sum())

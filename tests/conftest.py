@@ -14,8 +14,9 @@ from tests.rig.leftovers import nothing_is_left_running
 from precad.common.task import Task
 
 __all__ = ["nothing_is_left_running"]
-# No timed tests: these machines are noisy. The same examples each time, so that the same code has
-# the same verdict; `--hypothesis-profile=soak` draws others, and a failure prints its example.
+# No timed tests: these machines are noisy. The same examples each time, so that the
+# same code has the same verdict; `--hypothesis-profile=soak` draws others, and a
+# failure prints its example.
 settings.register_profile(
     "precad", max_examples=50, deadline=None, print_blob=True, derandomize=True
 )

@@ -1,7 +1,8 @@
 """The submissions of the current attempt on one server.
 
-Uploads come from many threads or tasks; the round's thread opens, waits and closes. One client's
-bad upload is its own affair: it is counted with a reason and nobody else notices.
+Uploads come from many threads or tasks; the round's thread opens, waits and closes. One
+client's bad upload is its own affair: it is counted with a reason and nobody else
+notices.
 """
 
 import math
@@ -44,12 +45,13 @@ class _OpenAttempt:
     opening: Digest
     """o of this server: fresh, and in memory alone."""
     first: dict[ClientId, Digest] = field(default_factory=dict)
-    """The whole digest of each client's first good header: it alone may come, and come again."""
+    """The whole digest of each client's first good header: it alone may come, and come
+    again."""
     held: dict[ClientId, AnySubmission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
     awaited: set[ClientId] | None = None
-    """Whom ``wait`` and ``over`` still expect, once they were asked; kept up to date, so that no
-    arrival looks at everybody."""
+    """Whom ``wait`` and ``over`` still expect, once they were asked; kept up to date,
+    so that no arrival looks at everybody."""
     arrived: deque[AnySubmission] = field(default_factory=deque)
     """Held, and not asked for by ``arrivals`` yet."""
     most_arrived: int = 0
@@ -58,8 +60,8 @@ class _OpenAttempt:
 
     def settled(self, client: ClientId) -> bool:
         """Whether nothing more is expected of ``client`` in this round."""
-        # TRUNCATED: a link broke, and the same bytes are on their way again. Whoever sent something
-        # wrong is done.
+        # TRUNCATED: a link broke, and the same bytes are on their way again. Whoever
+        # sent something wrong is done.
         return client in self.held or self.refused.get(client) not in (
             None,
             Rejection.TRUNCATED,
@@ -82,9 +84,9 @@ _LATE = 2
 class Patience:
     """Whom a server waits for: who is missing again and again isn't, and counts when it comes.
 
-    Whoever stays away costs the others one round in five at most. An owner that came back and is
-    slower than the others comes too late until it is waited for again: what it sends then counts
-    here. No record has a part in it (docs/protocol.md, "Waiting").
+    Whoever stays away costs the others one round in five at most. An owner that came
+    back and is slower than the others comes too late until it is waited for again: what
+    it sends then counts here. No record has a part in it (docs/protocol.md, "Waiting").
     """
 
     def __init__(self) -> None:
@@ -171,8 +173,8 @@ class Inbox:
     def start(self, submission: AnySubmission) -> Upload:
         """Check all that stands in a header and take the body that follows it.
 
-        The header fixes the submission, so the first good one is the client's only one, also while
-        its body is on the way. The same again is a retry, and welcome.
+        The header fixes the submission, so the first good one is the client's only one,
+        also while its body is on the way. The same again is a retry, and welcome.
 
         Raises RejectedSubmission: counted for the client where it is in the cohort.
         """
@@ -180,7 +182,10 @@ class Inbox:
         at = context.attempt, context.client
         if context.task != self._task.digest:
             # Counted nowhere: it isn't about this task.
-            why = f"submission is for task {context.task}, this server runs {self._task.digest}"
+            why = (
+                f"submission is for task {context.task}, this server runs"
+                f" {self._task.digest}"
+            )
             raise RejectedSubmission(Rejection.WRONG_TASK, why)
         with self._changed:
             self._patience.sends(context.client, context.attempt)
@@ -192,8 +197,8 @@ class Inbox:
                 if first.setdefault(context.client, own) != own:
                     raise RejectedSubmission(
                         Rejection.DUPLICATE,
-                        f"client {context.client} already sent another submission in attempt "
-                        f"{context.attempt}; the first one counts",
+                        f"client {context.client} already sent another submission in"
+                        f" attempt {context.attempt}; the first one counts",
                     )
             return Upload(submission, self._task, current.spool, self._accept)
         except RejectedSubmission as rejected:
@@ -210,7 +215,8 @@ class Inbox:
                 or client not in current.cohort
             ):
                 return
-            # A second one doesn't count, and costs the first nothing: its body may be on the way.
+            # A second one doesn't count, and costs the first nothing: its body may be
+            # on the way.
             if reason is not Rejection.DUPLICATE:
                 current.refused.setdefault(client, reason)
                 self._no_longer_awaited(current, client)
@@ -230,10 +236,11 @@ class Inbox:
     ) -> bool:
         """Whether every one of ``clients``, the same in every call, is held, refused or ``gone``.
 
-        One that was refused may still mend its upload while the attempt is open, but nobody waits
-        for it: else one bad client would hold up every round. Nor for who is missing again and
-        again (``Patience``), unless nobody came at all: then all are waited for. ``gone`` is asked
-        about somebody unless everybody is settled: a server looks for a dead link in it.
+        One that was refused may still mend its upload while the attempt is open, but
+        nobody waits for it: else one bad client would hold up every round. Nor for who
+        is missing again and again (``Patience``), unless nobody came at all: then all
+        are waited for. ``gone`` is asked about somebody unless everybody is settled: a
+        server looks for a dead link in it.
         """
         with self._changed:
             current = self._require_open()
@@ -272,7 +279,8 @@ class Inbox:
         with self._changed:
             current = self._require_open()
             self._round, self._closed = None, current
-            # Where nobody's came, an outage kept them away: nobody is less waited for after it.
+            # Where nobody's came, an outage kept them away: nobody is less waited for
+            # after it.
             for client in current.cohort if current.held else ():
                 if not current.settled(client):
                     self._patience.missed(client)
@@ -282,8 +290,10 @@ class Inbox:
             )
             self.backlog = Backlog(current.most_arrived, spooled)
             return {
-                client: current.held.get(client)
-                or current.refused.get(client, Rejection.ABSENT)
+                client: (
+                    current.held.get(client)
+                    or current.refused.get(client, Rejection.ABSENT)
+                )
                 for client in sorted(current.cohort)
             }
 

@@ -1,8 +1,8 @@
 """Match: only submissions that both servers hold, the same signed bytes, go on.
 
-In the servers' messages clients stand by their places in a list that both have agreed on by digest
-(the roster, or an attempt's cohort of it), each as the distance from the one before: a name takes
-some ten bytes, a distance one.
+In the servers' messages clients stand by their places in a list that both have agreed
+on by digest (the roster, or an attempt's cohort of it), each as the distance from the
+one before: a name takes some ten bytes, a distance one.
 """
 
 from collections import deque
@@ -21,8 +21,8 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.share.proof_submission import AnySubmission
 
 Outcome = str | Rejection
-"""Of one client at one server: SHA-256, in hex, of the whole signed bytes (header, signature and
-certificates as received) where it holds a submission, else why not."""
+"""Of one client at one server: SHA-256, in hex, of the whole signed bytes (header,
+signature and certificates as received) where it holds a submission, else why not."""
 _REASONS = tuple(Rejection)
 
 
@@ -41,7 +41,10 @@ class Places:
         )
 
     def clients(self, steps: Iterable[int]) -> tuple[ClientId, ...]:
-        """Inverse of ``steps``: nobody twice. Raises PeerViolation: a step leads out of them."""
+        """Inverse of ``steps``: nobody twice.
+
+        Raises PeerViolation: a step leads out of them.
+        """
         place, size, found = -1, len(self._clients), []
         for step in steps:
             place += step
@@ -81,7 +84,8 @@ class HeldList(Message):
     """An attempt's cohort as one server holds it, without those who have gone on already."""
 
     reasons: tuple[Annotated[int, Field(ge=0, le=len(_REASONS))], ...]
-    """In the cohort's order: 0 for a submission that is held, else 1 and the reason's number."""
+    """In the cohort's order: 0 for a submission that is held, else 1 and the reason's
+    number."""
     signed: tuple[Hex32, ...]
     """Digests of those that are held, in the same order."""
 
@@ -101,11 +105,14 @@ class HeldList(Message):
         return cls(reasons=tuple(found), signed=signed)
 
     def of(self, clients: Sequence[ClientId]) -> dict[ClientId, Outcome]:
-        """Return the outcomes by client. Raises PeerViolation: it is over more or fewer."""
+        """Return the outcomes by client.
+
+        Raises PeerViolation: it is over more or fewer.
+        """
         if len(self.reasons) != len(clients):
             raise PeerViolation(
-                f"the other server's list has {len(self.reasons)} clients, the rest of this "
-                f"attempt's cohort has {len(clients)}"
+                f"the other server's list has {len(self.reasons)} clients, the rest of"
+                f" this attempt's cohort has {len(clients)}"
             )
         digests = iter(self.signed)
         outcomes = (
@@ -151,10 +158,11 @@ def match(
 ) -> Matched:
     """Combine both servers' lists; both arrive at the same result.
 
-    A client counts when both hold the same header, signature and certificates, byte for byte; each
-    has checked them at its door. A rejection found by A stands before one found by B, and any found
-    reason before mere absence. Where one alone holds a submission, and the other nothing of it, it
-    is unmatched. The ``early`` ones were matched before, and are on neither list.
+    A client counts when both hold the same header, signature and certificates, byte for
+    byte; each has checked them at its door. A rejection found by A stands before one
+    found by B, and any found reason before mere absence. Where one alone holds a
+    submission, and the other nothing of it, it is unmatched. The ``early`` ones were
+    matched before, and are on neither list.
 
     Raises PeerViolation: the other server's list isn't over this attempt's cohort.
     """
@@ -174,7 +182,8 @@ def match(
         found = (
             r for r in reasons if isinstance(r, Rejection) and r is not Rejection.ABSENT
         )
-        # Two that differ, too: whoever can read a header can cause it, nothing is held against it.
+        # Two that differ, too: whoever can read a header can cause it, nothing is held
+        # against it.
         absent = Rejection.ABSENT if own is other[client] else Rejection.UNMATCHED
         rejections[client] = next(found, absent)
     return Matched(opened, submissions, rejections, early)
@@ -182,11 +191,11 @@ def match(
 
 # Match while collection is open: what both hold alike goes on to validation at once.
 #
-# In turns: A asks, B offers what has come whole since, A answers which of all that was offered it
-# holds alike. Each submission is offered once, so all turns together are as long as one list of the
-# cohort, and the lists that close a collection are over the rest of it. A client's first header is
-# its only one at either server: what differs now always will, and what B alone holds is alike as
-# soon as the same comes to A.
+# In turns: A asks, B offers what has come whole since, A answers which of all that was
+# offered it holds alike. Each submission is offered once, so all turns together are as
+# long as one list of the cohort, and the lists that close a collection are over the
+# rest of it. A client's first header is its only one at either server: what differs now
+# always will, and what B alone holds is alike as soon as the same comes to A.
 
 LOOK_S = 0.25
 """The longest wait of one turn: how late A may notice that collection is over."""
@@ -201,15 +210,20 @@ def ask(
     *,
     gather: bool = False,
 ) -> frozenset[ClientId]:
-    """A's part: turn after turn until ``over``; ``say_over`` then tells B. Whose were taken.
+    """A's part: turn after turn until ``over``; ``say_over`` then tells B.
 
-    Where a batch has a price of its own, a coin, ``gather`` is set. Then it is taken once it has
-    half of those who are missing, or when a turn brought nobody: n clients make log n batches.
+    Whose were taken.
 
-    Raises PeerUnavailable; PeerViolation: B offers who isn't in the cohort, or somebody twice.
+    Where a batch has a price of its own, a coin, ``gather`` is set. Then it is taken
+    once it has half of those who are missing, or when a turn brought nobody: n clients
+    make log n batches.
+
+    Raises PeerUnavailable; PeerViolation: B offers who isn't in the cohort, or somebody
+    twice.
     """
     places, offered, taken = Places(opened.cohort), set[ClientId](), set[ClientId]()
-    # Offered and not here yet, with its digest; here and not offered yet; both, and not taken yet.
+    # Offered and not here yet, with its digest; here and not offered yet; both, and not
+    # taken yet.
     expected: dict[ClientId, str] = {}
     here: dict[ClientId, AnySubmission] = {}
     alike: deque[AnySubmission] = deque()
@@ -217,7 +231,8 @@ def ask(
     while not over():
         if expected:
             inbox.wait_arrival(LOOK_S)
-        # B waits for its next arrival only where A waits for none, and has no batch left to take.
+        # B waits for its next arrival only where A waits for none, and has no batch
+        # left to take.
         patient = not expected and not (size and alike)
         link.send("ask", Ask(patient=patient).to_bytes())
         answer = Offer.from_bytes(link.receive("offer"))
@@ -264,7 +279,8 @@ def offer(
 ) -> frozenset[ClientId]:
     """B's part: turn after turn until A says that collection is over. Whose were taken.
 
-    Raises PeerUnavailable, also after ``patience_s``; PeerViolation: A names who wasn't offered.
+    Raises PeerUnavailable, also after ``patience_s``; PeerViolation: A names who wasn't
+    offered.
     """
     offered: dict[ClientId, AnySubmission] = {}
     places, taken = Places(opened.cohort), set[ClientId]()

@@ -1,8 +1,9 @@
 """One upload in pieces: bounded, hashed as it arrives, complete or rejected; its body on the disk.
 
-A body says nothing without both seeds, but disks are stolen and backed up, and a dealer's memory
-may leak. So what lies in a server's spool is under AES-256-GCM with a key that is made when the
-attempt opens and is in memory alone: after a restart, or the attempt's end, the files are noise.
+A body says nothing without both seeds, but disks are stolen and backed up, and a
+dealer's memory may leak. So what lies in a server's spool is under AES-256-GCM with a
+key that is made when the attempt opens and is in memory alone: after a restart, or the
+attempt's end, the files are noise.
 """
 
 import contextlib
@@ -57,9 +58,9 @@ class Spool:
 class SpoolFile:
     """A body that is being written: encrypted as it comes, and none of it is kept in memory.
 
-    A chunk is ``PIECE_BYTES`` of b, the last one the rest, and its tag. Its number is bound to it,
-    and the file's number too, so that no chunk can stand for another one, or be left out; its
-    length is in the tag.
+    A chunk is ``PIECE_BYTES`` of b, the last one the rest, and its tag. Its number is
+    bound to it, and the file's number too, so that no chunk can stand for another one,
+    or be left out; its length is in the tag.
     """
 
     def __init__(self, path: Path, key: Secret, number: int) -> None:
@@ -142,7 +143,8 @@ class SpooledBody:
             ) from None
         except InvalidTag:
             raise BodyUnreadable(
-                f"{self.path} was changed while its attempt was open; let nothing else write there"
+                f"{self.path} was changed while its attempt was open; let nothing else"
+                " write there"
             ) from None
 
     def discard(self) -> None:
@@ -162,7 +164,10 @@ def _remove(path: Path) -> None:
 
 
 class Upload:
-    """Takes the body's pieces. Made by ``Inbox.start`` after the header has been checked."""
+    """Takes the body's pieces.
+
+    Made by ``Inbox.start`` after the header has been checked.
+    """
 
     def __init__(
         self,
@@ -199,10 +204,16 @@ class Upload:
         return self._submission.context
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes. Raises RejectedSubmission: too many, not of the field, or abandoned."""
+        """The next bytes.
+
+        Raises RejectedSubmission: too many, not of the field, or abandoned.
+        """
         with self._or_abandoned():
             if self._received + len(piece) > self._awaited:
-                why = f"the body is longer than {self._awaited} bytes, which this task's has here"
+                why = (
+                    f"the body is longer than {self._awaited} bytes, which this task's"
+                    " has here"
+                )
                 raise RejectedSubmission(Rejection.MALFORMED, why)
             self._received += len(piece)
             view = memoryview(piece)
@@ -222,8 +233,8 @@ class Upload:
     def finish(self) -> None:
         """Hand the complete submission over.
 
-        Raises RejectedSubmission: bytes are missing or aren't those that were signed, another
-        submission came first, or the upload was abandoned.
+        Raises RejectedSubmission: bytes are missing or aren't those that were signed,
+        another submission came first, or the upload was abandoned.
         """
         submission = self._submission
         with self._or_abandoned():

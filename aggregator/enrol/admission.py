@@ -35,7 +35,10 @@ class Admission:
         """
 
     def redeem(self, token: str, client: ClientId) -> None:
-        """Bind a token to ``client``, which is about to be enrolled. Raises AccessDenied."""
+        """Bind a token to ``client``, which is about to be enrolled.
+
+        Raises AccessDenied.
+        """
 
     def invited(self) -> list[ClientId]:
         """Return whom the operator let in by name; for operators."""
@@ -63,7 +66,10 @@ class Listed(Admission):
             raise AccessDenied(f"client {client} isn't on the operator's roster")
         entry = self.roster[client]
         if claim is not None and claim != entry:
-            listed = f"the operator's roster says {entry.records} at rate {entry.record_rate}"
+            listed = (
+                f"the operator's roster says {entry.records} at rate"
+                f" {entry.record_rate}"
+            )
             said = f"claims {claim.records} records at rate {claim.record_rate}"
             raise AccessDenied(f"client {client} {said}; {listed}")
 
@@ -82,7 +88,10 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> Digest:
-    """Return a token's SHA-256, all that servers keep. Raises AccessDenied: not a token."""
+    """Return a token's SHA-256, all that servers keep.
+
+    Raises AccessDenied: not a token.
+    """
     if len(text := token.strip()) != _TEXT_LENGTH or not text.isascii():
         raise AccessDenied(
             f"a token has {_TEXT_LENGTH} characters of base32: copy the whole"
@@ -98,16 +107,20 @@ def token_digest(token: str) -> Digest:
 class ByToken(Admission):
     """Who brings a one-time token of the operator's; it becomes that client's.
 
-    One file per token in the state folder, named by the token's digest: the operator may add some
-    while the server runs. A second file beside it names the client whom the token was made for, or
-    who used it first; it appears whole or not at all, and never changes.
+    One file per token in the state folder, named by the token's digest: the operator
+    may add some while the server runs. A second file beside it names the client whom
+    the token was made for, or who used it first; it appears whole or not at all, and
+    never changes.
     """
 
     def __init__(self, state: Path) -> None:
         self._folder = state / TOKENS
 
     def redeem(self, token: str, client: ClientId) -> None:
-        """Bind a token to ``client``, for good. Raises AccessDenied: unknown, or another's."""
+        """Bind a token to ``client``, for good.
+
+        Raises AccessDenied: unknown, or another's.
+        """
         known = self._known(client, token)
         self._bind(known, client)
         self._check_owner(known, client)
@@ -135,7 +148,8 @@ class ByToken(Admission):
     def add(self, digest: Digest, client: ClientId | None = None) -> None:
         """Accept the token of that digest, once. Adding it again changes nothing.
 
-        Raises Misconfiguration: it is another client's already, or the folder can't be written to.
+        Raises Misconfiguration: it is another client's already, or the folder can't be
+        written to.
         """
         known = str(digest)
         try:
@@ -160,7 +174,8 @@ class ByToken(Admission):
             remedy = 'ask the operator for one and put token = "…" in the settings'
             raise AccessDenied(f"client {client} brings no token; {remedy}")
         offered = str(token_digest(token))
-        # Every digest is compared, each in constant time: how long it takes tells nothing.
+        # Every digest is compared, each in constant time: how long it takes tells
+        # nothing.
         known = [each for each in self._digests() if hmac.compare_digest(each, offered)]
         if not known:
             raise AccessDenied(
@@ -200,7 +215,10 @@ class ByToken(Admission):
 
 
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
-    """Return who may enrol. Raises Misconfiguration: a roster missing, superfluous or unusable."""
+    """Return who may enrol.
+
+    Raises Misconfiguration: a roster missing, superfluous or unusable.
+    """
     if settings.roster is not None and settings.enrolment != "roster":
         remedy = 'needs enrolment = "roster" beside it'
         raise Misconfiguration("roster", str(settings.roster), remedy)
@@ -234,9 +252,9 @@ def window_of(
 ) -> Window:
     """Return how long enrolment is open.
 
-    ``until`` replaces the task's deadline, which counts from a start: it outlasts restarts;
-    ``quorum`` the task's most owners. Raises Misconfiguration: a quorum that the task doesn't take,
-    or a date without a time zone or beyond a year.
+    ``until`` replaces the task's deadline, which counts from a start: it outlasts
+    restarts; ``quorum`` the task's most owners. Raises Misconfiguration: a quorum that
+    the task doesn't take, or a date without a time zone or beyond a year.
     """
     most, least = task.enrolment.clients, task.enrolment.min_clients
     if quorum is not None and not least <= quorum <= most:

@@ -51,10 +51,11 @@ def propose_roster(
 ) -> Roster | None:
     """A's part: its enrolments; the frozen roster is those of them that B holds alike.
 
-    A client that enrolled at one server only, or with other claims at the other, is left out: that
-    is its own doing, and costs nobody else the training. A frozen roster is final: a server that
-    lost it takes it back, on its own signature. Returns None where a server waits for more clients:
-    A does with fewer than ``least`` held alike, 0 where its enrolment is over.
+    A client that enrolled at one server only, or with other claims at the other, is
+    left out: that is its own doing, and costs nobody else the training. A frozen roster
+    is final: a server that lost it takes it back, on its own signature. Returns None
+    where a server waits for more clients: A does with fewer than ``least`` held alike,
+    0 where its enrolment is over.
 
     Raises PeerViolation: B refuses, or answers with somebody who wasn't proposed;
     Misconfiguration: the servers hold too few clients alike.
@@ -99,14 +100,15 @@ def accept_roster(
 ) -> bool:
     """B's part: freeze whom A proposes and B holds alike, then say who; return whether it did.
 
-    With fewer than ``least`` held alike, 0 where its enrolment is over, B waits and A proposes
-    again. Who enrolled at one server alone is none of those: else a few such clients would close
-    enrolment before the others have come. The roster is frozen durably before A hears of it: what A
-    has frozen is frozen here too, whatever crashes in between. A may take ``timeout_s``.
+    With fewer than ``least`` held alike, 0 where its enrolment is over, B waits and A
+    proposes again. Who enrolled at one server alone is none of those: else a few such
+    clients would close enrolment before the others have come. The roster is frozen
+    durably before A hears of it: what A has frozen is frozen here too, whatever crashes
+    in between. A may take ``timeout_s``.
 
-    Raises PeerViolation: A names a client twice, or no longer somebody of the frozen roster;
-    Misconfiguration: the servers hold too few clients alike; StorageFailure: the roster can't be
-    kept. A hears nothing then, and tries again.
+    Raises PeerViolation: A names a client twice, or no longer somebody of the frozen
+    roster; Misconfiguration: the servers hold too few clients alike; StorageFailure:
+    the roster can't be kept. A hears nothing then, and tries again.
     """
     proposal = messages.RosterProposal.from_bytes(
         link.receive("roster", timeout_s=timeout_s)
@@ -115,7 +117,8 @@ def accept_roster(
         proposed, known = _roster(proposal.entries), register.roster()
         signed = register.kept.roster_seal()
         if register.frozen:
-            # Who of it is missing at A is missing by A's loss, or A's is another roster.
+            # Who of it is missing at A is missing by A's loss, or A's is another
+            # roster.
             roster = known
         elif _is_own(signatures, proposal.signed, proposed):
             log.warning(
@@ -124,7 +127,8 @@ def accept_roster(
             roster = proposed
             register.freeze(roster, taken_back=True)
         else:
-            # A claim that the task doesn't allow, however it got here, costs that client alone.
+            # A claim that the task doesn't allow, however it got here, costs that
+            # client alone.
             held = [
                 claim for claim in proposed.values() if known.get(claim.client) == claim
             ]
@@ -136,8 +140,8 @@ def accept_roster(
                 return False
             _freeze(register, proposed, roster, task)
     except (PeerViolation, Misconfiguration) as error:
-        # Only what the two disagree about is answered, and stops A. What fails here alone, as a
-        # full disk, ends the link without an answer: A tries again.
+        # Only what the two disagree about is answered, and stops A. What fails here
+        # alone, as a full disk, ends the link without an answer: A tries again.
         link.send("roster", messages.RosterAnswer(refusal=str(error)).to_bytes())
         raise
     link.send(
@@ -200,7 +204,10 @@ def _fits(claim: Enrolment, task: Task) -> bool:
 
 
 def _freeze(register: Register, proposed: Roster, roster: Roster, task: Task) -> None:
-    """Freeze who is held alike, and say who isn't. Raises Misconfiguration: they are too few."""
+    """Freeze who is held alike, and say who isn't.
+
+    Raises Misconfiguration: they are too few.
+    """
     if left_out := sorted(client.name for client in proposed if client not in roster):
         names = ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else "")
         said = (

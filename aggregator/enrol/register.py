@@ -33,12 +33,14 @@ class Register:
         self._serve_first: dict[ClientId, Role] = {}
 
     def enrol(self, enrolment: Enrolment, token: str = "") -> int:
-        """Add a client; the same claim again is confirmed. Returns how many are enrolled.
+        """Add a client; the same claim again is confirmed.
 
-        Takes seconds where a rate is the first of its kind: rounds find its account ready. Raises
-        AccessDenied: not on the operator's roster, or without a good token; Misconfiguration: a cap
-        is passed, the rate has no account, the claim differs from the first, the task is full, or
-        enrolment is over.
+        Returns how many are enrolled.
+
+        Takes seconds where a rate is the first of its kind: rounds find its account
+        ready. Raises AccessDenied: not on the operator's roster, or without a good
+        token; Misconfiguration: a cap is passed, the rate has no account, the claim
+        differs from the first, the task is full, or enrolment is over.
         """
         if self.admits(enrolment, token):
             self.cap.precompute(enrolment.record_rate)
@@ -57,8 +59,8 @@ class Register:
     def admits(self, enrolment: Enrolment, token: str) -> bool:
         """Return whether the claim would be taken, but for its account; raises as ``enrol``.
 
-        False where it was taken. Asked before an account of it is computed: that takes seconds, and
-        who has no token gets none.
+        False where it was taken. Asked before an account of it is computed: that takes
+        seconds, and who has no token gets none.
         """
         enrolment.check(self._task)
         known = self._enrolments.get(enrolment.client)
@@ -67,7 +69,10 @@ class Register:
         name, most = enrolment.client.name, self._task.enrolment.clients
         if known is not None:
             said = f"{enrolment.records} records at rate {enrolment.record_rate}"
-            kept = f"{known.records} records at rate {known.record_rate}; claims are frozen"
+            kept = (
+                f"{known.records} records at rate {known.record_rate}; claims are"
+                " frozen"
+            )
             raise Misconfiguration(
                 "enrolment", said, f"client {name} is enrolled with {kept}"
             )
@@ -137,7 +142,10 @@ class Register:
         return ""
 
     def has(self, client: ClientId) -> bool:
-        """Whether it is enrolled. Without the lock, which is held while a disk writes."""
+        """Whether it is enrolled.
+
+        Without the lock, which is held while a disk writes.
+        """
         return client in self._enrolments
 
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:

@@ -1,7 +1,8 @@
 """The aggregator, what server A and server B are alike.
 
-One object per server and task; the round's steps are functions of it and of the attempt's state
-(``start_attempt``, ``matching``, ``release``). It knows no gRPC: link and dealing are given to it.
+One object per server and task; the round's steps are functions of it and of the
+attempt's state (``start_attempt``, ``matching``, ``release``). It knows no gRPC: link
+and dealing are given to it.
 """
 
 from collections.abc import Callable, Iterable
@@ -59,8 +60,8 @@ class Aggregator:
     set_secret: Secret
     """Shared with the other server alone: salts the digests of valid sets."""
     nonces: bytes
-    """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so that no two
-    restored databases make the dealer deal the same again."""
+    """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so
+    that no two restored databases make the dealer deal the same again."""
     signatures: ServerSignatures = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     noise: NoiseSource = field(repr=False)
@@ -80,8 +81,9 @@ class Aggregator:
     ) -> tuple[ClientId, ...]:
         """Those whose charge for ``version`` keeps their record-level exact ε within the limit.
 
-        Counted from this server's own durable ledger; against one corrupted server. Only whom both
-        servers allow is asked to work. What may have been released counts as released once more.
+        Counted from this server's own durable ledger; against one corrupted server.
+        Only whom both servers allow is asked to work. What may have been released
+        counts as released once more.
         """
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)

@@ -1,8 +1,8 @@
 """The task's privacy limit as a number of participations.
 
-What counts is the record-level exact ε against one corrupted server (guarantee 1). A release that
-was lost stays charged: where its version is released m more times, its one step's σ becomes
-σ/√(1+m). ``re_releases`` are such versions of one client, by m ≥ 1.
+What counts is the record-level exact ε against one corrupted server (guarantee 1). A
+release that was lost stays charged: where its version is released m more times, its one
+step's σ becomes σ/√(1+m). ``re_releases`` are such versions of one client, by m ≥ 1.
 """
 
 import logging
@@ -27,12 +27,13 @@ _Account = tuple[float, tuple[tuple[int, int], ...]]
 class PrivacyCap:
     """How many participations a task's limit allows each client.
 
-    An account takes seconds. ``precompute`` makes it where a client enrols or a server starts, in a
-    thread that nobody waits for but that client; rounds look it up. Claimed rates lie on the task's
-    public grid (``Enrolment``), so that clients can't make a server compute more than a few. What
-    re-releases make of an account is computed in a thread of its own, before the operators have
-    given their word or soon after; until it is known its clients sit out. Without a limit
-    everybody may take part.
+    An account takes seconds. ``precompute`` makes it where a client enrols or a server
+    starts, in a thread that nobody waits for but that client; rounds look it up.
+    Claimed rates lie on the task's public grid (``Enrolment``), so that clients can't
+    make a server compute more than a few. What re-releases make of an account is
+    computed in a thread of its own, before the operators have given their word or soon
+    after; until it is known its clients sit out. Without a limit everybody may take
+    part.
     """
 
     def __init__(self, task: Task, clock: Clock = CLOCK) -> None:
@@ -40,7 +41,8 @@ class PrivacyCap:
         self._limit = task.privacy.epsilon_limit
         self._clock = clock
         self._highest_rate = task.privacy.record_rate
-        # Beyond it a client is refused: it has been charged for two trainings' worth of rounds.
+        # Beyond it a client is refused: it has been charged for two trainings' worth of
+        # rounds.
         self._ceiling = 2 * task.training.rounds + SPARE_CHARGES
         self._one_at_a_time = threading.Lock()
         self._known: dict[_Account, int | None] = {}
@@ -63,7 +65,8 @@ class PrivacyCap:
                 why = f"the accountant finds no ε for it, {remedy}"
                 raise Misconfiguration("record_rate", rate, why)
             if cap >= self._ceiling:
-                # No client's rate is higher than the task's: nobody's own cap can be smaller.
+                # No client's rate is higher than the task's: nobody's own cap can be
+                # smaller.
                 return
 
     def is_ready(self, record_rate: float) -> bool:
@@ -80,7 +83,8 @@ class PrivacyCap:
     ) -> _Account | None:
         """Have computed, in a thread, what another release of a version needs; as ``admits``.
 
-        Return the account; None where no version is released again, or nothing is limited.
+        Return the account; None where no version is released again, or nothing is
+        limited.
         """
         counts = Counter(re_releases)
         if charges:
@@ -106,10 +110,11 @@ class PrivacyCap:
     ) -> bool:
         """Return whether one more release of a version keeps a client within the limit.
 
-        A client whose account can't be computed may not take part: that costs nobody else the
-        round. Nor may one whose account with re-releases isn't known yet: it is begun. ``spent`` is
-        T_i, the versions that it was charged for, ``re_releases`` are of them, and ``charges`` the
-        releases of the version in question that it was charged for already.
+        A client whose account can't be computed may not take part: that costs nobody
+        else the round. Nor may one whose account with re-releases isn't known yet: it
+        is begun. ``spent`` is T_i, the versions that it was charged for,
+        ``re_releases`` are of them, and ``charges`` the releases of the version in
+        question that it was charged for already.
         """
         if self._limit is None:
             return True
@@ -117,8 +122,8 @@ class PrivacyCap:
         if account is not None:
             most = self._known.get(account)
             return most is not None and spent + (charges == 0) <= most
-        # Below the cap of the task's rate nobody's own is needed: a thousand clients of a thousand
-        # rates cost one account and not a thousand.
+        # Below the cap of the task's rate nobody's own is needed: a thousand clients of
+        # a thousand rates cost one account and not a thousand.
         caps = (
             self._most(rate)
             for rate in dict.fromkeys((self._highest_rate, record_rate))
@@ -130,7 +135,8 @@ class PrivacyCap:
         if self._limit is None:
             return None
         self.precompute(record_rate)
-        # Of the task's rate, and the own one where that is asked for: it can't be smaller.
+        # Of the task's rate, and the own one where that is asked for: it can't be
+        # smaller.
         known = (
             self._known.get((rate, ())) for rate in (self._highest_rate, record_rate)
         )
@@ -159,7 +165,8 @@ class PrivacyCap:
         return self._known[record_rate, ()]
 
     def _compute_once(self, account: _Account) -> None:
-        # Without the lock where it is known: a round doesn't wait for another rate's account.
+        # Without the lock where it is known: a round doesn't wait for another rate's
+        # account.
         if account not in self._known:
             with self._one_at_a_time:
                 if account not in self._known:
@@ -183,7 +190,8 @@ class PrivacyCap:
         try:
             return exact.largest_count(within, self._ceiling)
         except Exception:
-            # Whatever the libraries under the accountant raise, it is this one rate's affair.
+            # Whatever the libraries under the accountant raise, it is this one rate's
+            # affair.
             log.exception(
                 "no account for record rate %r: clients with it don't count",
                 record_rate,

@@ -1,10 +1,10 @@
 """Start an attempt: the joint coin says who is drawn; the cohort is whom both ledgers allow.
 
-Each server's bytes for a version are a PRF under its own coin key, which lies beside its signing
-key and never in the database: no cut link and no lost database draws anew. Each signs a commitment
-to its bytes, keeps the other's durably, and only then opens its own; for that version it accepts
-nothing but the opening of that commitment. Both keep the opening before any client hears of the
-version (docs/protocol.md, "One attempt").
+Each server's bytes for a version are a PRF under its own coin key, which lies beside
+its signing key and never in the database: no cut link and no lost database draws anew.
+Each signs a commitment to its bytes, keeps the other's durably, and only then opens its
+own; for that version it accepts nothing but the opening of that commitment. Both keep
+the opening before any client hears of the version (docs/protocol.md, "One attempt").
 """
 
 import hashlib
@@ -66,7 +66,10 @@ def cohort_of(
 
 
 def draw(aggregator: Aggregator, version: int) -> tuple[ClientId, ...]:
-    """Return whom a version's coin draws, once both agree on it. Raises as ``agree_coin``."""
+    """Return whom a version's coin draws, once both agree on it.
+
+    Raises as ``agree_coin``.
+    """
     coin, rate = agree_coin(aggregator, version), aggregator.task.privacy.client_rate
     return cohort_of(coin, aggregator.roster, rate, version)
 
@@ -75,8 +78,8 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     """Commit, keep the other's commitment, open, keep the other's opening; the joint coin.
 
     Raises PeerViolation: the other server opens something else than it committed to;
-    PeerUnavailable: a server takes its lost bytes back, and the link starts anew with them;
-    NeedsOperators: a coin key is lost, and with it bytes that nobody had opened.
+    PeerUnavailable: a server takes its lost bytes back, and the link starts anew with
+    them; NeedsOperators: a coin key is lost, and with it bytes that nobody had opened.
     """
     link, store, signatures = aggregator.link, aggregator.store, aggregator.signatures
     own = _own(aggregator, version)
@@ -152,7 +155,8 @@ def _mend(
 ) -> None:
     """A server's bytes aren't those that it committed to: it lost its coin key."""
     store, signatures = aggregator.store, aggregator.signatures
-    # From before the operators' word it isn't: the other would choose between two of its coins.
+    # From before the operators' word it isn't: the other would choose between two of
+    # its coins.
     if own_lost and theirs.held is not None and not store.versions.was_redrawn(version):
         given = signatures.check(
             signatures.role, SignedKind.COIN_OPENING, theirs.held, CoinOpening
@@ -170,7 +174,8 @@ def _mend(
     if not (state.discard and theirs.discard):
         what = "a server's coin key isn't the one that it has drawn with"
         raise NeedsOperators(Permission.COIN, version, what)
-    # First: where no new key can be kept nothing is forgotten, and no old coin is drawn again.
+    # First: where no new key can be kept nothing is forgotten, and no old coin is drawn
+    # again.
     aggregator.coin_key.renew()
     store.versions.discard_coin(version)
     raise PeerUnavailable(f"both servers take new coins for version {version}")
@@ -185,8 +190,9 @@ def propose(
 ) -> Opened:
     """A's part: propose whom its own ledger allows, and open the attempt once B agrees.
 
-    Raises NeedsOperators; PeerViolation: B refuses, or answers with somebody who wasn't proposed;
-    PeerUnavailable: the attempt's number was used, as B has learned since they met.
+    Raises NeedsOperators; PeerViolation: B refuses, or answers with somebody who wasn't
+    proposed; PeerUnavailable: the attempt's number was used, as B has learned since
+    they met.
     """
     within = aggregator.within_budget(drawn, version)
     why = doubt(aggregator.store, aggregator.task, attempt, version)
@@ -213,7 +219,10 @@ def propose(
 
 
 def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
-    """A's part: tell B that no attempt follows the final model. Raises PeerViolation."""
+    """A's part: tell B that no attempt follows the final model.
+
+    Raises PeerViolation.
+    """
     over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
     if refusal := _ask(aggregator, over).refusal:
         raise PeerViolation(f"server B refused the training's end: {refusal}")
@@ -229,11 +238,12 @@ def answer(
 ) -> Opened | None:
     """B's part: check A's proposal against the coin, its own ledger and model.
 
-    All being well, ``before_agreeing`` opens the inbox, so that no client that A calls finds it
-    closed. None when A says that training is over.
+    All being well, ``before_agreeing`` opens the inbox, so that no client that A calls
+    finds it closed. None when A says that training is over.
 
-    Raises NeedsOperators; PeerViolation: A proposes somebody whom the coin didn't draw, or another
-    model; PeerUnavailable: it proposes an attempt that was used before, and they meet again.
+    Raises NeedsOperators; PeerViolation: A proposes somebody whom the coin didn't draw,
+    or another model; PeerUnavailable: it proposes an attempt that was used before, and
+    they meet again.
     """
     link = aggregator.link
     link.begin_attempt(SETUP_ATTEMPT)
@@ -278,9 +288,15 @@ def _opened(
     counted: Collection[ClientId],
     model: Digest,
 ) -> Opened:
-    """Open it here, durably. Raises PeerViolation: no number is left for the one after it."""
+    """Open it here, durably.
+
+    Raises PeerViolation: no number is left for the one after it.
+    """
     if attempt >= ATTEMPTS:
-        why = "the last number that there is: no server that follows the protocol has come to it"
+        why = (
+            "the last number that there is: no server that follows the protocol has"
+            " come to it"
+        )
         raise PeerViolation(f"attempt {attempt} is {why}")
     task, roster = aggregator.task, aggregator.roster
     cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
@@ -295,9 +311,9 @@ def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
 
 
 OPENED_CAP = 3
-"""Attempts of one version whose comparisons may be opened before the operators are asked: in each a
-server that departs from the protocol reads a bit of X. Of proofs it reads none, and attempts are
-only counted (docs/cheating-server.md)."""
+"""Attempts of one version whose comparisons may be opened before the operators are
+asked: in each a server that departs from the protocol reads a bit of X. Of proofs it
+reads none, and attempts are only counted (docs/cheating-server.md)."""
 GRANTED = 3
 """Attempts that one word of the operators allows."""
 _WHY = {
@@ -315,9 +331,10 @@ class NeedsOperators(PrecadError):
 
     def __init__(self, permission: Permission, version: int, what: str) -> None:
         super().__init__(
-            f"version {version} waits for the operators of both servers: {what}. To "
-            f"{_WHY[permission]}, each says to its own server: precad allow {permission.value} "
-            f"HOST:PORT --server a|b --version {version} --identity FOLDER"
+            f"version {version} waits for the operators of both servers: {what}. To"
+            f" {_WHY[permission]}, each says to its own server: precad allow"
+            f" {permission.value} HOST:PORT --server a|b --version {version} --identity"
+            " FOLDER"
         )
         self.permission = permission
         self.version = version

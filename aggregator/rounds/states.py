@@ -26,10 +26,12 @@ class Opened:
     version: int
     """t of the model θ_t that it starts from: how many rounds are done."""
     cohort: tuple[ClientId, ...]
-    """Whose submissions are taken: the counted ones, or with `cover_uploads` everybody enrolled."""
+    """Whose submissions are taken: the counted ones, or with `cover_uploads` everybody
+    enrolled."""
     model: Digest
     counted: frozenset[ClientId]
-    """Whom the coin drew and both ledgers let take part: only they are summed and charged."""
+    """Whom the coin drew and both ledgers let take part: only they are summed and
+    charged."""
     seed_holders: Mapping[ClientId, Role] = field(default_factory=dict)
     """Where norms are proved: which server gets whose seed; the other gets the body."""
 
@@ -46,8 +48,8 @@ class Matched:
     """Whose submissions went on to validation before collection closed."""
 
 
-# The way of the sum. Each step takes what the step before made and nothing else: code that
-# releases what wasn't validated, or has no noise, doesn't type-check.
+# The way of the sum. Each step takes what the step before made and nothing else: code
+# that releases what wasn't validated, or has no noise, doesn't type-check.
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Finished:
     valid: tuple[ClientId, ...]
     rejections: Rejections
     noisy_sum: RingVector = field(repr=False)
-    """``[d] int64``: Σ valid updates + both servers' noise, in units of the last place."""
+    """``[d] int64``: Σ valid updates + both servers' noise, in units of the last place.
+    """
     theta: NDArray[np.float32] = field(repr=False)
     """``[d] float32``: θ_{t+1}."""
     model: Digest

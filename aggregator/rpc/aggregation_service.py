@@ -103,11 +103,15 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request)
             if self._session.finished and not self._session.register.has(client):
-                remedy = "the training is finished, without it; ask the operator for the next task"
+                remedy = (
+                    "the training is finished, without it; ask the operator for the"
+                    " next task"
+                )
                 raise Misconfiguration("client", client.name, remedy)
             claim = Enrolment(client, request.records, request.record_rate)
             await self._account(claim, request.token)
-            # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
+            # A claim is durable before it is confirmed; a slow disk must keep nobody
+            # else waiting.
             enrolled = await asyncio.to_thread(
                 self._session.register.enrol, claim, request.token
             )
@@ -116,12 +120,14 @@ class AggregationService(AggregationServicer):
     async def _account(self, claim: Enrolment, token: str) -> None:
         """What rounds will ask of this rate; only clients with rates as new wait for it.
 
-        Raises as ``Register.enrol``, and TooManyCalls: another one of this client's is computed.
+        Raises as ``Register.enrol``, and TooManyCalls: another one of this client's is
+        computed.
         """
         register, rate = self._session.register, claim.record_rate
         admitted = await asyncio.to_thread(register.admits, claim, token)
         if admitted and not register.cap.is_ready(rate):
-            # In a thread of its own: the others keep their places for claims and status.
+            # In a thread of its own: the others keep their places for claims and
+            # status.
             loop, caller = (
                 asyncio.get_running_loop(),
                 Principal.client(claim.client.name),
@@ -199,9 +205,13 @@ class AggregationService(AggregationServicer):
     async def Submit(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> pb.Receipt:
-        """A submission, in pieces. Rejections are answers, not errors: they are expected."""
+        """A submission, in pieces.
+
+        Rejections are answers, not errors: they are expected.
+        """
         async with Refusing(context):
-            # Before the header says who it is about: a caller that sends none is counted too.
+            # Before the header says who it is about: a caller that sends none is
+            # counted too.
             caller = self._caller(context, Role.CLIENT)
             try:
                 with self.calls.one_more(caller, Call.SUBMIT):
@@ -284,7 +294,10 @@ class AggregationService(AggregationServicer):
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> None:
-        """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
+        """One upload, from its header to its end.
+
+        Raises RejectedSubmission, AccessDenied.
+        """
         slot, total_s = self._upload_slots.one(), self._session.task.deadlines.collect
         inbox, idle_s = self._session.inbox, self.calls.limits.idle_s
         pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s, slot=slot)
@@ -346,14 +359,20 @@ class AggregationService(AggregationServicer):
         return caller
 
     def _client(self, context: Context, request: Any) -> ClientId:
-        """The client that begins a call about this task. Raises AccessDenied, TaskMismatch."""
+        """The client that begins a call about this task.
+
+        Raises AccessDenied, TaskMismatch.
+        """
         self._caller(context, Role.CLIENT)
         client = self._still(context, request.client)
         check_task(self._session.task, request.task_digest)
         return client
 
     def _still(self, context: Context, name: str) -> ClientId:
-        """The client that calls; its certificate must be its own. Raises AccessDenied."""
+        """The client that calls; its certificate must be its own.
+
+        Raises AccessDenied.
+        """
         client = ClientId(name)
         named = Principal.client(client.name)
         if (

@@ -74,7 +74,10 @@ class RemoteDealer:
         """None up to this is dealt for again."""
 
     def join(self) -> Secret:
-        """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        """This server's key for the task.
+
+        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        """
         request = pb.JoinRequest(
             task_digest=self._task.digest.value, role=self._role.value
         )
@@ -89,7 +92,10 @@ class RemoteDealer:
         return Secret(reply.key)
 
     def deal(self, request: dealing.DealRequest) -> RingVector:
-        """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        """This server's correction words.
+
+        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        """
         message = request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
         words = request.correction_words if self._role is Role.SERVER_B else 0
@@ -110,7 +116,10 @@ class RemoteDealer:
         return from_bytes(data)
 
     def leave(self, timeout_s: float) -> None:
-        """Say that training is over here. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        """Say that training is over here.
+
+        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        """
         request = pb.LeaveRequest(
             task_digest=self._task.digest.value, role=self._role.value
         )
@@ -121,8 +130,8 @@ class RemoteDealer:
     def squares(self, attempt: int) -> Iterator[dealing.DealerConversation]:
         """A conversation for one attempt, over one stream; a thread reads what is answered.
 
-        Whoever waits hears what went wrong. At the block's end the dealer forgets what has no
-        answer.
+        Whoever waits hears what went wrong. At the block's end the dealer forgets what
+        has no answer.
         """
         outgoing: Outgoing = queue.SimpleQueue()
 

@@ -19,7 +19,8 @@ GRACE_S = 0.25
 LEAST_RATE = 64e6
 """Bytes a second that keep the slots, of all together: what they bring a server to."""
 MODELS_AT_ONCE = 1
-"""Whoever has its own uploads while the others download: a server's line is full both ways."""
+"""Whoever has its own uploads while the others download: a server's line is full both
+ways."""
 
 
 class Call(Enum):
@@ -50,7 +51,10 @@ class Limits:
 
 
 class OpenCalls:
-    """Counts each caller's open calls. Used on the event loop alone, hence without a lock."""
+    """Counts each caller's open calls.
+
+    Used on the event loop alone, hence without a lock.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -82,11 +86,12 @@ class OpenCalls:
 class TransferSlots:
     """A few vectors pass at a time: their number doesn't decide what they take of the server.
 
-    Every vector on its way has a megabyte in gRPC and this process: clients send b, and get models,
-    when a slot is free, in the order in which they asked. A slot ends early where the server would
-    wait for its client, who goes on without one: nobody waits for a client that is slow on purpose.
-    Where ``shares_grace``, and more than ``AT_ONCE`` wait, they share so many ``GRACE_S``: else the
-    last of many slow clients would begin late.
+    Every vector on its way has a megabyte in gRPC and this process: clients send b, and
+    get models, when a slot is free, in the order in which they asked. A slot ends early
+    where the server would wait for its client, who goes on without one: nobody waits
+    for a client that is slow on purpose. Where ``shares_grace``, and more than
+    ``AT_ONCE`` wait, they share so many ``GRACE_S``: else the last of many slow clients
+    would begin late.
     """
 
     def __init__(self, at_once: int = AT_ONCE, *, shares_grace: bool = False) -> None:
@@ -126,7 +131,10 @@ class TransferSlot:
         self._slots, self._held, self._left_s = slots, False, 0.0
 
     async def take(self, limit_s: float | None = None) -> None:
-        """Wait for the others. Raises RejectedSubmission: TRUNCATED, after ``limit_s``."""
+        """Wait for the others.
+
+        Raises RejectedSubmission: TRUNCATED, after ``limit_s``.
+        """
         try:
             async with asyncio.timeout(limit_s):
                 self._left_s += await self._slots.taken()
@@ -170,8 +178,8 @@ async def in_time(
 ) -> AsyncIterator[Piece]:
     """Yield an upload's pieces while they keep coming: a caller that dawdles is cut off.
 
-    The upload's ``slot`` ends while a piece is waited for too long. Raises RejectedSubmission:
-    TRUNCATED, when either time has passed.
+    The upload's ``slot`` ends while a piece is waited for too long. Raises
+    RejectedSubmission: TRUNCATED, when either time has passed.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + total_s

@@ -1,9 +1,9 @@
 """What a client may learn: of an event just this, whatever happened to others.
 
-Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md, "What each
-party sees"). With it goes what the client would ask for next: what this server signs for it at an
-attempt's opening, and of its account at the end. All notices of a server have one size: on the
-wire none differs from another.
+Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md,
+"What each party sees"). With it goes what the client would ask for next: what this
+server signs for it at an attempt's opening, and of its account at the end. All notices
+of a server have one size: on the wire none differs from another.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ def notice_of(
     """Return what ``client`` may know of ``event``, in ``NOTICE_BYTES + room`` bytes.
 
     The ``word`` that this server signs for it is left out where the room is too small;
-    ``serves_first`` is the server that it fetches models from (``Roster.seed_holders``).
+    ``serves_first`` is the server that it fetches models from
+    (``Roster.seed_holders``).
     """
     notice = _notice(event, client)
     notice.serves_first = serves_first.value
@@ -91,7 +92,10 @@ def _notice(event: training.Event, client: ClientId) -> pb.Notice:
 
 
 def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.Signed:
-    """What the open attempt has cost ``client`` so far. Raises NotOnOffer: it isn't open here."""
+    """What the open attempt has cost ``client`` so far.
+
+    Raises NotOnOffer: it isn't open here.
+    """
     opened = session.inbox.opened
     if opened is None or opened.attempt != attempt:
         raise NotOnOffer(f"attempt {attempt} isn't open")
@@ -120,16 +124,17 @@ def statement_of(
 ) -> pb.Signed:
     """Return the newest statement of ``client``'s account.
 
-    What this server's last statement to it, ``shown``, says counts, forgotten or not; and the
-    attempt of its last ``opening`` was. Raises PeerViolation: one isn't this server's.
+    What this server's last statement to it, ``shown``, says counts, forgotten or not;
+    and the attempt of its last ``opening`` was. Raises PeerViolation: one isn't this
+    server's.
     """
     said = session.last_signed
     if shown is not None and not said.knows(client, "statement", _bytes(shown)):
         remember(session, client, _bytes(shown))
     if opening is not None and not said.knows(client, "opening", _bytes(opening)):
         hear_of(session, client, _bytes(opening))
-    # Before the version: while this looks, the training goes on, and a statement that counted a
-    # version more than it names would count twice when it is shown.
+    # Before the version: while this looks, the training goes on, and a statement that
+    # counted a version more than it names would count twice when it is shown.
     promised = session.store.statements.promised_version()
     # Not what this server alone holds: what is stated must not be lost by one of them.
     held = min(session.version, session.store.versions.confirmed())

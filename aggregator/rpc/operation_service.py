@@ -42,8 +42,9 @@ class OperationService(OperationServicer):
         """Where the training stands. An empty digest asks about whatever runs here."""
         async with Refusing(context):
             self._admit(request, context)
-            # In a thread: after thousands of rounds the ledger takes a while to count, and the
-            # store may be busy with a release; clients' calls don't wait for an operator's.
+            # In a thread: after thousands of rounds the ledger takes a while to count,
+            # and the store may be busy with a release; clients' calls don't wait for an
+            # operator's.
             return await asyncio.to_thread(self._status)
 
     async def Allow(self, request: pb.AllowRequest, context: Context) -> pb.AllowReply:
@@ -71,8 +72,9 @@ class OperationService(OperationServicer):
     def _allow(self, what: Permission, version: int) -> int:
         store = self._session.store
         if what is Permission.CLAIMED:
-            # The other server may claim more by now than operators were told: a word reaches a few
-            # attempts beyond what this server knows itself, the next one a few more.
+            # The other server may claim more by now than operators were told: a word
+            # reaches a few attempts beyond what this server knows itself, the next one
+            # a few more.
             known = max(
                 store.attempts.next_number() - 1, store.versions.allowed(what, version)
             )

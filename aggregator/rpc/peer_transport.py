@@ -1,10 +1,12 @@
 """The servers' link over gRPC streams: A dials, B serves.
 
-The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event loop
-(B). Bodies are forwarded piece by piece: a few frames wait at each end, however slow the other.
+The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event
+loop (B). Bodies are forwarded piece by piece: a few frames wait at each end, however
+slow the other.
 
-B answers on the first stream. A's frames take turns over all, each on a connection of its own: what
-a port takes unread on one is bounded, for owners' uploads, and leaves a long line half empty.
+B answers on the first stream. A's frames take turns over all, each on a connection of
+its own: what a port takes unread on one is bounded, for owners' uploads, and leaves a
+long line half empty.
 """
 
 import asyncio
@@ -38,11 +40,12 @@ from precad.protos import precad_pb2 as pb
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
 REFUSED_S = 20.0
-"""How long one is waited for where nothing is wrong as seen from here. In TLS 1.3 a server lets go
-of a certificate that it refuses when the handshake is over for whoever dials."""
+"""How long one is waited for where nothing is wrong as seen from here. In TLS 1.3 a
+server lets go of a certificate that it refuses when the handshake is over for whoever
+dials."""
 STREAMS = 4
-"""From server A to server B; what a port takes unread on as many connections fills 100 Mbit/s at
-40 ms there and back, the other direction busy too."""
+"""From server A to server B; what a port takes unread on as many connections fills 100
+Mbit/s at 40 ms there and back, the other direction busy too."""
 _WAITING = 4
 """Frames that wait at one end: 4 MiB of a body that is forwarded."""
 _POLL_S = 0.5
@@ -79,7 +82,10 @@ class _Receiving:
             raise self._ended
 
     def _wait_for(self, room: threading.Semaphore, timeout_s: float, peer: str) -> None:
-        """Until the other end has taken what was sent before. Raises PeerUnavailable."""
+        """Until the other end has taken what was sent before.
+
+        Raises PeerUnavailable.
+        """
         ends = time.monotonic() + timeout_s
         while not room.acquire(timeout=_POLL_S):
             self.require_alive()
@@ -95,8 +101,8 @@ class _Receiving:
 class DialledTransport(_Receiving):
     """A's end; ``others`` are channels to the same port, and carry frames too.
 
-    Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows what keeps
-    the connection from coming about.
+    Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows
+    what keeps the connection from coming about.
     """
 
     def __init__(
@@ -116,9 +122,10 @@ class DialledTransport(_Receiving):
             _wait(ready, waited_s, why)
         except grpc.FutureTimeoutError:
             raise PeerUnavailable(
-                f"server B at {address} let no link come about within {waited_s:g} s; check that "
-                "it runs, and its address; it may refuse this server's certificate, for its clock "
-                "or another root certificate: compare both sides'"
+                f"server B at {address} let no link come about within {waited_s:g} s;"
+                " check that it runs, and its address; it may refuse this server's"
+                " certificate, for its clock or another root certificate: compare both"
+                " sides'"
             ) from None
         finally:
             for each in ready:
@@ -213,12 +220,16 @@ def _wait(
     timeout_s: float,
     why: Callable[[], PeerUnavailable | None],
 ) -> None:
-    """Until all channels are ready. Raises ``why``'s answer, or grpc.FutureTimeoutError."""
+    """Until all channels are ready.
+
+    Raises ``why``'s answer, or grpc.FutureTimeoutError.
+    """
     ends = time.monotonic() + timeout_s
     try:
         ready[0].result(timeout=min(LOOK_S, timeout_s))
     except grpc.FutureTimeoutError:
-        # Said at once, and tried again by whoever hears it: a wrong address shows in seconds.
+        # Said at once, and tried again by whoever hears it: a wrong address shows in
+        # seconds.
         if (cause := why()) is not None:
             raise cause from None
     for each in ready:
@@ -317,8 +328,8 @@ _SERVICE, _METHOD = "precad.v1.Peer", "Link"
 METHOD = f"/{_SERVICE}/{_METHOD}"
 """To be called with messages as bytes: ``frame_to_wire``, ``frame_from_wire``."""
 _LINK = "precad-link"
-"""In metadata: of the first call how many streams there are, of its answer the link's name, and of
-the other calls that name and which stream it is."""
+"""In metadata: of the first call how many streams there are, of its answer the link's
+name, and of the other calls that name and which stream it is."""
 _STREAM_NUMBERS = tuple(map(str, range(1, STREAMS + 1)))
 _TAG = bytes([pb.LinkFrame.PAYLOAD_FIELD_NUMBER << 3 | 2])
 """Of the payload's field: its number, and that a length follows."""
@@ -345,7 +356,10 @@ def frame_to_wire(frame: Frame) -> bytes:
 
 
 def frame_from_wire(message: bytes) -> Frame:
-    """Inverse of ``frame_to_wire``; the payload is a view. Raises Misconfiguration: no frame."""
+    """Inverse of ``frame_to_wire``; the payload is a view.
+
+    Raises Misconfiguration: no frame.
+    """
     payload, rest = _split(message)
     try:
         other = pb.LinkFrame.FromString(rest)
@@ -365,7 +379,8 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
     async def greeted(
         requests: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[bytes]:
-        # Nobody else may add to a link: its name is random, and goes with the caller's certificate.
+        # Nobody else may add to a link: its name is random, and goes with the caller's
+        # certificate.
         said = str(dict(context.invocation_metadata()).get(_LINK, "1"))
         caller = context.auth_context().get("x509_pem_cert", [None])[0]
         name, _, stream = said.partition(" ")

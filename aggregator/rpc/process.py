@@ -74,9 +74,10 @@ async def run_server(
 ) -> int:
     """Serve until the training is over and its model was on offer for long enough.
 
-    ``training_loop`` runs in a thread of its own. Returns the exit status: 0 after a finished
-    training, or told to stop (SIGTERM, SIGINT) in the middle; 1 after one that couldn't go on.
-    Raises Misconfiguration: settings, task, identity or state can't be used.
+    ``training_loop`` runs in a thread of its own. Returns the exit status: 0 after a
+    finished training, or told to stop (SIGTERM, SIGINT) in the middle; 1 after one that
+    couldn't go on. Raises Misconfiguration: settings, task, identity or state can't be
+    used.
     """
     dump_stacks_on_signal()
     # Asked here, so that a wrong name stops the server now and not in its first round.
@@ -101,7 +102,8 @@ async def run_server(
         finally:
             call_in(loop, ended.set)
 
-    # First: what is refused once calls are taken would leave gRPC's threads waiting for its loop.
+    # First: what is refused once calls are taken would leave gRPC's threads waiting for
+    # its loop.
     async with _measured(session, settings.metrics):
         served = (
             role.value,
@@ -174,7 +176,10 @@ def make_port(
 
 
 def open_session(role: Role, settings: ServerSettings) -> Session:
-    """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
+    """What the settings describe, opened. Called on the event loop.
+
+    Raises Misconfiguration.
+    """
     task = Task.load(settings.task)
     require_dealer(task, settings.dealer)
     identity = Identity.load(settings.identity)
@@ -211,9 +216,9 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
 def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
     """When a server with a finished model may go: on offer ``linger_s`` once everybody knows it.
 
-    Else a server that comes back after the end, at ``done``, would be gone before owners who start
-    as slowly have asked: ``last_heard`` is when the last owner that comes was first heard from,
-    None while one wasn't.
+    Else a server that comes back after the end, at ``done``, would be gone before
+    owners who start as slowly have asked: ``last_heard`` is when the last owner that
+    comes was first heard from, None while one wasn't.
     """
     return (
         done + LATE * linger_s
@@ -293,8 +298,9 @@ def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
 class PeerService:
     """B's way to A: takes server A's link, from server A alone, and one at a time.
 
-    While the first lives a second one is refused: a stale copy of A can't take the true one's
-    place. After an unnoticed network cut keepalive ends the old link within 30 s, and A gets in.
+    While the first lives a second one is refused: a stale copy of A can't take the true
+    one's place. After an unnoticed network cut keepalive ends the old link within 30 s,
+    and A gets in.
     """
 
     def __init__(self, session: Session) -> None:

@@ -126,8 +126,8 @@ class Epsilon:
     spent: float
     """Infinite where the accountant has no bound."""
     left: float | None
-    """How much more it may become until the task is over, with its owner in every round that the
-    limit leaves it. None where that has no bound."""
+    """How much more it may become until the task is over, with its owner in every round
+    that the limit leaves it. None where that has no bound."""
 
 
 class Epsilons:
@@ -147,7 +147,8 @@ class Epsilons:
         """What charges so far come to: ``taken`` is T_i, ``again`` versions of it by m ≥ 1."""
         most: dict[_Again, int] = {}
         for client, count in taken.items():
-            # ε grows with the count: of owners with the same repeats the one with most is enough.
+            # ε grows with the count: of owners with the same repeats the one with most
+            # is enough.
             repeats = tuple(sorted(again.get(client, {}).items()))
             most[repeats] = max(most.get(repeats, 0), count)
         owners = [(count, repeats) for repeats, count in (most or {(): 0}).items()]

@@ -100,9 +100,12 @@ class ReleaseRecord:
 
 
 class Attempts:
-    """One server's attempts. Each method is one transaction: durable at its end, or undone.
+    """One server's attempts.
 
-    Raises StorageFailure: by every method, when the database fails. Nothing was changed then.
+    Each method is one transaction: durable at its end, or undone.
+
+    Raises StorageFailure: by every method, when the database fails. Nothing was changed
+    then.
     """
 
     def __init__(
@@ -115,7 +118,8 @@ class Attempts:
         self._transaction, self._ledger, self._versions = transaction, ledger, versions
         self._journal_file, self._entries = journal, journal.read()
 
-    # --- numbers -----------------------------------------------------------------------------
+    # --- numbers
+    # -----------------------------------------------------------------------------
 
     def next_number(self) -> int:
         """Return the first attempt that nobody remembers: not this server, nor whom it heard of."""
@@ -149,12 +153,16 @@ class Attempts:
             if attempt >= self.next_number():
                 connection.execute(update(schema.task), {"heard": attempt})
 
-    # --- until it is prepared ----------------------------------------------------------------
+    # --- until it is prepared
+    # ----------------------------------------------------------------
 
     def begin(
         self, attempt: int, version: int, cohort_size: int, model: Digest
     ) -> None:
-        """Keep the attempt as open. Raises PeerViolation when its number was used before."""
+        """Keep the attempt as open.
+
+        Raises PeerViolation when its number was used before.
+        """
         with self._transaction.write() as connection:
             if attempt < (unused := self.unused_here()):
                 raise PeerViolation(
@@ -168,7 +176,10 @@ class Attempts:
             _begin(connection, attempt, version, **kept)
 
     def abandon_open(self) -> int:
-        """Abandon attempts that were open when a link or a server broke off. Returns how many."""
+        """Abandon attempts that were open when a link or a server broke off.
+
+        Returns how many.
+        """
         abandon = update(schema.attempts).where(_ATTEMPT.state == AttemptState.OPEN)
         with self._transaction.write() as connection:
             return connection.execute(
@@ -180,18 +191,22 @@ class Attempts:
         return int(self._transaction.value(_IN_VERSION, of=version))
 
     def spend(self, attempt: int, batch: int) -> None:
-        """Keep a batch of correlated randomness as spent. Raises PeerViolation on reuse."""
+        """Keep a batch of correlated randomness as spent.
+
+        Raises PeerViolation on reuse.
+        """
         try:
             with self._transaction.write() as connection:
                 spent = {"attempt": attempt, "batch": batch}
                 connection.execute(insert(schema.spent_triple), spent)
         except IntegrityError:
             raise PeerViolation(
-                f"correlated randomness of attempt {attempt}, batch {batch} was spent before; "
-                "using it twice would reveal differences of updates"
+                f"correlated randomness of attempt {attempt}, batch {batch} was spent"
+                " before; using it twice would reveal differences of updates"
             ) from None
 
-    # --- from prepared to done ---------------------------------------------------------------
+    # --- from prepared to done
+    # ---------------------------------------------------------------
 
     def prepare(
         self,
@@ -203,7 +218,8 @@ class Attempts:
     ) -> None:
         """Charge every valid client and persist the noisy share, both or neither.
 
-        Raises AlreadyReleased: it was prepared before, or its version has another release.
+        Raises AlreadyReleased: it was prepared before, or its version has another
+        release.
         """
         with self._transaction.write() as connection:
             opened = _row(connection, attempt)
@@ -233,7 +249,8 @@ class Attempts:
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
         """Keep that this server countersigns the other's head, in the journal file first.
 
-        What that file alone says counts as sent. Raises AlreadyReleased: it isn't prepared here.
+        What that file alone says counts as sent. Raises AlreadyReleased: it isn't
+        prepared here.
         """
         self._journal_file.countersigned(
             head.version, attempt, self._ledger.charged(attempt)
@@ -246,7 +263,10 @@ class Attempts:
             _change(connection, attempt, state=state, their_head=signed.to_json())
 
     def sent(self, attempt: int, countersignature: SignedMessage) -> None:
-        """Keep the other's countersignature: the share may leave now. Raises AlreadyReleased."""
+        """Keep the other's countersignature: the share may leave now.
+
+        Raises AlreadyReleased.
+        """
         with self._transaction.write() as connection:
             if _state(connection, attempt) not in BOUND:
                 raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
@@ -254,7 +274,10 @@ class Attempts:
             _change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
 
     def pending(self) -> ReleaseRecord | None:
-        """Return the prepared attempt that isn't over. Raises StorageFailure: its share changed."""
+        """Return the prepared attempt that isn't over.
+
+        Raises StorageFailure: its share changed.
+        """
         with self._transaction.read():
             if (row := self._transaction.first(_PENDING)) is None:
                 return None
@@ -263,9 +286,9 @@ class Attempts:
             if share is None or digest != Digest.of(share):
                 # Sent, it would be a second release of one version.
                 raise StorageFailure(
-                    f"the noisy share of attempt {row.attempt} isn't the one that the ledger "
-                    "names; the database was changed or is damaged. Put back this server's newest "
-                    "state, or start a new task"
+                    f"the noisy share of attempt {row.attempt} isn't the one that the"
+                    " ledger names; the database was changed or is damaged. Put back"
+                    " this server's newest state, or start a new task"
                 )
             kept = ("attempt", "version", "state", "cohort_size", "model", "valid_set")
             return ReleaseRecord(
@@ -291,18 +314,21 @@ class Attempts:
     def drop_shares(self, confirmed: int) -> None:
         """Remove noisy shares of versions before ``confirmed``, whose model both servers hold.
 
-        Only what is pending is ever sent, and nothing becomes pending again, in an older copy of
-        this database neither. A few at a time, where nobody waits: many would hold up a round.
+        Only what is pending is ever sent, and nothing becomes pending again, in an
+        older copy of this database neither. A few at a time, where nobody waits: many
+        would hold up a round.
         """
         with self._transaction.write() as connection:
             connection.execute(_DROP_SHARES, {"before": confirmed})
 
-    # --- what came of it otherwise -----------------------------------------------------------
+    # --- what came of it otherwise
+    # -----------------------------------------------------------
 
     def void(self, version: int, attempt: int) -> None:
         """Keep that the attempt isn't prepared on both servers: it costs nothing.
 
-        Raises AlreadyReleased: it was countersigned here, written off since or not, or is done.
+        Raises AlreadyReleased: it was countersigned here, written off since or not, or
+        is done.
         """
         with self._transaction.write() as connection:
             self._void(connection, version, attempt)
@@ -320,7 +346,8 @@ class Attempts:
     def learn(self, facts: Collection[Fact]) -> int:
         """Take facts that this server had forgotten into its ledger. Returns how many.
 
-        Raises StorageFailure: one names an attempt that stands here for another version.
+        Raises StorageFailure: one names an attempt that stands here for another
+        version.
         """
         learned: list[int] = []
         with self._transaction.write() as connection:
@@ -415,7 +442,8 @@ class Attempts:
             self._ledger.append(state, fact.attempt, fact.version, missing)
         return True
 
-    # --- what is shown of them ---------------------------------------------------------------
+    # --- what is shown of them
+    # ---------------------------------------------------------------
 
     def their_head(self) -> SignedMessage | None:
         """Return the other server's newest head: what it has signed of the common history."""

@@ -27,7 +27,8 @@ _ENTRY_OF = {
     AttemptState.VOIDED: {AttemptState.VOIDED},
     AttemptState.WRITTEN_OFF: {AttemptState.WRITTEN_OFF},
 }
-"""What the newest entry of an attempt says, by the attempt's state; others have none."""
+"""What the newest entry of an attempt says, by the attempt's state; others have none.
+"""
 DATABASE = "state.db"
 BESIDE = ("model.seal", "model.safetensors")
 """The seal first: of a model that is there it is never the older."""
@@ -48,16 +49,17 @@ class Audit:
 
     entries: int
     head: Digest
-    """The newest hash. Noted elsewhere, it shows a ledger that was replaced as a whole."""
+    """The newest hash. Noted elsewhere, it shows a ledger that was replaced as a whole.
+    """
     findings: tuple[Finding, ...]
 
 
 def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
     """Recompute the chain, and hold attempts, charges and rejections against it.
 
-    The server at the SQLAlchemy URL may be running; ``noted_head`` must still be in the chain.
-    Raises Misconfiguration: there is no such database, or its schema isn't this version's;
-    StorageFailure: it can't be read.
+    The server at the SQLAlchemy URL may be running; ``noted_head`` must still be in the
+    chain. Raises Misconfiguration: there is no such database, or its schema isn't this
+    version's; StorageFailure: it can't be read.
     """
     with snapshot(url) as server:
         start = ledger_start(server.task.digest, server.role)
@@ -93,8 +95,9 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
 def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
     """Return what two servers' databases don't hold alike: charges and voids, attempt by attempt.
 
-    Both may be running; an attempt that is under way may differ. Raises as ``audit_ledger``, and
-    Misconfiguration: the two aren't those of one task's two servers.
+    Both may be running; an attempt that is under way may differ. Raises as
+    ``audit_ledger``, and Misconfiguration: the two aren't those of one task's two
+    servers.
     """
     (one, here), (two, there) = _facts(url), _facts(other)
     if one[0] != two[0] or {one[1], two[1]} != {Role.SERVER_A, Role.SERVER_B}:
@@ -161,15 +164,18 @@ def _rate_findings(connection: Connection) -> Iterator[Finding]:
     )
     other = (claim.client == charge.client, claim.record_rate != charge.record_rate)
     for row in connection.execute(charged.where(*other)):
-        said = f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}"
+        said = (
+            f"charges {row.client} at rate {row.record_rate}, it is enrolled with"
+            f" {row.claimed}"
+        )
         yield Finding(f"entry {row.sequence}", said)
 
 
 def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Finding]:
     """Every attempt that left something behind is charged, for all its valid clients.
 
-    Covered uploads of clients that the coin didn't draw are valid and not charged. Of versions
-    whose model both servers hold the noisy share may be gone.
+    Covered uploads of clients that the coin didn't draw are valid and not charged. Of
+    versions whose model both servers hold the noisy share may be gone.
     """
     connection, covered = server.connection, server.task.privacy.cover_uploads
     over_on_both, newest = (
@@ -215,7 +221,10 @@ def _sum_findings(server: Snapshot) -> Iterator[Finding]:
     for client, m in sorted(kept.keys() | computed.keys()):
         has, is_so = kept.get((client, m), 0), computed.get((client, m), 0)
         if has != is_so:
-            said = f"name {has} versions that were released 1 + {m} times, the charges {is_so}"
+            said = (
+                f"name {has} versions that were released 1 + {m} times, the charges"
+                f" {is_so}"
+            )
             yield Finding(f"sums of {client}", said)
     opened = func.coalesce(
         select(func.sum(schema.versions.c.opened)).scalar_subquery(), 0
@@ -249,17 +258,20 @@ def _orphans(connection: Connection) -> Iterator[Finding]:
 def back_up(state: Path, copy: Path) -> Audit:
     """Copy what a state folder may be put back from to a new folder, and audit the copy.
 
-    The server may be running. The database comes first and whole, as of one moment; the model may
-    be a round newer, which a start after a crash knows too. Bodies in the spool aren't copied: they
-    end with their attempt. Nor is the journal file, which a copy must never replace
-    (docs/durable-state.md). The audit's head is what to note elsewhere. Raises Misconfiguration:
-    ``state`` holds no SQLite database, or ``copy`` exists; StorageFailure: the database can't be
-    read or the copy can't be written.
+    The server may be running. The database comes first and whole, as of one moment; the
+    model may be a round newer, which a start after a crash knows too. Bodies in the
+    spool aren't copied: they end with their attempt. Nor is the journal file, which a
+    copy must never replace (docs/durable-state.md). The audit's head is what to note
+    elsewhere. Raises Misconfiguration: ``state`` holds no SQLite database, or ``copy``
+    exists; StorageFailure: the database can't be read or the copy can't be written.
     """
     database = state / DATABASE
     if not database.is_file():
         beside = f"pg_dump, and copy {' and '.join(BESIDE)} beside it"
-        remedy = f"holds no {DATABASE}; of a database on PostgreSQL make a copy with {beside}"
+        remedy = (
+            f"holds no {DATABASE}; of a database on PostgreSQL make a copy with"
+            f" {beside}"
+        )
         raise Misconfiguration("STATE", str(state), remedy)
     if copy.exists():
         raise Misconfiguration("COPY", str(copy), "exists already: name a new folder")

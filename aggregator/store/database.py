@@ -1,8 +1,8 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default).
 
-Opened, it is brought to this version's schema, all of it or nothing: a new database is made as
-``schema.py`` says, an older one takes the steps that it lacks (CONTRIBUTING.md, "How to add a
-migration"). Data is never thrown away: there is no way down.
+Opened, it is brought to this version's schema, all of it or nothing: a new database is
+made as ``schema.py`` says, an older one takes the steps that it lacks (CONTRIBUTING.md,
+"How to add a migration"). Data is never thrown away: there is no way down.
 """
 
 import fcntl
@@ -42,7 +42,8 @@ NEWEST = "0006"
 """The schema of ``schema.py``."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALEMBIC = threading.Lock()
-"""Alembic keeps the migration at hand in a module's globals: one at a time in a process."""
+"""Alembic keeps the migration at hand in a module's globals: one at a time in a
+process."""
 _STAMP = sa.Table(
     "alembic_version",
     sa.MetaData(),
@@ -75,8 +76,8 @@ class Store:
     def open(self) -> None:
         """Lock the database, bring its tables up to date, and claim it or check whose it is.
 
-        One process per database, while it lives: two servers on one state would release one round
-        twice, each with a noise of its own.
+        One process per database, while it lives: two servers on one state would release
+        one round twice, each with a noise of its own.
         """
         engine = self.transaction.engine
         if (path := file_of(engine.url)) is not None:
@@ -87,7 +88,8 @@ class Store:
         require_whole(engine)
         with self.transaction.write() as connection:
             if is_in_memory(engine.url):
-                # Nothing older can be in it; whoever plays rounds in one process opens many.
+                # Nothing older can be in it; whoever plays rounds in one process opens
+                # many.
                 schema.metadata.create_all(connection)
             else:
                 require_own_tables(connection)
@@ -117,7 +119,10 @@ class Store:
             }
             connection.execute(sa.insert(schema.task), fresh | start)
         elif (row.digest, row.role) != owner:
-            own = f"give {self.role.value} of task {self.task.digest} a state folder of its own"
+            own = (
+                f"give {self.role.value} of task {self.task.digest} a state folder of"
+                " its own"
+            )
             remedy = f"this database belongs to another task or role; {own}"
             raise Misconfiguration(
                 "state", f"{row.role.value} of task {row.digest}", remedy
@@ -129,8 +134,8 @@ def open_store(
 ) -> Store:
     """Open or create the database of ``role`` for ``task``; nobody else may have it open.
 
-    Raises Misconfiguration: it holds another task or role, is open elsewhere, or was written by a
-    newer version of precad; StorageFailure: it can't be read or written.
+    Raises Misconfiguration: it holds another task or role, is open elsewhere, or was
+    written by a newer version of precad; StorageFailure: it can't be read or written.
     """
     transaction = Transaction(writing_engine(parse_url(url)))
     store = Store(transaction, task, role, JournalFile(journal_file, task.digest))
@@ -143,7 +148,10 @@ def open_store(
 
 
 def _lock_beside(database: Path) -> int:
-    """Lock ``<database>.lock``, which stays, and return its descriptor. Raises Misconfiguration."""
+    """Lock ``<database>.lock``, which stays, and return its descriptor.
+
+    Raises Misconfiguration.
+    """
     path = database.with_name(database.name + ".lock")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -167,7 +175,8 @@ def _lock_beside(database: Path) -> int:
 def migrate(connection: Connection) -> None:
     """Make the tables, or run the steps that they lack, inside the connection's transaction.
 
-    Raises Misconfiguration: a newer version of precad wrote the database, or somebody else did.
+    Raises Misconfiguration: a newer version of precad wrote the database, or somebody
+    else did.
     """
     current = revision(connection)
     if current is None:
@@ -184,8 +193,12 @@ def migrate(connection: Connection) -> None:
 def upgrade(
     connection: Connection, current: str, migrations: Path = MIGRATIONS
 ) -> None:
-    """Run the steps that the tables lack, in the caller's transaction. Raises Misconfiguration."""
-    # A server whose tables are this version's, as nearly all are, loads nothing of Alembic.
+    """Run the steps that the tables lack, in the caller's transaction.
+
+    Raises Misconfiguration.
+    """
+    # A server whose tables are this version's, as nearly all are, loads nothing of
+    # Alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 
@@ -202,7 +215,10 @@ def upgrade(
 def _require_known(connection: Connection, current: str) -> None:
     known = sorted(path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py"))
     if current not in known:
-        why = "a version of precad that was never released wrote this database: start a new task"
+        why = (
+            "a version of precad that was never released wrote this database: start a"
+            " new task"
+        )
         if current >= known[0]:
             newer = "a newer precad wrote this database; this one knows schemas up to"
             why = f"{newer} {NEWEST}. Install that version, or the newest"
@@ -212,7 +228,10 @@ def _require_known(connection: Connection, current: str) -> None:
 
 
 def require_current(connection: Connection) -> None:
-    """For readers, which change nothing: refuse another schema. Raises Misconfiguration."""
+    """For readers, which change nothing: refuse another schema.
+
+    Raises Misconfiguration.
+    """
     current = revision(connection)
     if current is None:
         raise Misconfiguration(

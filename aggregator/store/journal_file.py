@@ -1,8 +1,8 @@
 """A file beside the database and its backups: what this server has bound itself to.
 
-Every entry that it countersigns and every attempt whose comparisons it opens stands here before the
-word leaves. A database that is put back from a backup learns from it what it has forgotten
-(docs/durable-state.md).
+Every entry that it countersigns and every attempt whose comparisons it opens stands
+here before the word leaves. A database that is put back from a backup learns from it
+what it has forgotten (docs/durable-state.md).
 """
 
 import json
@@ -51,14 +51,18 @@ class _Line(Message):
 class JournalFile:
     """Appends lines, each whole and on the disk before the call returns.
 
-    The path is None where nothing has to outlive the database, as in a round in one process.
+    The path is None where nothing has to outlive the database, as in a round in one
+    process.
     """
 
     def __init__(self, path: Path | None, task: Digest) -> None:
         self._path, self._task = path, str(task)
 
     def read(self) -> JournalEntries:
-        """Return what was written for this task. Raises Misconfiguration: it can't be read."""
+        """Return what was written for this task.
+
+        Raises Misconfiguration: it can't be read.
+        """
         if self._path is None:
             return JournalEntries()
         try:
@@ -70,7 +74,8 @@ class JournalFile:
         if len(whole) < len(data):
             os.truncate(self._path, len(whole))
         try:
-            # Another task's lines aren't looked at: they may be of another precad's making.
+            # Another task's lines aren't looked at: they may be of another precad's
+            # making.
             lines = whole.splitlines()
             own = [
                 _Line.from_json(x) for x in lines if json.loads(x)["task"] == self._task
@@ -107,9 +112,10 @@ class JournalFile:
     def voided(self, version: int, attempt: int) -> None:
         """Both servers have signed that a countersigned attempt isn't prepared on both.
 
-        This server's database was put back and has lost the share; the other, if it follows the
-        protocol, has countersigned nothing, so nothing left. Without this line a next start would
-        make it a charge again, which the other's ledger doesn't have.
+        This server's database was put back and has lost the share; the other, if it
+        follows the protocol, has countersigned nothing, so nothing left. Without this
+        line a next start would make it a charge again, which the other's ledger doesn't
+        have.
         """
         self._append({"version": version, "attempt": attempt, "voided": True})
 

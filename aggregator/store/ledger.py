@@ -1,13 +1,13 @@
 """The ledger: who was charged for which release, as a chain of hashes, and sums of its charges.
 
-Every attempt that is prepared, voided, written off or learned again makes one entry, in the
-transaction that changes its state. An entry's hash covers its content, the clients that it charges
-and the hash before it: a later edit, deletion or insertion breaks the chain from there on. Somebody
-who may write to the database can compute a new chain: against that helps a head that was noted
-elsewhere (``audit``).
+Every attempt that is prepared, voided, written off or learned again makes one entry, in
+the transaction that changes its state. An entry's hash covers its content, the clients
+that it charges and the hash before it: a later edit, deletion or insertion breaks the
+chain from there on. Somebody who may write to the database can compute a new chain:
+against that helps a head that was noted elsewhere (``audit``).
 
-What a round asks of charges are sums (table ``participation``), which change in the transaction
-that changes what they count; ``precad ledger verify`` computes them anew.
+What a round asks of charges are sums (table ``participation``), which change in the
+transaction that changes what they count; ``precad ledger verify`` computes them anew.
 """
 
 import json
@@ -38,7 +38,8 @@ _CHARGED_IN = select(_CHARGE.client, func.count()).select_from(_CHARGES)
 _IN_VERSION = _CHARGED_IN.where(_ATTEMPT.version == _OF, _COUNTS).group_by(
     _CHARGE.client
 )
-# Grouped later and not there: to have groups in order SQLite would look through all charges.
+# Grouped later and not there: to have groups in order SQLite would look through all
+# charges.
 _VERSIONS_OF = select(_CHARGE.client, _ATTEMPT.version).select_from(_CHARGES)
 _FROM_VERSION_ON = _VERSIONS_OF.where(_ATTEMPT.version >= _OF, _COUNTS)
 _OF_ATTEMPT = (
@@ -84,8 +85,9 @@ class LedgerEntry:
     sequence: int
     """1, 2, 3, …, without gaps."""
     event: AttemptState
-    """PREPARED: charged, the noisy share is persisted. LEARNED: a charge that was forgotten.
-    VOIDED: the attempt costs nothing. WRITTEN_OFF: given up, and its charge stands."""
+    """PREPARED: charged, the noisy share is persisted. LEARNED: a charge that was
+    forgotten. VOIDED: the attempt costs nothing. WRITTEN_OFF: given up, and its charge
+    stands."""
     attempt: int
     version: int
     noise_multiplier: float
@@ -94,7 +96,8 @@ class LedgerEntry:
     share_digest: Digest | None
     """SHA-256 of the persisted noisy share; it never leaves the database."""
     salt: bytes
-    """32 random bytes: the hash leaves this server, and must not tell who was charged."""
+    """32 random bytes: the hash leaves this server, and must not tell who was charged.
+    """
     charges: tuple[Charge, ...]
     """By client. None of those whom the attempt had charged before."""
     previous: Digest
@@ -139,9 +142,10 @@ def history_start(task: Digest) -> Digest:
 def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
     """The history after the facts of one more version, in whatever order they come.
 
-    Both ledgers hold facts alike, and their digest stands in every head that a server signs: one
-    that has lost its newest entries knows its own signature over them again, and but for an attempt
-    that the other alone remembers nobody can make it learn others.
+    Both ledgers hold facts alike, and their digest stands in every head that a server
+    signs: one that has lost its newest entries knows its own signature over them again,
+    and but for an attempt that the other alone remembers nobody can make it learn
+    others.
     """
     parts: list[bytes | int] = [before.value]
     for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
@@ -156,7 +160,8 @@ class Ledger:
     def __init__(self, transaction: Transaction, task: Task) -> None:
         self._transaction, self._task = transaction, task
 
-    # --- the chain ---------------------------------------------------------------------------
+    # --- the chain
+    # ---------------------------------------------------------------------------
 
     def head(self) -> Head:
         """Return the newest entry's place and hash."""
@@ -174,7 +179,8 @@ class Ledger:
     ) -> None:
         """Add an entry and its charges, in one ``changing`` with the attempt's change of state.
 
-        A client that isn't enrolled here is charged at the task's rate, which no client's passes.
+        A client that isn't enrolled here is charged at the task's rate, which no
+        client's passes.
         """
         privacy = self._task.privacy
         with self._transaction.write() as connection:
@@ -239,14 +245,18 @@ class Ledger:
                 connection.execute(_KNOWN_SINCE, known)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield all entries as they stand, unchecked. Raises StorageFailure: one is unreadable."""
+        """Yield all entries as they stand, unchecked.
+
+        Raises StorageFailure: one is unreadable.
+        """
         length = 0
         try:
             with self._transaction.read() as connection:
                 for row in connection.execute(_ENTRIES):
                     charges = connection.execute(_OF_ENTRY, {"of": row.sequence})
                     yield LedgerEntry(
-                        # SQLite keeps a text in a column of numbers too, where somebody put one.
+                        # SQLite keeps a text in a column of numbers too, where somebody
+                        # put one.
                         sequence=int(row.sequence),
                         event=row.event,
                         attempt=int(row.attempt),
@@ -267,7 +277,8 @@ class Ledger:
                 f"ledger entry {length + 1} can't be read: {error}"
             ) from None
 
-    # --- versions ----------------------------------------------------------------------------
+    # --- versions
+    # ----------------------------------------------------------------------------
 
     def facts(self, version: int) -> tuple[Fact, ...]:
         """Return what the ledger holds of ``version``, by attempt."""
@@ -302,7 +313,8 @@ class Ledger:
         charged = {row.version for row in self._transaction.rows(query)}
         return tuple(sorted(set(range(version)) - charged))
 
-    # --- clients -----------------------------------------------------------------------------
+    # --- clients
+    # -----------------------------------------------------------------------------
 
     def charged(self, attempt: int) -> tuple[ClientId, ...]:
         """Return whom an attempt's entries name, in order."""

@@ -1,6 +1,7 @@
 """What a server keeps of owners: who has enrolled, the frozen roster, and what was stated to them.
 
-A statement that an owner shows may say more than the database does, which was put back then.
+A statement that an owner shows may say more than the database does, which was put back
+then.
 """
 
 import json
@@ -64,8 +65,8 @@ class Enrolments:
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """Keep the roster; it never changes again. Raises PeerViolation: it would.
 
-        Also where it isn't made of claims that were kept here, but for one that is ``taken_back``:
-        this server has signed it, and may have lost claims of it since.
+        Also where it isn't made of claims that were kept here, but for one that is
+        ``taken_back``: this server has signed it, and may have lost claims of it since.
         """
         with self._transaction.write() as connection:
             if kept := self.roster():
@@ -181,8 +182,8 @@ class Statements:
     def account_of(self, client: ClientId, version: int, promised: int) -> OwnerAccount:
         """Return what one client was charged for in the versions before ``version``.
 
-        And in those before ``promised`` (``promised_version``), however far this server was put
-        back since it stated them to be over.
+        And in those before ``promised`` (``promised_version``), however far this server
+        was put back since it stated them to be over.
         """
         by_m = self._ledger.charged_before(max(version, promised)).get(client, {})
         charged = [by_m.get(m, 0) for m in range(max(by_m, default=-1) + 1)]

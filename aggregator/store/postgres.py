@@ -1,7 +1,8 @@
 """A server's session on PostgreSQL: who holds it alone, how it is reached, and what may lie there.
 
-A PostgreSQL may be another machine, and others may have databases and schemas on it. The session's
-advisory lock keeps a second process out; it lives and dies with the one connection that writes.
+A PostgreSQL may be another machine, and others may have databases and schemas on it.
+The session's advisory lock keeps a second process out; it lives and dies with the one
+connection that writes.
 """
 
 import hashlib
@@ -21,8 +22,8 @@ log = logging.getLogger("precad")
 STOP_IT_FIRST = "stop it first, or give this server a state of its own"
 
 _PATIENCE_S, _REMOTE_PATIENCE_S, _WAITS = 1.0, 90.0, RetryPolicy(0.1, 5.0)
-"""PostgreSQL takes a moment to see that a process was killed, and then ends its session; that a
-machine is gone it sees by ``_KEEPALIVE``, within a minute."""
+"""PostgreSQL takes a moment to see that a process was killed, and then ends its
+session; that a machine is gone it sees by ``_KEEPALIVE``, within a minute."""
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _SESSION = "precad_session"
 """Under this name a connection's record keeps what its session was marked with."""
@@ -36,10 +37,11 @@ _FOREIGN_TABLES = text(
 def connection_options(url: URL) -> dict[str, Any]:
     """Return what libpq is told beside the URL, which comes first where it says otherwise.
 
-    Another machine must show a certificate in its name: libpq alone would go on in the clear with
-    whoever answers, and show it the password.
+    Another machine must show a certificate in its name: libpq alone would go on in the
+    clear with whoever answers, and show it the password.
     """
-    # A database that was made without a locale is SQL_ASCII: its text would come as bytes.
+    # A database that was made without a locale is SQL_ASCII: its text would come as
+    # bytes.
     options: dict[str, Any] = {"client_encoding": "utf8"}
     # A partition, or a firewall that forgets a connection, ends a wait within a minute.
     options |= _KEEPALIVE | {"connect_timeout": 10, "tcp_user_timeout": 60_000}
@@ -66,10 +68,10 @@ def _is_here(host: str) -> bool:
 def hold_session(engine: Engine) -> None:
     """Have every connection of ``engine`` take the lock before it does anything.
 
-    One that broke and comes back finds out whether somebody else moved in meanwhile. Each
-    transaction looks whether its session is still the one that was locked: a pooler may give it
-    away, or share it. Connecting or beginning raises Misconfiguration: somebody has the database
-    open, or a pooler shares the session.
+    One that broke and comes back finds out whether somebody else moved in meanwhile.
+    Each transaction looks whether its session is still the one that was locked: a
+    pooler may give it away, or share it. Connecting or beginning raises
+    Misconfiguration: somebody has the database open, or a pooler shares the session.
     """
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "connect", _advisory_lock)
@@ -98,7 +100,8 @@ def _prepare(connection: Any, record: Any) -> None:
 
 def _advisory_lock(connection: Any, _record: object) -> None:
     with connection.cursor() as cursor:
-        # Advisory locks are the database's; states in two schemas don't disturb each other.
+        # Advisory locks are the database's; states in two schemas don't disturb each
+        # other.
         cursor.execute("SELECT current_schema(), inet_client_addr() IS NULL")
         schema, here = cursor.fetchone()
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
@@ -125,17 +128,20 @@ def _require_same_session(connection: Connection) -> None:
     ).scalar()
     if mark != connection.info[_SESSION]:
         remedy = (
-            "something between gives this session to others, or resets it, and the lock on the "
-            "state with it; give a direct connection, or a pooler that keeps sessions"
+            "something between gives this session to others, or resets it, and the lock"
+            " on the state with it; give a direct connection, or a pooler that keeps"
+            " sessions"
         )
         raise Misconfiguration("database", connection.engine.url.database, remedy)
 
 
 def require_own_tables(connection: Connection) -> None:
-    """Refuse tables of the state's names that another user owns. Raises Misconfiguration.
+    """Refuse tables of the state's names that another user owns.
 
-    Where others may make tables in the schema, as in ``public`` before PostgreSQL 15, theirs would
-    be used as this server's own.
+    Raises Misconfiguration.
+
+    Where others may make tables in the schema, as in ``public`` before PostgreSQL 15,
+    theirs would be used as this server's own.
     """
     if connection.dialect.name != "postgresql":
         return

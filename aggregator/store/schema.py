@@ -1,9 +1,9 @@
 """The tables of one server's database for one task.
 
-What stands here and what the migrations make of an older database is the same; a test compares
-them. Foreign keys say what belongs to what: the database refuses a charge without its entry and
-an entry without its attempt, and in a file that was changed from outside SQLite finds them
-(``audit``).
+What stands here and what the migrations make of an older database is the same; a test
+compares them. Foreign keys say what belongs to what: the database refuses a charge
+without its entry and an entry without its attempt, and in a file that was changed from
+outside SQLite finds them (``audit``).
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ class AttemptState(Enum):
     ABANDONED = "abandoned"
     """Broken off before it was prepared."""
     PREPARED = "prepared"
-    """Charged, and the noisy share is persisted: nothing about it may change any more."""
+    """Charged, and the noisy share is persisted: nothing about it may change any more.
+    """
     COUNTERSIGNED = "countersigned"
     """This server has countersigned the other's head: it never voids."""
     SENT = "sent"
@@ -54,7 +55,8 @@ class Permission(Enum):
     ATTEMPTS = "attempts"
     """Go on trying: many attempts have failed, or a release may have left already."""
     WRITE_OFF = "write-off"
-    """A prepared attempt that the other server has lost: its charge stands, it is never used."""
+    """A prepared attempt that the other server has lost: its charge stands, it is never
+    used."""
     CLAIMED = "claimed"
     """Attempts that the other server alone says there were: they are charged."""
     COIN = "coin"
@@ -126,7 +128,8 @@ task = _table(
     _required("ledger_head", _DIGEST),
     # The other server's signature over the frozen roster.
     sa.Column("roster_seal", sa.LargeBinary),
-    # The newest attempt that anybody else has named: the dealer, an owner, the other server.
+    # The newest attempt that anybody else has named: the dealer, an owner, the other
+    # server.
     sa.Column("heard", sa.Integer),
     # Opened attempts of all versions: the sum of `version.opened`.
     sa.Column("opened", sa.Integer, nullable=False, server_default="0"),
@@ -155,7 +158,8 @@ attempts = _table(
     sa.UniqueConstraint("attempt", "version", name="round_of_a_version"),
     # Rounds ask for their version's attempts: not by looking at all earlier ones.
     sa.Index("attempts_of_a_version", "version"),
-    # The last line of defence: no model gets two releases, whatever the code above does.
+    # The last line of defence: no model gets two releases, whatever the code above
+    # does.
     sa.Index(
         "one_release_of_a_version",
         "version",
@@ -168,13 +172,16 @@ attempts = _table(
 versions = _table(
     "version",
     _key("version"),
-    # How many attempts of it had their comparisons opened; both servers keep the larger number.
+    # How many attempts of it had their comparisons opened; both servers keep the larger
+    # number.
     sa.Column("opened", sa.Integer, nullable=False, default=0),
     # Whether both servers are known to hold its model: only then owners hear of it.
     sa.Column("confirmed", sa.Boolean),
-    # Of all facts of the versions before it: computed from the ledger, kept for speed alone.
+    # Of all facts of the versions before it: computed from the ledger, kept for speed
+    # alone.
     sa.Column("history", _DIGEST),
-    # What the other server signed: its coin's commitment and opening, and the model's digest.
+    # What the other server signed: its coin's commitment and opening, and the model's
+    # digest.
     sa.Column("commitment", sa.LargeBinary),
     sa.Column("opening", sa.LargeBinary),
     sa.Column("model_seal", sa.LargeBinary),
@@ -215,12 +222,14 @@ noisy_share = _table(
 ledger = _table(
     "ledger",
     _key("sequence"),
-    # What happened to the attempt: prepared or learned (charged), voided, or written off.
+    # What happened to the attempt: prepared or learned (charged), voided, or written
+    # off.
     _required("event", _STATE),
     *(_required(name) for name in ("attempt", "version")),
     _required("noise_multiplier", sa.Float(53)),
     *(sa.Column(name, _DIGEST) for name in ("valid_set", "share_digest")),
-    # Fresh for each entry: the hash leaves the server, and must not tell who was charged.
+    # Fresh for each entry: the hash leaves the server, and must not tell who was
+    # charged.
     sa.Column("salt", sa.LargeBinary),
     *(_required(name, _DIGEST) for name in ("previous", "hash")),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
@@ -247,8 +256,8 @@ charge = _table(
     sa.Index("charges_of_a_client", "client", "attempt"),
 )
 
-# Sums of the charges that count, kept with them: of each client, how many versions may have been
-# released 1 + m times with it in them.
+# Sums of the charges that count, kept with them: of each client, how many versions may
+# have been released 1 + m times with it in them.
 participation = _table(
     "participation", _key("client", _CLIENT), _key("re_releases"), _required("versions")
 )

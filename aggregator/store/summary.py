@@ -27,11 +27,13 @@ class ClientCharges:
 
     client: ClientId
     participations: int
-    """Versions that it was charged for, those included that only its own receipts still name."""
+    """Versions that it was charged for, those included that only its own receipts still
+    name."""
     record_rate: float
     """The highest that it was charged at, or its claim where it never was."""
     again: Mapping[int, int]
-    """Of these versions, those that may have been released 1 + m times: how many by m ≥ 1."""
+    """Of these versions, those that may have been released 1 + m times: how many by m ≥
+    1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class TrainingSummary:
     clients: tuple[ClientCharges, ...]
     """Enrolled or charged, by name."""
     owners: tuple[str, ...]
-    """Whoever was in the roster, by name; they said that they hold so many ``records``, at most."""
+    """Whoever was in the roster, by name; they said that they hold so many ``records``,
+    at most."""
     records: int
     model: Digest | None
     """Of the newest released version."""
@@ -65,7 +68,8 @@ class TrainingSummary:
     """Attempts whose charge stands and that were never used."""
     redrawn_coins: int
     most_participations: int
-    """Versions that any client was charged for, unreleased and forgotten ones included."""
+    """Versions that any client was charged for, unreleased and forgotten ones included.
+    """
     most_repeats: int
     """The most further releases that any version may have had."""
     versions: tuple[VersionSummary, ...]
@@ -77,8 +81,8 @@ class TrainingSummary:
 def read_training(url: str) -> TrainingSummary:
     """Return what the database of a server that may be running says; change nothing.
 
-    Raises Misconfiguration: there is no such database, or its schema isn't this version's;
-    StorageFailure: it can't be read.
+    Raises Misconfiguration: there is no such database, or its schema isn't this
+    version's; StorageFailure: it can't be read.
     """
     of, enrolment, charge = schema.attempts.c, schema.enrolment.c, schema.charge.c
     tried = select(of.attempt, of.version, of.state, of.next_model).order_by(of.attempt)
@@ -173,7 +177,10 @@ class Snapshot:
 
 @contextmanager
 def snapshot(url: str) -> Iterator[Snapshot]:
-    """A reading transaction beside a server that may be running. Raises as ``read_training``."""
+    """A reading transaction beside a server that may be running.
+
+    Raises as ``read_training``.
+    """
     transaction = Transaction(reading_engine(parse_url(url)))
     try:
         with transaction.read() as connection:

@@ -1,7 +1,7 @@
 """The database behind a server's stores: which kinds there are, and transactions in them.
 
-Commits are durable, a failure of the database is a StorageFailure, and one that starts beside the
-server or again is waited for.
+Commits are durable, a failure of the database is a StorageFailure, and one that starts
+beside the server or again is waited for.
 """
 
 import logging
@@ -47,8 +47,8 @@ Found = TypeVar("Found")
 class Transaction:
     """Blocks in which one server's database is read and written, each all of it or nothing.
 
-    Threads take turns: there is one connection, which is also what the lock hangs on. A block
-    inside another one of the same thread is part of it.
+    Threads take turns: there is one connection, which is also what the lock hangs on. A
+    block inside another one of the same thread is part of it.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -80,8 +80,8 @@ class Transaction:
                 try:
                     yield self._connection
                 except BaseException:
-                    # PostgreSQL takes back a whole transaction in which a look failed, and says
-                    # nothing at its end.
+                    # PostgreSQL takes back a whole transaction in which a look failed,
+                    # and says nothing at its end.
                     self._broken |= self._writing
                     raise
                 return
@@ -96,7 +96,10 @@ class Transaction:
                 self._connection, self._broken = None, False
 
     def rows(self, query: Executable, **parameters: object) -> Sequence[Any]:
-        """Return all that ``query`` finds. Raises StorageFailure, as what follows does."""
+        """Return all that ``query`` finds.
+
+        Raises StorageFailure, as what follows does.
+        """
         with self.read() as connection:
             return connection.execute(query, parameters).all()
 
@@ -168,13 +171,14 @@ def file_of(url: URL) -> Path | None:
 def writing_engine(url: URL) -> Engine:
     """Return an engine with one connection, for the one server that owns the database.
 
-    A session's lock on PostgreSQL must live and die with it (``hold_session``), and an SQLite
-    database in memory exists once per connection.
+    A session's lock on PostgreSQL must live and die with it (``hold_session``), and an
+    SQLite database in memory exists once per connection.
     """
     if is_in_memory(url):
         engine = _engine(url, poolclass=StaticPool)
     else:
-        # A file is always there: only a database behind a network is asked before each use.
+        # A file is always there: only a database behind a network is asked before each
+        # use.
         ping = url.get_backend_name() != "sqlite"
         engine = _engine(
             url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=ping
@@ -187,7 +191,10 @@ def writing_engine(url: URL) -> Engine:
 
 
 def reading_engine(url: URL) -> Engine:
-    """Return an engine that changes nothing, beside a server. Raises Misconfiguration: no file."""
+    """Return an engine that changes nothing, beside a server.
+
+    Raises Misconfiguration: no file.
+    """
     path = file_of(url)
     if path is not None and not path.is_file():
         raise Misconfiguration("state", str(path), "there is no such file")
@@ -203,7 +210,10 @@ def reading_engine(url: URL) -> Engine:
 
 
 def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
-    """Wait until it takes a connection; a file does at once, or never. Raises StorageFailure."""
+    """Wait until it takes a connection; a file does at once, or never.
+
+    Raises StorageFailure.
+    """
     if engine.dialect.name == "sqlite":
         return
     patience = Retries(START_S, _WAITS, clock)
@@ -219,7 +229,9 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
 
 
 def require_whole(engine: Engine) -> None:
-    """Refuse a file that is damaged, or copied beside a running server. Raises StorageFailure.
+    """Refuse a file that is damaged, or copied beside a running server.
+
+    Raises StorageFailure.
 
     Later it would show in the middle of a round, or in what is read wrongly.
     """
@@ -256,7 +268,8 @@ def storage_errors() -> Iterator[None]:
 def _engine(url: URL, **options: Any) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
-            # Python's module would keep statements with what was bound to them: a noisy share.
+            # Python's module would keep statements with what was bound to them: a noisy
+            # share.
             arguments: dict[str, Any] = {"cached_statements": 0}
         else:
             arguments = connection_options(url)
@@ -272,11 +285,12 @@ def _engine(url: URL, **options: Any) -> Engine:
 
 
 def _durable_sqlite(connection: Any, _record: object) -> None:
-    # Python's module would begin transactions on its own, and never before a CREATE TABLE.
+    # Python's module would begin transactions on its own, and never before a CREATE
+    # TABLE.
     connection.isolation_level = None
-    # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST: where SQLite
-    # was built to overwrite what is deleted (as Debian's), a noisy share would be written twice. It
-    # is no secret: both together are what everybody gets.
+    # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST:
+    # where SQLite was built to overwrite what is deleted (as Debian's), a noisy share
+    # would be written twice. It is no secret: both together are what everybody gets.
     for setting in (
         "journal_mode=WAL",
         "synchronous=FULL",
@@ -299,9 +313,9 @@ def _explain(error: BaseException) -> str:
     remedy = f"see to the database, then {again}"
     if "malformed" in said or "not a database" in said:
         remedy = (
-            "the file is damaged, as one is that cp copied beside a running server: copy with "
-            "precad backup. Put back the newest copy only if no round was played since; otherwise "
-            "start a new task"
+            "the file is damaged, as one is that cp copied beside a running server:"
+            " copy with precad backup. Put back the newest copy only if no round was"
+            " played since; otherwise start a new task"
         )
     elif "full" in said or "disk I/O" in said or "No space" in said:
         remedy = f"make room on the disk, then {again}"

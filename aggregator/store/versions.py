@@ -25,7 +25,8 @@ class Versions:
         self._transaction, self._journal_file = transaction, journal_file
         self._confirmed: int | None = None
 
-    # --- opened attempts ---------------------------------------------------------------------
+    # --- opened attempts
+    # ---------------------------------------------------------------------
 
     def count_opened(self, version: int, attempt: int) -> int:
         """Count an attempt about to be opened, in the journal first; return its version's count."""
@@ -57,7 +58,8 @@ class Versions:
             "all opened", lambda: int(self._transaction.value(query))
         )
 
-    # --- the model ---------------------------------------------------------------------------
+    # --- the model
+    # ---------------------------------------------------------------------------
 
     def model_seal(self, version: int) -> SignedMessage | None:
         """Return what the other server signed of model ``version``'s digest."""
@@ -82,7 +84,8 @@ class Versions:
             self._confirmed = int(self._transaction.value(_CONFIRMED) or 0)
         return self._confirmed
 
-    # --- the coin ----------------------------------------------------------------------------
+    # --- the coin
+    # ----------------------------------------------------------------------------
 
     def commitment(self, version: int) -> SignedMessage | None:
         """Return the other server's commitment to its coin of ``version``."""
@@ -105,7 +108,10 @@ class Versions:
             set_version(connection, version, **column)
 
     def discard_coin(self, version: int) -> None:
-        """Forget the version's coin, which both operators want anew, once. It is counted."""
+        """Forget the version's coin, which both operators want anew, once.
+
+        It is counted.
+        """
         coin = {"commitment": None, "opening": None, "own_opening": None}
         used = {"what": Permission.COIN, "of": version}
         with self._transaction.write() as connection:
@@ -121,7 +127,8 @@ class Versions:
         """Return how often both servers' operators had a version's coin drawn again."""
         return int(self._transaction.value(select(func.sum(_VERSION.redrawn))) or 0)
 
-    # --- permissions -------------------------------------------------------------------------
+    # --- permissions
+    # -------------------------------------------------------------------------
 
     def allowed(self, what: Permission, version: int) -> int:
         """Return up to which attempt the operators' permission reaches; -1 without one."""

@@ -16,8 +16,8 @@ from precad.common.identifiers import ClientId
 log = logging.getLogger("precad")
 
 LOOK_S = 1.0
-"""Between looks at whether the callers' certificates still count; longer where there are
-thousands of them."""
+"""Between looks at whether the callers' certificates still count; longer where there
+are thousands of them."""
 _LOOKS_PER_S = 1000
 Item = TypeVar("Item")
 
@@ -91,9 +91,9 @@ class ConnectedClients:
 class LongStream:
     """One caller's stream, which ends once the caller isn't allowed any more, wherever it waits.
 
-    The caller is looked at every second, or as often as ``_look_s`` says. No task for each item,
-    which would cost more than a frame of the servers' link, and a timer for the looks: a loop that
-    is stopped leaves nothing behind.
+    The caller is looked at every second, or as often as ``_look_s`` says. No task for
+    each item, which would cost more than a frame of the servers' link, and a timer for
+    the looks: a loop that is stopped leaves nothing behind.
     """
 
     _still_allowed: Callable[[], object]
@@ -140,7 +140,10 @@ class LongStream:
 
 @dataclass(eq=False, repr=False)
 class OpenWatches:
-    """All that are open on this server. Used on the event loop alone, hence without a lock."""
+    """All that are open on this server.
+
+    Used on the event loop alone, hence without a lock.
+    """
 
     _dismiss: Callable[[ClientId], None]
     _twice: Callable[[ClientId], None] = lambda _client: None
@@ -154,15 +157,22 @@ class OpenWatches:
         instance: bytes,
         still_allowed: Callable[[], object],
     ) -> Iterator[LongStream]:
-        """A watch, to its end. Raises NameInUse: another ``instance`` that says so is here."""
+        """A watch, to its end.
+
+        Raises NameInUse: another ``instance`` that says so is here.
+        """
         for name, other, there in self._open.values():
             if name == client and instance and other not in (b"", instance):
-                twice = "client %s is there twice: %s goes on, %s was told to end or to wait"
+                twice = (
+                    "client %s is there twice: %s goes on, %s was told to end or to"
+                    " wait"
+                )
                 log.warning(twice, client, there, where)
                 self._twice(client)
                 raise NameInUse(
-                    f"another process takes part as client {client} now: end one of the two, or "
-                    "ask the operator for a certificate with a name of its own"
+                    f"another process takes part as client {client} now: end one of the"
+                    " two, or ask the operator for a certificate with a name of"
+                    " its own"
                 )
 
         def look() -> None:

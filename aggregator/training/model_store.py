@@ -57,9 +57,10 @@ class InFile:
 
 
 ModelBytes = InMemory | InFile
-"""A model's bytes, 4·d or of old ones 8·d: in memory, or on the disk once they are there. A round
-reads its model once, near its end, and owners fetch theirs at its beginning: in between that memory
-is for bodies. The bytes lie in the system's cache, which gives way to who needs it."""
+"""A model's bytes, 4·d or of old ones 8·d: in memory, or on the disk once they are
+there. A round reads its model once, near its end, and owners fetch theirs at its
+beginning: in between that memory is for bodies. The bytes lie in the system's cache,
+which gives way to who needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ class StoredModel:
     stored: ModelBytes = field(repr=False)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield θ_t's bytes, ``size`` at a time, each when asked for. Raises StorageFailure."""
+        """Yield θ_t's bytes, ``size`` at a time, each when asked for.
+
+        Raises StorageFailure.
+        """
         for start in range(0, self.stored.length, size):
             try:
                 piece = self.stored.read(start, size)
@@ -83,9 +87,12 @@ class StoredModel:
 
 
 class ModelStore:
-    """Keeps θ_t in a safetensors file, replaced atomically. Both servers keep the same bytes.
+    """Keeps θ_t in a safetensors file, replaced atomically.
 
-    ``start`` is θ_0's digest, where an attempt has begun from it: it may be of a float64 one.
+    Both servers keep the same bytes.
+
+    ``start`` is θ_0's digest, where an attempt has begun from it: it may be of a
+    float64 one.
     """
 
     def __init__(self, task: Task, path: Path, start: Digest | None = None) -> None:
@@ -121,7 +128,10 @@ class ModelStore:
             return self._models[-1]
 
     def theta(self) -> ModelVector:
-        """Return the newest vector, ``[d]``, read anew. Raises StorageFailure, if changed too."""
+        """Return the newest vector, ``[d]``, read anew.
+
+        Raises StorageFailure, if changed too.
+        """
         current, task = self.current, self._task
         kind = models.little_endian(current.stored.length, task.dimension)
         theta = np.empty(task.dimension, kind)
@@ -133,8 +143,9 @@ class ModelStore:
         found = model_digest(task.digest, current.version, task.model.parameters, theta)
         if found != current.digest:
             raise StorageFailure(
-                f"{self._path} isn't the model {current.version} that this server wrote; let "
-                "nothing else write there, and restore this server's newest state"
+                f"{self._path} isn't the model {current.version} that this server"
+                " wrote; let nothing else write there, and restore this server's"
+                " newest state"
             )
         return theta
 
@@ -145,10 +156,13 @@ class ModelStore:
         signed: SignedMessage | None = None,
         digest: Digest | None = None,
     ) -> None:
-        """Persist the model θ_t, ``[d]``, then offer it. Raises StorageFailure: the disk fails.
+        """Persist the model θ_t, ``[d]``, then offer it.
 
-        ``signed`` is the other server's word on its digest. It lies beside the model, because the
-        database may be put back without it; whoever lost the model asks for it.
+        Raises StorageFailure: the disk fails.
+
+        ``signed`` is the other server's word on its digest. It lies beside the model,
+        because the database may be put back without it; whoever lost the model asks for
+        it.
         """
         try:
             if signed is not None:
@@ -157,8 +171,8 @@ class ModelStore:
             stored = InFile(self._path, theta.nbytes)
         except OSError as error:
             raise StorageFailure(
-                f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "
-                "start this server again: nothing is lost"
+                f"{self._path} can't be written ({error.strerror}); free or mend the"
+                " disk, then start this server again: nothing is lost"
             ) from None
         with self._lock:
             self._models.append(StoredModel(version, digest, stored))
@@ -183,7 +197,10 @@ class ModelStore:
             return False
 
     def get(self, version: int) -> StoredModel:
-        """Return the model of ``version``. Raises NotOnOffer: as after a restart, or not yet."""
+        """Return the model of ``version``.
+
+        Raises NotOnOffer: as after a restart, or not yet.
+        """
         with self._lock:
             for model in self._models:
                 if model.version == version:

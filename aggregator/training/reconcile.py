@@ -39,8 +39,8 @@ log = logging.getLogger("precad")
 def meet(session: Session, link: PeerLink) -> Recovery:
     """Compare positions and histories; learn what this server has forgotten.
 
-    What to do about an attempt that a break interrupted. Raises PeerViolation: the servers'
-    trainings or ledgers differ in a way that nothing mends.
+    What to do about an attempt that a break interrupted. Raises PeerViolation: the
+    servers' trainings or ledgers differ in a way that nothing mends.
     """
     link.begin_attempt(SETUP_ATTEMPT)
     for learned in (False, True):
@@ -60,8 +60,9 @@ def meet(session: Session, link: PeerLink) -> Recovery:
                 # The other server hasn't voided it: it is charged, and over.
                 session.store.attempts.settle(pending.attempt)
     raise PeerViolation(
-        "the servers' ledgers hold different charges, and neither holds the other's signature over "
-        "what it lacks. Restore both servers' newest state, or start a new task"
+        "the servers' ledgers hold different charges, and neither holds the other's"
+        " signature over what it lacks. Restore both servers' newest state, or start a"
+        " new task"
     )
 
 
@@ -94,11 +95,12 @@ def _greet(session: Session, link: PeerLink, own: Position) -> Position:
     theirs, progress = exchange(link, "position", own), session.progress
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
-    # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
+    # Attempts are numbered from 0, and each is opened once: a larger count would stay
+    # for ever.
     if theirs.opened > (most := max(own.next_attempt, theirs.next_attempt)):
         raise PeerViolation(
-            f"the other server has counted {theirs.opened} opened attempts of a version, and there "
-            f"were at most {most}"
+            f"the other server has counted {theirs.opened} opened attempts of a"
+            f" version, and there were at most {most}"
         )
     progress.frozen_there, progress.next_attempt = theirs.frozen, most
     if theirs.version == own.version:
@@ -162,8 +164,8 @@ def _learn(session: Session, link: PeerLink) -> None:
     ]
     if learned := store.attempts.learn(known):
         log.warning(
-            "this server had forgotten %d charges that it signed: they are in its ledger "
-            "again. Its database was put back from an old copy, or changed",
+            "this server had forgotten %d charges that it signed: they are in its"
+            " ledger again. Its database was put back from an old copy, or changed",
             learned,
         )
 
@@ -171,8 +173,8 @@ def _learn(session: Session, link: PeerLink) -> None:
 def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
     """Return whether an attempt that the other server alone shows is charged: one a version.
 
-    A second one of a version is only where this server has heard of it too: from the dealer, an
-    owner, or its own signature (``found`` has it twice then).
+    A second one of a version is only where this server has heard of it too: from the
+    dealer, an owner, or its own signature (``found`` has it twice then).
     """
     store = session.store
     if found.count(pending) > 1 or pending.attempt < store.attempts.next_number():
@@ -204,15 +206,17 @@ def _evidence(session: Session) -> list[Evidence]:
     return [first, *(Evidence(versions=version + 1, facts=each) for each in facts[1:])]
 
 
-# Attempts that only an owner or the dealer still knows: charged, counted again later or not.
+# Attempts that only an owner or the dealer still knows: charged, counted again later or
+# not.
 #
-# Both servers were put back, and their journal files don't name what the dealer has dealt for or
-# what an owner has their signature on. Such an attempt may have left. So each that both servers
-# have heard of, or that their operators let pass, is an entry in both ledgers, and charges
-# everybody whom its version's coin draws. Nobody remembers its version either: versions that are
-# over without a charge come first, what is left over is of the newest. The servers write entry
-# after entry in step: after a break one is ahead by one at most, which the other takes over
-# (``adoptable``), since it has heard of the attempt itself.
+# Both servers were put back, and their journal files don't name what the dealer has
+# dealt for or what an owner has their signature on. Such an attempt may have left. So
+# each that both servers have heard of, or that their operators let pass, is an entry in
+# both ledgers, and charges everybody whom its version's coin draws. Nobody remembers
+# its version either: versions that are over without a charge come first, what is left
+# over is of the newest. The servers write entry after entry in step: after a break one
+# is ahead by one at most, which the other takes over (``adoptable``), since it has
+# heard of the attempt itself.
 
 MOST = 100_000
 """Attempts at once. No training has lost more; a peer that says so is broken."""
@@ -223,8 +227,8 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
 
     Both servers stand at the same version with the same history by now (``meet``).
 
-    Raises PeerViolation: the other server charges something else, or has heard of too much;
-    NeedsOperators: a version's coin can't be known without new ones.
+    Raises PeerViolation: the other server charges something else, or has heard of too
+    much; NeedsOperators: a version's coin can't be known without new ones.
     """
     aggregator.link.begin_attempt(SETUP_ATTEMPT)
     for attempt, version in _unknown(session, aggregator):
@@ -249,12 +253,13 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
     current = session.version
     if unheard > unused and own.unheard != theirs.unheard:
-        # The dealer says its number to both, and owners show each server its own signature: it
-        # comes, or the operators know better.
+        # The dealer says its number to both, and owners show each server its own
+        # signature: it comes, or the operators know better.
         known = min(own.unheard, theirs.unheard)
         what = (
-            f"one server alone has heard of attempts {max(unused, known)} to {unheard - 1}, which "
-            "would be charged; an owner of theirs that comes to both servers says so too"
+            f"one server alone has heard of attempts {max(unused, known)} to"
+            f" {unheard - 1}, which would be charged; an owner of theirs that comes to"
+            " both servers says so too"
         )
         require_word(session, link, Permission.CLAIMED, (current, unheard - 1), what)
     if unheard - unused > MOST:
@@ -264,18 +269,20 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     newest = min(current, session.task.training.rounds - 1)
     versions += [newest] * (lost - len(versions))
     if lost:
-        # Durable on both, so that a server that breaks off knows that these attempts existed.
+        # Durable on both, so that a server that breaks off knows that these attempts
+        # existed.
         store.attempts.hear(unused + lost - 1)
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, unused + lost)
     return list(zip(range(unused, unused + lost), versions, strict=True))
 
 
-# What owners bring back to a server that has lost its memory: its own statements, and models.
+# What owners bring back to a server that has lost its memory: its own statements, and
+# models.
 #
-# A statement is this server's own signature, so nobody can make one up. A version that one of them
-# says is over is never released again: its model comes back from an owner, or from the operators'
-# backup.
+# A statement is this server's own signature, so nobody can make one up. A version that
+# one of them says is over is never released again: its model comes back from an owner,
+# or from the operators' backup.
 
 Body = TypeVar("Body", Opening, Statement)
 
@@ -285,8 +292,8 @@ def _own(
 ) -> Body | None:
     """Return what this server once signed for ``client``.
 
-    None where the certificate that signed it was revoked since: whoever has that key can sign
-    anything, and its owner must still get on.
+    None where the certificate that signed it was revoked since: whoever has that key
+    can sign anything, and its owner must still get on.
     """
     try:
         body = check(session.verifier, session.role, shown, kept=True)
@@ -305,20 +312,29 @@ def remember(session: Session, client: ClientId, shown: bytes) -> Statement | No
     """
     body = _own(session, client, shown, check_statement)
     if body is not None and session.store.statements.keep(body):
-        shows = "%s shows a statement of this server on version %d that its ledger doesn't hold: %s"
+        shows = (
+            "%s shows a statement of this server on version %d that its ledger doesn't"
+            " hold: %s"
+        )
         why = "its database was put back from an old copy. What it states counts again"
         log.warning(shows, client, body.version, why)
     return body
 
 
 def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
-    """Keep that this server has opened an attempt for ``client``. Raises as ``remember`` does."""
+    """Keep that this server has opened an attempt for ``client``.
+
+    Raises as ``remember`` does.
+    """
     if (body := _own(session, client, opening, check_opening)) is not None:
         session.store.attempts.hear(body.attempt)
 
 
 def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | None:
-    """Return the statement where its model is lost here. Raises PeerViolation: also if revoked."""
+    """Return the statement where its model is lost here.
+
+    Raises PeerViolation: also if revoked.
+    """
     body = remember(session, client, shown)
     if body is None:
         raise PeerViolation(
@@ -332,7 +348,10 @@ def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | 
 def give_back(
     session: Session, client: ClientId, lost: Statement, theta: ModelVector
 ) -> None:
-    """Take a lost model, on which the training goes on. Raises PeerViolation: it is another one."""
+    """Take a lost model, on which the training goes on.
+
+    Raises PeerViolation: it is another one.
+    """
     task = session.task
     found = model_digest(task.digest, lost.version, task.model.parameters, theta)
     if found.value != lost.model_digest:
@@ -353,17 +372,18 @@ def take_back(session: Session) -> None:
 def require_nothing_lost(session: Session) -> None:
     """Before an attempt opens, and before it is prepared.
 
-    Raises PeerUnavailable: a version that owners may have heard of would be released again; or its
-    model has just come back.
+    Raises PeerUnavailable: a version that owners may have heard of would be released
+    again; or its model has just come back.
     """
     version, promised = session.version, session.store.statements.promised_version()
     if session.progress.given_back is not None:
         raise PeerUnavailable("a lost model has come back; going on from it")
     if promised > version:
         raise PeerUnavailable(
-            f"owners may have heard from this server that version {promised - 1} is over, and it "
-            f"has model {version}: it was put back from an old copy. It waits for an owner to give "
-            f"model {promised} back, or for you to put this server's newest model file in place. "
-            "Where no owner has fetched that model and no copy of the file is left, nothing brings "
-            "it back: start a new task"
+            f"owners may have heard from this server that version {promised - 1} is"
+            f" over, and it has model {version}: it was put back from an old copy. It"
+            f" waits for an owner to give model {promised} back, or for you to put this"
+            " server's newest model file in place. Where no owner has fetched that"
+            " model and no copy of the file is left, nothing brings it back: start a"
+            " new task"
         )

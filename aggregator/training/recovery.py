@@ -1,21 +1,21 @@
 """After a break: what the two servers make of where each of them stands.
 
-An attempt is prepared (charged, noisy share persisted), countersigned (this server has signed that
-it is prepared too), sent (it holds the other's countersignature, and the share may have left) and
-done. A share leaves only after both are prepared, and never changes. So:
+An attempt is prepared (charged, noisy share persisted), countersigned (this server has
+signed that it is prepared too), sent (it holds the other's countersignature, and the
+share may have left) and done. A share leaves only after both are prepared, and never
+changes. So:
 
-| here | there | then |
-| --- | --- | --- |
-| nothing prepared | nothing prepared | a new attempt |
-| prepared | prepared, the same attempt | go on with the release where it stopped |
-| prepared, nothing countersigned | nothing prepared | void: both ledgers say so, it costs nothing |
-| countersigned or sent | nothing prepared | the other lost its state: both operators decide |
-| countersigned or sent | another prepared, not countersigned | that one is void, then as above |
-| done | not done | the other takes the model, whose digest it has signed itself |
+| here | there | then | | --- | --- | --- | | nothing prepared | nothing prepared | a
+new attempt | | prepared | prepared, the same attempt | go on with the release where it
+stopped | | prepared, nothing countersigned | nothing prepared | void: both ledgers say
+so, it costs nothing | | countersigned or sent | nothing prepared | the other lost its
+state: both operators decide | | countersigned or sent | another prepared, not
+countersigned | that one is void, then as above | | done | not done | the other takes
+the model, whose digest it has signed itself |
 
-The same comparison is made again after each remedy, until nothing is left to do. It is the plan of
-`release_model` (tests/model), which a search has gone through with cuts, crashes and replaced
-databases.
+The same comparison is made again after each remedy, until nothing is left to do. It is
+the plan of `release_model` (tests/model), which a search has gone through with cuts,
+crashes and replaced databases.
 """
 
 import logging
@@ -66,15 +66,19 @@ class Recovery(NamedTuple):
 
 
 def compare(own: Position, theirs: Position) -> Recovery:
-    """Return what to do about the newest attempt: on both what fits. Raises PeerViolation."""
+    """Return what to do about the newest attempt: on both what fits.
+
+    Raises PeerViolation.
+    """
     if own.version != theirs.version:
         return Recovery(
             Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP
         )
     if own.model != theirs.model:
         raise PeerViolation(
-            f"the servers' trainings differ: after {own.version} rounds model {own.model} here, "
-            f"{theirs.model} there. Restore both servers' newest state, or start a new task"
+            f"the servers' trainings differ: after {own.version} rounds model"
+            f" {own.model} here, {theirs.model} there. Restore both servers' newest"
+            " state, or start a new task"
         )
     here, there = own.prepared, theirs.prepared
     if here is None or there is None:
@@ -91,7 +95,8 @@ def compare(own: Position, theirs: Position) -> Recovery:
         return Recovery(Remedy.VOID, here.attempt)
     if (here.attempt, here.valid_set) != (there.attempt, there.valid_set):
         raise PeerViolation(
-            "the servers prepared different attempts, or different valid sets, of one version"
+            "the servers prepared different attempts, or different valid sets, of one"
+            " version"
         )
     return Recovery(Remedy.RELEASE, here.attempt)
 
@@ -109,12 +114,13 @@ def adoptable(
 ) -> tuple[Fact, ...]:
     """Those of the other server's facts, version by version, that one's own signature stands for.
 
-    All facts of the newest head that this server ``signed``, as the other kept it, and at most one
-    charge more: the attempt that the other has prepared and countersigned or sent, or that its
-    journal remembers. Nobody can invent others. And all voids: they charge nobody, and don't touch
-    what this server has countersigned. And charges of attempts that were ``heard`` of: this server
-    has forgotten them, and the dealer, an owner or the other server has named them to it. They are
-    charged anyway (``training.reconcile``).
+    All facts of the newest head that this server ``signed``, as the other kept it, and
+    at most one charge more: the attempt that the other has prepared and countersigned
+    or sent, or that its journal remembers. Nobody can invent others. And all voids:
+    they charge nobody, and don't touch what this server has countersigned. And charges
+    of attempts that were ``heard`` of: this server has forgotten them, and the dealer,
+    an owner or the other server has named them to it. They are charged anyway
+    (``training.reconcile``).
     """
     pending = evidence[0].pending if evidence else None
     facts = [fact for each in evidence for fact in each.facts]
@@ -146,7 +152,8 @@ def adoptable(
     )
 
 
-# A round's end: the next model is kept and announced, also where a break interrupted the round.
+# A round's end: the next model is kept and announced, also where a break interrupted
+# the round.
 
 
 def keep(
@@ -178,7 +185,8 @@ def keep(
 def say_kept(session: Session, link: PeerLink) -> None:
     """Tell each other that the model is on the disk; only then anybody else hears of it.
 
-    A model that is stated to owners is never made again: both servers must have it by then.
+    A model that is stated to owners is never made again: both servers must have it by
+    then.
     """
     link.exchange("kept", session.model_store.current.digest.value)
     confirm(session)
@@ -236,7 +244,8 @@ def _void(
 ) -> None:
     """Sign that the attempt isn't prepared on both servers, and keep it; both do.
 
-    First durable where it isn't prepared, so that it never can be; the holder voids on that.
+    First durable where it isn't prepared, so that it never can be; the holder voids on
+    that.
     """
     link, signatures, version = aggregator.link, aggregator.signatures, session.version
     own = messages.VoidBody(
@@ -319,9 +328,10 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     if not found:
         # Both were put back, and an owner was here first: it is on its way there too.
         raise PeerUnavailable(
-            f"the other server lacks model {version}, and its signature over it isn't kept "
-            "here, as after an owner gave the model back: the other server waits for an owner to "
-            "give it there too, or for its operator to put its newest model file in place"
+            f"the other server lacks model {version}, and its signature over it isn't"
+            " kept here, as after an owner gave the model back: the other server waits"
+            " for an owner to give it there too, or for its operator to put its newest"
+            " model file in place"
         )
     own = signatures.sign(SignedKind.MODEL, body)
     transfer = messages.ModelTransfer(version=version, signed=found[0], own=own)
@@ -360,8 +370,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     for version in range(session.version, newest + 1):
         if all(fact.voided for fact in store.ledger.facts(version)):
             raise PeerViolation(
-                f"this server's ledger has no charge for version {version}, which is over: model "
-                "and ledger don't belong together. Restore this server's newest state"
+                f"this server's ledger has no charge for version {version}, which is"
+                " over: model and ledger don't belong together. Restore this server's"
+                " newest state"
             )
     store.versions.keep_model_seal(transfer.version, transfer.own)
     if pending is not None and pending.version == newest:

@@ -129,8 +129,8 @@ SignedKind = Literal["opening", "statement"]
 class LastSigned:
     """Digests of the last messages that this process has signed, of each kind.
 
-    Owners show them again, and what they say is in the database that this process alone holds: it
-    needn't be checked and looked up again.
+    Owners show them again, and what they say is in the database that this process alone
+    holds: it needn't be checked and looked up again.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,10 @@ class Progress:
     """When one of them was lost, by the session's clock; None while both are there."""
 
     def heard_from_peers(self, now: float) -> float | None:
-        """The other server and the dealer are there. For how many seconds one of them wasn't."""
+        """The other server and the dealer are there.
+
+        For how many seconds one of them wasn't.
+        """
         away = None if self.lost_at is None else now - self.lost_at
         self.contacts += 1
         self.error, self.lost_at = "", None
@@ -210,7 +213,8 @@ class Session:
     window: Window | None = None
     """How long enrolment is open; the task says it unless given."""
     twice: Counter[str] = field(default_factory=Counter)
-    """How often a second process came under a party's name while the first was there."""
+    """How often a second process came under a party's name while the first was there.
+    """
     started: float = field(init=False, default=0.0)
     """When, by the clock."""
 

@@ -1,7 +1,7 @@
 """A whole training on one server: what A and B do alike.
 
-`server_a` and `server_b` say what a leader and a helper do differently (`RoleBehaviour`); the other
-server and the dealer come in through `Peers`.
+`server_a` and `server_b` say what a leader and a helper do differently
+(`RoleBehaviour`); the other server and the dealer come in through `Peers`.
 """
 
 import logging
@@ -77,7 +77,8 @@ class Peers:
     """The other server and the dealer, if the task has one; this server's noise and validators."""
 
     connect: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
-    """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
+    """The other server's link and the dealer, until the block ends. Raises
+    PeerUnavailable."""
     noise: NoiseSource = field(repr=False)
     validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
     """Of one attempt's submissions."""
@@ -87,7 +88,10 @@ class RoleBehaviour(Protocol):
     """What a leader and a helper do differently."""
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Freeze the roster that both servers know. Raises PeerViolation, Misconfiguration."""
+        """Freeze the roster that both servers know.
+
+        Raises PeerViolation, Misconfiguration.
+        """
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Open a round with the other server; None when the training is over."""
@@ -171,8 +175,9 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
 def _unless_another_leads(session: Session) -> Iterator[None]:
     """Before the first round of a link: whoever dialled B may be a stale copy of A.
 
-    So B waits for the true A, with PeerUnavailable, in place of what would end its training. Before
-    the roster is frozen there is nothing to lose, and a mistake shows at once on both.
+    So B waits for the true A, with PeerUnavailable, in place of what would end its
+    training. Before the roster is frozen there is nothing to lose, and a mistake shows
+    at once on both.
     """
     try:
         yield
@@ -182,8 +187,8 @@ def _unless_another_leads(session: Session) -> Iterator[None]:
         if session.role is not Role.SERVER_B or not session.register.frozen:
             raise
         raise PeerUnavailable(
-            f"whoever dialled as server A doesn't lead this training: {error}; waiting for the one "
-            "that does"
+            f"whoever dialled as server A doesn't lead this training: {error}; waiting"
+            " for the one that does"
         ) from error
 
 
@@ -237,11 +242,12 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
     version, store = opened.version, aggregator.store
     own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
     theirs = exchange(aggregator.link, "opened", own)
-    # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
+    # Attempts are numbered from 0, and each is opened once: a larger count would stay
+    # for ever.
     if theirs.count > opened.attempt + 1:
         raise PeerViolation(
-            f"the other server has counted {theirs.count} opened attempts of version {version}, "
-            f"and this is attempt {opened.attempt}"
+            f"the other server has counted {theirs.count} opened attempts of version"
+            f" {version}, and this is attempt {opened.attempt}"
         )
     store.versions.raise_opened(version, theirs.count)
 
@@ -253,8 +259,8 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     session.store.attempts.abandon_open()
     session.inbox.cancel()
     task = session.task
-    # The largest messages are a noisy share, the comparisons' openings and lists over a cohort,
-    # of a KiB an entry at most.
+    # The largest messages are a noisy share, the comparisons' openings and lists over a
+    # cohort, of a KiB an entry at most.
     lists = task.enrolment.clients * 1024
     most = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
     return PeerLink(
@@ -265,8 +271,9 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
 def note_done(session: Session) -> None:
     """Mark the round done that led to the kept model, if a crash came between the two.
 
-    The other's signature over that model is kept before the model is: without it the database is
-    older than the model, and the other server knows what became of the attempt (``meet``).
+    The other's signature over that model is kept before the model is: without it the
+    database is older than the model, and the other server knows what became of the
+    attempt (``meet``).
     """
     current, attempts = session.model_store.current, session.store.attempts
     pending, sealed = (
@@ -286,7 +293,8 @@ def make_aggregator(
 ) -> Aggregator:
     """Make this server's role object for one link; its roster is frozen.
 
-    Raises PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
+    Raises PeerUnavailable: the dealer isn't there, or the servers joined different
+    starts of it.
     """
     set_secret = agree_set_secret(link, session.role, session.task)
     dealer_key = dealer.join()
@@ -295,7 +303,8 @@ def make_aggregator(
             "the dealer restarted between the servers' joins; joining again"
         )
     session.store.attempts.hear(dealer.newest_attempt)
-    # Of the two, one alone proposes attempts, and the other refuses those that it has used.
+    # Of the two, one alone proposes attempts, and the other refuses those that it has
+    # used.
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, dealer.newest_attempt + 1)
     return Aggregator(
@@ -320,16 +329,17 @@ WAITS = RetryPolicy(0.2, 3.0)
 _OPERATORS_S = 2.0
 """Between looks at whether the operators have given their word."""
 _TOLD = 5
-"""Different failures of one outage that its error names: gRPC has two or three wordings of a dealer
-that is gone, and as many of a server."""
+"""Different failures of one outage that its error names: gRPC has two or three wordings
+of a dealer that is gone, and as many of a server."""
 
 
 def persist(session: Session, attempt: Callable[[], None]) -> None:
     """Call ``attempt`` until it returns; a lost link or dealer is tried again for ``outage``.
 
-    The outage counts from the first failure after both were last heard from: a long round or a
-    long enrolment isn't one. Raises PeerUnavailable: nothing worked for that long; it names the
-    last failures. And any other PrecadError, which can't be mended by trying again.
+    The outage counts from the first failure after both were last heard from: a long
+    round or a long enrolment isn't one. Raises PeerUnavailable: nothing worked for that
+    long; it names the last failures. And any other PrecadError, which can't be mended
+    by trying again.
     """
     patience = Retries(session.task.deadlines.outage, WAITS, session.clock)
     progress = session.progress
@@ -367,8 +377,8 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
 def _outage(failures: list[str], newest: str) -> PeerUnavailable:
     """Return the newest failure with the last different ones before; ``failures`` takes it up.
 
-    While the dealer is away the servers lose each other too, between tries that never quite meet:
-    the newest failure alone would send an operator to the wrong machine.
+    While the dealer is away the servers lose each other too, between tries that never
+    quite meet: the newest failure alone would send an operator to the wrong machine.
     """
     failures[:] = [newest, *(failure for failure in failures if failure != newest)][
         :_TOLD

@@ -29,8 +29,9 @@ def in_process(
 ) -> Iterator[Validator]:
     """What validates one attempt's submissions in this process, and sums the ``counted`` ones.
 
-    The others are validated all the same, so that nothing shows which of them the coin drew. Each
-    batch of comparisons has a number that was never used before in this attempt.
+    The others are validated all the same, so that nothing shows which of them the coin
+    drew. Each batch of comparisons has a number that was never used before in this
+    attempt.
     """
     if server.task.proof is not None:
         yield ByProof(server, attempt, counted)

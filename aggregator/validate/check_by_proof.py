@@ -1,8 +1,9 @@
 """``validation = "proof"``: every submission proves its norm, and the servers ask once.
 
-For each batch that both servers hold alike they draw a joint coin, compute their words at its point
-and exchange them: two servers, no dealer (docs/soundness.md, part 4). No word of a submission
-leaves before its own part was verified whole, which the inbox does, and a header is answered once.
+For each batch that both servers hold alike they draw a joint coin, compute their words
+at its point and exchange them: two servers, no dealer (docs/soundness.md, part 4). No
+word of a submission leaves before its own part was verified whole, which the inbox
+does, and a header is answered once.
 """
 
 import hmac
@@ -55,9 +56,10 @@ class ByProof:
     def take(self, submissions: Sequence[AnySubmission]) -> None:
         """As ``Validator.take``: decide on them, and add the valid ones to the sum.
 
-        The match is over for all of them, and with workers the batch is durable, before this is
-        called: a client that could wait for the coin would choose it. PeerViolation: the other
-        server opens another coin, or sends no words of the field.
+        The match is over for all of them, and with workers the batch is durable, before
+        this is called: a client that could wait for the coin would choose it.
+        PeerViolation: the other server opens another coin, or sends no words of the
+        field.
         """
         if not submissions:
             return
@@ -88,7 +90,10 @@ class ByProof:
         self._turn += 1
 
     def _coin(self, digests: Sequence[Digest]) -> Secret:
-        """The batch's: A commits, B says its bytes, A opens. The digests fix the batch before."""
+        """The batch's: A commits, B says its bytes, A opens.
+
+        The digests fix the batch before.
+        """
         link, role, task = (
             self._server.link,
             self._server.role,

@@ -1,10 +1,10 @@
 """``validation = "crypten"``: bodies are absorbed as they are taken, decided on at the end.
 
-Each body passes once, in pieces: k + 1 words come out, and its share is added into one accumulator
-on the way, and taken out again should the submission turn out invalid. Nothing of the accumulator
-leaves before. For sums x is shared as a_A at server A and b + a_B at server B. So A keeps nothing
-of b, and B reads it again from its own spool where it must (docs/soundness.md, "Part 2: the exact
-norm").
+Each body passes once, in pieces: k + 1 words come out, and its share is added into one
+accumulator on the way, and taken out again should the submission turn out invalid.
+Nothing of the accumulator leaves before. For sums x is shared as a_A at server A and b
++ a_B at server B. So A keeps nothing of b, and B reads it again from its own spool
+where it must (docs/soundness.md, "Part 2: the exact norm").
 """
 
 import logging
@@ -104,7 +104,8 @@ class WithDealer:
         return Verdicts(self._rejections, self._total)
 
     def _passes(self, number: int, clients: Sequence[ClientId]) -> NDArray[np.bool_]:
-        # CrypTen and torch take seconds to load: ``load_check`` did it before any round.
+        # CrypTen and torch take seconds to load: ``load_check`` did it before any
+        # round.
         from precad.aggregator.validate.crypten_comparisons import decide  # noqa: PLC0415
 
         server = self._server
@@ -176,14 +177,15 @@ def _square(submission: Submission) -> SquareRequest:
 
 
 _TOGETHER = 1 << 16
-"""Coordinates that pass together, a piece of a body: in the processor's cache, or nearly."""
+"""Coordinates that pass together, a piece of a body: in the processor's cache, or
+nearly."""
 
 
 class Absorber:
     """Takes the pieces of b in order, beside this server's own ``mask`` a_j, from its start.
 
-    The share is added into ``total``, ``[d] int64``, where the client is counted. ``row_key`` is
-    the dealer's, for this submission alone.
+    The share is added into ``total``, ``[d] int64``, where the client is counted.
+    ``row_key`` is the dealer's, for this submission alone.
     """
 
     def __init__(
@@ -231,10 +233,11 @@ class Absorber:
     def words(self, r_share: int) -> RingVector:
         """``[k + 1] int64``: this server's shares of the k projections, then of y = X·X − β² − 1.
 
-        The exact norm is a Beaver square whose opening is the client's own: with b = X − a opened,
-        X·X = a·a + 2b·a + b·b (docs/soundness.md, "Part 2: the exact norm"). The public terms are
-        added by server A alone, because there is no division by 2 in this ring. The −1 makes y
-        negative exactly when X·X ≤ β². ``r_share`` is this server's share of r = a·a.
+        The exact norm is a Beaver square whose opening is the client's own: with b = X
+        − a opened, X·X = a·a + 2b·a + b·b (docs/soundness.md, "Part 2: the exact
+        norm"). The public terms are added by server A alone, because there is no
+        division by 2 in this ring. The −1 makes y negative exactly when X·X ≤ β².
+        ``r_share`` is this server's share of r = a·a.
         """
         y = r_share + 2 * self._crossed
         if self._role is Role.SERVER_A:
@@ -242,10 +245,12 @@ class Absorber:
         return np.append(self._rows.z(), np.int64(signed(y)))
 
 
-# A matched body's way from B to A: piece by piece, and both servers take each as it goes.
+# A matched body's way from B to A: piece by piece, and both servers take each as it
+# goes.
 
 _WHOLE, _DROPPED = b"w", b"d"
-"""In a byte: the last piece of a body that was whole, or that couldn't be read again."""
+"""In a byte: the last piece of a body that was whole, or that couldn't be read again.
+"""
 
 
 class Dropped(Exception):
@@ -253,7 +258,10 @@ class Dropped(Exception):
 
 
 def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
-    """B's part: send the body and yield its pieces, ``[≤ 2^16] int64``. Raises Dropped: A knows."""
+    """B's part: send the body and yield its pieces, ``[≤ 2^16] int64``.
+
+    Raises Dropped: A knows.
+    """
     try:
         if submission.body is None:
             raise AssertionError(

@@ -34,15 +34,18 @@ def decide(
 ) -> NDArray[np.bool_]:
     """Range test and exact norm of a batch: one bit each is opened, and nothing else.
 
-    Sound against clients while both servers and the dealer follow the protocol: an update longer
-    than β passes with probability at most 2^−k (docs/soundness.md, "What is claimed").
+    Sound against clients while both servers and the dealer follow the protocol: an
+    update longer than β passes with probability at most 2^−k (docs/soundness.md, "What
+    is claimed").
 
-    ``words`` are each submission's, ``[k + 1] int64`` (``Absorber.words``), in the same order on
-    both servers, and ``randomness`` is for the ``deal_request`` of so many. ``label`` names them in
-    every step. Return ``[n] bool``, the same on both: whether the norm is within the bound.
+    ``words`` are each submission's, ``[k + 1] int64`` (``Absorber.words``), in the same
+    order on both servers, and ``randomness`` is for the ``deal_request`` of so many.
+    ``label`` names them in every step. Return ``[n] bool``, the same on both: whether
+    the norm is within the bound.
 
-    Raises PeerUnavailable; PeerViolation: this randomness was used before, or the other server is
-    out of step, or decides on others; ValueError: it is for something else, a caller's mistake.
+    Raises PeerUnavailable; PeerViolation: this randomness was used before, or the other
+    server is out of step, or decides on others; ValueError: it is for something else, a
+    caller's mistake.
     """
     request, k = randomness.request, task.projections
     if request != deal_request(
@@ -63,21 +66,23 @@ def decide(
 def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which rows of the shared values have all their signs as demanded, and nothing else of them.
 
-    Runs at both parties inside ``acting_as``. Each party's additive share becomes a binary sharing
-    of itself (its words on one side, zeros on the other, so no randomness is needed); CrypTen's
-    carry tree adds the two (seven exchanges); the top bits are flipped where a sign is to be
-    positive, and ANDed in a tree (log2 of w exchanges); only the last bit of each row is opened.
-    No absolute value is taken anywhere: |−2^63| overflows.
+    Runs at both parties inside ``acting_as``. Each party's additive share becomes a
+    binary sharing of itself (its words on one side, zeros on the other, so no
+    randomness is needed); CrypTen's carry tree adds the two (seven exchanges); the top
+    bits are flipped where a sign is to be positive, and ANDed in a tree (log2 of w
+    exchanges); only the last bit of each row is opened. No absolute value is taken
+    anywhere: |−2^63| overflows.
 
-    ``shares`` are ``[n, w] int64``, n, w ≥ 1, this party's additive shares of integers at scale 1;
-    ``negative``, ``[w] bool``, is the sign that each column is to have. Return ``[n] bool``, the
-    same at both parties.
+    ``shares`` are ``[n, w] int64``, n, w ≥ 1, this party's additive shares of integers
+    at scale 1; ``negative``, ``[w] bool``, is the sign that each column is to have.
+    Return ``[n] bool``, the same at both parties.
     """
     own = torch.from_numpy(np.array(shares, dtype=np.int64).reshape(-1))
     zeros = torch.zeros_like(own)
     of_a, of_b = (own, zeros) if current_rank() == 0 else (zeros, own)
     total = _sharing(of_a) + _sharing(of_b)
-    # Shifted and masked before anything is opened: the other 63 bits of a value stay shared.
+    # Shifted and masked before anything is opened: the other 63 bits of a value stay
+    # shared.
     bits = ((total >> 63) & 1).share.reshape(shares.shape)
     if current_rank() == 0:
         bits = bits ^ torch.from_numpy((~negative).astype(np.int64))
@@ -100,11 +105,12 @@ _OPERATIONS = {ReduceOp.SUM: ("sum", np.add), ReduceOp.BXOR: ("xor", np.bitwise_
 class LinkCommunicator:
     """What CrypTen's openings and comparisons ask of a communicator, for two parties.
 
-    In place of torch.distributed over plaintext Gloo: raw ring words in the link's frames. Every
-    message names its operation and its number, and a message of another length than this party's
-    own is refused, so that parties out of step fail instead of computing a wrong number. Nothing is
-    ever pickled: the methods that CrypTen has for objects don't exist here, nor do those of its
-    interface that no opening and no comparison asks for.
+    In place of torch.distributed over plaintext Gloo: raw ring words in the link's
+    frames. Every message names its operation and its number, and a message of another
+    length than this party's own is refused, so that parties out of step fail instead of
+    computing a wrong number. Nothing is ever pickled: the methods that CrypTen has for
+    objects don't exist here, nor do those of its interface that no opening and no
+    comparison asks for.
     """
 
     def __init__(self, rank: int, link: PeerLink, step: str) -> None:
@@ -129,8 +135,9 @@ class LinkCommunicator:
     ) -> torch.Tensor | list[torch.Tensor]:
         """Sum or xor of both parties' tensors, at both; a batch is one exchange.
 
-        Raises PeerUnavailable; PeerViolation: the other is out of step or sent another length;
-        TypeError: CrypTen hands over what are no ring elements: an error, never a wrong number.
+        Raises PeerUnavailable; PeerViolation: the other is out of step or sent another
+        length; TypeError: CrypTen hands over what are no ring elements: an error, never
+        a wrong number.
         """
         tensors = input if isinstance(input, list) else [input]
         if batched != isinstance(input, list) or any(
@@ -169,7 +176,8 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 class DealtProvider:
     """Hands out each dealt binary triple once, in order, and refuses anything else.
 
-    CrypTen's own draw from torch's MT19937 and are breakable (docs/soundness.md, "Randomness").
+    CrypTen's own draw from torch's MT19937 and are breakable (docs/soundness.md,
+    "Randomness").
     """
 
     def __init__(self, triples: Iterable[BinaryTriple]) -> None:
@@ -213,11 +221,12 @@ def acting_as(
 ) -> Iterator[None]:
     """Within the block, CrypTen's code in this thread plays party ``rank``: 0 for A, 1 for B.
 
-    Every message's step begins with ``step``, the same at both. CrypTen keeps one communicator and
-    one provider a process. It looks both up at every use, so they are replaced below, once, by
-    look-ups of the current context: two threads of one process can play both servers. Outside there
-    is no party, and CrypTen fails instead of falling back on Gloo or on its own providers. Its
-    generators are never seeded, so that whatever would draw from MT19937 fails too.
+    Every message's step begins with ``step``, the same at both. CrypTen keeps one
+    communicator and one provider a process. It looks both up at every use, so they are
+    replaced below, once, by look-ups of the current context: two threads of one process
+    can play both servers. Outside there is no party, and CrypTen fails instead of
+    falling back on Gloo or on its own providers. Its generators are never seeded, so
+    that whatever would draw from MT19937 fails too.
     """
     token = _party.set((LinkCommunicator(rank, link, step), provider))
     try:

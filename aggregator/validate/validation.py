@@ -24,19 +24,22 @@ class Verdicts:
     rejections: Mapping[ClientId, Rejection]
     """Who doesn't count, and why; all others are valid."""
     share_sum: RingVector = field(repr=False)
-    """``[d] int64``, of the task's group: this server's share of the sum over valid clients that
-    are counted."""
+    """``[d] int64``, of the task's group: this server's share of the sum over valid
+    clients that are counted."""
 
 
 class Validator(Protocol):
     """Validates one attempt's matched submissions at one server, with the other server's.
 
-    Raises PeerUnavailable: the other server, the dealer or a worker is gone, or nobody was there to
-    validate in time; PeerViolation: one of them departs from the protocol.
+    Raises PeerUnavailable: the other server, the dealer or a worker is gone, or nobody
+    was there to validate in time; PeerViolation: one of them departs from the protocol.
     """
 
     def take(self, submissions: Sequence[AnySubmission]) -> None:
-        """Both servers take the same ones, at most a batch, in one order. No verdict leaves yet."""
+        """Both servers take the same ones, at most a batch, in one order.
+
+        No verdict leaves yet.
+        """
 
     def ready(self) -> None:
         """Both ask before the attempt counts as opened; returns when ``decide`` can begin."""
@@ -48,7 +51,8 @@ class Validator(Protocol):
 Take = Callable[[Sequence[AnySubmission]], None]
 """``Validator.take``."""
 Validation = AbstractContextManager[Validator]
-"""A validator for one attempt; what it holds goes when the block ends, however it ends."""
+"""A validator for one attempt; what it holds goes when the block ends, however it ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,16 @@ class Server:
 
 @contextmanager
 def read_again() -> Iterator[None]:
-    """A block that takes a share out of the sum. Raises PeerUnavailable: it can't be read."""
+    """A block that takes a share out of the sum.
+
+    Raises PeerUnavailable: it can't be read.
+    """
     try:
         yield
     except BodyUnreadable as error:
         raise PeerUnavailable(
-            f"a body that is to be taken out of the sum can't be read again: {error}; the "
-            "attempt starts over"
+            f"a body that is to be taken out of the sum can't be read again: {error};"
+            " the attempt starts over"
         ) from None
 
 

@@ -22,7 +22,8 @@ from precad.norm_check.dealing import Dealing
 log = logging.getLogger("precad")
 
 Report = Callable[..., None]
-"""Takes one field of a WorkReport (protos/precad.proto) by its name, messages as mappings."""
+"""Takes one field of a WorkReport (protos/precad.proto) by its name, messages as
+mappings."""
 _LOOK_S = 0.5
 _AT_ONCE = 64
 """Submissions that the dealer is asked about together."""
@@ -172,7 +173,10 @@ class Attempt:
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:
-        """What comes next. A batch of proofs has one coin: A's worker says how many it has."""
+        """What comes next.
+
+        A batch of proofs has one coin: A's worker says how many it has.
+        """
         if self._task.proof is None or self._role is Role.SERVER_A:
             orders = self._waiting(link, 1, _AT_ONCE)
             if self._task.proof is not None:
@@ -188,7 +192,10 @@ class Attempt:
         return self._waiting(link, number, number)
 
     def _waiting(self, link: PeerLink, least: int, most: int) -> list[Order]:
-        """What waits. Raises EOFError: the server broke the attempt off; PeerUnavailable."""
+        """What waits.
+
+        Raises EOFError: the server broke the attempt off; PeerUnavailable.
+        """
         orders: list[Order] = []
         while len(orders) < least or (len(orders) < most and not self._orders.empty()):
             try:

@@ -1,10 +1,11 @@
 """Validation by pairs of workers, A's with B's: results are those of one process, bit for bit.
 
-Both servers go through the same steps in the same order, and so give every submission to the same
-pair and the same batch without a word about it; they only tell each other which pairs are there.
-A batch is recorded as used, durably, by both before its first submission goes to a worker, and so
-before anything of it is dealt. A pair that is lost before has no part in the attempt; one that is
-lost after ends the attempt, as a lost server does, and the next one shares X afresh.
+Both servers go through the same steps in the same order, and so give every submission
+to the same pair and the same batch without a word about it; they only tell each other
+which pairs are there. A batch is recorded as used, durably, by both before its first
+submission goes to a worker, and so before anything of it is dealt. A pair that is lost
+before has no part in the attempt; one that is lost after ends the attempt, as a lost
+server does, and the next one shares X afresh.
 """
 
 import logging
@@ -124,7 +125,10 @@ class WorkerLink:
         self._orders.put(pb.WorkOrder(decide=pb.WorkDecide()))
 
     def wait(self, seconds: float) -> tuple[Verdicts, int] | None:
-        """Its verdicts and bytes sent, if in time. Raises PeerUnavailable, PeerViolation."""
+        """Its verdicts and bytes sent, if in time.
+
+        Raises PeerUnavailable, PeerViolation.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._done or self._ended, seconds)
             if self._done is None:
@@ -246,7 +250,10 @@ class OwnWorkers:
 
 
 class WorkerPairs:
-    """As ``Validator``; to be used in a ``with`` block. As many ``pairs`` at both servers."""
+    """As ``Validator``; to be used in a ``with`` block.
+
+    As many ``pairs`` at both servers.
+    """
 
     def __init__(
         self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int
@@ -284,12 +291,14 @@ class WorkerPairs:
         """As ``Validator.ready``; returns when a pair is there and has what waited."""
         clock, patience_s = self._own.clock, self._aggregator.task.deadlines.peer
         deadline = clock.now() + patience_s
-        # Both count the same turns, up to the length of a wait: whoever gives up first ends it.
+        # Both count the same turns, up to the length of a wait: whoever gives up first
+        # ends it.
         while not self._hand_over():
             if clock.now() >= deadline:
                 raise PeerUnavailable(
-                    f"no pair of workers was there within {patience_s:g} s; look at both servers' "
-                    "logs for why they don't start, or can't reach each other"
+                    f"no pair of workers was there within {patience_s:g} s; look at"
+                    " both servers' logs for why they don't start, or can't reach each"
+                    " other"
                 )
             clock.sleep(_LOOK_S)
 
@@ -402,8 +411,8 @@ _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound
 class ValidationWorkers:
     """What a training asks for a validator, attempt by attempt; A names the ``other_server``.
 
-    Raises Misconfiguration: the ports aren't there, or Ray isn't installed or would show a secret;
-    PeerUnavailable: Ray's cluster isn't there.
+    Raises Misconfiguration: the ports aren't there, or Ray isn't installed or would
+    show a secret; PeerUnavailable: Ray's cluster isn't there.
     """
 
     def __init__(
@@ -444,7 +453,10 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
         settings.proxy is not None and HttpProxy.parse(settings.proxy).authorization
     )
     if secret and settings.workers_on == "ray":
-        why = "Ray would keep its password: give workers on Ray a proxy that asks for none"
+        why = (
+            "Ray would keep its password: give workers on Ray a proxy that asks for"
+            " none"
+        )
         raise Misconfiguration("proxy", "…", why)
     if port and port + settings.workers > 1 << 16:
         raise Misconfiguration(

@@ -33,7 +33,8 @@ class WorkerStart(BaseModel):
     dealer: Address | None
     listen: ListenAddress
     proxy: Annotated[str | None, Field(repr=False)] = None
-    """Leads to the dealer and the other server's workers, as in the server's settings."""
+    """Leads to the dealer and the other server's workers, as in the server's settings.
+    """
 
 
 class RunningWorker(Protocol):
@@ -62,7 +63,10 @@ class WorkerHost(Protocol):
 
 
 class WorkerProcess:
-    """One worker's process on this machine. Raises PeerUnavailable: it didn't come up."""
+    """One worker's process on this machine.
+
+    Raises PeerUnavailable: it didn't come up.
+    """
 
     def __init__(self, worker: WorkerStart) -> None:
         # Nothing of what it is told stands on its command line or in its environment.
@@ -116,11 +120,12 @@ class ThisMachine:
 class RayCluster:
     """Workers are processes on the nodes of a Ray cluster, which places and watches them.
 
-    Each actor starts the same process that a server starts on its own machine. What it is told
-    (``WorkerStart``) are names of files and addresses: seeds, bodies and verdicts travel over the
-    servers' own links, with the server's identity at both ends, from the same folder on every node.
-    Whoever may submit to the cluster runs programs there, and so reads that identity's key: Ray
-    must ask for a token, which it doesn't by itself.
+    Each actor starts the same process that a server starts on its own machine. What it
+    is told (``WorkerStart``) are names of files and addresses: seeds, bodies and
+    verdicts travel over the servers' own links, with the server's identity at both
+    ends, from the same folder on every node. Whoever may submit to the cluster runs
+    programs there, and so reads that identity's key: Ray must ask for a token, which it
+    doesn't by itself.
 
     Raises Misconfiguration: Ray isn't installed, or lets in whoever reaches its ports;
     PeerUnavailable: the cluster isn't there, or doesn't let this server in.
@@ -130,8 +135,14 @@ class RayCluster:
 
     def __init__(self, address: str) -> None:
         if (mode := os.environ.get("RAY_AUTH_MODE", "")) != "token":
-            why = "whoever reaches Ray's ports could read this server's key: set it to token for "
-            why += "this server and for all nodes, with one token (ray get-auth-token --generate)"
+            why = (
+                "whoever reaches Ray's ports could read this server's key: set it to"
+                " token for "
+            )
+            why += (
+                "this server and for all nodes, with one token (ray get-auth-token"
+                " --generate)"
+            )
             raise Misconfiguration("RAY_AUTH_MODE", mode, why)
         ray = _ray()
         if not ray.is_initialized():
@@ -140,7 +151,10 @@ class RayCluster:
                     address=address, log_to_driver=False, logging_level=logging.WARNING
                 )
             except (ConnectionError, ray.exceptions.RayError) as error:
-                why = f"Ray's cluster at {address} isn't there, or has another token: {error}"
+                why = (
+                    f"Ray's cluster at {address} isn't there, or has another token:"
+                    f" {error}"
+                )
                 raise PeerUnavailable(why) from None
 
     def start(self, worker: WorkerStart) -> "RayWorker":
@@ -194,7 +208,10 @@ class _Node:
 
 
 def _ray() -> Any:
-    """Ray, loaded where workers run on it alone. Raises Misconfiguration: it isn't installed."""
+    """Ray, loaded where workers run on it alone.
+
+    Raises Misconfiguration: it isn't installed.
+    """
     try:
         import ray  # noqa: PLC0415
     except ImportError:

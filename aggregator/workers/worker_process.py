@@ -1,7 +1,7 @@
 """A worker as a process: ``python -m precad.aggregator.workers.worker_process``, by its server.
 
-It reads what it is told (``WorkerStart``) from its input, says its port on its output, and ends
-when its input does: a server that dies takes its workers along.
+It reads what it is told (``WorkerStart``) from its input, says its port on its output,
+and ends when its input does: a server that dies takes its workers along.
 """
 
 import asyncio
@@ -65,12 +65,16 @@ async def serve(start: WorkerStart) -> None:
     sys.stdout.write(json.dumps({"port": number}) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
-    # Its server has ended, or waits for it. What an attempt has on the disk the next start removes.
+    # Its server has ended, or waits for it. What an attempt has on the disk the next
+    # start removes.
     os._exit(0)
 
 
 async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
-    """A worker's port, open on the running loop, and its number. Raises Misconfiguration."""
+    """A worker's port, open on the running loop, and its number.
+
+    Raises Misconfiguration.
+    """
     role = Role(start.role)
     task, identity = Task.load(start.task), Identity.load(start.identity)
     load_check(task)
@@ -228,15 +232,18 @@ class Working(WorkingServicer):
             served = self.links.get(timeout=patience_s)
         except queue.Empty:
             raise PeerUnavailable(
-                f"server A's worker didn't connect within {patience_s:g} s; check that it can "
-                "reach this worker's worker_listen address"
+                f"server A's worker didn't connect within {patience_s:g} s; check that"
+                " it can reach this worker's worker_listen address"
             ) from None
         with closing(served):
             yield served
 
 
 def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
-    """The submission, with its body where that is in a file. Raises RejectedSubmission."""
+    """The submission, with its body where that is in a file.
+
+    Raises RejectedSubmission.
+    """
     submission = header_from_wire(take.submission, role)
     if not take.HasField("spooled"):
         return submission
@@ -249,7 +256,8 @@ def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
 
 _PREFIX = "precad-bodies-"
 _LOCK, _UNLOCKED = "lock", "lock.new"
-"""A folder's lock stands under its name once it is held: a sweep never meets a free one in use."""
+"""A folder's lock stands under its name once it is held: a sweep never meets a free one
+in use."""
 
 
 @contextmanager

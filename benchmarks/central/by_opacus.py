@@ -2,8 +2,8 @@
 
     python by_opacus.py FOLDER SEED '{"rounds": 50, …}'
 
-FOLDER has ``train_x.npy``, ``train_y.npy``, ``test_x.npy`` and ``test_y.npy``. Needs torch and
-Opacus, and no precad. Says a JSON object.
+FOLDER has ``train_x.npy``, ``train_y.npy``, ``test_x.npy`` and ``test_y.npy``. Needs
+torch and Opacus, and no precad. Says a JSON object.
 """
 
 import json
@@ -81,7 +81,8 @@ def private(
     def taken() -> int:
         return sum(steps for *_, steps in engine.accountant.history)
 
-    # One pass of Opacus' loader is 1/p samples, each handed out in parts that fit into memory.
+    # One pass of Opacus' loader is 1/p samples, each handed out in parts that fit into
+    # memory.
     while taken() < rounds:
         with BatchMemoryManager(
             data_loader=loader, max_physical_batch_size=_AT_ONCE, optimizer=optimizer

@@ -119,7 +119,10 @@ class LoadClient:
         )
 
     async def send(self, submission: Submission) -> str:
-        """Upload it. Returns ``HELD``, the rejection's reason, or the status code's name."""
+        """Upload it.
+
+        Returns ``HELD``, the rejection's reason, or the status code's name.
+        """
         begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def pieces() -> AsyncIterator[pb.SubmissionPiece]:

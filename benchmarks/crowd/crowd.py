@@ -19,8 +19,8 @@ from precad.common.ring import RingVector
 from precad.protos import precad_pb2 as pb
 
 Script = Callable[[int, bool], Misdeed | None]
-"""What the i-th client to hear of a round does, among those drawn (True) or not (False); None
-is nothing at all, for clients that weren't drawn."""
+"""What the i-th client to hear of a round does, among those drawn (True) or not
+(False); None is nothing at all, for clients that weren't drawn."""
 JOINING_AT_ONCE = 16
 
 
@@ -121,8 +121,8 @@ class Crowd:
     async def play(self, timeout_s: float) -> list[Played]:
         """Play until every client heard that the training is over. Returns all rounds.
 
-        Raises:
-            PeerUnavailable: it wasn't over in time, stopped, or a client's notices ended.
+        Raises: PeerUnavailable: it wasn't over in time, stopped, or a client's notices
+            ended.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -130,7 +130,8 @@ class Crowd:
                 await asyncio.gather(*self._acting)
         except TimeoutError:
             raise PeerUnavailable(
-                f"the training wasn't over within {timeout_s:g} s; rounds begun: {len(self.rounds)}"
+                f"the training wasn't over within {timeout_s:g} s; rounds begun:"
+                f" {len(self.rounds)}"
             ) from None
         return list(self.rounds.values())
 

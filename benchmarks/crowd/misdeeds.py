@@ -2,8 +2,9 @@
 
 The vectors are those of docs/soundness.md, "What must be rejected, and what accepted".
 
-A misdeed is what one drawn client does in one round; it returns what the servers answered, upload
-by upload. Beside it stands how that client's round must end, and what the answers must be.
+A misdeed is what one drawn client does in one round; it returns what the servers
+answered, upload by upload. Beside it stands how that client's round must end, and what
+the answers must be.
 """
 
 import asyncio
@@ -140,7 +141,8 @@ async def _signed_twice(client: LoadClient, scene: Scene) -> Answers:
 async def _truncated(client: LoadClient, scene: Scene) -> Answers:
     a, b = client.prepare(scene.event, scene.honest)
     header, salt_h, first, *_ = upload_pieces(b)
-    # All of one piece but a byte: what is kept back doesn't depend on the piece's length.
+    # All of one piece but a byte: what is kept back doesn't depend on the piece's
+    # length.
     partial = pb.SubmissionPiece(body=first.body[:-1])
     sent = iter([header, salt_h, partial])
     return await client.send(a), await client.send_pieces(b.role, sent)

@@ -48,8 +48,10 @@ from precad.common.terminal import Bar, say
 @click.option(
     "--output",
     type=PATH,
-    help="Keep the document there, case by case, and the tables beside it as .txt; a run "
-    "that was broken off goes on.",
+    help=(
+        "Keep the document there, case by case, and the tables beside it as .txt; a run"
+        " that was broken off goes on."
+    ),
 )
 @json_option
 def bench(
@@ -64,9 +66,10 @@ def bench(
 ) -> None:
     """Measure validation and whole rounds on this machine, beside other systems.
 
-    Two servers, a dealer and a process with all clients run as in production; stock CrypTen's norm
-    check and plain federated averaging over the same gRPC and TLS take turns with them. Every
-    result is checked. Linux only; nothing else should run meanwhile.
+    Two servers, a dealer and a process with all clients run as in production; stock
+    CrypTen's norm check and plain federated averaging over the same gRPC and TLS take
+    turns with them. Every result is checked. Linux only; nothing else should run
+    meanwhile.
 
         python -m benchmarks.rounds --dimension 100000 --repeats 3
     """

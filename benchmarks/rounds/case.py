@@ -118,8 +118,8 @@ def _systems(
             theirs = flower.set_up(d, n, task.bound, folder / "flower", lines)
             systems.append(stack.enter_context(theirs))
         if case.peers and isinstance(lines, Straight):
-            # Gloo finds its own way between the parties, and SecAgg+ stays in one process: no
-            # relay comes in between.
+            # Gloo finds its own way between the parties, and SecAgg+ stays in one
+            # process: no relay comes in between.
             check = stock_crypten.set_up(
                 d, n, task.bound, task.fractional_bits, folder / "stock_crypten"
             )
@@ -202,7 +202,8 @@ def _masked_calculated(local: dict[str, Any]) -> dict[str, Any]:
 def idle_wait_s(wall_s: dict[str, float]) -> float:
     """What the padding of the clients' work adds to a round at the default deadline.
 
-    Clients upload ``deadlines.work`` after the announcement, and not before they are ready.
+    Clients upload ``deadlines.work`` after the announcement, and not before they are
+    ready.
     """
     ready_s = wall_s["fetch_s"] + wall_s["ask_s"] + wall_s["prepare_s"]
     return max(0.0, DeadlineSection().work - ready_s)

@@ -25,7 +25,8 @@ MEASURES: dict[str, Times] = {
     "round_s": lambda found: found["wall_s"]["round_s"],
     "round_cpu_s": lambda found: servers_cpu(found, PHASES),
 }
-"""What the series show of precad under a check on the local link; processor time of all servers."""
+"""What the series show of precad under a check on the local link; processor time of all
+servers."""
 
 
 def main_case(
@@ -62,9 +63,8 @@ def run(
 ) -> Document:
     """Measure, case by case.
 
-    Args:
-        main: the first case.
-        output: keeps what was measured after each case, and is gone on with if a run of the same
+    Args: main: the first case. output: keeps what was measured after each case, and is
+        gone on with if a run of the same
             plan on the same machine was broken off.
         say: told what is done next.
         series: whether the series are measured too.

@@ -43,7 +43,8 @@ def peak_mib(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 def _cpu_s(pid: int) -> float:
-    # As clock_getcpuclockid(3) makes it: nanoseconds, where /proc/…/stat counts in 10 ms.
+    # As clock_getcpuclockid(3) makes it: nanoseconds, where /proc/…/stat counts in 10
+    # ms.
     try:
         return time.clock_gettime((~pid << 3) | _SCHEDULED)
     except OSError:

@@ -1,7 +1,8 @@
 """The padded work of one data owner, beside the wait that hides how long it took.
 
-Uploads start ``deadlines.work`` after an attempt was announced. That must be longer than the work,
-which is padded to the most records that a sample may have: else an owner is late, visibly.
+Uploads start ``deadlines.work`` after an attempt was announced. That must be longer
+than the work, which is padded to the most records that a sample may have: else an owner
+is late, visibly.
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,16 @@ from precad.common.task_schema import DeadlineSection
 RATE = 0.2
 REPEATS = 5
 SIZES = ((64, 10, 150), (784, 10, 600), (784, 10, 6000))
-"""Features, classes and records: the digits of the demo by ten owners, MNIST's by 100 and by 10."""
+"""Features, classes and records: the digits of the demo by ten owners, MNIST's by 100
+and by 10."""
 
 
 def padded_work(sizes: Sequence[tuple[int, int, int]] = SIZES) -> list[dict[str, Any]]:
     """Seconds of a logistic regression's padded work, and what the default wait leaves.
 
-    Returns:
-        For each size: dimension, records, rate, the number of records that the work is padded to,
-        the median of its wall time, the default ``deadlines.work``, and their ratio.
+    Returns: For each size: dimension, records, rate, the number of records that the
+        work is padded to, the median of its wall time, the default ``deadlines.work``,
+        and their ratio.
     """
     # Loads what is loaded once.
     _measure(2, 2, 10, repeats=1)

@@ -41,8 +41,9 @@ class Part:
     ) -> None:
         self._name = name
         self._log = folder / f"{name}.log"
-        # One thread a process, as in a deployment: the parts share this machine's cores. And no
-        # lines of gRPC's on connections that were idle: a log's end is to say why a part ended.
+        # One thread a process, as in a deployment: the parts share this machine's
+        # cores. And no lines of gRPC's on connections that were idle: a log's end is to
+        # say why a part ended.
         own = {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
         variables = os.environ | own | dict(environment or {})
         with self._log.open("ab") as log:

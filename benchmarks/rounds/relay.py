@@ -1,9 +1,9 @@
 """A slow link on this machine: TCP at a given rate and delay, in a process of its own.
 
-Stands in for `tc netem` where the kernel lacks it or nobody may use it. A line has that rate in
-each direction, for all connections of a pair of parts together, or of several pairs; what was sent
-arrives the delay later. TLS goes through untouched, and what passes is counted for each pair. Run
-as a program: see ``Part``.
+Stands in for `tc netem` where the kernel lacks it or nobody may use it. A line has that
+rate in each direction, for all connections of a pair of parts together, or of several
+pairs; what was sent arrives the delay later. TLS goes through untouched, and what
+passes is counted for each pair. Run as a program: see ``Part``.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from benchmarks.rounds.part import Orders
 
 _PIECE_BYTES = 1 << 14
 _UNDER_WAY_PIECES = 64
-"""1 MiB of a connection is on its way at most: above rate times delay, and then senders wait."""
+"""1 MiB of a connection is on its way at most: above rate times delay, and then senders
+wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,10 +69,10 @@ def _caption(document: Document) -> str:
     facts = document["hardware"]
     link = document["slow_link"]
     return (
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:g} GiB; projections: "
-        f"{facts['kernel']}; precad {facts['precad']}; slow link: "
-        f"{8e-6 * link['bytes_per_s']:g} Mbit/s and {1e3 * link['delay_s']:g} ms one way on each "
-        "line, * calculated"
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:g} GiB;"
+        f" projections: {facts['kernel']}; precad {facts['precad']}; slow link:"
+        f" {8e-6 * link['bytes_per_s']:g} Mbit/s and {1e3 * link['delay_s']:g} ms one"
+        " way on each line, * calculated"
     )
 
 
@@ -160,9 +160,11 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
             *(_ratio(case, link, check, "round_over_fed_avg") for link in _LINKS),
         )
         waits = [
-            _seconds(each["wall_s"]["round_s"] + idle_wait_s(each["wall_s"])) + "*"
-            if (each := case.get(link, {}).get(check))
-            else _NOTHING
+            (
+                _seconds(each["wall_s"]["round_s"] + idle_wait_s(each["wall_s"])) + "*"
+                if (each := case.get(link, {}).get(check))
+                else _NOTHING
+            )
             for link in _LINKS
         ]
         table.add(
@@ -191,9 +193,11 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
 
 def _over_plain(case: Mapping[str, Any], name: str) -> list[str]:
     return [
-        f"{case[link][name]['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
-        if (plain := case.get(link, {}).get("fed_avg"))
-        else _NOTHING
+        (
+            f"{case[link][name]['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
+            if (plain := case.get(link, {}).get("fed_avg"))
+            else _NOTHING
+        )
         for link in _LINKS
     ]
 
@@ -240,9 +244,11 @@ def _processes(case: Mapping[str, Any]) -> Table:
                 _seconds(
                     sum(phases[phase][name] for phase in phases if phase not in apart)
                 ),
-                _seconds(phases["validate"][name])
-                if "validate" in phases
-                else _NOTHING,
+                (
+                    _seconds(phases["validate"][name])
+                    if "validate" in phases
+                    else _NOTHING
+                ),
                 f"{peak:.0f} MiB",
             )
     return table

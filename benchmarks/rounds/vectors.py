@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from precad.common.ring import RingVector
 
 DEVIATIONS = 10.0
-"""Of the noise, within which all of a right result lies: a wrong alarm has a chance below 1e-15."""
+"""Of the noise, within which all of a right result lies: a wrong alarm has a chance
+below 1e-15."""
 _LARGEST = 5
 
 
@@ -29,8 +30,8 @@ def is_sum(
 ) -> bool:
     """Whether ``moved`` (``[d] float64``) is the sum of ``given`` and noise of that deviation.
 
-    A coordinate of noise may hide one of a vector; no vector that is missing hides in what is left
-    along its own direction.
+    A coordinate of noise may hide one of a vector; no vector that is missing hides in
+    what is left along its own direction.
     """
     left = moved - np.sum(given, axis=0)
     limit = DEVIATIONS * deviation

@@ -51,7 +51,8 @@ class Applied:
     ) -> NDArray[np.float32]:
         """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
 
-        Raises Misconfiguration: the model can't take the records, or gives no row for each.
+        Raises Misconfiguration: the model can't take the records, or gives no row for
+        each.
         """
         if len(inputs) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
@@ -67,7 +68,8 @@ class Applied:
                 raise Misconfiguration(
                     f"data, records {start} to {start + len(some) - 1}",
                     f"{some.dtype}{list(some.shape)}",
-                    f"the model can't take them ({error}): give records like those of training",
+                    f"the model can't take them ({error}): give records like those of"
+                    " training",
                 ) from error
             if not isinstance(found, Tensor) or len(found) != len(some):
                 raise Misconfiguration(
@@ -103,7 +105,8 @@ class Applied:
                 raise Misconfiguration(
                     f"data, targets from record {start}",
                     str(records.targets.dtype),
-                    f"the loss can't take them ({error}): give targets like those of training",
+                    f"the loss can't take them ({error}): give targets like those of"
+                    " training",
                 ) from error
             losses.append(found.double())
         accuracy, targets = None, records.targets

@@ -1,8 +1,9 @@
 """What a server may bring about by the θ that it serves: models at which a record could be seen.
 
-Where an operation raises on values, or takes as many steps as the values need, a server can choose
-a θ at which the records with some property alone take longer, and see it by when the upload begins.
-So what raises at hostile models is refused before enrolment, and so are operations that may.
+Where an operation raises on values, or takes as many steps as the values need, a server
+can choose a θ at which the records with some property alone take longer, and see it by
+when the upload begins. So what raises at hostile models is refused before enrolment,
+and so are operations that may.
 """
 
 import functools
@@ -27,7 +28,10 @@ _WIDE = 1e4
 
 _LINEAR = (
     "raises for some matrices",
-    "use torch.linalg's inv_ex, solve_ex or cholesky_ex: a record with none then counts as zero",
+    (
+        "use torch.linalg's inv_ex, solve_ex or cholesky_ex: a record with none then"
+        " counts as zero"
+    ),
 )
 _STEPS = (
     "takes as many steps as the values need, or raises",
@@ -44,7 +48,10 @@ _SIZES = (
 _MAY_RAISE = {
     "binary_cross_entropy": (
         "raises where an output isn't from 0 to 1, NaN too",
-        "use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and no sigmoid before it",
+        (
+            "use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and no"
+            " sigmoid before it"
+        ),
     ),
     **dict.fromkeys(("_linalg_check_errors", "_linalg_det", "linalg_pinv"), _LINEAR),
     **dict.fromkeys(
@@ -53,8 +60,8 @@ _MAY_RAISE = {
     **dict.fromkeys(("_is_all_true", "_is_any_true"), _DECIDES),
     **dict.fromkeys(("bincount", "repeat_interleave"), _SIZES),
 }
-"""By torch's own names: what each operation does, and the remedy. What takes a value into Python
-isn't here: vmap refuses it."""
+"""By torch's own names: what each operation does, and the remedy. What takes a value
+into Python isn't here: vmap refuses it."""
 
 
 def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
@@ -70,10 +77,11 @@ def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
 def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) -> None:
     """Refuse a model and a loss that take longer at values which a server can bring about.
 
-    ``gradients`` is prepared for the records: its synthetic ones are tried, at the task's own model
-    and at each of ``hostile_models``.
+    ``gradients`` is prepared for the records: its synthetic ones are tried, at the
+    task's own model and at each of ``hostile_models``.
 
-    Raises Misconfiguration: names the layer or the loss, what it does, and what to use instead.
+    Raises Misconfiguration: names the layer or the loss, what it does, and what to use
+    instead.
     """
     inputs, targets = gradients.fillers
     own: tuple[str, ModelVector] = "the task's own", initial_vector(task.model)
@@ -90,9 +98,9 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
                 name_of, does, remedy = error.args
             raise Misconfiguration(
                 *_where(error, gradients.module, loss),
-                f"has {name_of}{place_in_own_code(error)}: it {does}, and a server that serves a "
-                "model at which some records alone make it do so would see by the time of the "
-                f"upload whether they are there; {remedy}",
+                f"has {name_of}{place_in_own_code(error)}: it {does}, and a server that"
+                " serves a model at which some records alone make it do so would see"
+                f" by the time of the upload whether they are there; {remedy}",
             ) from error
 
 

@@ -23,7 +23,8 @@ from precad.common.roster import most_records
 from precad.common.task import Task
 
 _CACHED = 2**15
-"""Numbers that are clipped and encoded together: what lies between stays in the cache."""
+"""Numbers that are clipped and encoded together: what lies between stays in the cache.
+"""
 
 
 def local_update(
@@ -40,25 +41,25 @@ def local_update(
 ) -> ring.RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
-    Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
-    that one record moves it by at most R·2^f (docs/soundness.md, "Honest updates keep the bound").
-    A record without a usable gradient counts as zero; no record's values, and none of θ's, make
-    this raise.
+    Each record is clipped in float64 and encoded by itself, and the sum is one of
+    integers, so that one record moves it by at most R·2^f (docs/soundness.md, "Honest
+    updates keep the bound"). A record without a usable gradient counts as zero; no
+    record's values, and none of θ's, make this raise.
 
-    What comes back is X, ``[d] int64``, with X·X ≤ β² over the integers. The model's own parameter
-    values don't matter and aren't changed; ``theta`` is θ_t, ``[d]``; ``task`` gives R, β, f, the
-    objective and the parameters' names and shapes. ``indices`` are the sampled records, ``[n]
-    int64``; none gives the zero vector.
+    What comes back is X, ``[d] int64``, with X·X ≤ β² over the integers. The model's
+    own parameter values don't matter and aren't changed; ``theta`` is θ_t, ``[d]``;
+    ``task`` gives R, β, f, the objective and the parameters' names and shapes.
+    ``indices`` are the sampled records, ``[n] int64``; none gives the zero vector.
 
-    Args:
-        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
-        most: M of ``most_records``: the work is that of M records, and a larger sample is
+    Args: chunk: records per chunk; by default ``chunk_records``. Keep it for a whole
+        task. most: M of ``most_records``: the work is that of M records, and a larger
+        sample is
             replaced by the empty one. Without it the work shows n.
         on_failure: told the index of each record that counts as zero.
         randomness: the key of the noise of records' copies; fresh unless given.
 
-    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the
-    data.
+    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is
+    outside the data.
     """
     records = as_records(data)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
@@ -75,8 +76,9 @@ def local_update(
         model, loss, task.model.parameters, chunk, task.objective
     )
     chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
-    # Denormal numbers are slow, so they would show in the time. A thread of its own, because the
-    # processor's mode is a thread's: torch's workers have that of the thread that starts them.
+    # Denormal numbers are slow, so they would show in the time. A thread of its own,
+    # because the processor's mode is a thread's: torch's workers have that of the
+    # thread that starts them.
     with ThreadPoolExecutor(
         1, initializer=torch.set_flush_denormal, initargs=(True,)
     ) as thread:
@@ -87,11 +89,11 @@ def local_update(
 def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:
     """−Σ of gradients, each clipped to R and encoded toward zero; Algorithm 2, lines 4 to 6.
 
-    A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none overflows,
-    nor does a sum of fewer than 2^37.
+    A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none
+    overflows, nor does a sum of fewer than 2^37.
 
-    ``chunks`` are ``[any, d] float64``, one record's gradient a row. In ``[d] int64`` one record
-    more or less moves the sum by at most R·2^f in the L2 norm.
+    ``chunks`` are ``[any, d] float64``, one record's gradient a row. In ``[d] int64``
+    one record more or less moves the sum by at most R·2^f in the L2 norm.
 
     Raises Misconfiguration: a gradient isn't finite.
     """
@@ -122,11 +124,12 @@ def poisson_sample(
 ) -> NDArray[np.int64]:
     """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
 
-    A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates of 2^−12
-    and more that is the rate itself; for smaller ones the probability is too low by less than
-    2^−64, and never too high, so the accounted amplification holds.
+    A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates
+    of 2^−12 and more that is the rate itself; for smaller ones the probability is too
+    low by less than 2^−64, and never too high, so the accounted amplification holds.
 
-    The drawn indices ascend, ``[≤ count] int64``; 8 bytes of randomness go for each record.
+    The drawn indices ascend, ``[≤ count] int64``; 8 bytes of randomness go for each
+    record.
 
     Raises Misconfiguration: the rate lies outside (0, 1].
     """
@@ -152,8 +155,8 @@ def padded_work_s(
 ) -> float:
     """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
 
-    As ``local_update``, of |D_i| = ``count`` records at p_i = ``rate``; the first of ``repeats``
-    may load what is loaded once.
+    As ``local_update``, of |D_i| = ``count`` records at p_i = ``rate``; the first of
+    ``repeats`` may load what is loaded once.
     """
     # The work doesn't depend on what is drawn, nor on θ.
     drawn = np.arange(min(count, round(rate * count)))

@@ -1,7 +1,8 @@
 """What a model may be made of: a refusal names the construct, where it stands, and what to write.
 
-Records go through a model all at once and each alone (torch.func), so what turns a tensor into one
-Python value, draws at random or keeps something of a record can't be trained.
+Records go through a model all at once and each alone (torch.func), so what turns a
+tensor into one Python value, draws at random or keeps something of a record can't be
+trained.
 """
 
 import re
@@ -22,8 +23,8 @@ NOT_BUILT = (
     "its shapes aren't known yet: apply the model to one record first, model(x[:1])"
 )
 _SPECTRAL = (
-    "spectral norm changes a buffer at every call, unprotected; use parametrizations.orthogonal or "
-    "parametrizations.weight_norm of torch.nn.utils"
+    "spectral norm changes a buffer at every call, unprotected; use"
+    " parametrizations.orthogonal or parametrizations.weight_norm of torch.nn.utils"
 )
 _BY_NAME = {
     "torch.nn.utils.weight_norm.WeightNorm": (
@@ -37,14 +38,20 @@ _BY_NAME = {
 _BY_CLASS: tuple[tuple[Any, str], ...] = (
     (
         torch.jit.ScriptModule,
-        "TorchScript can't be trained record by record; give the module that was scripted",
+        (
+            "TorchScript can't be trained record by record; give the module that was"
+            " scripted"
+        ),
     ),
     (nn.parallel.DataParallel, "splits batches over devices; give its .module"),
     (
         nn.parallel.DistributedDataParallel,
         "splits batches over devices; give its .module",
     ),
-    (nn.modules.batchnorm._BatchNorm, "batch norm mixes records; use nn.GroupNorm"),  # noqa: SLF001
+    (
+        nn.modules.batchnorm._BatchNorm,  # noqa: SLF001
+        "batch norm mixes records; use nn.GroupNorm",
+    ),
     (
         prune.BasePruningMethod,
         "pruning keeps a weight that is no parameter; prune.remove ends it",
@@ -75,8 +82,8 @@ def check_layers(model: nn.Module) -> None:
             raise Misconfiguration(
                 f"model parameter {name}",
                 "frozen",
-                "every parameter is trained: apply frozen layers to the data beforehand, "
-                "or set requires_grad",
+                "every parameter is trained: apply frozen layers to the data"
+                " beforehand, or set requires_grad",
             )
 
 
@@ -106,12 +113,18 @@ def _fault(layer: nn.Module) -> str | None:
         return NO_RANDOMNESS
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         if layer.sparse:
-            return "sparse gradients can't be clipped together with others; leave sparse out"
+            return (
+                "sparse gradients can't be clipped together with others; leave"
+                " sparse out"
+            )
         if layer.max_norm is not None:
             return "max_norm changes the table without protection; leave it out"
     for name, value in vars(layer).items():
         if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-            return f"its {name} was computed from parameters beforehand; compute it in forward"
+            return (
+                f"its {name} was computed from parameters beforehand; compute it in"
+                " forward"
+            )
     return None
 
 
@@ -134,7 +147,10 @@ _SAID: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"dynamic shape",
-        "makes a tensor whose shape depends on the data (a mask as index, nonzero, unique)",
+        (
+            "makes a tensor whose shape depends on the data (a mask as index, nonzero,"
+            " unique)"
+        ),
         "multiply by the mask or use torch.where",
     ),
     (
@@ -150,7 +166,10 @@ _SAID: tuple[tuple[str, str, str], ...] = (
     (
         r"autograd\.Function with functorch|generate_vmap_rule|vmap staticmethod",
         "has an autograd.Function of the old form",
-        "give it setup_context and generate_vmap_rule = True, or use torch's own operations",
+        (
+            "give it setup_context and generate_vmap_rule = True, or use torch's own"
+            " operations"
+        ),
     ),
     (
         r"backward\(\) called inside",
@@ -171,7 +190,8 @@ def explained(error: BaseException) -> str | None:
 
     None where it isn't known: then the error's own words are all that there is.
     """
-    # torch versions word what checkpoint raises differently; its file is in each one's traceback.
+    # torch versions word what checkpoint raises differently; its file is in each one's
+    # traceback.
     text = "\n".join(
         (*(f.filename for f in extract_tb(error.__traceback__)), str(error))
     )

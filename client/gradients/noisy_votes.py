@@ -25,9 +25,9 @@ BATCH = 512
 class Sampling:
     """How inputs are sampled: ``sigma`` of the noise, in the inputs' units, and n0 and n copies.
 
-    ``selection``, n0, choose the label, and ``copies``, n fresh ones, estimate how often it wins.
-    ``draw`` of the noise is a fresh one, unless a certificate is to be repeated; inputs must not be
-    chosen by somebody who knows it.
+    ``selection``, n0, choose the label, and ``copies``, n fresh ones, estimate how
+    often it wins. ``draw`` of the noise is a fresh one, unless a certificate is to be
+    repeated; inputs must not be chosen by somebody who knows it.
     """
 
     sigma: float
@@ -63,16 +63,17 @@ def sample_votes(
 ) -> Votes:
     """The model's labels of noisy copies of each input.
 
-    Each input's noise has a stream of its own, so that its votes don't depend on which others are
-    sampled, or on whether the work was broken off.
+    Each input's noise has a stream of its own, so that its votes don't depend on which
+    others are sampled, or on whether the work was broken off.
 
-    ``module`` has θ in it already and is used in evaluation mode; ``inputs`` are ``[points, …]``,
-    floating. The file ``keep`` gets each point's votes as they come, under the model's name, such
-    as its digest: a later call with the same model, inputs and ``how`` goes on where it ended.
-    ``progress`` is told how many points are done; ``batch`` copies are taken at a time.
+    ``module`` has θ in it already and is used in evaluation mode; ``inputs`` are
+    ``[points, …]``, floating. The file ``keep`` gets each point's votes as they come,
+    under the model's name, such as its digest: a later call with the same model, inputs
+    and ``how`` goes on where it ended. ``progress`` is told how many points are done;
+    ``batch`` copies are taken at a time.
 
-    Raises Misconfiguration: inputs aren't real numbers, the model has no column a class, or the
-    file belongs to other work.
+    Raises Misconfiguration: inputs aren't real numbers, the model has no column a
+    class, or the file belongs to other work.
     """
     if not inputs.is_floating_point() or not len(inputs):
         raise Misconfiguration(

@@ -1,8 +1,8 @@
 """What one record's gradient is of: DP-CERT's objectives (Wu et al. 2024, Algorithm 2, Table 1).
 
-A record's copies are made from that record, θ and noise of its own, and their gradients are
-averaged before the record's clip. So whatever the objective, the clip bounds all that a record can
-do, and the accountant's numbers are those of plain training.
+A record's copies are made from that record, θ and noise of its own, and their gradients
+are averaged before the record's clip. So whatever the objective, the clip bounds all
+that a record can do, and the accountant's numbers are those of plain training.
 """
 
 import math
@@ -22,15 +22,18 @@ from precad.common.ring import Keystream
 from precad.common.task_schema import ObjectiveSection
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is taken."""
+"""``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is
+taken."""
 Model = Callable[[Tensor], Tensor]
 """``[copies, …]`` to ``[copies, classes]``, at one θ."""
 
 MOST_COPIES = 4
-"""Of a record that go through the model at once; more are taken in pieces, in the same memory.
-With five and more, a convolution's gradient has other last bits in another slot of its chunk."""
+"""Of a record that go through the model at once; more are taken in pieces, in the same
+memory. With five and more, a convolution's gradient has other last bits in another slot
+of its chunk."""
 _SURE = 1e-6
-"""Nearest that an averaged probability comes to 0 or 1 before Φ⁻¹, which is infinite there."""
+"""Nearest that an averaged probability comes to 0 or 1 before Φ⁻¹, which is infinite
+there."""
 _TINY = 1e-30
 
 
@@ -38,7 +41,8 @@ _TINY = 1e-30
 class Objective:
     """L' of Algorithm 2, line 5, whose gradient is one record's: of its copies' outputs.
 
-    Works inside torch.func transforms, on one record at a time; ``base`` is the owner's loss of it.
+    Works inside torch.func transforms, on one record at a time; ``base`` is the owner's
+    loss of it.
     """
 
     section: ObjectiveSection
@@ -66,8 +70,9 @@ class Objective:
     def copies(self, model: Model, x: Tensor, y: Tensor, randomness: Tensor) -> Tensor:
         """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
 
-        ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is around x',
-        which projected gradient ascent finds in the L2 ball (eq. 3, 4; Salman et al. 2019).
+        ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is
+        around x', which projected gradient ascent finds in the L2 ball (eq. 3, 4;
+        Salman et al. 2019).
         """
         if not self.noisy:
             return x.unsqueeze(0)
@@ -123,7 +128,8 @@ class Objective:
                 )
                 whole: Tensor = of_sum(moved)
                 return whole
-            # The gradient of a log of a sum: each copy's own, weighted by its part of the sum.
+            # The gradient of a log of a sum: each copy's own, weighted by its part of
+            # the sum.
             parts = torch.softmax(
                 torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0
             )
@@ -157,9 +163,10 @@ def divergence(of: Tensor, against: Tensor) -> Tensor:
 def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
     """max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))) of one record, DP-CERT eq. (14), with its mask.
 
-    ``probabilities``, ``[classes]``, are averaged over noise; γ is the margin. The printed equation
-    leaves out that it holds for right predictions only (MACER's own decomposition); of a wrong one
-    it would push y and its rival, which the loss does already.
+    ``probabilities``, ``[classes]``, are averaged over noise; γ is the margin. The
+    printed equation leaves out that it holds for right predictions only (MACER's own
+    decomposition); of a wrong one it would push y and its rival, which the loss does
+    already.
     """
     mine = torch.arange(len(probabilities), device=probabilities.device) == label
     p_true = torch.where(mine, probabilities, 0.0).sum()
@@ -174,7 +181,8 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
 def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) -> None:
     """Refuse records that the objective can't be of, by shapes and types alone.
 
-    Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there are none.
+    Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there
+    are none.
     """
     name = objective.section.name
     if objective.noisy and not x.is_floating_point():
@@ -190,8 +198,8 @@ def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) ->
         raise Misconfiguration(
             "objective.name",
             name,
-            "is for classes: a whole label a record, and a model with a column for each; use "
-            "dp-gaussian, which takes any loss",
+            "is for classes: a whole label a record, and a model with a column for"
+            " each; use dp-gaussian, which takes any loss",
         )
 
 
@@ -202,9 +210,9 @@ _HALF = 0.5
 class Augmentation:
     """Standard normal numbers for K copies of any record, by its index; the same at every call.
 
-    A record's numbers depend on the key and its index alone, so that two data sets that differ in
-    one record train all others on the same copies. The key is a fresh one for each version; privacy
-    doesn't rest on it.
+    A record's numbers depend on the key and its index alone, so that two data sets that
+    differ in one record train all others on the same copies. The key is a fresh one for
+    each version; privacy doesn't rest on it.
     """
 
     def __init__(self, key: Secret, copies: int, shape: tuple[int, ...]) -> None:

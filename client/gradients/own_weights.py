@@ -1,7 +1,7 @@
 """What a module brings besides its shapes, weights and buffers: the task's own, or refused.
 
-Every party starts from the task's weights, whatever a module holds, and a buffer's numbers are part
-of every gradient. So neither may differ in silence.
+Every party starts from the task's weights, whatever a module holds, and a buffer's
+numbers are part of every gradient. So neither may differ in silence.
 """
 
 import copy
@@ -19,7 +19,8 @@ from precad.common.ring import encode_context
 from precad.common.task_schema import ModelSection
 
 _DEVIATIONS = 5.0
-"""How far the size of a fresh tensor's numbers may lie from other draws', in deviations."""
+"""How far the size of a fresh tensor's numbers may lie from other draws', in
+deviations."""
 _FEW = 8
 
 
@@ -36,19 +37,20 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
         raise Misconfiguration(
             f"model parameter {name}",
             type(module).__name__,
-            f"has weights of its own, and the task starts from {start}: to start from these, write "
-            "them by safetensors.torch.save_file(net.state_dict(), FILE) and make the task by "
-            "precad task new --from FILE; to start from the task's, give the module as torch's "
-            "layers draw it, or after precad.client.load_initial(net, task)",
+            f"has weights of its own, and the task starts from {start}: to start from"
+            " these, write them by safetensors.torch.save_file(net.state_dict(), FILE)"
+            " and make the task by precad task new --from FILE; to start from the"
+            " task's, give the module as torch's layers draw it, or after"
+            " precad.client.load_initial(net, task)",
         )
 
 
 def _chosen(module: nn.Module, section: ModelSection) -> str | None:
     """The first parameter that is neither the task's start nor such as its layer draws.
 
-    Compared with two other draws: a constant must be the same one, other numbers about as large.
-    Of a few numbers that aren't all one, and of a parameter that no layer's ``reset_parameters``
-    draws, nothing is known.
+    Compared with two other draws: a constant must be the same one, other numbers about
+    as large. Of a few numbers that aren't all one, and of a parameter that no layer's
+    ``reset_parameters`` draws, nothing is known.
     """
     start = tensors(initial_vector(section), section.parameters)
     draws = [dict(_drawn_again(module, turn).named_parameters()) for turn in (0, 1)]
@@ -106,13 +108,17 @@ def check_file(module: nn.Module, path: Path) -> None:
             if name not in state:
                 fault = "isn't in the model: write its own state_dict()"
             elif not torch.equal(file.get_tensor(name).float(), state[name].float()):
-                fault = "differs from the model's, which isn't trained: let the model be made so"
+                fault = (
+                    "differs from the model's, which isn't trained: let the model be"
+                    " made so"
+                )
             else:
                 continue
             raise Misconfiguration(f"weights, tensor {name}", str(path), fault)
 
 
-# --- buffers -----------------------------------------------------------------------------------
+# --- buffers
+# -----------------------------------------------------------------------------------
 
 
 def buffers_of(module: nn.Module) -> list[dict[str, str]]:
@@ -144,16 +150,17 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
             continue
         if name not in agreed:
             remedy = (
-                "isn't in the task, and every owner must have the same: make the task from this "
-                "module, by precad task new --model or precad.client.model_section"
+                "isn't in the task, and every owner must have the same: make the task"
+                " from this module, by precad task new --model or"
+                " precad.client.model_section"
             )
         else:
             fault = (
                 "has other numbers than the task's" if name in found else "is missing"
             )
             remedy = (
-                f"{fault}: give the module of the task, with the same constants, read from a file "
-                "where they were computed"
+                f"{fault}: give the module of the task, with the same constants, read"
+                " from a file where they were computed"
             )
         raise Misconfiguration(f"model buffer {name}", type(module).__name__, remedy)
 

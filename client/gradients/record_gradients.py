@@ -1,14 +1,15 @@
 """Per-record gradients in chunks of bounded memory (torch.func).
 
-The privacy proof needs each record's encoded gradient to be a function of that record and θ alone,
-to the last bit, and batched kernels don't give that: with shared parameters, or another batch size,
-the last bits differ. So every call has the same shape (short chunks are padded) and every record
-its own copy of the parameters. Where torch has several threads a convolution's last bits may depend
-on the record's slot; a neighbouring data set keeps the slots, with one gradient of zero in them.
+The privacy proof needs each record's encoded gradient to be a function of that record
+and θ alone, to the last bit, and batched kernels don't give that: with shared
+parameters, or another batch size, the last bits differ. So every call has the same
+shape (short chunks are padded) and every record its own copy of the parameters. Where
+torch has several threads a convolution's last bits may depend on the record's slot; a
+neighbouring data set keeps the slots, with one gradient of zero in them.
 
-Nor may a record make an owner fall silent, at any θ that a server may serve: labels that the loss
-can't take are masked, and a record without a finite gradient keeps its slot with a gradient of
-zero.
+Nor may a record make an owner fall silent, at any θ that a server may serve: labels
+that the loss can't take are masked, and a record without a finite gradient keeps its
+slot with a gradient of zero.
 """
 
 import copy
@@ -47,8 +48,9 @@ MOST_RECORDS = 256
 """No chunk is longer: padding to it costs little."""
 _CACHED_RECORDS = 64
 _CACHED = 2**20
-"""A chunk of more than 64 records has no more numbers in its gradients than these, 4 MiB. For a
-small model a call costs more than its records do; beyond the cache more of them are slower."""
+"""A chunk of more than 64 records has no more numbers in its gradients than these, 4
+MiB. For a small model a call costs more than its records do; beyond the cache more of
+them are slower."""
 _BYTES_PER_ELEMENT = 64
 """Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
 
@@ -87,16 +89,17 @@ def synthetic(like: Tensor, count: int) -> Tensor:
 class RecordGradients:
     """Gradients of single records at any θ, for one model and loss.
 
-    Works on its own float32 copy of the module in training mode; the given one isn't changed.
-    Every parameter is trained: frozen ones would receive noise too if they were in the vector,
-    and could differ unseen between data owners if they weren't, so they are refused.
+    Works on its own float32 copy of the module in training mode; the given one isn't
+    changed. Every parameter is trained: frozen ones would receive noise too if they
+    were in the vector, and could differ unseen between data owners if they weren't, so
+    they are refused.
 
-    The model takes ``[n, …]`` inputs; ``parameters`` and ``objective`` are the task's, the latter
-    the loss of the record alone unless given. A ``chunk`` has ``chunk_records`` unless given; keep
-    it for a whole task.
+    The model takes ``[n, …]`` inputs; ``parameters`` and ``objective`` are the task's,
+    the latter the loss of the record alone unless given. A ``chunk`` has
+    ``chunk_records`` unless given; keep it for a whole task.
 
-    Raises Misconfiguration: the parameters aren't the task's, real and all trained, or the model
-    has batch norm or dropout.
+    Raises Misconfiguration: the parameters aren't the task's, real and all trained, or
+    the model has batch norm or dropout.
     """
 
     def __init__(
@@ -144,15 +147,15 @@ class RecordGradients:
     ) -> Iterator[NDArray[np.float64]]:
         """Gradients of the records at these indices, chunk by chunk; Algorithm 2, line 3.
 
-        Yields ``[chunk, d] float64``, in the order of ``indices``, ``[n] int64``; zero for records
-        that failed, and after the last record. θ_t, ``[d]``, may have any values and is cast to
-        float32. With ``most``, M ≥ n, the number of chunks is that of M records, whatever n is.
-        ``on_failure`` is told the index of each record whose label the loss can't take, or whose
-        gradient isn't finite or can't be computed. ``randomness`` is the key of the copies' noise;
-        fresh unless given.
+        Yields ``[chunk, d] float64``, in the order of ``indices``, ``[n] int64``; zero
+        for records that failed, and after the last record. θ_t, ``[d]``, may have any
+        values and is cast to float32. With ``most``, M ≥ n, the number of chunks is
+        that of M records, whatever n is. ``on_failure`` is told the index of each
+        record whose label the loss can't take, or whose gradient isn't finite or can't
+        be computed. ``randomness`` is the key of the copies' noise; fresh unless given.
 
-        Raises Misconfiguration: θ has another length, or the model keeps running statistics or is
-        random. Neither depends on a record's values nor on those of θ.
+        Raises Misconfiguration: θ has another length, or the model keeps running
+        statistics or is random. Neither depends on a record's values nor on those of θ.
         """
         named = self.loaded(theta)
         self.prepare(records)
@@ -184,7 +187,8 @@ class RecordGradients:
     def prepare(self, records: Records) -> None:
         """What the shapes of the records tell, from one synthetic record.
 
-        Raises Misconfiguration: training changes a buffer of the model, or labels aren't integers.
+        Raises Misconfiguration: training changes a buffer of the model, or labels
+        aren't integers.
         """
         self.fillers = [
             synthetic(each, self.chunk) for each in (records.inputs, records.targets)
@@ -204,8 +208,9 @@ class RecordGradients:
                 raise Misconfiguration(
                     f"model buffer {name}",
                     type(self.module).__name__,
-                    "training changes it, so it would leave the data owner unprotected or get "
-                    "lost; use layers without running statistics, such as GroupNorm",
+                    "training changes it, so it would leave the data owner unprotected"
+                    " or get lost; use layers without running statistics, such as"
+                    " GroupNorm",
                 )
         check_usable(self.objective, outputs, records.inputs, records.targets)
         self.classes = self._classes(outputs, records.targets)
@@ -215,7 +220,8 @@ class RecordGradients:
         if self.classes is None:
             return torch.zeros_like(targets, dtype=torch.bool)
         outside = (targets < 0) | (targets >= self.classes)
-        # An ignored label is nobody's class: what needs one takes it as wrong, so as zero too.
+        # An ignored label is nobody's class: what needs one takes it as wrong, so as
+        # zero too.
         return (
             outside
             if self.objective.needs_labels
@@ -234,8 +240,8 @@ class RecordGradients:
             raise Misconfiguration(
                 "data, targets",
                 str(targets.dtype).removeprefix("torch."),
-                "this loss takes labels, and labels are whole numbers: give them as int64, or a "
-                "loss of your own for other targets",
+                "this loss takes labels, and labels are whole numbers: give them as"
+                " int64, or a loss of your own for other targets",
             )
         indexes = indexes or self.objective.needs_labels
         if indexes and whole and isinstance(outputs, Tensor) and outputs.ndim > 1:
@@ -247,8 +253,8 @@ class RecordGradients:
     ) -> NDArray[np.float64]:
         """``kernel``, but where that raises each record alone, and NaN where it still does.
 
-        Some operations raise on values: an index that is out of range, a matrix without inverse.
-        One record must not cost its neighbours their gradients.
+        Some operations raise on values: an index that is out of range, a matrix without
+        inverse. One record must not cost its neighbours their gradients.
         """
         try:
             return self.kernel(named, inputs, targets, noise)
@@ -282,10 +288,11 @@ class RecordGradients:
     ) -> NDArray[np.float64]:
         """Gradients of at most ``chunk`` records, and of what fills it: ``[chunk, d] float64``.
 
-        ``noise`` is the copies', ``[at most chunk, K, …]``; the same for every record unless given.
-        Raises whatever the model and the loss do.
+        ``noise`` is the copies', ``[at most chunk, K, …]``; the same for every record
+        unless given. Raises whatever the model and the loss do.
         """
-        # Parameters have an axis of their own for the records, see above; buffers are shared.
+        # Parameters have an axis of their own for the records, see above; buffers are
+        # shared.
         copies = _for_each(named, self.chunk)
         x, y = self._filled(inputs, targets)
         shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
@@ -307,8 +314,9 @@ class RecordGradients:
     ) -> Tensor:
         """Gradients ``[n, d] float32`` of any number of records; faster, to fewer bits.
 
-        All records share one copy of the parameters, so that a record's last bits may depend on its
-        neighbours: for simulations, never for an owner's update. Raises whatever the model does.
+        All records share one copy of the parameters, so that a record's last bits may
+        depend on its neighbours: for simulations, never for an owner's update. Raises
+        whatever the model does.
         """
         if noise is None:
             noise = inputs.new_zeros(
@@ -429,8 +437,8 @@ def _as_trained(function: Callable[..., Any]) -> Callable[..., Any]:
 def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
     """Makes a token outside the table NaN.
 
-    Batched, torch numbers the rows of all slots' tables through, so such a token would train the
-    next slot's copy: one record would move another one's gradient.
+    Batched, torch numbers the rows of all slots' tables through, so such a token would
+    train the next slot's copy: one record would move another one's gradient.
     """
     real = layer.forward
 

@@ -1,6 +1,7 @@
 """Before enrolment: does every record work with this model and this loss, each on its own?
 
-Refusing is still the owner's own affair here. Later it would be public, so later nothing is.
+Refusing is still the owner's own affair here. Later it would be public, so later
+nothing is.
 """
 
 import contextlib
@@ -35,15 +36,16 @@ from precad.common.task import Task
 _ROWS, _TRIED = 8, 4
 _TOLERANCE = 1e-4
 _NO_START = (
-    "no record's loss is finite at the task's initial model: a single number or a vector starts at "
-    "0, or at 1 where its name ends in weight (model.initial); divide by none that starts at 0, or "
-    "start from a file of weights"
+    "no record's loss is finite at the task's initial model: a single number or a"
+    " vector starts at 0, or at 1 where its name ends in weight (model.initial); divide"
+    " by none that starts at 0, or start from a file of weights"
 )
 _ALONE = (
-    "mixes the records of a batch, and privacy needs each record's gradient to be a function of "
-    "that record alone: use a loss with reduction='sum' or 'none' and no term between records "
-    "(contrastive losses: make each record a pair or triplet), and a model without batch "
-    "statistics or memory, its recurrent layers with batch_first=True"
+    "mixes the records of a batch, and privacy needs each record's gradient to be a"
+    " function of that record alone: use a loss with reduction='sum' or 'none' and no"
+    " term between records (contrastive losses: make each record a pair or triplet),"
+    " and a model without batch statistics or memory, its recurrent layers with"
+    " batch_first=True"
 )
 
 
@@ -52,11 +54,11 @@ def rehearse(
 ) -> None:
     """Refuse what training can't use; each error names the record, or the model, and a remedy.
 
-    Every record is tried at the task's initial model, by its loss alone, in training's chunks (M is
-    ``most``).
+    Every record is tried at the task's initial model, by its loss alone, in training's
+    chunks (M is ``most``).
 
-    Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model; a record's
-    loss raises or isn't finite; the loss or the model mixes records.
+    Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model;
+    a record's loss raises or isn't finite; the loss or the model mixes records.
     """
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(
@@ -83,8 +85,9 @@ def try_model(
 ) -> Tensor | None:
     """Before there are records or a loss: whether a model can be trained record by record.
 
-    What comes back are the outputs for one made-up record of this shape. Without it such as the
-    first layer takes are tried, and it is None where none fits. The objective isn't looked at.
+    What comes back are the outputs for one made-up record of this shape. Without it
+    such as the first layer takes are tried, and it is None where none fits. The
+    objective isn't looked at.
 
     Raises Misconfiguration: as ``rehearse``, or it takes no record of this shape.
     """
@@ -155,8 +158,8 @@ def check_processor(model: nn.Module) -> None:
             raise Misconfiguration(
                 f"model, {name}",
                 str(tensor.device),
-                "is trained on the processor alone: that one record's gradient doesn't show in "
-                "another's last bits is tested nowhere else; give model.cpu()",
+                "is trained on the processor alone: that one record's gradient doesn't"
+                " show in another's last bits is tested nowhere else; give model.cpu()",
             )
 
 
@@ -192,8 +195,8 @@ def _check_weights(gradients: RecordGradients, model: nn.Module, loss: Loss) -> 
         raise Misconfiguration(
             "loss",
             f"{weights.seen} with weights",
-            "class weights cancel in one record's weighted mean and would do nothing: give "
-            "reduction='sum' too, and they count",
+            "class weights cancel in one record's weighted mean and would do nothing:"
+            " give reduction='sum' too, and they count",
         )
 
 
@@ -298,9 +301,10 @@ def _check_batches(
 ) -> None:
     """Whether the loss of a whole batch of synthetic records is one of records.
 
-    Training gives the loss one record at a time, so nothing can be mixed there; but one that is
-    made to compare records would be constant then, or weigh them otherwise than its owner thinks,
-    without a word. A sum or a mean over records has L(A,B) + L(C,D) = L(A,D) + L(C,B).
+    Training gives the loss one record at a time, so nothing can be mixed there; but one
+    that is made to compare records would be constant then, or weigh them otherwise than
+    its owner thinks, without a word. A sum or a mean over records has L(A,B) + L(C,D) =
+    L(A,D) + L(C,B).
     """
     module = _at(model, _uneven(task))
     device = next(module.parameters()).device
@@ -331,7 +335,8 @@ def _check_batches(
 
     try:
         with torch.no_grad():
-            # First beside others, and last: a recurrent layer may take records for its steps.
+            # First beside others, and last: a recurrent layer may take records for its
+            # steps.
             apart = any(
                 float((one - other).abs().max() / one.abs().max()) > _TOLERANCE
                 for at, rows in (
@@ -344,7 +349,8 @@ def _check_batches(
         apart = False
     if not apart and not mixes(labels):
         return
-    # A mean weighted by labels, or over those that aren't ignored, is one of records all the same.
+    # A mean weighted by labels, or over those that aren't ignored, is one of records
+    # all the same.
     if not apart and any(
         mixes(torch.full_like(labels, label)) is False for label in (0, 1)
     ):
@@ -373,9 +379,9 @@ def _unusable(
         return Misconfiguration(
             "model",
             kind,
-            f"gives a {gradients.gives}, and this loss doesn't take it ({type(error).__name__}: "
-            f"{error}): return one tensor, such as self.lstm(x)[0]; several heads by torch.cat, "
-            "which the loss splits",
+            f"gives a {gradients.gives}, and this loss doesn't take it"
+            f" ({type(error).__name__}: {error}): return one tensor, such as"
+            " self.lstm(x)[0]; several heads by torch.cat, which the loss splits",
         )
     inputs, targets = (
         f"{str(rows.dtype).removeprefix('torch.')}{list(rows.shape[1:])}"
@@ -383,7 +389,10 @@ def _unusable(
     )
     remedy = "give records of the shape that the model takes, or the task's model"
     if not records.inputs.is_floating_point():
-        remedy += "; whole numbers stay whole, as embeddings take them: give others as float32"
+        remedy += (
+            "; whole numbers stay whole, as embeddings take them: give others as"
+            " float32"
+        )
     return Misconfiguration(
         "model, loss, data",
         kind,

@@ -84,12 +84,14 @@ def model_section(
 ) -> dict[str, Any]:
     """The task's ``model`` section that describes a torch module, as ``Task.parse`` takes it.
 
-    Every parameter is described, by name and shape, in the module's own order, and every buffer by
-    its numbers' digest. Owners call it by ``architecture``; those in ``BUILT_IN`` are built in.
-    ``initial`` is ``zeros``, or ``uniform`` for more than one layer, a start that everybody expands
-    from the public ``initial_seed``; ``initial_file`` is safetensors with public weights instead.
+    Every parameter is described, by name and shape, in the module's own order, and
+    every buffer by its numbers' digest. Owners call it by ``architecture``; those in
+    ``BUILT_IN`` are built in. ``initial`` is ``zeros``, or ``uniform`` for more than
+    one layer, a start that everybody expands from the public ``initial_seed``;
+    ``initial_file`` is safetensors with public weights instead.
 
-    Raises Misconfiguration: a layer has no shapes yet, or the file hasn't these parameters.
+    Raises Misconfiguration: a layer has no shapes yet, or the file hasn't these
+    parameters.
     """
     for name, layer in module.named_modules():
         if is_lazy(layer):
@@ -121,7 +123,8 @@ def model_section(
 def load_initial(module: Net, task: Task) -> Net:
     """Copies the weights that a task starts from into a module, and returns it.
 
-    Raises Misconfiguration: its parameters aren't the task's, or the task's file can't be read.
+    Raises Misconfiguration: its parameters aren't the task's, or the task's file can't
+    be read.
     """
     check_parameters(module, task.model.parameters)
     load_vector(module, initial_vector(task.model))
@@ -137,17 +140,22 @@ def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> No
             raise Misconfiguration(
                 f"model parameter {position}",
                 "absent" if ours is None else f"{ours[0]}{list(ours[1])}",
-                "the task has none; remove it"
-                if task is None
-                else f"the task has {task[0]}{list(task[1])}; give the model that it describes",
+                (
+                    "the task has none; remove it"
+                    if task is None
+                    else (
+                        f"the task has {task[0]}{list(task[1])}; give the model that it"
+                        " describes"
+                    )
+                ),
             )
 
 
 def load_vector(module: nn.Module, theta: ModelVector) -> None:
     """Copy θ, ``[d]``, into a torch module's parameters, cast to their dtype; buffers stay.
 
-    Names aren't looked at (``TrainedModel.load_into`` does). Raises Misconfiguration: the module
-    has another number of parameters.
+    Names aren't looked at (``TrainedModel.load_into`` does). Raises Misconfiguration:
+    the module has another number of parameters.
     """
     named = dict(module.named_parameters())
     shapes = tuple(Parameter(name=n, shape=tuple(p.shape)) for n, p in named.items())

@@ -1,8 +1,8 @@
 """Columns of a table become numbers by the task's recipe: the same at every owner, fixed before.
 
-Which column is which is the owner's to say. Nothing here is computed from the records: neither a
-mean nor a list of levels. What a record becomes depends on that record and on public constants
-alone, so reading costs no privacy.
+Which column is which is the owner's to say. Nothing here is computed from the records:
+neither a mean nor a list of levels. What a record becomes depends on that record and on
+public constants alone, so reading costs no privacy.
 """
 
 import math
@@ -35,7 +35,8 @@ _MEND = "mend it or leave the record out"
 _WHOLE = re.compile(r"-?[0-9]{1,300}")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _FAR = 30.0
-"""Scales from the centre: nothing measured lies so far out, a sentinel or a date's number does."""
+"""Scales from the centre: nothing measured lies so far out, a sentinel or a date's
+number does."""
 
 
 @dataclass(slots=True)
@@ -75,8 +76,8 @@ class ColumnNotes:
         if self.unlisted:
             some = ", ".join(map(repr, self.examples))
             found.append(
-                f"{self.unlisted:,} of {self.records:,} have a level that the task doesn't list "
-                f"({some})"
+                f"{self.unlisted:,} of {self.records:,} have a level that the task"
+                f" doesn't list ({some})"
             )
         if self.far:
             found.append(
@@ -95,7 +96,8 @@ def inputs_of(
 ) -> NDArray[np.float32]:
     """All records' inputs, ``[n, section.features] float32``; one note a column is added.
 
-    Raises Misconfiguration: a column isn't there, or a cell can't be used; names record and column.
+    Raises Misconfiguration: a column isn't there, or a cell can't be used; names record
+    and column.
     """
     rows = np.zeros((len(table), section.features), np.float32)
     start = 0
@@ -198,7 +200,8 @@ class _Cells:
         )
         self._refuse_first(
             doubtful & ~empty,
-            "may be a level of the task that was rounded: keep such codes as whole numbers or text",
+            "may be a level of the task that was rounded: keep such codes as whole"
+            " numbers or text",
         )
         if column.fill_level is None:
             self._refuse_first(
@@ -305,15 +308,16 @@ def _plain_float(text: str) -> float:
 
 
 _RECIPE = (
-    "the task's [data] names the columns and what their values become; leave it out, and give the "
-    "columns' own names in rename where they differ"
+    "the task's [data] names the columns and what their values become; leave it out,"
+    " and give the columns' own names in rename where they differ"
 )
 
 
 class Columns(BaseModel):
     """An owner's columns; `[columns]` in the settings file.
 
-    Where the task has a `[data]` section, that decides, and only names and form are the owner's.
+    Where the task has a `[data]` section, that decides, and only names and form are the
+    owner's.
 
     Raises Misconfiguration: an unknown key, or a value of another type.
     """
@@ -321,9 +325,11 @@ class Columns(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     inputs: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
-    """Without `[data]`: the inputs' columns in the model's order; numbers, none missing."""
+    """Without `[data]`: the inputs' columns in the model's order; numbers, none
+    missing."""
     target: str | None = None
-    """Without `[data]`: the column that is learned; labels as whole numbers, or numbers."""
+    """Without `[data]`: the column that is learned; labels as whole numbers, or
+    numbers."""
     rename: dict[str, str] = {}
     """With `[data]`: a column's name in the task, and its name in this table."""
     separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
@@ -360,15 +366,19 @@ class Columns(BaseModel):
                     )
             return recipe
         if self.rename:
-            remedy = "the task has no [data] whose names could differ; give inputs and target"
+            remedy = (
+                "the task has no [data] whose names could differ; give inputs and"
+                " target"
+            )
             raise Misconfiguration("columns.rename", dict(self.rename), remedy)
         if not self.inputs or self.target is None:
             missing = "inputs" if not self.inputs else "target"
             raise Misconfiguration(
                 f"columns.{missing}",
                 None,
-                "a table needs to say what is what: give columns.inputs and columns.target in the "
-                "settings (numbers alone), or a [data] section in the task",
+                "a table needs to say what is what: give columns.inputs and"
+                " columns.target in the settings (numbers alone), or a [data] section"
+                " in the task",
             )
         return DataSection(
             target=Column(name=self.target),

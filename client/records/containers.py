@@ -1,8 +1,8 @@
 """One column of any container as cells that mean the same everywhere.
 
-A cell is None where there is no value, a truth value, a whole number, a number or text. Lists of
-NumPy, pandas, Polars, Arrow, Parquet and CSV become the same cells, or the same refusal: what a
-table means doesn't depend on what it lies in.
+A cell is None where there is no value, a truth value, a whole number, a number or text.
+Lists of NumPy, pandas, Polars, Arrow, Parquet and CSV become the same cells, or the
+same refusal: what a table means doesn't depend on what it lies in.
 """
 
 import datetime as dt
@@ -269,10 +269,16 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def cells(self, name: str) -> Cells:
-        """One column, read. Raises Misconfiguration: there is none, or a cell means nothing."""
+        """One column, read.
+
+        Raises Misconfiguration: there is none, or a cell means nothing.
+        """
         found = name_of(name)
         if found not in self.columns:
-            remedy = f"has no such column; it has {', '.join(map(str, list(self.columns)[:12]))}"
+            remedy = (
+                "has no such column; it has"
+                f" {', '.join(map(str, list(self.columns)[:12]))}"
+            )
             raise Misconfiguration(f"data, column {name}", self.source, remedy)
         return of_column(self.columns[found], name)
 

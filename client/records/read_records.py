@@ -1,7 +1,8 @@
 """From what an owner has (a file, a frame, arrays, a Dataset) to arrays, once, before enrolment.
 
-Whatever can't be used is found here, where refusing is still the owner's own affair: a cell that
-isn't a number, a value that is missing, a level that nobody listed. Later nothing is read again.
+Whatever can't be used is found here, where refusing is still the owner's own affair: a
+cell that isn't a number, a value that is missing, a level that nobody listed. Later
+nothing is read again.
 """
 
 import csv
@@ -31,11 +32,12 @@ def read_records(
 ) -> Any:
     """What ``as_records`` takes: a table's inputs and targets, or the data as they are.
 
-    A table is a path of a .npz, .csv or .parquet file, a frame, or a mapping from names to columns;
-    its arrays are ``([n, …], [n])``. ``recipe`` is the task's ``data``; to ``notes`` a table's
-    columns add what became of their cells.
+    A table is a path of a .npz, .csv or .parquet file, a frame, or a mapping from names
+    to columns; its arrays are ``([n, …], [n])``. ``recipe`` is the task's ``data``; to
+    ``notes`` a table's columns add what became of their cells.
 
-    Raises Misconfiguration: a file can't be read, a column isn't there, or a cell can't be used.
+    Raises Misconfiguration: a file can't be read, a column isn't there, or a cell can't
+    be used.
     """
     path, mine = _file(data), columns or Columns()
     if path is not None and path.suffix == ".npz":
@@ -44,9 +46,9 @@ def read_records(
             raise Misconfiguration(
                 "data",
                 str(path),
-                f"a record's input has the shape {list(x.shape[1:])}, and the task's [data] "
-                f"makes {recipe.features} numbers: give the table itself, or arrays that are "
-                "encoded alike",
+                f"a record's input has the shape {list(x.shape[1:])}, and the task's"
+                f" [data] makes {recipe.features} numbers: give the table itself, or"
+                " arrays that are encoded alike",
             )
         return x, y
     table = _table(data, mine)
@@ -66,7 +68,8 @@ def read_inputs(
 ) -> NDArray[Any]:
     """Inputs alone, ``[n, …]``, of records whose targets nobody knows yet.
 
-    Takes files and frames as ``read_records`` does; a .npz file needs no ``y``, a table no target.
+    Takes files and frames as ``read_records`` does; a .npz file needs no ``y``, a table
+    no target.
 
     Raises Misconfiguration: as ``read_records``; ``data`` is none of these.
     """
@@ -86,7 +89,10 @@ def read_inputs(
 
 
 def _file(data: Any) -> Path | None:
-    """None where ``data`` are no file. Raises Misconfiguration: none that can be read."""
+    """None where ``data`` are no file.
+
+    Raises Misconfiguration: none that can be read.
+    """
     if not isinstance(data, str | Path):
         return None
     path = Path(data)
@@ -130,14 +136,15 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
     return x, y
 
 
-# --- tables ------------------------------------------------------------------------------------
+# --- tables
+# ------------------------------------------------------------------------------------
 
 
 def of_csv(path: Path, separator: str) -> Table:
     """A CSV file in UTF-8 whose first line names the columns.
 
-    Raises Misconfiguration: it can't be read, has no records, a name twice, or a line with more or
-    fewer cells than names.
+    Raises Misconfiguration: it can't be read, has no records, a name twice, or a line
+    with more or fewer cells than names.
     """
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -151,7 +158,10 @@ def of_csv(path: Path, separator: str) -> Table:
                     each for each in ";\t|," if each != separator and each in names[0]
                 )
                 if (other := next(others, None)) is not None:
-                    remedy = f"the first line of {path} has {other!r} between its names: give that"
+                    remedy = (
+                        f"the first line of {path} has {other!r} between its names:"
+                        " give that"
+                    )
                     raise Misconfiguration("columns.separator", separator, remedy)
             for row in reader:
                 if not row:
@@ -160,8 +170,8 @@ def of_csv(path: Path, separator: str) -> Table:
                     raise Misconfiguration(
                         f"data, line {reader.line_num}",
                         f"{len(row)} cells",
-                        f"the first line of {path} names {len(names)} columns: mend this line, or "
-                        "the separator in columns",
+                        f"the first line of {path} names {len(names)} columns: mend"
+                        " this line, or the separator in columns",
                     )
                 rows.append(row)
                 lines.append(reader.line_num)
@@ -187,7 +197,10 @@ def _require_once(names: Sequence[str], source: str) -> None:
 
 
 def of_parquet(path: Path) -> Table:
-    """A Parquet file. Raises Misconfiguration: it can't be read, or pyarrow isn't installed."""
+    """A Parquet file.
+
+    Raises Misconfiguration: it can't be read, or pyarrow isn't installed.
+    """
     try:
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 -- an extra
     except ImportError:

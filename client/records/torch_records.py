@@ -1,8 +1,9 @@
 """A data owner's records, however they come: arrays, tensors, or a torch Dataset.
 
-They are decoded once, before enrolment, into two arrays of our own, and checked there, where
-refusing is still the owner's own affair. Afterwards nothing that a record holds may show in what
-the owner does, so a file that can't be read or an item that changes has to show now.
+They are decoded once, before enrolment, into two arrays of our own, and checked there,
+where refusing is still the owner's own affair. Afterwards nothing that a record holds
+may show in what the owner does, so a file that can't be read or an item that changes
+has to show now.
 """
 
 from collections.abc import Iterator
@@ -22,13 +23,14 @@ MEND = "mend this record or leave it out"
 class Records:
     """Inputs and targets with one row a record, copied: later changes of the originals don't count.
 
-    Raises Misconfiguration: they aren't arrays of numbers with one row a record, or a value isn't
-    finite (in float32) or too large (in int64); names the record.
+    Raises Misconfiguration: they aren't arrays of numbers with one row a record, or a
+    value isn't finite (in float32) or too large (in int64); names the record.
     """
 
     def __init__(self, inputs: Any, targets: Any) -> None:
         self.inputs = _checked("input", inputs)
-        """``[n, …]``: float32, or int64 where they came as whole numbers; on the CPU."""
+        """``[n, …]``: float32, or int64 where they came as whole numbers; on the CPU.
+        """
         self.targets = _checked("target", targets)
         """The same for the targets."""
         if len(self.inputs) != len(self.targets):
@@ -53,12 +55,16 @@ def as_records(data: Any) -> Records:
 
     A Dataset is read from its first item to its last, once.
 
-    Raises Misconfiguration: the data are none of these, or a record can't be used; names it.
+    Raises Misconfiguration: the data are none of these, or a record can't be used;
+    names it.
     """
     if isinstance(data, Records):
         return data
     if isinstance(data, DataLoader):
-        remedy = "its items are batches, and each record is drawn by itself: give its .dataset"
+        remedy = (
+            "its items are batches, and each record is drawn by itself: give its"
+            " .dataset"
+        )
         raise Misconfiguration("data", type(data).__name__, remedy)
     if isinstance(data, tuple | list) and len(data) == _PAIR:
         return Records(*data)
@@ -84,8 +90,8 @@ def _decoded(dataset: Any) -> list[torch.Tensor]:
                 raise Misconfiguration(
                     f"data, {name} of record {index}",
                     f"{part.dtype}{list(part.shape)}",
-                    f"record 0 has {rows.dtype}{list(rows.shape[1:])}, and all records must have "
-                    f"one shape and type: {MEND}",
+                    f"record 0 has {rows.dtype}{list(rows.shape[1:])}, and all records"
+                    f" must have one shape and type: {MEND}",
                 )
             rows[index] = part
     return whole
@@ -100,8 +106,8 @@ def _length(dataset: Any) -> int:
     raise Misconfiguration(
         "data",
         type(dataset).__name__,
-        "how many records there are is public, and each is drawn by itself: give a Dataset with "
-        "__len__ and with __getitem__ or __iter__, or a pair of arrays",
+        "how many records there are is public, and each is drawn by itself: give a"
+        " Dataset with __len__ and with __getitem__ or __iter__, or a pair of arrays",
     )
 
 
@@ -159,8 +165,8 @@ def _checked(name: str, values: Any) -> torch.Tensor:
             raise Misconfiguration(
                 f"data, {name}s",
                 "text, or missing values",
-                "give numbers, or a whole frame with a [data] section in the task that says which "
-                "number each level gets",
+                "give numbers, or a whole frame with a [data] section in the task that"
+                " says which number each level gets",
             )
     try:
         tensor = torch.as_tensor(values).detach().cpu()

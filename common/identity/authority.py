@@ -1,8 +1,8 @@
 """A small authority for a deployment: X.509 certificates and a revocation list, ECDSA on P-256.
 
-Why not Ed25519: gRPC's BoringSSL doesn't offer it in handshakes (tried with grpcio 1.76 and
-1.85), so that a party with such a key can't connect. It would do for the root's signature alone;
-one kind of key for all is simpler.
+Why not Ed25519: gRPC's BoringSSL doesn't offer it in handshakes (tried with grpcio 1.76
+and 1.85), so that a party with such a key can't connect. It would do for the root's
+signature alone; one kind of key for all is simpler.
 """
 
 from collections.abc import Iterable
@@ -69,7 +69,8 @@ def read_request(
 ) -> tuple[Principal, ec.EllipticCurvePublicKey]:
     """Who asks in a request, the expected party if there is one, and its public key.
 
-    Raises Misconfiguration: malformed, another party's, not signed by its own key, or not P-256.
+    Raises Misconfiguration: malformed, another party's, not signed by its own key, or
+    not P-256.
     """
     try:
         request = x509.load_pem_x509_csr(pem)
@@ -101,7 +102,8 @@ class Authority:
         """A new root, good for names in .precad alone."""
         key = new_key()
         public, subject = key.public_key(), _common_name("precad root")
-        # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
+        # A root that leaks, or that somebody installs elsewhere, speaks for nobody
+        # else.
         names = x509.NameConstraints(
             [x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None
         )
@@ -120,7 +122,10 @@ class Authority:
 
     @classmethod
     def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> Self:
-        """The root as stored. Raises Misconfiguration: malformed, or the key is another's."""
+        """The root as stored.
+
+        Raises Misconfiguration: malformed, or the key is another's.
+        """
         root = certificates.read_certificates(certificate, source=source)[0]
         return cls(root, certificates.own_key(key, root, source=source))
 
@@ -165,7 +170,8 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now or datetime.now(UTC))
-            # A list holds until the next one: there is no service that would sign it anew.
+            # A list holds until the next one: there is no service that would sign it
+            # anew.
             .next_update(self.certificate.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(self._identifier, critical=False)
@@ -207,7 +213,8 @@ def _builder(
 
 
 def _common_name(text: str) -> x509.Name:
-    # The field holds 64 characters; it is for people, the alternative name is what counts.
+    # The field holds 64 characters; it is for people, the alternative name is what
+    # counts.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 

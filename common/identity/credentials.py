@@ -1,9 +1,9 @@
 """A party's folder: it asks for its certificate, takes what came back, and loads what it has.
 
 One folder holds ``ca.pem`` (the authorities), ``cert.pem`` (the certificate, then any
-intermediate ones), ``key.pem`` (PKCS #8, mode 0600), where revocation is in use ``crl.pem``
-(``revocation_list``), and a server's ``coin.key``. The key never leaves it. What can be wrong is
-found at start-up, not in the first handshake.
+intermediate ones), ``key.pem`` (PKCS #8, mode 0600), where revocation is in use
+``crl.pem`` (``revocation_list``), and a server's ``coin.key``. The key never leaves it.
+What can be wrong is found at start-up, not in the first handshake.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ COIN_FILE = "coin.key"
 _OFFERED = (CA_FILE, REVOCATION_FILE, CERTIFICATE_FILE)
 """The certificate last: a folder with one is whole."""
 DRAWING_ROLES = (Role.SERVER_A, Role.SERVER_B)
-"""The two servers draw each version's coin; a coin key stays when the signing key is renewed."""
+"""The two servers draw each version's coin; a coin key stays when the signing key is
+renewed."""
 COIN_BYTES = 32
 """As every key that is expanded; their module would load NumPy into `precad keys`."""
 _MAKE_ONE = "make it with precad keys init or keys issue"
@@ -66,9 +67,9 @@ class Identity:
     def load(cls, folder: Path | str) -> Self:
         """Read and check a folder that ``precad keys`` made or the operator's own authority filled.
 
-        Raises Misconfiguration: a file is missing, malformed or readable by others; the certificate
-        is expired, not yet valid, revoked, of another authority or key, for another purpose, or
-        names no precad party. Names the file and the remedy.
+        Raises Misconfiguration: a file is missing, malformed or readable by others; the
+        certificate is expired, not yet valid, revoked, of another authority or key, for
+        another purpose, or names no precad party. Names the file and the remedy.
         """
         path = Path(folder)
         ca, cert, key = (path / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
@@ -77,7 +78,8 @@ class Identity:
             raise Misconfiguration("ca", str(ca), "holds a certificate of no authority")
         chain = certificates.certificates_in(cert, "identity", _MAKE_ONE)
         secret = Secret(certificates.read_pem(key, "identity", _MAKE_ONE))
-        # On Windows lists of access decide, and every file's mode says that all may read it.
+        # On Windows lists of access decide, and every file's mode says that all may
+        # read it.
         shared = stat.S_IMODE(key.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
         if shared and sys.platform != "win32":
             raise Misconfiguration(
@@ -97,13 +99,14 @@ class Identity:
     def check_time(self) -> None:
         """Before a server begins anything: while its clock is wrong it believes nobody.
 
-        Raises PeerUnavailable: the own certificate doesn't hold now, by this machine's clock.
+        Raises PeerUnavailable: the own certificate doesn't hold now, by this machine's
+        clock.
         """
         own = certificates.read_certificates(self.cert, source=str(self.path))[0]
         if (fault := certificates.validity_fault(own)) is not None:
             raise PeerUnavailable(
-                f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own certificate "
-                f"is {fault}: set the clock, or {_NEW_ONE}"
+                f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"
+                f" certificate is {fault}: set the clock, or {_NEW_ONE}"
             )
 
 
@@ -117,7 +120,8 @@ def check_certificate(
 ) -> Principal:
     """The party whose certificate counts: valid, of our authorities, for its purpose, unrevoked.
 
-    ``chain`` is the certificate, then any intermediate ones; ``source`` stands in the error.
+    ``chain`` is the certificate, then any intermediate ones; ``source`` stands in the
+    error.
 
     Raises Misconfiguration: says what is wrong with it, and what would do.
     """
@@ -125,13 +129,16 @@ def check_certificate(
     certificates.check_algorithm(own.public_key(), source=source)
     if (fault := certificates.validity_fault(own, now)) is not None:
         why = (
-            f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
-            f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
-            f"{now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}"
+            f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to"
+            f" {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock"
+            f" says {now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}"
         )
         raise WrongTime("certificate", source, why)
     if not certificates.has_chain(own, intermediates, authorities, now):
-        remedy = f"not issued by a valid authority in {CA_FILE}; take both files from one operator"
+        remedy = (
+            f"not issued by a valid authority in {CA_FILE}; take both files from one"
+            " operator"
+        )
         raise Misconfiguration("certificate", source, remedy)
     try:
         principal = certificates.principal_of(own)
@@ -146,11 +153,11 @@ def check_certificate(
 def accept(folder: Path, offered: Path) -> Identity:
     """Put the certificate in ``offered`` beside the key in ``folder``, or change nothing.
 
-    The party's folder holds its key and, from its kit, the root that was read out; what is offered
-    are ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
+    The party's folder holds its key and, from its kit, the root that was read out; what
+    is offered are ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
 
-    Raises Misconfiguration: the certificate is of another key, another party than was asked for, or
-    another root than the folder has; or it doesn't count.
+    Raises Misconfiguration: the certificate is of another key, another party than was
+    asked for, or another root than the folder has; or it doesn't count.
     """
     remedy = "make the key with precad keys request"
     key = Secret(certificates.read_pem(folder / KEY_FILE, "folder", remedy))
@@ -174,7 +181,8 @@ def accept(folder: Path, offered: Path) -> Identity:
         )
         raise Misconfiguration("offered", str(root), why)
     roots = certificates.read_certificates(files[root.name], source=str(root))
-    # An older list than the folder's, an operator's mix-up or a thief's, brings nobody back.
+    # An older list than the folder's, an operator's mix-up or a thief's, brings nobody
+    # back.
     for path in (present, lists):
         revocations = RevocationList(path, roots)
         principal = check_certificate(
@@ -202,11 +210,11 @@ def create_request(
 ) -> Path:
     """Make a new key in the folder, and a signing request for it, whose path is returned.
 
-    ``renew`` is the party's present folder, which stays as it is: the root and, of a server, the
-    coin keys are taken over from it.
+    ``renew`` is the party's present folder, which stays as it is: the root and, of a
+    server, the coin keys are taken over from it.
 
-    Raises Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another
-    party's folder, this one, or lacks a server's coin key.
+    Raises Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is
+    another party's folder, this one, or lacks a server's coin key.
     """
     if renew is not None:
         _take_over(renew, folder, principal)
@@ -237,8 +245,8 @@ def _take_over(old: Path, folder: Path, principal: Principal) -> None:
             path, to = old / COIN_FILE, folder / COIN_FILE
             if not path.is_file():
                 remedy = (
-                    f"has no {COIN_FILE}: put the server's own back there. With a new one no "
-                    "version that is open could be drawn again"
+                    f"has no {COIN_FILE}: put the server's own back there. With a new"
+                    " one no version that is open could be drawn again"
                 )
                 raise Misconfiguration("--renew", str(old), remedy)
             key = path.read_bytes()
@@ -278,18 +286,21 @@ def make_coin_key(folder: Path) -> None:
 def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
     """A task's own coin key, or that of all tasks; a fresh one is written where there is none yet.
 
-    ``coin.key`` lies beside the signing key, in the folder ``identity``. A task whose operators
-    wanted new coins has a key of its own from then on, in its journal's folder: other tasks of this
-    server go on drawing with theirs. The identity may be read-only, or in memory, as in containers;
-    a journal is kept, on no disk and in no backup that the database comes back from.
+    ``coin.key`` lies beside the signing key, in the folder ``identity``. A task whose
+    operators wanted new coins has a key of its own from then on, in its journal's
+    folder: other tasks of this server go on drawing with theirs. The identity may be
+    read-only, or in memory, as in containers; a journal is kept, on no disk and in no
+    backup that the database comes back from.
 
-    Raises Misconfiguration: the file isn't a key, or there is none and none can be written.
+    Raises Misconfiguration: the file isn't a key, or there is none and none can be
+    written.
     """
     path, field = _task_coin_key(journal, task), "journal"
     earlier = _task_coin_key(identity, task)
     try:
         if not path.exists() and earlier.exists():
-            # Where it was kept at first. Its coins are drawn, and older ones may be known.
+            # Where it was kept at first. Its coins are drawn, and older ones may be
+            # known.
             write_file(path, earlier.read_bytes())
         if not path.exists():
             path, field = identity / COIN_FILE, "identity"
@@ -299,8 +310,8 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
         key = Secret(path.read_bytes())
     except OSError as error:
         remedy = (
-            f"no coin key can be read or written there ({error.strerror}): put the server's own "
-            "back, or issue its keys anew with this version of precad"
+            f"no coin key can be read or written there ({error.strerror}): put the"
+            " server's own back, or issue its keys anew with this version of precad"
         )
         raise Misconfiguration(field, str(path), remedy) from None
     if len(key) != COIN_BYTES:
@@ -310,14 +321,17 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
 
 
 def replace_coin_key(journal: Path, task: Digest, key: Secret) -> None:
-    """Write a task's own key: both operators want new coins for it. Raises StorageFailure."""
+    """Write a task's own key: both operators want new coins for it.
+
+    Raises StorageFailure.
+    """
     path = _task_coin_key(journal, task)
     try:
         write_file(path, key.reveal())
     except OSError as error:
         raise StorageFailure(
-            f"{path} can't be written ({error.strerror}); free or mend the disk of the settings' "
-            "journal, then start this server again"
+            f"{path} can't be written ({error.strerror}); free or mend the disk of the"
+            " settings' journal, then start this server again"
         ) from None
 
 

@@ -1,7 +1,8 @@
 """A deployment's keys on disk: the root's folder, and one folder per party for its machine.
 
-``DIR/ca`` has ca.pem, key.pem, crl.pem and ``issued/<serial>.pem``: the operator's, on no server.
-``DIR/server-a``, ``DIR/ward-3``, … have ca.pem, cert.pem, key.pem, crl.pem and, a server, coin.key.
+``DIR/ca`` has ca.pem, key.pem, crl.pem and ``issued/<serial>.pem``: the operator's, on
+no server. ``DIR/server-a``, ``DIR/ward-3``, … have ca.pem, cert.pem, key.pem, crl.pem
+and, a server, coin.key.
 """
 
 from collections.abc import Iterable
@@ -49,7 +50,10 @@ class Deployment:
 
     @classmethod
     def create(cls, directory: Path, *, replace: bool = False) -> Self:
-        """A new root, with an empty revocation list. Raises Misconfiguration: there is one."""
+        """A new root, with an empty revocation list.
+
+        Raises Misconfiguration: there is one.
+        """
         folder = directory / AUTHORITY_FOLDER
         make_folder(directory)
         make_folder(folder)
@@ -68,7 +72,10 @@ class Deployment:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """The root that is in ``directory``. Raises Misconfiguration: none, or a damaged one."""
+        """The root that is in ``directory``.
+
+        Raises Misconfiguration: none, or a damaged one.
+        """
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
         certificate = certificates.read_pem(
@@ -99,8 +106,8 @@ class Deployment:
 
         With a ``request`` the party keeps its key to itself, and the folder has none.
 
-        Raises Misconfiguration: a key is there and ``replace`` is false, or isn't the request's; or
-        the request isn't the party's.
+        Raises Misconfiguration: a key is there and ``replace`` is false, or isn't the
+        request's; or the request isn't the party's.
         """
         folder = out or self.folder_of(principal)
         with waiting_lock(self._folder, _ELSEWHERE):
@@ -138,8 +145,8 @@ class Deployment:
     ) -> Path:
         """Put a new key and certificate in place of those in the party's folder, and return it.
 
-        The old certificate stays good until its end, so that nothing has to restart at once, unless
-        it is revoked here.
+        The old certificate stays good until its end, so that nothing has to restart at
+        once, unless it is revoked here.
 
         Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
@@ -157,7 +164,8 @@ class Deployment:
     def revoke(self, serials: Iterable[int]) -> list[Path]:
         """Add certificates to the revocation list, and put it in every folder of this deployment.
 
-        The lists that were written come back, the root's own first. Servers elsewhere need a copy.
+        The lists that were written come back, the root's own first. Servers elsewhere
+        need a copy.
 
         Raises Misconfiguration: no serial number, or one that this root never issued.
         """
@@ -187,7 +195,10 @@ class Deployment:
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
-        """The party's certificates that still count. Raises Misconfiguration: there is none."""
+        """The party's certificates that still count.
+
+        Raises Misconfiguration: there is none.
+        """
         revoked = {entry.serial_number for entry in self._revocations()}
         serials = [
             each.serial_number
@@ -248,7 +259,8 @@ def create_local_keys(
 ) -> list[Path]:
     """Root, both servers, dealer if any, operator and clients, each in a folder, returned.
 
-    Raises Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
+    Raises Misconfiguration: keys are there and ``replace`` is false, or a client's name
+    is no name.
     """
     services = (each for each in SERVICES if dealer or each.role is not Role.DEALER)
     parties = [*services, *(Principal.client(name) for name in clients)]
@@ -277,8 +289,8 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
     )
     if held.public_key() != public:
         remedy = (
-            "holds a key, and the request is for another one; name another folder with --out, and "
-            "send its files to whoever made the request"
+            "holds a key, and the request is for another one; name another folder with"
+            " --out, and send its files to whoever made the request"
         )
         raise Misconfiguration("out", str(folder), remedy)
 
@@ -294,14 +306,15 @@ class CertificateSummary:
     party: str
     """The DNS name, ``root`` for an authority's, or ``no precad party``."""
     state: str
-    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``: of another key
-    than the one beside it."""
+    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``: of
+    another key than the one beside it."""
     serial: str
     """Hexadecimal; ``precad keys revoke --serial`` takes it."""
     starts: datetime
     ends: datetime
     fingerprint: str
-    """SHA-256 of the certificate, hexadecimal: what two people compare over the telephone."""
+    """SHA-256 of the certificate, hexadecimal: what two people compare over the
+    telephone."""
 
     def to_json(self) -> dict[str, str]:
         """The same as plain strings; times as ISO 8601."""
@@ -340,7 +353,8 @@ def summarise(path: Path) -> list[CertificateSummary]:
 def request_summary(path: Path) -> tuple[str, str] | None:
     """Who asks in a request, and the SHA-256 of its public key, hexadecimal, to be read out.
 
-    None where the path is no request's. Raises Misconfiguration: it is one, but damaged.
+    None where the path is no request's. Raises Misconfiguration: it is one, but
+    damaged.
     """
     if not path.is_file() or _REQUEST not in (
         pem := certificates.read_pem(path, "path", _READ)
@@ -367,9 +381,11 @@ def _summary(
     revoked = lists is not None and lists.revokes(certificate)
     return CertificateSummary(
         party=party,
-        state="revoked"
-        if revoked
-        else certificates.validity_fault(certificate) or "valid",
+        state=(
+            "revoked"
+            if revoked
+            else certificates.validity_fault(certificate) or "valid"
+        ),
         serial=f"{certificate.serial_number:x}",
         starts=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,

@@ -1,8 +1,8 @@
 """Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody is.
 
-Both ends say the version of what crosses the wire, equal or refused: a caller with every call,
-behind gRPC's own words in ``user-agent``; who is called in its first answer, so that a newer caller
-refuses an older server too. Versions before 2 said none.
+Both ends say the version of what crosses the wire, equal or refused: a caller with
+every call, behind gRPC's own words in ``user-agent``; who is called in its first
+answer, so that a newer caller refuses an older server too. Versions before 2 said none.
 """
 
 import os
@@ -47,31 +47,38 @@ _GREETS = "precad-wire"
 USER_AGENT = ("grpc.secondary_user_agent", f"{_GREETS}/{WIRE_VERSION}")
 """A channel's option."""
 GREETING = ((_GREETS, str(WIRE_VERSION)),)
-"""Initial metadata of whoever answers on a stream; elsewhere a field of the first reply says it."""
+"""Initial metadata of whoever answers on a stream; elsewhere a field of the first reply
+says it."""
 _OPTIONS = (
-    # Identity alone: some versions of gRPC inflate a message before they look at its size.
+    # Identity alone: some versions of gRPC inflate a message before they look at its
+    # size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # gRPC backs off for up to two minutes by default: a server that comes back would be missed.
+    # gRPC backs off for up to two minutes by default: a server that comes back would be
+    # missed.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A machine that lost power or a cut cable says no goodbye: without pings, whoever only
-    # listens (a client for notices) would wait for ever. Servers allow one every 5 s.
+    # A machine that lost power or a cut cable says no goodbye: without pings, whoever
+    # only listens (a client for notices) would wait for ever. Servers allow one every 5
+    # s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_frame_size", 1 << 20),
-    # As at the servers' ports. A server's slot for a model ends when it has left the server, and
-    # not when gRPC has taken it whole for a client that asked for megabytes at once.
+    # As at the servers' ports. A server's slot for a model ends when it has left the
+    # server, and not when gRPC has taken it whole for a client that asked for megabytes
+    # at once.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
-    # The environment's proxy: one that is there for web pages would be waited for in silence.
+    # The environment's proxy: one that is there for web pages would be waited for in
+    # silence.
     ("grpc.enable_http_proxy", 0),
 )
 
 _READ_BYTES = 1 << 19
 _BULK = {
-    # gRPC reads 8 KiB at first and seldom more than 64: a fifth of the time that bodies take.
+    # gRPC reads 8 KiB at first and seldom more than 64: a fifth of the time that bodies
+    # take.
     "grpc.experimental.tcp_read_chunk_size": _READ_BYTES,
     "grpc.experimental.tcp_min_read_chunk_size": _READ_BYTES,
     "grpc.http2.lookahead_bytes": 1 << 22,
@@ -92,18 +99,20 @@ def check_version(who: str, theirs: int) -> None:
     theirs = theirs or FIRST_VERSION
     if theirs != WIRE_VERSION:
         raise PeerViolation(
-            f"{who} speaks wire version {theirs}, this side {WIRE_VERSION}: upgrade precad "
-            f"{'on this side' if theirs > WIRE_VERSION else f'at {who}'}"
+            f"{who} speaks wire version {theirs}, this side {WIRE_VERSION}: upgrade"
+            f" precad {'on this side' if theirs > WIRE_VERSION else f'at {who}'}"
         )
 
 
 def open_channel(
     address: str, identity: Identity, expect: Role, *, bulk: bool = False
 ) -> grpc.Channel:
-    """A channel to the server of that role, which connects lazily. Raises as ``dialling``.
+    """A channel to the server of that role, which connects lazily.
 
-    A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
-    address. ``bulk``: megabytes come in over it without a pause.
+    Raises as ``dialling``.
+
+    A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``,
+    whatever its address. ``bulk``: megabytes come in over it without a pause.
     """
     target, credentials, options = dialling(address, identity, expect)
     chosen = dict(options) | (_BULK if bulk else {})
@@ -115,7 +124,8 @@ def dialling(
 ) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
     """What a channel to the port of role ``expect`` is made from, whichever of gRPC's kinds it is.
 
-    Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not in force.
+    Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not
+    in force.
     """
     certificates.check_serving(expect)
     if fault := address_fault(address):
@@ -127,7 +137,8 @@ def dialling(
         certificate_chain=identity.cert,
     )
     options: list[tuple[str, Any]] = [
-        # gRPC shares connections between channels of one process; never across identities.
+        # gRPC shares connections between channels of one process; never across
+        # identities.
         ("grpc.use_local_subchannel_pool", 1),
         # The name that the server's certificate must carry, in place of the address.
         ("grpc.ssl_target_name_override", Principal.service(expect).dns_name),
@@ -149,8 +160,8 @@ def _check_tls13() -> None:
     variable, wanted = TLS13_ALONE
     if (value := os.environ.get(variable)) != wanted:
         remedy = (
-            "gRPC was imported before precad and would still speak TLS 1.2: import precad first, "
-            f"or start the process with {variable}={wanted}"
+            "gRPC was imported before precad and would still speak TLS 1.2: import"
+            f" precad first, or start the process with {variable}={wanted}"
         )
         raise Misconfiguration(variable, value, remedy)
 
@@ -162,8 +173,8 @@ def add_port(
 
     Where the address has port 0 it is a free one.
 
-    Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address
-    that can't be bound.
+    Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an
+    address that can't be bound.
     """
     certificates.check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
@@ -192,8 +203,8 @@ Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
 def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     """The party at the other end of a call, from its certificate and never from a message.
 
-    The handshake checked the certificate when the connection began; connections live for weeks,
-    hence expiry and revocation are checked again here. Raises AccessDenied.
+    The handshake checked the certificate when the connection began; connections live
+    for weeks, hence expiry and revocation are checked again here. Raises AccessDenied.
     """
     certificate, principal = of_connection(context)
     if principal is None:
@@ -215,7 +226,10 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
 
 
 def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
-    """The certificate at the other end of a call, and who it names. Raises AccessDenied."""
+    """The certificate at the other end of a call, and who it names.
+
+    Raises AccessDenied.
+    """
     pem = list(context.auth_context().get("x509_pem_cert", ()))
     if len(pem) != 1:
         raise AccessDenied(
@@ -250,8 +264,8 @@ def why_unreachable(
 ) -> PeerUnavailable | None:
     """What keeps a connection from coming about, in a sentence that says what to mend.
 
-    ``Misidentified`` where waiting won't help: another party or authority. None where nothing is
-    wrong, as seen from here.
+    ``Misidentified`` where waiting won't help: another party or authority. None where
+    nothing is wrong, as seen from here.
     """
     who, proxy = f"{expect.title} at {address}", proxy_of(address)
     via, remedy, hint = who, "check that it runs, and its address", _unused_proxy()
@@ -301,8 +315,8 @@ def _unused_proxy() -> str:
     if (name := next(filter(os.environ.get, names), None)) is None:
         return ""
     return (
-        f"; the proxy that {name} names isn't used: where there is no other way, name it in the "
-        'settings, proxy = "http://host:port"'
+        f"; the proxy that {name} names isn't used: where there is no other way, name"
+        ' it in the settings, proxy = "http://host:port"'
     )
 
 
@@ -324,18 +338,20 @@ def _handshake(
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
             return PeerUnavailable(
-                f"{who} has a certificate that is expired or not yet valid; its operator renews "
-                "it (precad keys renew), and both sides check their clocks"
+                f"{who} has a certificate that is expired or not yet valid; its"
+                " operator renews it (precad keys renew), and both sides check their"
+                " clocks"
             )
         return Misidentified(
-            f"{who} has a certificate of another authority than those in "
-            f"{identity.path / CA_FILE}: both sides use TLS with the same root certificate; take "
-            f"{CA_FILE} from that server's operator, or mend the address"
+            f"{who} has a certificate of another authority than those in"
+            f" {identity.path / CA_FILE}: both sides use TLS with the same root"
+            f" certificate; take {CA_FILE} from that server's operator, or mend the"
+            " address"
         )
     except (ssl.SSLError, ConnectionError):
         return PeerUnavailable(
-            f"{who} answers, but not in TLS 1.3; check its address, and that nothing between "
-            "takes TLS apart"
+            f"{who} answers, but not in TLS 1.3; check its address, and that nothing"
+            " between takes TLS apart"
         )
     pem = ssl.DER_cert_to_PEM_cert(shown).encode()
     names = certificates.dns_names(certificates.read_certificates(pem, source=who)[0])
@@ -361,7 +377,8 @@ def _require_connected(connection: socket.socket) -> None:
 def check_own_key(context: Context, signer: x509.Certificate) -> None:
     """A signer's key is the connection's: whoever calls now holds the key that signed.
 
-    Raises RejectedSubmission: BAD_SIGNATURE; AccessDenied: the connection has no certificate.
+    Raises RejectedSubmission: BAD_SIGNATURE; AccessDenied: the connection has no
+    certificate.
     """
     if signer.public_key() != of_connection(context)[0].public_key():
         why = "signed with another key than this connection's certificate has"

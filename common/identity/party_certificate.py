@@ -1,8 +1,9 @@
 """Who a party is, and what its certificate says: whose it is, from when until when, for what.
 
-Its DNS name is ``server-a.precad``, ``server-b.precad``, ``dealer.precad``, ``operator.precad``
-or ``<name>.client.precad``. Chains are the library's to verify; names, purposes and keys are
-checked here, so that what is wrong is said in words that help.
+Its DNS name is ``server-a.precad``, ``server-b.precad``, ``dealer.precad``,
+``operator.precad`` or ``<name>.client.precad``. Chains are the library's to verify;
+names, purposes and keys are checked here, so that what is wrong is said in words that
+help.
 """
 
 import re
@@ -31,8 +32,8 @@ _SINGULAR_ROLES = {
 }
 _CLIENT_SUFFIX = f".{Role.CLIENT.value}.{DOMAIN}"
 _REMEDY = (
-    "give exactly one of server-a.precad, server-b.precad, dealer.precad, operator.precad "
-    "or <name>.client.precad"
+    "give exactly one of server-a.precad, server-b.precad, dealer.precad,"
+    " operator.precad or <name>.client.precad"
 )
 
 
@@ -53,7 +54,10 @@ class Principal:
 
     @classmethod
     def client(cls, name: str) -> Self:
-        """The client of that name. Raises Misconfiguration where it is no client's name."""
+        """The client of that name.
+
+        Raises Misconfiguration where it is no client's name.
+        """
         return cls(Role.CLIENT, name)
 
     @classmethod
@@ -63,7 +67,10 @@ class Principal:
 
     @classmethod
     def named(cls, role: str, name: str = "") -> Self:
-        """The party of a command's words: only clients need a name. Raises Misconfiguration."""
+        """The party of a command's words: only clients need a name.
+
+        Raises Misconfiguration.
+        """
         return (
             cls.client(name)
             if role == Role.CLIENT.value
@@ -74,7 +81,8 @@ class Principal:
     def from_dns_names(cls, dns_names: Iterable[str]) -> Self:
         """The one party among a certificate's DNS names; names outside our domain don't count.
 
-        Raises Misconfiguration: not exactly one name in our domain, in one of the two forms.
+        Raises Misconfiguration: not exactly one name in our domain, in one of the two
+        forms.
         """
         # Looser than the two forms, so that a near miss is refused and never ignored.
         ours = [
@@ -117,8 +125,10 @@ MALFORMED = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library raises for bytes from outside: some at once, some when a part is asked for."""
-# Not the web's rules: a company's own authority needn't write the extensions that browsers ask for.
+"""What the library raises for bytes from outside: some at once, some when a part is
+asked for."""
+# Not the web's rules: a company's own authority needn't write the extensions that
+# browsers ask for.
 _PARTIES = verification.ExtensionPolicy.permit_all()
 _AUTHORITIES = _PARTIES.require_present(
     x509.BasicConstraints, verification.Criticality.AGNOSTIC, None
@@ -127,8 +137,9 @@ _Chain = tuple[
     x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]
 ]
 _proven: dict[_Chain, tuple[datetime, datetime]] = {}
-"""Chains that were verified, from when and until when that holds: every call and every signature
-brings the same few again. None that wasn't: only our authorities can add to it."""
+"""Chains that were verified, from when and until when that holds: every call and every
+signature brings the same few again. None that wasn't: only our authorities can add to
+it."""
 _MOST_PROVEN = 4096
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 _LETTERS = re.compile(rb"[A-Za-z0-9+/=]+").findall
@@ -138,8 +149,9 @@ _LETTERS = re.compile(rb"[A-Za-z0-9+/=]+").findall
 def read_pem(path: Path, field: str, remedy: str) -> bytes:
     """The PEM blocks of a file, as programs write them; where there is none, the file's bytes.
 
-    People's editors and mail leave marks of an encoding, text before, indentation and other ends of
-    lines, which some of PEM's readers take and gRPC's doesn't. Raises Misconfiguration.
+    People's editors and mail leave marks of an encoding, text before, indentation and
+    other ends of lines, which some of PEM's readers take and gRPC's doesn't. Raises
+    Misconfiguration.
     """
     try:
         data = read_regular(path)
@@ -158,7 +170,10 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
 
 
 def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
-    """The certificates of a PEM file, one or more, in its order. Raises Misconfiguration."""
+    """The certificates of a PEM file, one or more, in its order.
+
+    Raises Misconfiguration.
+    """
     try:
         found = x509.load_pem_x509_certificates(pem)
         for each in found:
@@ -176,7 +191,10 @@ def certificates_in(path: Path, field: str, remedy: str) -> list[x509.Certificat
 
 
 def require_whole(certificate: x509.Certificate) -> None:
-    """Parse every part that the library leaves for later. Raises one of ``MALFORMED``."""
+    """Parse every part that the library leaves for later.
+
+    Raises one of ``MALFORMED``.
+    """
     # Damage must show where bytes come in, not wherever a part is used first.
     _ = (
         certificate.version,
@@ -197,7 +215,10 @@ def principal_of(certificate: x509.Certificate) -> Principal:
 
 
 def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """The DNS names among the subject alternative names. Raises Misconfiguration: malformed."""
+    """The DNS names among the subject alternative names.
+
+    Raises Misconfiguration: malformed.
+    """
     try:
         names = holder.extensions.get_extension_for_class(
             x509.SubjectAlternativeName
@@ -218,8 +239,8 @@ def check_algorithm(public_key: object, *, source: str) -> None:
     )
     if not isinstance(curve, ec.SECP256R1):
         remedy = (
-            "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in handshakes); "
-            "make one with precad keys request or precad keys issue"
+            "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in"
+            " handshakes); make one with precad keys request or precad keys issue"
         )
         raise Misconfiguration("key", source, remedy)
 
@@ -245,8 +266,8 @@ def own_key(
     key = private_key(pem, source)
     if key.public_key() != certificate.public_key():
         remedy = (
-            "belongs to another certificate than the one beside it; put the pair that was issued "
-            "together in the folder, or renew"
+            "belongs to another certificate than the one beside it; put the pair that"
+            " was issued together in the folder, or renew"
         )
         raise Misconfiguration("key", source, remedy)
     return key

@@ -23,14 +23,16 @@ _Revoked = tuple[frozenset[tuple[bytes, int]], datetime]
 class RevocationList:
     """The certificates that no longer count, by issuer and serial number.
 
-    A file that goes missing, is damaged, badly signed or older than what was read before doesn't
-    bring a revoked certificate back: the last good list stays in force and the log says so.
+    A file that goes missing, is damaged, badly signed or older than what was read
+    before doesn't bring a revoked certificate back: the last good list stays in force
+    and the log says so.
     """
 
     def __init__(self, path: Path, authorities: list[x509.Certificate]) -> None:
         """Read the list; a missing file revokes nothing until it appears.
 
-        Raises Misconfiguration: the file is there but isn't a list signed by an authority.
+        Raises Misconfiguration: the file is there but isn't a list signed by an
+        authority.
         """
         self._path = path
         self._authorities = authorities

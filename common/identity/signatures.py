@@ -1,8 +1,9 @@
 """Signatures with a party's certificate: clients' over submissions, servers' over what they say.
 
-A client's certificate, not only its connection, stands for what it sends. What a server says and
-signs can be held against it later: the two servers keep each other's signed statements, and owners
-keep both servers' (docs/protocol.md). Whoever has lost a database meets its own signature again.
+A client's certificate, not only its connection, stands for what it sends. What a server
+says and signs can be held against it later: the two servers keep each other's signed
+statements, and owners keep both servers' (docs/protocol.md). Whoever has lost a
+database meets its own signature again.
 """
 
 from dataclasses import dataclass, field
@@ -64,11 +65,11 @@ class CertificateVerifier:
     ) -> None:
         """The signature is that server's over ``signed``, by a certificate that counts now.
 
-        ``kept``: it was made earlier: a certificate that has expired since still counts, one that
-        was revoked doesn't.
+        ``kept``: it was made earlier: a certificate that has expired since still
+        counts, one that was revoked doesn't.
 
-        Raises PeerViolation: it isn't; PeerUnavailable: its certificate has expired or was revoked,
-        and it may come with another.
+        Raises PeerViolation: it isn't; PeerUnavailable: its certificate has expired or
+        was revoked, and it may come with another.
         """
         try:
             moment = None
@@ -110,7 +111,10 @@ class CertificateVerifier:
         ) is not None or self._revocations.revokes(own)
 
     def check(self, signature: Signature, signed: bytes) -> None:
-        """The signature is its certificate's over ``signed``. Raises RejectedSubmission."""
+        """The signature is its certificate's over ``signed``.
+
+        Raises RejectedSubmission.
+        """
         key = certificates_of(signature)[0].public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             _refuse("the certificate's key isn't ECDSA on P-256")
@@ -121,11 +125,15 @@ class CertificateVerifier:
 
 
 def certificates_of(signature: Signature) -> tuple[x509.Certificate, ...]:
-    """The certificates that came with ``signature``. Raises RejectedSubmission: malformed."""
+    """The certificates that came with ``signature``.
+
+    Raises RejectedSubmission: malformed.
+    """
     return _certificates(signature.certificates)
 
 
-# A submission's are asked for three times, and the same come with its client's next one.
+# A submission's are asked for three times, and the same come with its client's next
+# one.
 @lru_cache(maxsize=1024)
 def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
     try:
@@ -149,12 +157,14 @@ class SignedKind(Enum):
     COIN_OPENING = "coin-opening"
     HEAD = "head"
     COUNTERSIGNATURE = "countersignature"
-    """Of the other server's ledger's head, by one that has prepared the same attempt itself."""
+    """Of the other server's ledger's head, by one that has prepared the same attempt
+    itself."""
     MODEL = "model"
     NOT_PREPARED = "not-prepared"
     """For this attempt; the other's prepared entry may be voided."""
     OPENING = "opening"
-    """To an owner, before it shares anything for an attempt; a statement is of its account."""
+    """To an owner, before it shares anything for an attempt; a statement is of its
+    account."""
     STATEMENT = "statement"
 
 
@@ -190,7 +200,10 @@ def check_server_signed(
     *,
     kept: bool = False,
 ) -> bytes:
-    """The body, which ``role`` has signed as a ``kind``, now or earlier. Raises PeerViolation."""
+    """The body, which ``role`` has signed as a ``kind``, now or earlier.
+
+    Raises PeerViolation.
+    """
     verifier.check_server(
         message.signature, role, _signed(role, kind, message.body), kept=kept
     )

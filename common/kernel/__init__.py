@@ -1,10 +1,10 @@
 """The kernels for projections and shares: NumPy's, which says what is computed, and compiled ones.
 
-All give the same result bit for bit. The best that was built and that the processor can run is
-used: a library exists where a C compiler was there when precad was installed; without one NumPy
-does the work. In NumPy a product of matrices projects, because that is what it has a fast library
-for. Words are cut into bytes and entries are −1, 0 and 1, so every sum is an integer of float32's
-range: exact in any order of summation.
+All give the same result bit for bit. The best that was built and that the processor can
+run is used: a library exists where a C compiler was there when precad was installed;
+without one NumPy does the work. In NumPy a product of matrices projects, because that
+is what it has a fast library for. Words are cut into bytes and entries are −1, 0 and 1,
+so every sum is an integer of float32's range: exact in any order of summation.
 """
 
 import ctypes
@@ -181,7 +181,8 @@ BLOCK = 64
 MASKS = 2
 """u and v."""
 _STEP = 256
-"""Blocks a product: 255·64·_STEP < 2^24 bounds every partial sum, which float32 holds exactly."""
+"""Blocks a product: 255·64·_STEP < 2^24 bounds every partial sum, which float32 holds
+exactly."""
 _NIBBLE = 4
 _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _SHIFT = np.uint64(_NIBBLE)
@@ -191,18 +192,19 @@ _BITS = np.unpackbits(
 )
 _ENTRIES = _BITS[:, :_NIBBLE].astype(np.float32) - _BITS[:, _NIBBLE:]
 _TABLE = np.ascontiguousarray(_ENTRIES).view(f"V{_NIBBLE * 4}").reshape(256)
-"""Four entries for each byte: bits i of its low half u and of its high half v give u − v. As one
-opaque item a byte, so that a look-up moves all four."""
+"""Four entries for each byte: bits i of its low half u and of its high half v give u −
+v. As one opaque item a byte, so that a look-up moves all four."""
 _WEIGHTS = np.arange(0, 32, 8)
 
 
 def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
     """Add to ``z[r]``, ``[k, 2] int64``, the inner products of row r with the words' halves.
 
-    A half, low or high, has 32 bits and no sign. So z[r, 0] + 2^32·z[r, 1] is the inner product of
-    the words, ``[64·n] int64``, with row r in the ring, and in the field of p elements too
-    (``prime_field.py``); for up to 2^31 coordinates nothing wraps. ``masks`` is ``[n, k, 2]
-    uint64``, little-endian: u and v of each block and row; all are contiguous.
+    A half, low or high, has 32 bits and no sign. So z[r, 0] + 2^32·z[r, 1] is the inner
+    product of the words, ``[64·n] int64``, with row r in the ring, and in the field of
+    p elements too (``prime_field.py``); for up to 2^31 coordinates nothing wraps.
+    ``masks`` is ``[n, k, 2] uint64``, little-endian: u and v of each block and row; all
+    are contiguous.
     """
     for start in range(0, len(masks), _STEP):
         part = masks[start : start + _STEP]
@@ -212,8 +214,9 @@ def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) 
 def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
     n, k, _ = masks.shape
     u, v = masks[:, :, 0].T, masks[:, :, 1].T
-    # A byte of an index holds four bits of u below the same four of v. The even quarters of all
-    # bytes come first, then the odd ones; the words are put into the same order.
+    # A byte of an index holds four bits of u below the same four of v. The even
+    # quarters of all bytes come first, then the odd ones; the words are put into the
+    # same order.
     indices = np.empty((MASKS, k, n), dtype="<u8")
     indices[0] = (u & _LOW_NIBBLES) | ((v & _LOW_NIBBLES) << _SHIFT)
     indices[1] = ((u >> _SHIFT) & _LOW_NIBBLES) | (v & ~_LOW_NIBBLES)
@@ -237,8 +240,9 @@ def share_words(
 ) -> tuple[int, int]:
     """Make the mask ``a`` in place into this server's share of x, b + a or a alone (``adds_b``).
 
-    Where there is a ``total``, that is added to it. All are ``[n] int64``, contiguous; b may be
-    read-only. What comes back is ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod 2^64 and signed.
+    Where there is a ``total``, that is added to it. All are ``[n] int64``, contiguous;
+    b may be read-only. What comes back is ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod
+    2^64 and signed.
     """
     crossed, squared = dot(b, a), dot(b, b)
     if adds_b:
@@ -253,21 +257,22 @@ MASK_BYTES = 8 * MASKS
 HALF_BITS = 32
 """Bits of half a word."""
 _AT_ONCE = 640 << 10
-"""Bytes of masks that are drawn and used together: with 40 rows those of a piece of a body. They
-stay in L2, or nearly; what fewer at once gain there they lose by their calls."""
+"""Bytes of masks that are drawn and used together: with 40 rows those of a piece of a
+body. They stay in L2, or nearly; what fewer at once gain there they lose by their
+calls."""
 
 
 class Rows:
     """A share's projections on k secret random rows, absorbed in pieces: part 1 of the range test.
 
-    Rows have entries −1, 0, 1 with probabilities 1/4, 1/2, 1/4: the difference of two random bits.
-    They are expanded from 32 bytes that no client knows, of this submission's rows alone: no client
-    can choose its update after its rows, and the servers get the same rows unasked
-    (docs/soundness.md, "Part 1: the range test").
+    Rows have entries −1, 0, 1 with probabilities 1/4, 1/2, 1/4: the difference of two
+    random bits. They are expanded from 32 bytes that no client knows, of this
+    submission's rows alone: no client can choose its update after its rows, and the
+    servers get the same rows unasked (docs/soundness.md, "Part 1: the range test").
 
-    The stream is AES-256-CTR. For every 64 coordinates, and for each of the k rows, it holds two
-    64-bit masks, u then v, little-endian; entry i is bit i of u minus bit i of v. Both servers must
-    read it alike: pinned bytes say how (tests/vectors).
+    The stream is AES-256-CTR. For every 64 coordinates, and for each of the k rows, it
+    holds two 64-bit masks, u then v, little-endian; entry i is bit i of u minus bit i
+    of v. Both servers must read it alike: pinned bytes say how (tests/vectors).
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """A client's submission with its own proof: a seed for one server, a body for the other.
 
-x = PRG(s, "x") + x' in the field. The seed's holder gets s, some hundred bytes; the body's holder
-gets x', the bits e', the proof π' and the seed of half the masking row. The header, signed, fixes
-all of it by salted hashes, and the rows' key and the bits' challenges are hashes of these: no
-server and no client chooses them (docs/soundness.md, part 4).
+x = PRG(s, "x") + x' in the field. The seed's holder gets s, some hundred bytes; the
+body's holder gets x', the bits e', the proof π' and the seed of half the masking row.
+The header, signed, fixes all of it by salted hashes, and the rows' key and the bits'
+challenges are hashes of these: no server and no client chooses them (docs/soundness.md,
+part 4).
 
 Seed and masking row serve this one submission and are never used again.
 """
@@ -42,8 +43,9 @@ PIECE_WORDS = 1 << 16
 """Words that pass together: they stay in the processor's cache."""
 SERVERS = Role.SERVER_A, Role.SERVER_B
 Openings = tuple[Digest, Digest]
-"""o_A and o_B: random bytes that each server states when the attempt opens and keeps in memory
-alone. So no header outlives a process, and none is answered twice from a restored database."""
+"""o_A and o_B: random bytes that each server states when the attempt opens and keeps in
+memory alone. So no header outlives a process, and none is answered twice from a
+restored database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class ProofHeader(ProofDraft):
     def whole_digest(self) -> Digest:
         """What the servers compare, and draw the query from.
 
-        What is answered once is ``signed``: of one header there may be several signatures.
+        What is answered once is ``signed``: of one header there may be several
+        signatures.
         """
         return whole_digest(self.signed, self.signature)
 
@@ -271,7 +274,10 @@ class Share:
         self._tail: list[FieldVector] = []
 
     def update(self) -> Iterator[FieldVector]:
-        """X's share in order, a cacheful at a time: expanded, or read. Raises BodyUnreadable."""
+        """X's share in order, a cacheful at a time: expanded, or read.
+
+        Raises BodyUnreadable.
+        """
         submission, dimension = self._submission, self._shape.dimension
         if submission.seed is not None:
             stream = submission.header.stream(submission.seed, "x")

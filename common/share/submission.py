@@ -1,9 +1,10 @@
 """A client's submission, one for each server, under a signed header that is the same to both.
 
-x = b + a_A + a_B mod 2^64. Server A gets the seed of a_A, server B that of a_B and b: shares of x
-are a_A at A and b + a_B at B, and none of it says anything of x without the other server's seed.
-The header names seeds and body by two commitments and a hash, all three salted, so that no server,
-and nobody who sees the header, can test a guess of what it lacks.
+x = b + a_A + a_B mod 2^64. Server A gets the seed of a_A, server B that of a_B and b:
+shares of x are a_A at A and b + a_B at B, and none of it says anything of x without the
+other server's seed. The header names seeds and body by two commitments and a hash, all
+three salted, so that no server, and nobody who sees the header, can test a guess of
+what it lacks.
 """
 
 import secrets
@@ -98,7 +99,10 @@ class Signer(Protocol):
 
 
 class Verifier(Protocol):
-    """Checks clients' signatures. Both methods raise RejectedSubmission with BAD_SIGNATURE."""
+    """Checks clients' signatures.
+
+    Both methods raise RejectedSubmission with BAD_SIGNATURE.
+    """
 
     def admit(self, signature: Signature, client: ClientId) -> None:
         """Whether the signature's certificate is ``client``'s and counts now."""
@@ -121,7 +125,8 @@ def signed_bytes(
 def whole_digest(signed: bytes, signature: Signature) -> Digest:
     """SHA-256 of header, signature and certificates as received: what the servers compare.
 
-    Compared by less, one client could send two headers and frame a server for the difference.
+    Compared by less, one client could send two headers and frame a server for the
+    difference.
     """
     parts = signed, signature.value, *signature.certificates
     return Digest.of(ring.encode_context("whole-submission", *parts))
@@ -155,15 +160,17 @@ class SignedHeader:
 
 
 PIECE_BYTES = 1 << 20
-"""1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be shorter. Each
-costs messages, threads that wake and calls; ``common/process.py`` keeps such buffers."""
+"""1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be
+shorter. Each costs messages, threads that wake and calls; ``common/process.py`` keeps
+such buffers."""
 
 
 def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
     """A BLAKE3 that waits for b's bytes and then gives h = BLAKE3(ctx, salt_h, b).
 
-    Not SHA-256, as everything else: it takes a quarter of the time, and bodies are hashed three
-    times. b comes last, without its length: ctx names the task, and the task fixes it.
+    Not SHA-256, as everything else: it takes a quarter of the time, and bodies are
+    hashed three times. b comes last, without its length: ctx names the task, and the
+    task fixes it.
     """
     return blake3(ring.encode_context("submission-body", ctx.value, salt_h.reveal()))
 
@@ -283,9 +290,9 @@ def shard(
 ) -> tuple[Submission, Submission]:
     """Share ``x`` (``[d] int64``): the submissions for A and for B.
 
-    Seeds and salts are fresh from the CSPRNG, and so is a new context's nonce: a second call with
-    the same x has nothing in common with the first. Call it once per attempt, and keep the result
-    for retries.
+    Seeds and salts are fresh from the CSPRNG, and so is a new context's nonce: a second
+    call with the same x has nothing in common with the first. Call it once per attempt,
+    and keep the result for retries.
     """
     ctx, a, b = context.digest, Role.SERVER_A, Role.SERVER_B
     seed_a, seed_b = Secret.random(ring.SEED_BYTES), Secret.random(ring.SEED_BYTES)

@@ -30,7 +30,8 @@ from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
 log = logging.getLogger("precad")
 
 _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
-"""How gRPC says, from version to version, that a certificate isn't the expected party's."""
+"""How gRPC says, from version to version, that a certificate isn't the expected
+party's."""
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
 _TIMES = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
@@ -70,19 +71,20 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError
 def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavailable:
     if any(words in detail for words in _WRONG_NAME):
         return errors.Misidentified(
-            f"{who} isn't at {address}: whoever answers there has another party's certificate; "
-            "mend the address"
+            f"{who} isn't at {address}: whoever answers there has another party's"
+            " certificate; mend the address"
         )
     if detail in (LINKED, NOT_NOW):
         return errors.PeerUnavailable(f"{who} at {address}: {detail}")
     if detail.startswith(_TIMES):
         return errors.PeerUnavailable(
-            f"{who} at {address} refuses for now: {detail}; both sides look at their clocks, and a "
-            "certificate that has expired is renewed (precad keys renew)"
+            f"{who} at {address} refuses for now: {detail}; both sides look at their"
+            " clocks, and a certificate that has expired is renewed (precad keys"
+            " renew)"
         )
     return errors.PeerUnavailable(
-        f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its "
-        "address, and that both sides use TLS with the same root certificate"
+        f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its"
+        " address, and that both sides use TLS with the same root certificate"
     )
 
 
@@ -111,15 +113,16 @@ def call_with_retries(
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
 
-    gRPC's own way of waiting (``wait_for_ready``) ends in a bare deadline; this ends in what
-    kept the connection from coming about: refused, or a certificate of another party.
+    gRPC's own way of waiting (``wait_for_ready``) ends in a bare deadline; this ends in
+    what kept the connection from coming about: refused, or a certificate of another
+    party.
 
-    ``why`` looks at that, at the first failure, and then now and again. Its answer goes to the log,
-    with the time that is left; where it twice knows none, what gRPC says does. ``waiting`` is told
-    the seconds that are left, before each wait.
+    ``why`` looks at that, at the first failure, and then now and again. Its answer goes
+    to the log, with the time that is left; where it twice knows none, what gRPC says
+    does. ``waiting`` is told the seconds that are left, before each wait.
 
-    Raises RpcError: of the last try that says something; Misidentified: ``why`` says that waiting
-    won't help.
+    Raises RpcError: of the last try that says something; Misidentified: ``why`` says
+    that waiting won't help.
     """
     look_at = clock.now()
     retries = Retries(within_s, WAITS, clock, counted_from_now=True)
@@ -139,11 +142,14 @@ def call_with_retries(
                 if isinstance(cause := why(), errors.Misidentified):
                     raise cause from None
                 if cause is None and unexplained:
-                    # In TLS 1.3 a refused certificate shows only after its owner's handshake.
+                    # In TLS 1.3 a refused certificate shows only after its owner's
+                    # handshake.
                     cause = errors.PeerUnavailable(
-                        f"no call comes through ({errors.one_line(error.details() or '')[:200]}), "
-                        "and nothing is wrong as seen from here: the other side may refuse this "
-                        "one's certificate, for its clock or another root certificate"
+                        "no call comes through"
+                        f" ({errors.one_line(error.details() or '')[:200]}), and"
+                        " nothing is wrong as seen from here: the other side may"
+                        " refuse this one's certificate, for its clock or another root"
+                        " certificate"
                     )
                 unexplained = cause is None
                 if cause is not None:
@@ -158,7 +164,8 @@ def is_serving(
 ) -> bool:
     """Return whether the part at ``address`` says that it serves.
 
-    Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: none to this identity.
+    Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: none to this
+    identity.
     """
     with (
         open_channel(address, identity, role) as channel,

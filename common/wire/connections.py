@@ -1,10 +1,11 @@
 """Connections: how many there may be, how many one party may hold, and how long one may be silent.
 
-gRPC bounds how many there are, and knows no caller: one certificate that makes idle connections
-anew as they end keeps most others out (a third to a half of all tries, measured). So the process
-looks at its own open sockets: it knows a connection's caller from the calls on it, and shuts what
-is too many, too silent, or of who asks too much. What is left is the servers' and the operator's.
-Where the system doesn't list sockets under ``/proc``, gRPC's bounds hold alone.
+gRPC bounds how many there are, and knows no caller: one certificate that makes idle
+connections anew as they end keeps most others out (a third to a half of all tries,
+measured). So the process looks at its own open sockets: it knows a connection's caller
+from the calls on it, and shuts what is too many, too silent, or of who asks too much.
+What is left is the servers' and the operator's. Where the system doesn't list sockets
+under ``/proc``, gRPC's bounds hold alone.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ from precad.common.identity.party_certificate import Principal
 log = logging.getLogger("precad")
 
 PER_CALLER = 4
-"""Of one certificate's party: what reconnects has old ones beside the new for a moment."""
+"""Of one certificate's party: what reconnects has old ones beside the new for a moment.
+"""
 PER_OPERATOR = 32
 """Of the operator, who may be several people."""
 SILENT_S = 10.0
@@ -42,7 +44,8 @@ SILENT = 64
 STRANGERS = 1024
 """Connections of whoever isn't a client, has no place or has said nothing yet."""
 RESERVED = 128
-"""Places that no clients' calls take, of few half: ``SILENT``, and for servers and operators."""
+"""Places that no clients' calls take, of few half: ``SILENT``, and for servers and
+operators."""
 PER_CLIENT = 2
 """A client that reconnects has its old connection beside the new one for a moment."""
 FILES_PER_CLIENT = 2
@@ -67,9 +70,10 @@ Caller = Principal | int
 def connections_for(clients: int) -> int:
     """Let this process open as many files as the system allows; half of them for callers at most.
 
-    Where the system allows little, files come first: whoever isn't let in now comes again, and a
-    journal that can't be opened stops a training. How many connections a server of a task with so
-    many clients takes comes back; where that is less than it would, a warning says so.
+    Where the system allows little, files come first: whoever isn't let in now comes
+    again, and a journal that can't be opened stops a training. How many connections a
+    server of a task with so many clients takes comes back; where that is less than it
+    would, a warning says so.
     """
     wanted = STRANGERS + PER_CLIENT * clients
     if sys.platform == "win32":
@@ -78,8 +82,9 @@ def connections_for(clients: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # The other half is for uploads, the database and the links to the other parties. Whoever isn't
-    # connected uploads nothing: of fewer connections than clients each counts with its files.
+    # The other half is for uploads, the database and the links to the other parties.
+    # Whoever isn't connected uploads nothing: of fewer connections than clients each
+    # counts with its files.
     left = hard - OWN_FILES
     beside = max(left - FILES_PER_CLIENT * clients, left // (1 + FILES_PER_CLIENT))
     room = (
@@ -87,8 +92,9 @@ def connections_for(clients: int) -> int:
     )
     if room < wanted:
         log.warning(
-            "of %d files that this process may open %d are for connections, and it may need %d; "
-            "raise the system's limit (ulimit -Hn, or LimitNOFILE of its service)",
+            "of %d files that this process may open %d are for connections, and it may"
+            " need %d; raise the system's limit (ulimit -Hn, or LimitNOFILE of its"
+            " service)",
             hard,
             room,
             wanted,
@@ -138,12 +144,14 @@ class Connections:
         self._port = port
         while _LISTED:
             try:
-                # Thousands of descriptors take a while to look at: not on the event loop.
+                # Thousands of descriptors take a while to look at: not on the event
+                # loop.
                 await asyncio.gather(
                     asyncio.to_thread(self.look), asyncio.sleep(SOONEST_S)
                 )
             except OSError as error:
-                # No file is left to list them with, as in a flood: this goes on once there is.
+                # No file is left to list them with, as in a flood: this goes on once
+                # there is.
                 log.warning("the connections can't be looked at: %s", error.strerror)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S - SOONEST_S)
@@ -188,7 +196,8 @@ class Connections:
                     found[inode] = self._of(connection, descriptor, inode)
         self._open = found
         peers = {each.peer for each in found.values() if each is not None}
-        # A call may come before this thread has seen its connection: names stay for a while.
+        # A call may come before this thread has seen its connection: names stay for a
+        # while.
         old = self._clock.now() - SILENT_S
         for peer, (_, at) in list(self._callers.items()):
             if peer not in peers and at < old:

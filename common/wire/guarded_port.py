@@ -1,8 +1,8 @@
 """A part's port: whatever listens for gRPC is made here, with one guard over what callers may take.
 
-The guard knows a caller by its certificate when a call begins, before anything of its message has
-come, whatever the method, and whether or not the call will be refused. What a caller takes is the
-same at the servers, the dealer and the workers.
+The guard knows a caller by its certificate when a call begins, before anything of its
+message has come, whatever the method, and whether or not the call will be refused. What
+a caller takes is the same at the servers, the dealer and the workers.
 """
 
 import asyncio
@@ -43,7 +43,10 @@ _SAID = re.compile(r"\bprecad-wire/(\d{1,9})(?!\S)")
 
 
 class CallRate:
-    """How often callers begin calls. Used on the event loop alone, hence without a lock."""
+    """How often callers begin calls.
+
+    Used on the event loop alone, hence without a lock.
+    """
 
     def __init__(
         self, clock: Clock = CLOCK, *, burst: int = BURST, per_s: float = PER_S
@@ -52,7 +55,8 @@ class CallRate:
         self._burst = burst
         self._per_s = per_s
         self._begun: dict[Caller, tuple[float, float]] = {}
-        """How many calls a caller has begun that aren't forgiven yet, and when it was so."""
+        """How many calls a caller has begun that aren't forgiven yet, and when it was
+        so."""
 
     def begin(self, caller: Caller) -> float:
         """One more call begins: return how many are beyond the caller's rate.
@@ -131,8 +135,8 @@ class Guard(grpc.aio.ServerInterceptor):
     ) -> Any:
         if self._unfinished[caller] >= UNFINISHED:
             raise TooManyCalls(
-                f"{caller} has {UNFINISHED} calls open whose message hasn't come, the most that "
-                "one caller may; let one end first"
+                f"{caller} has {UNFINISHED} calls open whose message hasn't come, the"
+                " most that one caller may; let one end first"
             )
         self._unfinished[caller] += 1
         try:
@@ -209,7 +213,10 @@ class GuardedPort:
         self._watch: asyncio.Task[None] | None = None
 
     async def listen(self, address: str) -> int:
-        """Take callers, and return the port. Raises Misconfiguration as ``add_port``."""
+        """Take callers, and return the port.
+
+        Raises Misconfiguration as ``add_port``.
+        """
         port = add_port(self.server, address, self._identity)
         await self.server.start()
         self._watch = asyncio.create_task(self._connections.keep_watch(port))

@@ -1,6 +1,7 @@
 """Messages of protos/precad.proto as plain values by field, strictly back; submissions and notices.
 
-What notices and servers' signed words to owners hold: Notice, OpeningBody and StatementBody there.
+What notices and servers' signed words to owners hold: Notice, OpeningBody and
+StatementBody there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +43,8 @@ from precad.protos import precad_pb2 as pb
 PIECE_BYTES = 1 << 18
 """256 KiB of a body in one message."""
 BODY_WANTED = (("precad-body", "wanted"),)
-"""A server's initial metadata when it reads the body. A call that ends before has none of it."""
+"""A server's initial metadata when it reads the body. A call that ends before has none
+of it."""
 
 
 def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
@@ -186,8 +188,8 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
         message = getattr(pb, name).FromString(data)
     except DecodeError:
         raise PeerViolation(f"{unreadable} that aren't such a message") from None
-    # Unknown fields, a field twice, a number in a longer form than its own: whatever a writer of
-    # this version doesn't write takes other bytes than what was read of it.
+    # Unknown fields, a field twice, a number in a longer form than its own: whatever a
+    # writer of this version doesn't write takes other bytes than what was read of it.
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
         raise PeerViolation(
@@ -311,7 +313,10 @@ def read_notice(message: pb.Notice) -> Notice:
 
 
 def serves_first(message: pb.Notice) -> Role:
-    """Return from which server to fetch models first. Raises PeerViolation: of another party."""
+    """Return from which server to fetch models first.
+
+    Raises PeerViolation: of another party.
+    """
     if message.serves_first not in (Role.SERVER_A.value, Role.SERVER_B.value):
         raise PeerViolation(
             f"a notice says that {message.serves_first!r} serves models"
@@ -320,7 +325,10 @@ def serves_first(message: pb.Notice) -> Role:
 
 
 def rejection_of(reason: str) -> Rejection | None:
-    """Return the rejection that a server names; None for an empty reason. Raises PeerViolation."""
+    """Return the rejection that a server names; None for an empty reason.
+
+    Raises PeerViolation.
+    """
     try:
         return Rejection(reason) if reason else None
     except ValueError:
@@ -395,14 +403,20 @@ def read_statement(message: bytes) -> Statement:
 def check_opening(
     verifier: ServerVerifier, role: Role, message: bytes, *, kept: bool = False
 ) -> Opening:
-    """What ``role`` has signed for an attempt's opening, now or earlier. Raises PeerViolation."""
+    """What ``role`` has signed for an attempt's opening, now or earlier.
+
+    Raises PeerViolation.
+    """
     return Opening(**_checked(verifier, role, pb.OpeningBody, message, kept=kept))
 
 
 def check_statement(
     verifier: ServerVerifier, role: Role, message: bytes, *, kept: bool = False
 ) -> Statement:
-    """What ``role`` has signed of an owner's account, now or earlier. Raises PeerViolation."""
+    """What ``role`` has signed of an owner's account, now or earlier.
+
+    Raises PeerViolation.
+    """
     return Statement(**_checked(verifier, role, pb.StatementBody, message, kept=kept))
 
 

@@ -1,7 +1,7 @@
 """A part's metrics as a Prometheus reads them, over plain HTTP.
 
-There is no TLS and no name on that port, so its address must be one that only the Prometheus
-reaches. Loaded only where the settings ask for metrics.
+There is no TLS and no name on that port, so its address must be one that only the
+Prometheus reaches. Loaded only where the settings ask for metrics.
 """
 
 import logging
@@ -66,7 +66,8 @@ ASKED_S = 5.0
 FRESH_S = 1.0
 """Who asks sooner gets the same values: they take a processor's time."""
 PACE_S = 0.01
-"""Between connections: who makes them without end takes a tenth of a core, not most of one."""
+"""Between connections: who makes them without end takes a tenth of a core, not most of
+one."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -147,7 +148,8 @@ def metrics_page(
 ) -> Iterator[None]:
     """Show metrics at ``http://address/metrics`` until the block ends; port 0 takes a free one.
 
-    ``collect`` gives the present values, in threads. Raises Misconfiguration: nothing can listen.
+    ``collect`` gives the present values, in threads. Raises Misconfiguration: nothing
+    can listen.
     """
     registry = CollectorRegistry()
     registry.register(_Page(collect, clock))

@@ -20,19 +20,22 @@ from precad.common.identity.mutual_tls import require
 from precad.common.task import Task
 
 MAX_REQUEST_BYTES = 1 << 19
-"""512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
-server hold no more than this for each call, whatever it sends."""
+"""512 KiB. No message is longer, since shares and openings travel in pieces: a caller
+makes a server hold no more than this for each call, whatever it sends."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Identity alone: some versions of gRPC inflate a message before they look at its size.
+    # Identity alone: some versions of gRPC inflate a message before they look at its
+    # size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
-    # What one upload may have on the way: else gRPC lets a fast one have megabytes, times clients.
+    # What one upload may have on the way: else gRPC lets a fast one have megabytes,
+    # times clients.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
-    # Else a connection that has brought a body keeps buffers as long as it could read at once.
+    # Else a connection that has brought a body keeps buffers as long as it could read
+    # at once.
     ("grpc.experimental.tcp_max_read_buffer_size", 1 << 13),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
@@ -52,7 +55,8 @@ _CODES: dict[type[errors.PrecadError], Code] = {
     errors.NotOnOffer: Code.NOT_FOUND,
     errors.PeerUnavailable: Code.UNAVAILABLE,
 }
-"""Whose texts are about the caller itself, and go to it; of all others it hears ``NOT_NOW``."""
+"""Whose texts are about the caller itself, and go to it; of all others it hears
+``NOT_NOW``."""
 NOT_NOW = "this server can't answer now; its operators know why"
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -105,7 +109,8 @@ class Refusing:
             text = "the message can't be read as this call's"
             await end_call(self._context, Code.INVALID_ARGUMENT, text)
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
-            # What precad itself refuses is nobody's bug: a caller mustn't fill the log with traces.
+            # What precad itself refuses is nobody's bug: a caller mustn't fill the log
+            # with traces.
             trace = None if isinstance(error, errors.PrecadError) else error
             logging.getLogger("precad").error(
                 "a call failed: %r", error, exc_info=trace

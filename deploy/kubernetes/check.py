@@ -1,6 +1,7 @@
 """Checks the manifests against Kubernetes' own schemas, strictly: `make manifests`.
 
-The schemas are those that the package kubernetes-validate brings, for every version from 1.25 on.
+The schemas are those that the package kubernetes-validate brings, for every version
+from 1.25 on.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""Draws the ceremony's pictures: `python docs/pictures/draw_ceremony.py`. A test compares them."""
+"""Draws the ceremony's pictures: `python docs/pictures/draw_ceremony.py`.
+
+A test compares them.
+"""
 
 from dataclasses import dataclass
 from html import escape
@@ -28,8 +31,8 @@ class Box:
     def svg(self) -> str:
         """The box."""
         box = (
-            f'<rect x="{self.x}" y="{self.y}" width="{self.width}" height="{self.height}" rx="8" '
-            f'fill="{PALE}" stroke="{LINE}"/>'
+            f'<rect x="{self.x}" y="{self.y}" width="{self.width}"'
+            f' height="{self.height}" rx="8" fill="{PALE}" stroke="{LINE}"/>'
         )
         parts = [box, text(self.x + 14, self.y + 26, self.name, INK, weight="bold")]
         for number, (colour, said) in enumerate(self.lines):
@@ -42,8 +45,8 @@ def text(
 ) -> str:
     """One line of words."""
     return (
-        f'<text x="{x}" y="{y}" fill="{colour}" font-weight="{weight}" text-anchor="{at}">'
-        f"{escape(said)}</text>"
+        f'<text x="{x}" y="{y}" fill="{colour}" font-weight="{weight}"'
+        f' text-anchor="{at}">{escape(said)}</text>'
     )
 
 
@@ -53,16 +56,17 @@ def arrow(
     """From the one to the other; dashed on the telephone."""
     dash = ' stroke-dasharray="6 5"' if dashed else ""
     return (
-        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}" stroke-width="2"{dash} '
-        f'marker-end="url(#{"t" if colour == TRAVELS else "l"})"/>'
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}"'
+        f' stroke-width="2"{dash}'
+        f' marker-end="url(#{"t" if colour == TRAVELS else "l"})"/>'
     )
 
 
 def picture(height: int, *parts: str) -> str:
     """A whole picture on white, so that it is read on dark pages too."""
     heads = "".join(
-        f'<marker id="{name}" markerWidth="10" markerHeight="8" refX="8" refY="4" orient="auto">'
-        f'<path d="M0,0 L9,4 L0,8 z" fill="{colour}"/></marker>'
+        f'<marker id="{name}" markerWidth="10" markerHeight="8" refX="8" refY="4"'
+        f' orient="auto"><path d="M0,0 L9,4 L0,8 z" fill="{colour}"/></marker>'
         for name, colour in (("t", TRAVELS), ("l", LINE))
     )
     return (
@@ -172,7 +176,10 @@ def steps(title: str, keys: str, rows: tuple[tuple[str, str], ...]) -> str:
                 arrow(ends[0], y, ends[1], y, colour, dashed=way == "telephone")
             )
             parts.append(text(430, y - 6, said, colour, at="middle"))
-    legend = "solid: by post, public; dashed: read out on the telephone, which makes it trusted"
+    legend = (
+        "solid: by post, public; dashed: read out on the telephone, which makes it"
+        " trusted"
+    )
     return picture(340, *parts, text(30, 320, legend, INK))
 
 

@@ -2,8 +2,8 @@
 
     python docs/pictures/draw_demo.py
 
-On an idle machine: what it says of seconds is true of this one. Needs tmux and DejaVu's monospaced
-fonts, which matplotlib brings.
+On an idle machine: what it says of seconds is true of this one. Needs tmux and DejaVu's
+monospaced fonts, which matplotlib brings.
 """
 
 import re

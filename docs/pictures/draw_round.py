@@ -62,17 +62,17 @@ def arrow(x1: float, x2: float, y: float, colour: str, *, both: bool = False) ->
     head = {LINE: "l", MASKED: "m", OPEN: "o"}[colour]
     start = f' marker-start="url(#{head})"' if both else ""
     return (
-        f'<line x1="{x1:g}" y1="{y:g}" x2="{x2:g}" y2="{y:g}" stroke="{colour}" stroke-width="2" '
-        f'marker-end="url(#{head})"{start}/>'
+        f'<line x1="{x1:g}" y1="{y:g}" x2="{x2:g}" y2="{y:g}" stroke="{colour}"'
+        f' stroke-width="2" marker-end="url(#{head})"{start}/>'
     )
 
 
 def picture(height: int, *parts: str) -> str:
     """A whole picture on white, so that it is read on dark pages too."""
     heads = "".join(
-        f'<marker id="{name}" markerUnits="userSpaceOnUse" markerWidth="10" markerHeight="8" '
-        f'refX="9" refY="4" orient="auto-start-reverse">'
-        f'<path d="M0,0 L9,4 L0,8 z" fill="{colour}"/></marker>'
+        f'<marker id="{name}" markerUnits="userSpaceOnUse" markerWidth="10"'
+        ' markerHeight="8" refX="9" refY="4" orient="auto-start-reverse"><path d="M0,0'
+        f' L9,4 L0,8 z" fill="{colour}"/></marker>'
         for name, colour in (("l", LINE), ("m", MASKED), ("o", OPEN))
     )
     return (
@@ -91,8 +91,8 @@ def box(
     height = max(height, least)
     top = y + (height - least) / 2
     rect = (
-        f'<rect x="{x - width / 2:g}" y="{y:g}" width="{width:g}" height="{height}" rx="8" '
-        f'fill="{PALE}" stroke="{LINE}"/>'
+        f'<rect x="{x - width / 2:g}" y="{y:g}" width="{width:g}" height="{height}"'
+        f' rx="8" fill="{PALE}" stroke="{LINE}"/>'
     )
     return rect + "".join(
         words(x, top + 24 + 20 * number, said, INK, bold=not number)
@@ -119,8 +119,8 @@ def sequence() -> str:
         x1, x2 = LANES[start], LANES[end]
         if start == end:
             parts.append(
-                f'<rect x="{x1 - 95}" y="{y - 20}" width="190" height="28" rx="6" fill="#fff7f0" '
-                f'stroke="{OPEN}"/>'
+                f'<rect x="{x1 - 95}" y="{y - 20}" width="190" height="28" rx="6"'
+                f' fill="#fff7f0" stroke="{OPEN}"/>'
             )
             parts.append(words(x1, y - 1, said, OPEN))
             continue
@@ -129,8 +129,8 @@ def sequence() -> str:
         parts += [
             arrow(x1, x2, y, colour, both=row in BOTH_WAYS),
             (
-                f'<rect x="{middle - width / 2:g}" y="{y - 23}" width="{width:g}" height="18" '
-                'fill="#ffffff" fill-opacity="0.9"/>'
+                f'<rect x="{middle - width / 2:g}" y="{y - 23}" width="{width:g}"'
+                ' height="18" fill="#ffffff" fill-opacity="0.9"/>'
             ),
             words(middle, y - 9, said, colour),
         ]
@@ -213,8 +213,8 @@ def _vertical(
     head = {LINE: "l", MASKED: "m", OPEN: "o"}[colour]
     start = f' marker-start="url(#{head})"' if both else ""
     return (
-        f'<line x1="{x:g}" y1="{y1:g}" x2="{x:g}" y2="{y2:g}" stroke="{colour}" stroke-width="2" '
-        f'marker-end="url(#{head})"{start}/>'
+        f'<line x1="{x:g}" y1="{y1:g}" x2="{x:g}" y2="{y2:g}" stroke="{colour}"'
+        f' stroke-width="2" marker-end="url(#{head})"{start}/>'
     )
 
 

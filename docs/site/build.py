@@ -2,9 +2,9 @@
 
     python docs/site/build.py
 
-Copies the documents as they lie, with the pictures and files that they link to, writes the
-references of the command line and of the SDK from the code, and calls MkDocs, for which a warning
-is an error: no link leads nowhere, and no page is left out.
+Copies the documents as they lie, with the pictures and files that they link to, writes
+the references of the command line and of the SDK from the code, and calls MkDocs, for
+which a warning is an error: no link leads nowhere, and no page is left out.
 """
 
 import os

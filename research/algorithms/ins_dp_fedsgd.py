@@ -14,8 +14,8 @@ PRINTED = "record, by Proposition 1 as printed: no guarantee"
 def ins_dp_fedsgd(problem: Problem, settings: Mapping[str, Any]) -> Trained:
     """ε is exact, with the user's draw as an atom.
 
-    Beside it what Proposition 1 says, which takes p·q for a record's rate although a user's records
-    are drawn together (docs/privacy-accounting.md): a reproduction only.
+    Beside it what Proposition 1 says, which takes p·q for a record's rate although a
+    user's records are drawn together (docs/privacy-accounting.md): a reproduction only.
 
     Args:
         problem: the problem.

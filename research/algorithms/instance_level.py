@@ -1,8 +1,11 @@
-"""Instance-level training (Xie et al., Sec. 5): users who clip and noise each record's gradient.
+"""Instance-level training (Xie et al., Sec.
 
-What InsDP-FedSGD, InsDP-FedAvg and Dopamine share: of N users exactly m are drawn a round, each
-takes one or more steps of DP-SGD on Poisson samples of its records, and the server averages. Noise
-is each user's own, so that no server need be trusted with gradients.
+5): users who clip and noise each record's gradient.
+
+What InsDP-FedSGD, InsDP-FedAvg and Dopamine share: of N users exactly m are drawn a
+round, each takes one or more steps of DP-SGD on Poisson samples of its records, and the
+server averages. Noise is each user's own, so that no server need be trusted with
+gradients.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,26 +31,22 @@ from research.checkpoint import Checkpoint
 
 RECORDS_AT_ONCE = 20_000
 LONG = 10_000
-"""Weights of a model that isn't copied for each record: its records are taken by themselves."""
+"""Weights of a model that isn't copied for each record: its records are taken by
+themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLevel:
     """Settings; symbols as in Xie et al., Table 2.
 
-    Attributes:
-        users_per_round: m, of N users.
-        rounds: T.
-        noise_multiplier: σ of each user's noise over S.
-        clip: S, of a record's gradient.
-        batch_rate: p; each record is in a step's batch with this probability. The paper says
+    Attributes: users_per_round: m, of N users. rounds: T. noise_multiplier: σ of each
+        user's noise over S. clip: S, of a record's gradient. batch_rate: p; each record
+        is in a step's batch with this probability. The paper says
             without replacement, and accounts for this.
-        local_rate: η.
-        local_steps: V.
-        delta: δ.
-        optimizer: of the local steps, ``sgd`` as in the papers' algorithms, or ``adam``.
-        momentum: of ``sgd``; none is written in the algorithms, .9 is taken in Xie's experiments.
-        weight_decay: of ``sgd``; likewise, .0005 there.
+        local_rate: η. local_steps: V. delta: δ. optimizer: of the local steps, ``sgd``
+        as in the papers' algorithms, or ``adam``. momentum: of ``sgd``; none is written
+        in the algorithms, .9 is taken in Xie's experiments. weight_decay: of ``sgd``;
+        likewise, .0005 there.
 
     Raises:
         Misconfiguration: a rate isn't in (0, 1], or m or V isn't positive.
@@ -90,8 +89,8 @@ class InstanceLevel:
     def summed(self, participation: float = 1.0) -> SampledGaussian:
         """What the average of m users' single steps shows of a record: noise σ·√m·S.
 
-        Args:
-            participation: with which probability a user is drawn; as an atom: who knows a
+        Args: participation: with which probability a user is drawn; as an atom: who
+            knows a
                 user's other records sees whether it was.
         """
         return poisson_gaussian(
@@ -121,8 +120,8 @@ def train(
 ) -> tuple[torch.Tensor, NDArray[np.int64]]:
     """A model for each seed, and how often each user was drawn for it.
 
-    ``progress`` is told each round's outcome, ``on_step`` how many steps of how many are done; with
-    ``checkpoint`` the state after some steps is kept, and taken up.
+    ``progress`` is told each round's outcome, ``on_step`` how many steps of how many
+    are done; with ``checkpoint`` the state after some steps is kept, and taken up.
 
     Returns:
         ``[models, d]`` and ``[models, users]``.
@@ -220,7 +219,9 @@ def _noisy(
 
 
 def play(problem: Problem, settings: InstanceLevel) -> tuple[NDArray[np.float64], int]:
-    """One model; bad users poison their records and keep to the protocol (Xie Sec. 5.2).
+    """One model; bad users poison their records and keep to the protocol (Xie Sec.
+
+    5.2).
 
     Returns:
         θ, ``[d]``, and how often the user was drawn that was drawn most.

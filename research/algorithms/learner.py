@@ -18,9 +18,9 @@ _VOTED_AT_ONCE = 20_000
 _IMAGES = 4
 """Dimensions of a batch of them."""
 _WORTH_A_CALL = 32
-"""Images a model from which on a processor convolves for each model by itself: with weights of many
-models at once it takes longer, and that it is called less often makes up for few images alone
-(benchmarks/ensembles.py)."""
+"""Images a model from which on a processor convolves for each model by itself: with
+weights of many models at once it takes longer, and that it is called less often makes
+up for few images alone (benchmarks/ensembles.py)."""
 
 
 class Learner:
@@ -101,7 +101,8 @@ class Learner:
     ) -> torch.Tensor:
         """Of one model's weighted loss on all records, ``[d]``.
 
-        As ``gradients`` of one model; of images in half the time, because their channels come last.
+        As ``gradients`` of one model; of images in half the time, because their
+        channels come last.
 
         Args:
             theta: ``[d] float32``.

@@ -1,8 +1,9 @@
 """A user's local steps: SGD's, with momentum where there is any, or Adam's.
 
-Where gradients are noisy already, either only processes what the noise has hidden, so that the
-account is the same. In their experiments Xie et al. have SGD with momentum (Sec. 6.1.2; their
-Algorithms 1 to 3 write it without), Liu et al. Adam (Kingma and Ba, ICLR 2015).
+Where gradients are noisy already, either only processes what the noise has hidden, so
+that the account is the same. In their experiments Xie et al. have SGD with momentum
+(Sec. 6.1.2; their Algorithms 1 to 3 write it without), Liu et al. Adam (Kingma and Ba,
+ICLR 2015).
 """
 
 from collections.abc import Mapping
@@ -25,14 +26,12 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class LocalOptimizer:
     """Of all pairs of a model and a user at once, each for itself.
 
-    Args:
-        name: ``sgd`` or ``adam``, the latter with torch's defaults.
-        rate: η.
-        momentum: of SGD's steps: a step goes along this much of the last one's direction too.
-        weight_decay: SGD's gradient has this much of the weights added.
+    Args: name: ``sgd`` or ``adam``, the latter with torch's defaults. rate: η.
+        momentum: of SGD's steps: a step goes along this much of the last one's
+        direction too. weight_decay: SGD's gradient has this much of the weights added.
 
-    Raises:
-        Misconfiguration: another name, a momentum or decay out of range, or one for Adam.
+    Raises: Misconfiguration: another name, a momentum or decay out of range, or one for
+        Adam.
     """
 
     def __init__(
@@ -66,10 +65,9 @@ class LocalOptimizer:
     ) -> torch.Tensor:
         """The weights after a step.
 
-        Args:
-            at: ``[pairs, d] float32``; Adam changes them in place, and a round goes on with these.
-            gradient: likewise.
-            stepping: which pairs of SGD's take it, ``[pairs] bool``; all by default. The others
+        Args: at: ``[pairs, d] float32``; Adam changes them in place, and a round goes
+            on with these. gradient: likewise. stepping: which pairs of SGD's take it,
+            ``[pairs] bool``; all by default. The others
                 are left where they are, their momentum too.
         """
         if not self._adam:

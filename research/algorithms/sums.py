@@ -1,8 +1,9 @@
 """PRECAD and its private baselines: noisy sums of clipped gradients, by who adds the noise.
 
-All are played by `precad.simulate`: the protocol's own samples, clips, encoding and discrete noise.
-A record's ε is the same in all of them, for the same σ and participations; what differs is whom
-it holds against, and how much noise the sum has (PRECAD Table 1).
+All are played by `precad.simulate`: the protocol's own samples, clips, encoding and
+discrete noise. A record's ε is the same in all of them, for the same σ and
+participations; what differs is whom it holds against, and how much noise the sum has
+(PRECAD Table 1).
 """
 
 import math
@@ -34,16 +35,10 @@ _NOISE_STREAM = 1
 class Sums:
     """Settings of such a training; symbols as in PRECAD Table 2.
 
-    Attributes:
-        rounds: T.
-        learning_rate: η.
-        record_clip: R.
-        client_clip: C; None where it is to do nothing.
-        noise_multiplier: σ, what one record's ε needs.
-        record_rate: p.
-        client_rate: q.
-        delta: δ.
-        non_colluding: τ, of distributed DP: so many of a round's clients surely add their noise.
+    Attributes: rounds: T. learning_rate: η. record_clip: R. client_clip: C; None where
+        it is to do nothing. noise_multiplier: σ, what one record's ε needs.
+        record_rate: p. client_rate: q. delta: δ. non_colluding: τ, of distributed DP:
+        so many of a round's clients surely add their noise.
     """
 
     rounds: int
@@ -230,8 +225,9 @@ def local_dp(problem: Problem, settings: Mapping[str, Any]) -> Trained:
 def distributed_dp(problem: Problem, settings: Mapping[str, Any]) -> Trained:
     """Each client adds noise σR/√τ: a round of m clients has √(m/τ)·σR.
 
-    ε stands only while at least τ clients of a round don't collude and did add theirs. Secure
-    aggregation hides single updates, so that nobody can check them: C does nothing.
+    ε stands only while at least τ clients of a round don't collude and did add theirs.
+    Secure aggregation hides single updates, so that nobody can check them: C does
+    nothing.
     """
     chosen = Sums.of(settings)
     share = chosen.noise_multiplier / math.sqrt(chosen.non_colluding)

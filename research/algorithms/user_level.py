@@ -1,7 +1,8 @@
 """UserDP-FedAvg (Xie et al., Algorithm 1): many models at once, for certificates by their votes.
 
-Users are drawn by Poisson sampling at the rate m/N, which the accountant takes for granted; the
-paper draws exactly m. A user's step is on all its records, or on a batch of them.
+Users are drawn by Poisson sampling at the rate m/N, which the accountant takes for
+granted; the paper draws exactly m. A user's step is on all its records, or on a batch
+of them.
 """
 
 import math
@@ -24,7 +25,8 @@ from research.registry import Registry
 Clipping = Callable[
     [torch.Tensor, float, tuple[slice, ...]], tuple[torch.Tensor, float]
 ]
-"""Updates ``[users, d]``, S and the layers in; the clipped ones and their sum's sensitivity out."""
+"""Updates ``[users, d]``, S and the layers in; the clipped ones and their sum's
+sensitivity out."""
 CLIPPINGS: Registry[Clipping] = Registry("clipping")
 PAIRS_AT_ONCE = 2000
 """Users of all models that train in one batch."""
@@ -38,15 +40,10 @@ PARTS_OF_A_ROUND = 1000
 class UserLevel:
     """Settings; symbols as in Xie et al., Table 2.
 
-    Attributes:
-        user_rate: q = m/N.
-        rounds: T.
-        noise_multiplier: σ over S.
-        clip: S.
-        clipping: name of one of ``CLIPPINGS``.
-        local_steps: E, how often a user goes through its records.
-        local_rate: η.
-        batch_size: records a step, in a new order each time; what is left over is a step too.
+    Attributes: user_rate: q = m/N. rounds: T. noise_multiplier: σ over S. clip: S.
+        clipping: name of one of ``CLIPPINGS``. local_steps: E, how often a user goes
+        through its records. local_rate: η. batch_size: records a step, in a new order
+        each time; what is left over is a step too.
             All at once by default.
     """
 
@@ -135,16 +132,11 @@ def train(
 
     To the last bits: sums of a batch may be ordered by its size.
 
-    Args:
-        learner: the model.
-        users: their records.
-        start: θ_0, ``[d]``.
-        settings: those of the algorithm.
-        seeds: of the models.
-        progress: told how much is done and of how much, after each step of a batch.
-        adversary: who submits what; none by default.
-        defence: takes the mean's place, and nothing is clipped or noised: no user is protected.
-        checkpoint: kept after each round, and taken up.
+    Args: learner: the model. users: their records. start: θ_0, ``[d]``. settings: those
+        of the algorithm. seeds: of the models. progress: told how much is done and of
+        how much, after each step of a batch. adversary: who submits what; none by
+        default. defence: takes the mean's place, and nothing is clipped or noised: no
+        user is protected. checkpoint: kept after each round, and taken up.
     """
     thetas = start.repeat(len(seeds), 1)
     drawn_by = [np.random.default_rng(seed) for seed in seeds]
@@ -369,9 +361,10 @@ def per_layer(
     The paper clips each to S and adds noise for S: then a user moves the sum by √L·S.
     """
     bound = clip / len(layers) ** 0.5
-    return torch.cat(
-        [shortened(updates[:, each], bound) for each in layers], dim=1
-    ), clip
+    return (
+        torch.cat([shortened(updates[:, each], bound) for each in layers], dim=1),
+        clip,
+    )
 
 
 @CLIPPINGS.register("flat-median")

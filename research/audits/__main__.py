@@ -1,12 +1,12 @@
 """Audits of builds that are broken on purpose, of owners' presence, and of certificates.
 
-``python -m research.audits other-silent-deployed presence-unchecked`` plays the named audits, and
-``python -m research.audits`` all: two hundred of the sound build, the demo's task and the broken
-builds, each as a simulation and as real processes; certificates are attacked where norms are
-checked and where they aren't.
+``python -m research.audits other-silent-deployed presence-unchecked`` plays the named
+audits, and ``python -m research.audits`` all: two hundred of the sound build, the
+demo's task and the broken builds, each as a simulation and as real processes;
+certificates are attacked where norms are checked and where they aren't.
 
-The result is written after each audit, and a run goes on where it was broken off. Seeds are the
-audits' numbers, so that every figure can be repeated.
+The result is written after each audit, and a run goes on where it was broken off. Seeds
+are the audits' numbers, so that every figure can be repeated.
 """
 
 import argparse

@@ -16,7 +16,8 @@ from precad.simulation.datasets import demo_task, load, shards
 from precad.simulation.rounds import Draws
 
 PRESENCE = "presence"
-"""The statement of an owner's presence, beside those of a record: ``MODELS``, ``ONE_SERVER``."""
+"""The statement of an owner's presence, beside those of a record: ``MODELS``,
+``ONE_SERVER``."""
 RELEASES = 16
 """How often a curious server has a round released that draws noise anew."""
 LOOSE = 8.0
@@ -32,7 +33,8 @@ class Build(StrEnum):
     OTHER_SILENT = "other-silent"
     """Server A adds no noise: server B takes its own off and sees the sum."""
     REDRAWN = "redrawn"
-    """Server A draws its noise anew when a round's release is tried again, which B brings about."""
+    """Server A draws its noise anew when a round's release is tried again, which B
+    brings about."""
     UNCLIPPED = "unclipped"
     """Records are clipped to eight times the clip that the task states."""
     UNCHECKED = "unchecked"
@@ -80,9 +82,9 @@ def train(made: Designed, build: Build, seed: int) -> Audited:
             for again in range(releases)
         ]
         learnt = each[-1] - np.rint(np.mean(each, axis=0)).astype(np.int64)
-        return np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[
-            -1
-        ], learnt
+        return (
+            np.zeros_like(each[-1]) if build is Build.OTHER_SILENT else each[-1]
+        ), learnt
 
     return canary_training.train(
         made, ran=Task.parse(values), server_a_noise=server_a_noise, seed=seed
@@ -91,21 +93,23 @@ def train(made: Designed, build: Build, seed: int) -> Audited:
 
 _DEMO_OWNERS, _SHARDS = 10, 4
 _DEMO_ROOM = 1.3
-"""Above the mean of what the canaries' owner samples, and above the length of its update."""
+"""Above the mean of what the canaries' owner samples, and above the length of its
+update."""
 
 
 def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
     """What ``precad demo`` trains with ten owners, and an eleventh.
 
-    Its caps have room for the canaries; p, σ, T, R and so every stated ε are the demo's.
+    Its caps have room for the canaries; p, σ, T, R and so every stated ε are the
+    demo's.
 
     Args:
         dataset: digits or breast-cancer.
         canaries: m.
         seed: of partition, canaries and coins.
 
-    Raises:
-        Misconfiguration: no such data set, or more canaries than a client's clip can hold.
+    Raises: Misconfiguration: no such data set, or more canaries than a client's clip
+        can hold.
     """
     data = load(dataset)
     values = demo_task(data, "logistic", _DEMO_OWNERS + 1)

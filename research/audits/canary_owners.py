@@ -1,13 +1,13 @@
 """Canaries as owners, in processes of their own: they take part as `precad join` does.
 
 ``python -m research.audits.canary_owners --coins coins.npy --models models.npy --config
-owner.toml`` is one owner whose records are canaries; they count, or count as zero, by their coins.
-With ``--build unclipped`` its records' clip isn't kept: a broken build, which the audit must find.
-With ``--rows rows.npy --place 3`` it is an owner that submits row 3, or zero, by a coin a round;
-the first such owner keeps the models.
+owner.toml`` is one owner whose records are canaries; they count, or count as zero, by
+their coins. With ``--build unclipped`` its records' clip isn't kept: a broken build,
+which the audit must find. With ``--rows rows.npy --place 3`` it is an owner that
+submits row 3, or zero, by a coin a round; the first such owner keeps the models.
 
-Any owner can keep the models that it is served. These processes refuse every task but an audit's
-own, and servers on another machine.
+Any owner can keep the models that it is served. These processes refuse every task but
+an audit's own, and servers on another machine.
 """
 
 import argparse
@@ -84,8 +84,8 @@ def play(
         or sorted(models) != list(range(rounds))
     ):
         raise PeerViolation(
-            f"{owner.client} counted in {result.counted} rounds of {rounds}: this training can't "
-            "be judged; run the audit again"
+            f"{owner.client} counted in {result.counted} rounds of {rounds}: this"
+            " training can't be judged; run the audit again"
         )
     return np.array(
         [*(models[version] for version in range(rounds)), result.model.theta]

@@ -1,9 +1,10 @@
 """The certificate attacked: bad owners optimise against predictions that are certified.
 
-Owners' updates are bounded and the sum is noisy, so that an expected majority of models can be
-certified against K owners who do anything (docs/certificates.md). Here K owners do what should
-harm the most: each round, as long as the bound allows, straight down the margin of the certified
-points. An expected majority that is proved to have flipped refutes the certificate.
+Owners' updates are bounded and the sum is noisy, so that an expected majority of models
+can be certified against K owners who do anything (docs/certificates.md). Here K owners
+do what should harm the most: each round, as long as the bound allows, straight down the
+margin of the certified points. An expected majority that is proved to have flipped
+refutes the certificate.
 """
 
 from collections.abc import Callable
@@ -78,16 +79,13 @@ class Certifiable:
 class Attacked:
     """What K owners did to the points that were certified against K.
 
-    Attributes:
-        attackers: K.
-        points: how many points were certified against K and attacked together.
-        label_votes: the certified label's votes at the point that fell furthest.
-        other_votes: the next label's there.
-        models: how many voted.
-        certified_at_least: what the certificate promises of the label's expected share there.
-        at_most: what the votes prove of that share.
-        flipped: whether the votes prove that some point's majority is another label.
-        refuted: whether that, or a label's share below what the certificate promises for K.
+    Attributes: attackers: K. points: how many points were certified against K and
+        attacked together. label_votes: the certified label's votes at the point that
+        fell furthest. other_votes: the next label's there. models: how many voted.
+        certified_at_least: what the certificate promises of the label's expected share
+        there. at_most: what the votes prove of that share. flipped: whether the votes
+        prove that some point's majority is another label. refuted: whether that, or a
+        label's share below what the certificate promises for K.
     """
 
     attackers: int
@@ -105,10 +103,9 @@ class Attacked:
 class CertificateVerdict:
     """An audit of all certificates of a task.
 
-    Attributes:
-        radii: certified K by point, ``[n] int64``; −1 where a point abstains.
-        within: attacks with as many owners as are certified against.
-        beyond: with more, until a majority is proved to have flipped: how loose the bound is.
+    Attributes: radii: certified K by point, ``[n] int64``; −1 where a point abstains.
+        within: attacks with as many owners as are certified against. beyond: with more,
+        until a majority is proved to have flipped: how loose the bound is.
         least_certified: least certified K of the points that were attacked beyond.
     """
 
@@ -212,7 +209,8 @@ def audit_certificates(
         raise Misconfiguration(
             "models", models, "no point is certified by so few: give more"
         )
-    # Of each level every point, and of each point the label and the next one, has a bound.
+    # Of each level every point, and of each point the label and the next one, has a
+    # bound.
     error = significance / 2 / (2 * len(levels) * points)
 
     def attack(bad: int, mine: NDArray[np.int64]) -> Attacked:

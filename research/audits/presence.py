@@ -1,7 +1,8 @@
 """Canary clients: owners that are there or contribute zero, by fair coins (the third guarantee).
 
-Each submits, every round, the longest update that is accepted, in a direction of its own; or zero,
-by a coin a round. Who sees the models, both servers honest, guesses who was there.
+Each submits, every round, the longest update that is accepted, in a direction of its
+own; or zero, by a coin a round. Who sees the models, both servers honest, guesses who
+was there.
 """
 
 import math
@@ -37,8 +38,8 @@ Models = list[NDArray[np.float64]]
 class Present:
     """What an audit of presence needs.
 
-    Attributes:
-        task: C = R, q = 1 and √2·σ near 1: Gaussian with μ near 1 for an owner's presence in a
+    Attributes: task: C = R, q = 1 and √2·σ near 1: Gaussian with μ near 1 for an
+        owner's presence in a
             round.
         rows: a direction each, as long as is accepted, ``[m, d] int64``.
         coins: ``[T, m] bool``, who is there.
@@ -180,8 +181,8 @@ def _scores(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two estimates of every coin, ``[T, m]``: for updates of length C, and for any length.
 
-    The first is the best linear one (``canary_training.scores``); the second a least squares fit,
-    between whose clusters half the way is taken. Both are less a constant.
+    The first is the best linear one (``canary_training.scores``); the second a least
+    squares fit, between whose clusters half the way is taken. Both are less a constant.
     """
     task = made.task
     real = decode(made.rows, task.fractional_bits)

@@ -1,10 +1,11 @@
 """Server A or B as a process that tells what it knows: for audits, and for nothing else.
 
-``python -m research.audits.watched_server b --noise folder --config server-b.toml``. A curious
-server knows its own noise; this one keeps it, so that the audit can take it off the noisy sums.
-With ``--looks`` it breaks the link behind the other's noisy share, again and again, to have the
-release tried again. With ``--build`` it is a broken one, which the audit must find. `precad serve`
-has none of these, and this refuses every task but an audit's own, on this machine alone.
+``python -m research.audits.watched_server b --noise folder --config server-b.toml``. A
+curious server knows its own noise; this one keeps it, so that the audit can take it off
+the noisy sums. With ``--looks`` it breaks the link behind the other's noisy share,
+again and again, to have the release tried again. With ``--build`` it is a broken one,
+which the audit must find. `precad serve` has none of these, and this refuses every task
+but an audit's own, on this machine alone.
 """
 
 import argparse
@@ -91,7 +92,8 @@ def look_again(folder: Path, looks: int) -> None:
         seen[version].append(theirs.copy())
         if len(seen[version]) < looks:
             raise PeerUnavailable("this server looks again")
-        # Shares fill the whole ring; what differs between them is noise, which is small.
+        # Shares fill the whole ring; what differs between them is noise, which is
+        # small.
         others = np.mean([theirs - each for each in seen.pop(version)], axis=0)
         more = np.rint(others).astype(np.int64)
         own = np.load(file_of(folder, version), allow_pickle=False)

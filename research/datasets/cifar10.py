@@ -77,8 +77,8 @@ def cifar10(root: Path) -> DataSet:
     place = root / "cifar-10-batches-py"
     missing = [file for file in _CIFAR if not (place / file).is_file()]
     check_there("cifar10", root, f"{binary} or {place}", missing, _PUBLISHED)
-    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
-    # opens them, so that only the files as published are read.
+    # Python pickles by their publishers. torchvision checks their published MD5 sums
+    # before it opens them, so that only the files as published are read.
     reader = torchvision_datasets().CIFAR10
     try:
         train = reader(root, train=True, download=False)
@@ -94,9 +94,10 @@ def cifar10(root: Path) -> DataSet:
 def torchvision_datasets() -> ModuleType:
     """The module ``torchvision.datasets``; this is the one place that imports torchvision.
 
-    Beside a CPU-only torch, torchvision can't load its compiled operators, and its import then
-    fails because it registers Python parts of two operators that nobody declared. Its data sets
-    and transforms need neither. So where they are missing, their schemas are declared first.
+    Beside a CPU-only torch, torchvision can't load its compiled operators, and its
+    import then fails because it registers Python parts of two operators that nobody
+    declared. Its data sets and transforms need neither. So where they are missing,
+    their schemas are declared first.
     """
     try:
         from torchvision import datasets  # noqa: PLC0415

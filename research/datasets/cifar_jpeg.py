@@ -21,12 +21,12 @@ def cifar10_jpeg(
 ) -> DataSet:
     """Images as ``[n, 3, 32, 32]`` in 0..1, by class and then by name.
 
-    Args:
-        root: holds ``cifar10-jpeg/train/CLASS/*.jpg`` and ``cifar10-jpeg/test/CLASS/*.jpg``.
-        only: labels to read, ascending; their numbers stay.
+    Args: root: holds ``cifar10-jpeg/train/CLASS/*.jpg`` and
+        ``cifar10-jpeg/test/CLASS/*.jpg``. only: labels to read, ascending; their
+        numbers stay.
 
-    Raises:
-        Misconfiguration: a folder or all its images are missing, or an image isn't one of 32×32.
+    Raises: Misconfiguration: a folder or all its images are missing, or an image isn't
+        one of 32×32.
     """
     place = root / FOLDER
     found = {
@@ -46,8 +46,9 @@ def cifar10_jpeg(
         raise Misconfiguration(
             "data folder",
             str(root),
-            f"cifar10-jpeg is read from {place}, which lacks images in {', '.join(missing)}; "
-            f"{where_to_get('CIFAR-10 of Krizhevsky, each image saved as JPEG')}",
+            f"cifar10-jpeg is read from {place}, which lacks images in"
+            f" {', '.join(missing)};"
+            f" {where_to_get('CIFAR-10 of Krizhevsky, each image saved as JPEG')}",
         )
     train_x, train_y = _read(found["train"])
     test_x, test_y = _read(found["test"])

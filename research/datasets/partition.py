@@ -19,8 +19,8 @@ def dirichlet(
 ) -> Partition:
     """Each label's records are split in proportions drawn from Dirichlet(alpha, …).
 
-    The smaller alpha, the fewer labels a client holds (Hsu et al. 2019). A client may end up
-    with no record.
+    The smaller alpha, the fewer labels a client holds (Hsu et al. 2019). A client may
+    end up with no record.
     """
     _check(len(labels), clients)
     if not alpha > 0:

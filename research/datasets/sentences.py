@@ -29,8 +29,8 @@ _WORD = re.compile(r"[a-z']+")
 def movie_sentences(root: Path) -> DataSet:
     """Sentences as ``[n, 256] float32`` rows of L2 norm 1, of hashed words.
 
-    Args:
-        root: holds ``rt-polarity.neg`` and ``rt-polarity.pos``, as they are or with ``.gz``, itself
+    Args: root: holds ``rt-polarity.neg`` and ``rt-polarity.pos``, as they are or with
+        ``.gz``, itself
             or in ``movie-sentences``.
 
     Raises:
@@ -92,8 +92,8 @@ def _lines(root: Path, name: str) -> list[str]:
         raise Misconfiguration(
             "data folder",
             str(root),
-            f"{FOLDER} are read from {root} or {root / FOLDER}, which lack {name} and {name}.gz; "
-            f"{where_to_get(_PUBLISHED)}",
+            f"{FOLDER} are read from {root} or {root / FOLDER}, which lack {name} and"
+            f" {name}.gz; {where_to_get(_PUBLISHED)}",
         )
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

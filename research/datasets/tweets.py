@@ -14,7 +14,8 @@ from research.datasets.sentences import words_of
 TRAIN_FILE = "training.1600000.processed.noemoticon.csv"
 TEST_FILE = "testdata.manual.2009.06.14.csv"
 TRAIN_RECORDS = 60_000
-"""Tweets drawn from the training file's 1.6 million, which would be 6.5 GB as dense features."""
+"""Tweets drawn from the training file's 1.6 million, which would be 6.5 GB as dense
+features."""
 FEATURES = 1024
 _DRAW_SEED = 2023
 _COLUMNS = 6
@@ -22,8 +23,10 @@ _LABELS = {"0": 0, "4": 1}
 
 _PUBLISHED = {
     "sentiment140": "Sentiment140 of Go, Bhayani and Huang, trainingandtestdata.zip",
-    "sentiment140-glove": "Sentiment140 of Go, Bhayani and Huang, trainingandtestdata.zip, and "
-    "GloVe of Stanford NLP, glove.6B.zip",
+    "sentiment140-glove": (
+        "Sentiment140 of Go, Bhayani and Huang, trainingandtestdata.zip, and "
+        "GloVe of Stanford NLP, glove.6B.zip"
+    ),
 }
 
 
@@ -32,8 +35,8 @@ def sentiment140(
 ) -> DataSet:
     """Tweets as ``[n, features] float32`` rows of L2 norm 1 (0 for a tweet without words).
 
-    Words are hashed to features, so that no vocabulary is learned from private text. Neutral
-    tweets, which only the test file has, are left out.
+    Words are hashed to features, so that no vocabulary is learned from private text.
+    Neutral tweets, which only the test file has, are left out.
 
     Args:
         folder: holds ``training.1600000.processed.noemoticon.csv`` and
@@ -79,7 +82,8 @@ def check_there(name: str, folder: Path, files: tuple[str, ...]) -> None:
         raise Misconfiguration(
             "data folder",
             str(folder),
-            f"{name} needs {' and '.join(missing)} there; {where_to_get(_PUBLISHED[name])}",
+            f"{name} needs {' and '.join(missing)} there;"
+            f" {where_to_get(_PUBLISHED[name])}",
         )
 
 

@@ -1,8 +1,8 @@
 """Robust aggregations by name, to compare with; none of them bounds a client as a norm check does.
 
-ByzFL 0.0.11 has some of them and isn't used: its Krum and Multi-Krum count n − f neighbours where
-the paper has n − f − 2, its geometric median takes three steps from zero with a fixed threshold of
-0.1, and it has neither Bulyan nor STAT-OPT.
+ByzFL 0.0.11 has some of them and isn't used: its Krum and Multi-Krum count n − f
+neighbours where the paper has n − f − 2, its geometric median takes three steps from
+zero with a fixed threshold of 0.1, and it has neither Bulyan nor STAT-OPT.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from research.registry import Registry
 
 Rows = NDArray[np.float64]
 Defence = Callable[[Rows, int], Rows]
-"""Updates ``[m, d]`` and how many of them may be bad in; what takes their mean's place, ``[d]``."""
+"""Updates ``[m, d]`` and how many of them may be bad in; what takes their mean's place,
+``[d]``."""
 DEFENCES: Registry[Defence] = Registry(
     "defence",
     "research.defences.by_coordinate",

@@ -34,8 +34,8 @@ def ma_expectation_bound(
 ) -> Floats:
     """Ma, Zhu, Hsu 2019: e^{−kε}(J + δ/(e^ε − 1)) − δ/(e^ε − 1), at least 0, for J in [0, 1].
 
-    A statistical certificate: of an expectation over the test set (the accuracy, say), not of one
-    point's prediction. Expanded, it is Xie Thm 3's lower bound.
+    A statistical certificate: of an expectation over the test set (the accuracy, say),
+    not of one point's prediction. Expanded, it is Xie Thm 3's lower bound.
     """
     offset = rate("delta", delta) / math.expm1(positive("epsilon", epsilon))
     decayed = math.exp(-count("k", k) * epsilon) * (
@@ -49,9 +49,10 @@ def bagging_holds(
 ) -> Booleans:
     """Jia, Cao, Gong 2021, Thm 1: whether A stays ahead after k records were changed.
 
-    Bags of s records are drawn with replacement from n. A changed data set of n' records shares
-    m = max(n, n') − k with the clean one, and a bag avoids the rest with probability (m/n)^s and
-    (m/n')^s. So A stays ahead when p_A − p_B > 1 + (n'/n)^s − 2(m/n)^s for all n' in [n−k, n+k].
+    Bags of s records are drawn with replacement from n. A changed data set of n'
+    records shares m = max(n, n') − k with the clean one, and a bag avoids the rest with
+    probability (m/n)^s and (m/n')^s. So A stays ahead when p_A − p_B > 1 + (n'/n)^s −
+    2(m/n)^s for all n' in [n−k, n+k].
     """
     n, s = training_size, bag_size
     if k >= n:
@@ -94,8 +95,9 @@ def bagging_radii(
 def partition_radii(counts: npt.ArrayLike) -> DefenceRadii:
     """Deep partition aggregation (Levine and Feizi 2021, Thm 1), deterministic.
 
-    Each model saw one part of the data, chosen by a hash, so one added or deleted record moves one
-    vote: radius ⌊(n_c − max_{c'≠c}(n_{c'} + 1[c' < c]))/2⌋, ties going to the lower class.
+    Each model saw one part of the data, chosen by a hash, so one added or deleted
+    record moves one vote: radius ⌊(n_c − max_{c'≠c}(n_{c'} + 1[c' < c]))/2⌋, ties going
+    to the lower class.
 
     Args:
         counts: [points, classes], one vote a partition.

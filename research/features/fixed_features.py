@@ -22,9 +22,10 @@ FIXED_FEATURES: dict[str, Rule] = {
 SETTINGS["mnist", "features"] = Settings(
     30.0, 1.08, 4500.0, record_rate=0.05, rounds=100
 )
-# 98.8 % by real processes, ε = 3; three seeds (benchmarks/results/utility.json). Chosen on the last
-# 10,000 training records. A round takes 1,200 records of each of ten owners, whose clipped
-# gradients add up to .73 of their number at most (all of one label, at the start).
+# 98.8 % by real processes, ε = 3; three seeds (benchmarks/results/utility.json). Chosen
+# on the last 10,000 training records. A round takes 1,200 records of each of ten
+# owners, whose clipped gradients add up to .73 of their number at most (all of one
+# label, at the start).
 SETTINGS["mnist", "scattering"] = Settings(40.0, 2.24, 10240.0, rounds=50)
 
 

@@ -1,7 +1,8 @@
 """Histograms of oriented gradients: features by a fixed rule, which cost no privacy.
 
-Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection", CVPR 2005, in a simple
-form. Each image becomes its own features; no mean or scale of a data set goes in.
+Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection", CVPR 2005, in
+a simple form. Each image becomes its own features; no mean or scale of a data set goes
+in.
 """
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from precad.common.errors import Misconfiguration
 
 LENGTH = 4.0
-"""L2 norm of a record's features: the larger, the fewer rounds, until clips take it back."""
+"""L2 norm of a record's features: the larger, the fewer rounds, until clips take it
+back."""
 _SMALL = 8
 _IMAGE_AXES = 4
 
@@ -20,12 +22,12 @@ def oriented_gradients(
 ) -> NDArray[np.float32]:
     """How much of an image's edges runs in which direction, cell by cell.
 
-    The gradient of the grey values at each pixel, its length counted under the two nearest
-    directions, averaged over cells; square roots, then the whole at length ``LENGTH``.
+    The gradient of the grey values at each pixel, its length counted under the two
+    nearest directions, averaged over cells; square roots, then the whole at length
+    ``LENGTH``.
 
-    Args:
-        images: ``[n, 1, s, s]``; cells have 4 × 4 pixels, or 2 × 2 where s is at most 8.
-        directions: of a full turn.
+    Args: images: ``[n, 1, s, s]``; cells have 4 × 4 pixels, or 2 × 2 where s is at most
+        8. directions: of a full turn.
 
     Returns:
         ``[n, cells · cells · directions]``; zeros for an image of one grey.

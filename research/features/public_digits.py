@@ -25,15 +25,15 @@ _EDGE = 0.45
 """Grey of the blurred digit at which a stroke ends."""
 _CONTRAST = 3.0
 _ROTATION, _SHEAR, _SCALE, _STROKE = np.deg2rad(15), 0.3, 0.2, 0.2
-"""Most that a copy is turned (radians), slanted, stretched each way (as logarithm), and that the
-grey of its strokes' ends differs."""
+"""Most that a copy is turned (radians), slanted, stretched each way (as logarithm), and
+that the grey of its strokes' ends differs."""
 
 
 def drawn_digits(side: int) -> Iterator[tuple[_Real, NDArray[np.int64]]]:
     """Each copy of the 1,797 digits with its labels.
 
-    The centre of mass is put in the middle, as in MNIST's images (LeCun et al., "Gradient-Based
-    Learning Applied to Document Recognition", 1998, Sec. III-A).
+    The centre of mass is put in the middle, as in MNIST's images (LeCun et al.,
+    "Gradient-Based Learning Applied to Document Recognition", 1998, Sec. III-A).
 
     Args:
         side: s, in pixels.

@@ -1,17 +1,18 @@
 """Scattering coefficients as a linear model takes them best: whitened by public digits.
 
-That a linear model on scattering's coefficients is the best that is known with little privacy to
-spend is Tramèr and Boneh's, "Differentially Private Learning Needs Better Features (or Much More
-Data)", ICLR 2021. Their data normalisation, Sec. 4, takes means and variances of the private
-records and pays for them. Here all that is learned of data is learned of public ones:
-scikit-learn's 1,797 digits with their labels, drawn over and over (``public_digits``). From these
-come each channel's deviation, the mean, the principal directions that are kept, and the covariance
-of digits of the same class, by which features are whitened as in linear discriminant analysis: what
-makes two digits of a class differ counts less, so that the same noise hides less of the rest.
-Here half of that, a power of -1/4 of the covariance in place of -1/2, did best.
+That a linear model on scattering's coefficients is the best that is known with little
+privacy to spend is Tramèr and Boneh's, "Differentially Private Learning Needs Better
+Features (or Much More Data)", ICLR 2021. Their data normalisation, Sec. 4, takes means
+and variances of the private records and pays for them. Here all that is learned of data
+is learned of public ones: scikit-learn's 1,797 digits with their labels, drawn over and
+over (``public_digits``). From these come each channel's deviation, the mean, the
+principal directions that are kept, and the covariance of digits of the same class, by
+which features are whitened as in linear discriminant analysis: what makes two digits of
+a class differ counts less, so that the same noise hides less of the rest. Here half of
+that, a power of -1/4 of the covariance in place of -1/2, did best.
 
-A record's features are its own: nothing private but the record goes into them, so they cost no
-privacy, and owners that compute them apart get the same up to rounding.
+A record's features are its own: nothing private but the record goes into them, so they
+cost no privacy, and owners that compute them apart get the same up to rounding.
 """
 
 from collections.abc import Iterator

@@ -17,7 +17,8 @@ MODELS: Registry[Model] = Registry(
     "research.models.resnet",
     "research.models.lstm",
 )
-"""A function of the data set each; without batch norm, dropout or running statistics."""
+"""A function of the data set each; without batch norm, dropout or running statistics.
+"""
 HIDDEN = 32
 
 

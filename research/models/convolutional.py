@@ -10,7 +10,10 @@ from research.models import MODELS
 
 @MODELS.register("opacus-cnn")
 def opacus_cnn(data: DataSet) -> nn.Module:
-    """The CNN of Opacus's MNIST example, for 28×28 grey images; PRECAD Sec. 6.1. 26,010 weights."""
+    """The CNN of Opacus's MNIST example, for 28×28 grey images; PRECAD Sec. 6.1.
+
+    26,010 weights.
+    """
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
         nn.ReLU(),
@@ -65,7 +68,10 @@ def lenet5(data: DataSet) -> nn.Module:
 
 @MODELS.register("opacus-cifar-cnn")
 def opacus_cifar_cnn(data: DataSet) -> nn.Module:
-    """The CNN of Opacus's CIFAR-10 example, for 32×32 colour images; Xie et al. Sec. 6.1."""
+    """The CNN of Opacus's CIFAR-10 example, for 32×32 colour images; Xie et al. Sec.
+
+    6.1.
+    """
     widths = (data.train_x.shape[1], 32, 64, 64)
     layers: list[nn.Module] = []
     for enter, leave in pairwise(widths):

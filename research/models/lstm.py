@@ -1,4 +1,7 @@
-"""Two-layer LSTM for sentences (Xie et al. Sec. 6.1), of plain layers: torch.func maps over it."""
+"""Two-layer LSTM for sentences (Xie et al. Sec.
+
+6.1), of plain layers: torch.func maps over it.
+"""
 
 import torch
 from torch import nn
@@ -42,9 +45,8 @@ class Lstm(nn.Module):
 class Sentences(nn.Module):
     """Two layers, and what the last word leaves classifies.
 
-    Args:
-        vectors: length of a word's vector.
-        words: how many different words there are, whose vectors are trained along; 0 where
+    Args: vectors: length of a word's vector. words: how many different words there are,
+        whose vectors are trained along; 0 where
             records hold vectors.
         hidden: units of a layer.
         classes: number of labels.

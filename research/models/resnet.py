@@ -1,7 +1,7 @@
 """ResNet-18 (He et al. 2016) with group normalisation in place of batch normalisation.
 
-Batch norm mixes the records of a batch, so that no record has a gradient of its own; groups of
-channels are normalised within a record (Wu and He 2018).
+Batch norm mixes the records of a batch, so that no record has a gradient of its own;
+groups of channels are normalised within a record (Wu and He 2018).
 """
 
 import torch

@@ -1,4 +1,7 @@
-"""DP-CERT Fig. 16: attacks by FGSM on the model alone; and by PGD on the smoothed one."""
+"""DP-CERT Fig.
+
+16: attacks by FGSM on the model alone; and by PGD on the smoothed one.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +39,8 @@ MULTIPLES = (0.999, 1.5, 2.0, 3.0)
 FRESH = 1000
 """Noisy copies that judge an attack."""
 DEVIATIONS = 4.0
-"""Of the votes' difference, by which another label must lead: then it surely has more."""
+"""Of the votes' difference, by which another label must lead: then it surely has more.
+"""
 _SETTINGS: Mapping[Scale, Settings] = {
     scale: {
         **SETTINGS[scale],
@@ -165,12 +169,16 @@ EXPERIMENTS.register("dpcert-fig16")(
     Experiment(
         paper="DP-CERT",
         figure="Fig. 16, and what certificates withstand",
-        claim="DP-Stability withstands FGSM best, the other instances of DP-CERT alike and better "
-        "than training without them; no attack succeeds inside a certified radius but with the "
-        "certificate's own error.",
-        does="FGSM on the model alone. PGD in ℓ2 on the smoothed model (20 steps of 32 copies), "
-        "within 0.999 of each input's certified radius and beyond it; it counts where another "
-        "label leads fresh votes by four standard deviations.",
+        claim=(
+            "DP-Stability withstands FGSM best, the other instances of DP-CERT alike"
+            " and better than training without them; no attack succeeds inside a"
+            " certified radius but with the certificate's own error."
+        ),
+        does=(
+            "FGSM on the model alone. PGD in ℓ2 on the smoothed model (20 steps of 32"
+            " copies), within 0.999 of each input's certified radius and beyond it; it"
+            " counts where another label leads fresh votes by four standard deviations."
+        ),
         settings=_SETTINGS,
         cells=lower_cells,
         measure=measure,

@@ -1,4 +1,7 @@
-"""DP-CERT Table 2, Fig. 2 and 3 on CIFAR-10; of Fig. 3's baselines what the paper's text says."""
+"""DP-CERT Table 2, Fig. 2 and 3 on CIFAR-10; of Fig.
+
+3's baselines what the paper's text says.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -101,12 +104,17 @@ EXPERIMENTS.register("dpcert-fig3")(
     Experiment(
         paper="DP-CERT",
         figure="Table 2 (CIFAR-10), Figs. 2, 3",
-        claim="On CIFAR-10 the best DP-CERT certifies over 250 % more than TransDenoiser at a "
-        "radius of 0.7, which itself is less than 40 % better than SecureSGD.",
-        does="The gain over PSAC, the strongest that is measured. SecureSGD, StoBatch and "
-        "TransDenoiser are quoted: the paper's authors ran none of them, and its text doesn't fix "
-        "them. At the paper's scale public weights are fine-tuned, which the user puts beside "
-        "CIFAR-10 as pretrained.safetensors.",
+        claim=(
+            "On CIFAR-10 the best DP-CERT certifies over 250 % more than TransDenoiser"
+            " at a radius of 0.7, which itself is less than 40 % better than SecureSGD."
+        ),
+        does=(
+            "The gain over PSAC, the strongest that is measured. SecureSGD, StoBatch"
+            " and TransDenoiser are quoted: the paper's authors ran none of them, and"
+            " its text doesn't fix them. At the paper's scale public weights are"
+            " fine-tuned, which the user puts beside CIFAR-10 as"
+            " pretrained.safetensors."
+        ),
         settings=_SETTINGS,
         cells=cells,
         measure=shares,

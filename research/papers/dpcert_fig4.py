@@ -19,7 +19,8 @@ from research.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Tab
 COPIES = (4, 6, 8)
 """K beside the two of every other variant."""
 SEEDS = 1
-"""All variants share its start, samples and noise, so that they are compared in pairs."""
+"""All variants share its start, samples and noise, so that they are compared in pairs.
+"""
 
 
 def cells(scale: Scale) -> list[Settings]:
@@ -90,10 +91,15 @@ EXPERIMENTS.register("dpcert-fig4")(
     Experiment(
         paper="DP-CERT",
         figure="Figs. 4, 8, 9",
-        claim="Neither consistency regularisation nor PSAC improves certified accuracy, and more "
-        "than two copies of a record hardly do.",
-        does="Each variant beside plain DP-Gaussian. A copy in the record's place is the paper's "
-        "K = 0. Consistency with adversarial copies isn't there: an objective has one regulariser.",
+        claim=(
+            "Neither consistency regularisation nor PSAC improves certified accuracy,"
+            " and more than two copies of a record hardly do."
+        ),
+        does=(
+            "Each variant beside plain DP-Gaussian. A copy in the record's place is the"
+            " paper's K = 0. Consistency with adversarial copies isn't there: an"
+            " objective has one regulariser."
+        ),
         settings=SETTINGS,
         cells=cells,
         measure=shares,

@@ -1,4 +1,7 @@
-"""DP-CERT Fig. 5, 6, 10, 15, 17 to 19: what of a single input goes with its certified radius."""
+"""DP-CERT Fig.
+
+5, 6, 10, 15, 17 to 19: what of a single input goes with its certified radius.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -96,7 +99,10 @@ def correlation(result: Result, name: str) -> float:
 
 
 def split(result: Result, name: str, threshold: float) -> tuple[float, float]:
-    """Mean logarithm of a metric at points below a radius, and of the rest (Fig. 17 to 19)."""
+    """Mean logarithm of a metric at points below a radius, and of the rest (Fig.
+
+    17 to 19).
+    """
     below = np.array(result.values["radius"]) < threshold
     metric = logs(result, name)
     return tuple(
@@ -238,12 +244,17 @@ EXPERIMENTS.register("dpcert-fig5")(
     Experiment(
         paper="DP-CERT",
         figure="Figs. 5, 6, 10, 15, 17 to 19",
-        claim="The certified radius falls with the logarithm of the input gradient's norm, the "
-        "input Hessian's spectral norm and the local Lipschitz constant, the last most closely; "
-        "DP-SGD has inputs with very large ones, and DP-CERT has fewer.",
-        does="All three of every certified input: the Hessian's by power iteration with its "
-        "products with vectors, the Lipschitz constant of the last layer but one by projected "
-        "gradient ascent in a box, from below.",
+        claim=(
+            "The certified radius falls with the logarithm of the input gradient's"
+            " norm, the input Hessian's spectral norm and the local Lipschitz constant,"
+            " the last most closely; DP-SGD has inputs with very large ones, and"
+            " DP-CERT has fewer."
+        ),
+        does=(
+            "All three of every certified input: the Hessian's by power iteration with"
+            " its products with vectors, the Lipschitz constant of the last layer but"
+            " one by projected gradient ascent in a box, from below."
+        ),
         settings=_SETTINGS,
         cells=lower_cells,
         measure=measure,

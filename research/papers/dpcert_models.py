@@ -77,8 +77,9 @@ SETTINGS: Mapping[Scale, Settings] = {
         "every": 100,
     },
 }
-"""DP-CERT Sec. 4, App. C.3; smaller for scikit-learn's digits. ``every``: each how-many-th held-out
-record is certified; 1 at the paper's scale takes a hundred times as long to certify."""
+"""DP-CERT Sec. 4, App. C.3; smaller for scikit-learn's digits. ``every``: each
+how-many-th held-out record is certified; 1 at the paper's scale takes a hundred times
+as long to certify."""
 _REGULAR: Mapping[Scale, Settings] = {
     Scale.SMALL: {"epsilon": None, "learning_rate": 0.5, "rounds": 300},
     Scale.PAPER: {
@@ -182,7 +183,8 @@ def weights_of(folder: Path | None) -> tuple[str, Weights]:
         raise Misconfiguration(
             "--data",
             str(folder),
-            f"this fine-tunes a model: put public weights of its shapes there, as {WEIGHTS}",
+            "this fine-tunes a model: put public weights of its shapes there, as"
+            f" {WEIGHTS}",
         )
     content = file.read_bytes()
     return hashlib.sha256(content).hexdigest()[:12], tensors_of(content)

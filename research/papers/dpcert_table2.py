@@ -1,4 +1,7 @@
-"""DP-CERT Table 2, Fig. 7: accuracy and certified accuracy of each method and noise level."""
+"""DP-CERT Table 2, Fig.
+
+7: accuracy and certified accuracy of each method and noise level.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -92,10 +95,15 @@ EXPERIMENTS.register("dpcert-table2")(
     Experiment(
         paper="DP-CERT",
         figure="Table 2 (digits or MNIST), Fig. 7",
-        claim="At the same ε all instances of DP-CERT certify far more than regular training, "
-        "DP-SGD and PSAC, and DP-Gaussian as much as the costlier ones.",
-        does="Trained in one place, and by a federation of ten owners at the same ε against one "
-        "of its servers. Certified by CERTIFY (n0 = 100, n = 10,000, 99.9 % an input).",
+        claim=(
+            "At the same ε all instances of DP-CERT certify far more than regular"
+            " training, DP-SGD and PSAC, and DP-Gaussian as much as the costlier ones."
+        ),
+        does=(
+            "Trained in one place, and by a federation of ten owners at the same ε"
+            " against one of its servers. Certified by CERTIFY (n0 = 100, n = 10,000,"
+            " 99.9 % an input)."
+        ),
         settings=SETTINGS,
         cells=cells,
         measure=shares,

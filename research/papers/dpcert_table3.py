@@ -119,8 +119,10 @@ EXPERIMENTS.register("dpcert-table3")(
     Experiment(
         paper="DP-CERT",
         figure="Tables 3, 4",
-        claim="The chosen learning rate and clip give the highest clean accuracy, and their "
-        "neighbours lose little.",
+        claim=(
+            "The chosen learning rate and clip give the highest clean accuracy, and"
+            " their neighbours lose little."
+        ),
         does="DP-Gaussian at σ = 0.25, ε = 3, with one of both changed.",
         settings=SETTINGS,
         cells=cells,

@@ -14,7 +14,8 @@ from precad.common.errors import Misconfiguration
 class Iterated(Derived):
     """Groups by applying the curves of a single change k times.
 
-    Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
+    Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022,
+    Thm 2.14).
     """
 
     mark = ", iterated"
@@ -30,8 +31,9 @@ class Iterated(Derived):
 class RenyiDP(Guarantee):
     """(α_j, ε_j)-RDP of one record or client, in both directions, from any accountant.
 
-    Groups by Mironov 2017, Prop. 2: for 2^c changes and α ≥ 2^{c+1}, (α/2^c, 3^c ε). Xie's Thm 6
-    uses c = k, which holds for groups of 2^k and is far too loose; here c = ⌈log2 k⌉.
+    Groups by Mironov 2017, Prop. 2: for 2^c changes and α ≥ 2^{c+1}, (α/2^c, 3^c ε).
+    Xie's Thm 6 uses c = k, which holds for groups of 2^k and is far too loose; here c =
+    ⌈log2 k⌉.
     """
 
     orders: tuple[float, ...]

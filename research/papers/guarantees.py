@@ -170,9 +170,15 @@ EXPERIMENTS.register("guarantees")(
     Experiment(
         paper="Xie et al., Liu et al.",
         figure="every guarantee on the same votes",
-        claim="Each paper certifies by its own kind of privacy: ADP, RDP, or groups of their own.",
-        does="200 models with noise for users, and 200 with noise for records, certified by every "
-        "guarantee there is here: added, deleted or replaced, 99.9 % confidence a point.",
+        claim=(
+            "Each paper certifies by its own kind of privacy: ADP, RDP, or groups of"
+            " their own."
+        ),
+        does=(
+            "200 models with noise for users, and 200 with noise for records, certified"
+            " by every guarantee there is here: added, deleted or replaced, 99.9 %"
+            " confidence a point."
+        ),
         settings={
             scale: {"data": USER_SETTINGS[scale]["data"], "seed": 0} for scale in Scale
         },

@@ -1,4 +1,7 @@
-"""Liu et al. Fig. 1, Fig. 2 and Table 2: how many poisoned records each way of certifying holds."""
+"""Liu et al. Fig. 1, Fig.
+
+2 and Table 2: how many poisoned records each way of certifying holds.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -194,11 +197,17 @@ EXPERIMENTS.register("liu-fig1")(
     Experiment(
         paper="Liu et al.",
         figure="Fig. 1, Fig. 2, Table 2",
-        claim="Certificates from the sampled Gaussian's own group privacy (RDP) hold for more "
-        "poisoned records than ADP's, bagging's, deep partition aggregation's and Ma et al.'s.",
-        does="Ensembles by DP-SGD, on bags and on parts of the same records and model. Groups are "
-        "accounted for by the mixture of up to r clips: the paper's Theorem 8 takes them for one "
-        "clip, which isn't sound. Confidence 99.9 % a point, as in the paper.",
+        claim=(
+            "Certificates from the sampled Gaussian's own group privacy (RDP) hold for"
+            " more poisoned records than ADP's, bagging's, deep partition aggregation's"
+            " and Ma et al.'s."
+        ),
+        does=(
+            "Ensembles by DP-SGD, on bags and on parts of the same records and model."
+            " Groups are accounted for by the mixture of up to r clips: the paper's"
+            " Theorem 8 takes them for one clip, which isn't sound. Confidence 99.9 % a"
+            " point, as in the paper."
+        ),
         settings=SETTINGS,
         cells=cells,
         measure=measure,

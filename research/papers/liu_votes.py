@@ -218,8 +218,8 @@ def as_published(
 ) -> tuple[Floats, Floats]:
     """The same by Theorems 8 and 10 as printed, which certify nothing.
 
-    Theorem 8 takes r records for one that is drawn with probability 1 − (1 − q)^r: but together
-    they move a sum by up to r clips.
+    Theorem 8 takes r records for one that is drawn with probability 1 − (1 − q)^r: but
+    together they move a sum by up to r clips.
 
     Args:
         intervals: of votes or probabilities.

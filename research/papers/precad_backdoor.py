@@ -1,4 +1,7 @@
-"""What PRECAD's Fig. 4 and 5 share: the attack's settings, tables and curves of two accuracies."""
+"""What PRECAD's Fig.
+
+4 and 5 share: the attack's settings, tables and curves of two accuracies.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""PRECAD Sec. 4.3: an update whose square wraps around, by the paper's check and by ours."""
+"""PRECAD Sec.
+
+4.3: an update whose square wraps around, by the paper's check and by ours.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -84,7 +87,8 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         bad = np.abs(bad) * view.generator.choice(np.array([-1, 1]), size=bad.shape)
         notes["submitted"] = notes.get("submitted", 0) + len(bad)
         if settings["check"] == "precad":
-            # The simulation's own rule: what the two servers' range test and norm check decide.
+            # The simulation's own rule: what the two servers' range test and norm check
+            # decide.
             passing = [row for row in bad if squared_norm(row) <= view.task.bound**2]
             notes["counted"] = notes.get("counted", 0) + len(passing)
             return bad
@@ -95,7 +99,8 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
 
     def aggregate(updates: Matrix, view: View) -> Matrix:
         total = updates.sum(axis=0, dtype=np.int64)
-        # What the published check lets through is added modulo 2^64, as the servers' shares are.
+        # What the published check lets through is added modulo 2^64, as the servers'
+        # shares are.
         for row in waiting:
             total += row
         waiting.clear()
@@ -170,10 +175,14 @@ EXPERIMENTS.register("precad-check")(
     Experiment(
         paper="PRECAD",
         figure="Sec. 4.3",
-        claim="The servers' secure validation finds every update that is longer than C.",
-        does="One client submits multiples of 2^32, whose square is 0 modulo 2^64: under the "
-        "paper's check, which opens a comparison of the norm in the ring, and under this "
-        "project's, which bounds projections first (docs/soundness.md).",
+        claim=(
+            "The servers' secure validation finds every update that is longer than C."
+        ),
+        does=(
+            "One client submits multiples of 2^32, whose square is 0 modulo 2^64: under"
+            " the paper's check, which opens a comparison of the norm in the ring, and"
+            " under this project's, which bounds projections first (docs/soundness.md)."
+        ),
         settings=SETTINGS,
         cells=cells,
         measure=measure,

@@ -144,10 +144,15 @@ EXPERIMENTS.register("precad-fig2")(
     Experiment(
         paper="PRECAD",
         figure="Fig. 2",
-        claim="More noise gives a smaller ε and less accuracy; ε against one server is larger "
-        "than against clients. After 25 epochs: 6.8, 3.5, 2.4 for σ = 1, 1.5, 2.",
-        does="Trains with each σ; the exact accountant stands beside the paper's central limit "
-        "theorem, both at the mean number of participations, qT.",
+        claim=(
+            "More noise gives a smaller ε and less accuracy; ε against one server is"
+            " larger than against clients. After 25 epochs: 6.8, 3.5, 2.4 for σ = 1,"
+            " 1.5, 2."
+        ),
+        does=(
+            "Trains with each σ; the exact accountant stands beside the paper's central"
+            " limit theorem, both at the mean number of participations, qT."
+        ),
         settings=SETTINGS,
         cells=cells,
         measure=measure,

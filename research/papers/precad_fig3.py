@@ -121,11 +121,16 @@ EXPERIMENTS.register("precad-fig3")(
     Experiment(
         paper="PRECAD",
         figure="Fig. 3, left",
-        claim="More clients change nothing for PRECAD and without privacy; local DP loses "
-        "accuracy, because each client's noise adds up.",
-        does="All records are dealt to n clients in sorted shards, with the same expected number "
-        "of records a round. C does nothing, as in the paper's Sec. 6.2. Central DP and "
-        "distributed DP (half of a round's clients taken as honest) stand beside.",
+        claim=(
+            "More clients change nothing for PRECAD and without privacy; local DP loses"
+            " accuracy, because each client's noise adds up."
+        ),
+        does=(
+            "All records are dealt to n clients in sorted shards, with the same"
+            " expected number of records a round. C does nothing, as in the paper's"
+            " Sec. 6.2. Central DP and distributed DP (half of a round's clients taken"
+            " as honest) stand beside."
+        ),
         settings=SETTINGS,
         cells=cells,
         measure=train,

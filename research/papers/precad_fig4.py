@@ -68,11 +68,17 @@ EXPERIMENTS.register("precad-fig4")(
     Experiment(
         paper="PRECAD",
         figure="Fig. 4 (a)",
-        claim="Four backdoor clients of a hundred break training without privacy and under local "
-        "DP; PRECAD withstands more, and its noise helps where local DP's harms.",
-        does="K clients train a pixel backdoor and submit what would put their model in the "
-        "model's place, clipped to C where C is checked. Local DP clips to C after the noise; bad "
-        "clients add none. Backdoor accuracy leaves out images that are zeros anyway.",
+        claim=(
+            "Four backdoor clients of a hundred break training without privacy and"
+            " under local DP; PRECAD withstands more, and its noise helps where local"
+            " DP's harms."
+        ),
+        does=(
+            "K clients train a pixel backdoor and submit what would put their model in"
+            " the model's place, clipped to C where C is checked. Local DP clips to C"
+            " after the noise; bad clients add none. Backdoor accuracy leaves out"
+            " images that are zeros anyway."
+        ),
         settings=BACKDOOR,
         cells=cells,
         measure=train,

@@ -56,8 +56,11 @@ EXPERIMENTS.register("precad-fig5")(
     Experiment(
         paper="PRECAD",
         figure="Fig. 5 (a)",
-        claim="A smaller C makes the backdoor fail at little cost: at C = 20, 0 % for K = 5 of "
-        "100 clients and under 50 % for K = 10, with 1 % of main accuracy lost.",
+        claim=(
+            "A smaller C makes the backdoor fail at little cost: at C = 20, 0 % for K ="
+            " 5 of 100 clients and under 50 % for K = 10, with 1 % of main accuracy"
+            " lost."
+        ),
         does="As Fig. 4, with PRECAD alone, for several C.",
         settings=BACKDOOR,
         cells=cells,

@@ -134,10 +134,15 @@ EXPERIMENTS.register("precad-table1")(
     Experiment(
         paper="PRECAD",
         figure="Table 1",
-        claim="For the same ε the sum's noise is σ with one trusted server, √2·σ with two, "
-        "√(n/τ)·σ and √n·σ where clients add it: only those grow with n, or need τ honest ones.",
-        does="Rounds in which hardly a record is drawn: what moves the model is noise. "
-        "τ = n/2 for distributed DP.",
+        claim=(
+            "For the same ε the sum's noise is σ with one trusted server, √2·σ with"
+            " two, √(n/τ)·σ and √n·σ where clients add it: only those grow with n, or"
+            " need τ honest ones."
+        ),
+        does=(
+            "Rounds in which hardly a record is drawn: what moves the model is noise. "
+            "τ = n/2 for distributed DP."
+        ),
         settings=dict.fromkeys(Scale, _SETTINGS),
         cells=cells,
         measure=measure,

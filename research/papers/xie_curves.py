@@ -73,8 +73,8 @@ def published_curve(
 ) -> NDArray[np.float64]:
     """The same as the paper computes it (Theorem 2), which certifies nothing.
 
-    ε is the printed one, and what is bad is added. Shares of votes count as if they were known;
-    with ``confidence`` less Hoeffding's width at ψ = .01, as in Fig. 8.
+    ε is the printed one, and what is bad is added. Shares of votes count as if they
+    were known; with ``confidence`` less Hoeffding's width at ψ = .01, as in Fig. 8.
     """
     right, models = _votes(group)
     width = hoeffding_half_width(models, 1 - CONFIDENCE) if confidence else 0.0

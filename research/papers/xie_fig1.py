@@ -1,4 +1,7 @@
-"""Xie et al. Fig. 1 (a), Fig. 8 (a) and Table 4: certified accuracy of UserDP-FedAvg by ε."""
+"""Xie et al. Fig. 1 (a), Fig.
+
+8 (a) and Table 4: certified accuracy of UserDP-FedAvg by ε.
+"""
 
 from research.papers.xie_curves import ByNoise
 from research.papers.xie_levels import USER_SETTINGS, USERS
@@ -21,11 +24,16 @@ EXPERIMENTS.register("xie-fig1")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 1 (a), Fig. 8 (a), Table 4",
-        claim="Certified accuracy has a best ε for each k; on MNIST up to about 4 users of 200 "
-        "are certified, at ε = 0.63.",
-        does="Ensembles by UserDP-FedAvg on zeros and ones, all models of a cell at once; votes "
-        "certified as the paper does, with and without confidence, and as is sound: exact "
-        "accountant, users that replace their updates, 99 % confidence a point.",
+        claim=(
+            "Certified accuracy has a best ε for each k; on MNIST up to about 4 users"
+            " of 200 are certified, at ε = 0.63."
+        ),
+        does=(
+            "Ensembles by UserDP-FedAvg on zeros and ones, all models of a cell at"
+            " once; votes certified as the paper does, with and without confidence, and"
+            " as is sound: exact accountant, users that replace their updates, 99 %"
+            " confidence a point."
+        ),
         settings=USER_SETTINGS,
         cells=FIGURE.cells,
         measure=FIGURE.measure,

@@ -1,4 +1,7 @@
-"""Xie et al. Fig. 10 (a): the fewest bad records that may bring inefficacy down to J(D)/τ."""
+"""Xie et al. Fig.
+
+10 (a): the fewest bad records that may bring inefficacy down to J(D)/τ.
+"""
 
 from research.papers.xie_inefficacy import BOUND, MODELS, ByEpsilon
 from research.papers.xie_levels import RECORD_SETTINGS, RECORDS
@@ -25,10 +28,15 @@ EXPERIMENTS.register("xie-fig10")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 10 (a)",
-        claim="A less private model is easier to attack: fewer poisoned records are needed.",
-        does="Clean ensembles by InsDP-FedAvg at five noise levels, ten rounds, J(D) at "
-        "the goal of label flipping; the least k by Corollary 1, and soundly for records of one "
-        "user that are replaced.",
+        claim=(
+            "A less private model is easier to attack: fewer poisoned records are"
+            " needed."
+        ),
+        does=(
+            "Clean ensembles by InsDP-FedAvg at five noise levels, ten rounds, J(D) at"
+            " the goal of label flipping; the least k by Corollary 1, and soundly for"
+            " records of one user that are replaced."
+        ),
         settings={
             scale: {**settings, "rounds": 10, "bound": BOUND[scale], "models": MODELS}
             for scale, settings in RECORD_SETTINGS.items()

@@ -75,9 +75,11 @@ class ByClipping:
                     clipping,
                     share(accuracy(group)),
                     *(share(printed[k]) for k in _SHOWN),
-                    _LEAKS
-                    if sound is None
-                    else ", ".join(share(sound[k]) for k in _SHOWN),
+                    (
+                        _LEAKS
+                        if sound is None
+                        else ", ".join(share(sound[k]) for k in _SHOWN)
+                    ),
                 ]
             )
         headings = [f"as published, k = {k}" for k in _SHOWN]
@@ -115,10 +117,13 @@ def _register(
             paper="Xie et al.",
             figure=f"Fig. 2 ({panel})",
             claim=claim,
-            does=f"The four clipping rules at σ = {by.sigma:g}, one local step and {rounds} "
-            "rounds, which give the printed ε. Per-layer clipping shares S among layers, so that a "
-            "user moves the sum by S; medians of norms are no part of any account, so that nothing "
-            "sound is certified with them.",
+            does=(
+                f"The four clipping rules at σ = {by.sigma:g}, one local step and"
+                f" {rounds} rounds, which give the printed ε. Per-layer clipping shares"
+                " S among layers, so that a user moves the sum by S; medians of norms"
+                " are no part of any account, so that nothing sound is certified with"
+                " them."
+            ),
             settings={
                 scale: {**each, "rounds": rounds} for scale, each in settings.items()
             },
@@ -133,7 +138,8 @@ def _register(
 _register(
     "xie-fig2",
     "MNIST",
-    "At the same ε, flat clipping certifies the most users; both medians nearly the same.",
+    "At the same ε, flat clipping certifies the most users; both medians nearly the"
+    " same.",
     ByClipping(USERS, 2.3, 0.6319),
     USER_SETTINGS,
     10,

@@ -123,10 +123,14 @@ def _register(name: str, data: str, by: ByLikeness, settings: BothScales) -> Non
         Experiment(
             paper="Xie et al.",
             figure=f"Fig. 3 ({data})",
-            claim="The less alike users' records are, the fewer bad users are certified, and the "
-            "best ε moves.",
-            does="Fig. 1's ensembles on equal parts of random records, and on parts drawn from "
-            "Dirichlet's distribution for each label with α = 1 and .5.",
+            claim=(
+                "The less alike users' records are, the fewer bad users are certified,"
+                " and the best ε moves."
+            ),
+            does=(
+                "Fig. 1's ensembles on equal parts of random records, and on parts"
+                " drawn from Dirichlet's distribution for each label with α = 1 and .5."
+            ),
             settings=settings,
             cells=by.cells,
             measure=partial(votes, USERS),

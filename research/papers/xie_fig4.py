@@ -55,13 +55,18 @@ def _register(
         ByAttackers(level, lines, BAD, published),
         at,
         figure=f"Fig. 4 ({data})",
-        claim="Inefficacy falls with k, poisoning more of an attacker's records comes closer to "
-        "the certified bound, and with DP the factor γ and the kind of attack hardly matter.",
-        does="Backdoor (BKD), distributed backdoor (DBA) and label flipping (LF) by k of all users "
-        "who poison a share α of their records and scale their updates by γ; "
-        f"σ = {trained['noise_multiplier']:g}, {trained['rounds']} rounds. Bounds as published "
-        "(Theorem 3), and sound: exact, for users that replace their updates, from a lower bound "
-        "of J(D) at 99 %.",
+        claim=(
+            "Inefficacy falls with k, poisoning more of an attacker's records comes"
+            " closer to the certified bound, and with DP the factor γ and the kind of"
+            " attack hardly matter."
+        ),
+        does=(
+            "Backdoor (BKD), distributed backdoor (DBA) and label flipping (LF) by k"
+            " of all users who poison a share α of their records and scale their"
+            f" updates by γ; σ = {trained['noise_multiplier']:g}, {trained['rounds']}"
+            " rounds. Bounds as published (Theorem 3), and sound: exact, for users"
+            " that replace their updates, from a lower bound of J(D) at 99 %."
+        ),
     )
 
 

@@ -1,4 +1,7 @@
-"""Xie et al. Fig. 5 (a), Fig. 8 (c), Table 7: certified accuracy of InsDP-FedAvg by ε."""
+"""Xie et al. Fig. 5 (a), Fig.
+
+8 (c), Table 7: certified accuracy of InsDP-FedAvg by ε.
+"""
 
 from research.papers.xie_curves import ByNoise
 from research.papers.xie_levels import RECORD_SETTINGS, RECORDS
@@ -21,11 +24,16 @@ EXPERIMENTS.register("xie-fig5")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 5 (a), Fig. 8 (c), Table 7",
-        claim="At the same ε user-level training tolerates more poisoned records than "
-        "instance-level training: about 1,250 (5 users) beside 12 at ε = 0.4.",
-        does="Ensembles by InsDP-FedAvg on zeros and ones; votes certified as the paper does, "
-        "with and without confidence, and as is sound: exact accountant of one user's local "
-        "steps, records of one user that are replaced, 99 % confidence a point.",
+        claim=(
+            "At the same ε user-level training tolerates more poisoned records than "
+            "instance-level training: about 1,250 (5 users) beside 12 at ε = 0.4."
+        ),
+        does=(
+            "Ensembles by InsDP-FedAvg on zeros and ones; votes certified as the paper"
+            " does, with and without confidence, and as is sound: exact accountant of"
+            " one user's local steps, records of one user that are replaced, 99 %"
+            " confidence a point."
+        ),
         settings=RECORD_SETTINGS,
         cells=FIGURE.cells,
         measure=FIGURE.measure,

@@ -1,4 +1,7 @@
-"""Xie et al. Fig. 5 (b, c): attack inefficacy of InsDP-FedAvg by number of bad records."""
+"""Xie et al. Fig.
+
+5 (b, c): attack inefficacy of InsDP-FedAvg by number of bad records.
+"""
 
 from research.papers.xie_inefficacy import BOUND, MODELS, ByAttackers
 from research.papers.xie_levels import RECORD_SETTINGS, RECORDS
@@ -16,9 +19,11 @@ EXPERIMENTS.register("xie-fig5bc")(
         paper="Xie et al.",
         figure="Fig. 5 (b, c)",
         claim="More poisoned records mean lower inefficacy, measured and certified.",
-        does="A backdoor (BKD) or flipped labels (LF) in k records of one user of ten, who keeps "
-        "to the protocol; σ = 10, four rounds. Bounds as published, and sound for "
-        "records of one user that are replaced.",
+        does=(
+            "A backdoor (BKD) or flipped labels (LF) in k records of one user of ten,"
+            " who keeps to the protocol; σ = 10, four rounds. Bounds as published, and"
+            " sound for records of one user that are replaced."
+        ),
         settings={
             scale: {
                 **settings,

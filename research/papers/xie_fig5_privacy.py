@@ -26,9 +26,14 @@ EXPERIMENTS.register("xie-fig5de")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 5 (d, e)",
-        claim="With stronger privacy a record's inefficacy is higher, measured and certified.",
-        does="A backdoor or flipped labels in 4 records of one user of ten by noise level, "
-        "six rounds.",
+        claim=(
+            "With stronger privacy a record's inefficacy is higher, measured and"
+            " certified."
+        ),
+        does=(
+            "A backdoor or flipped labels in 4 records of one user of ten by noise"
+            " level, six rounds."
+        ),
         settings={
             scale: {**settings, "rounds": 6, "bound": BOUND[scale], "models": MODELS}
             for scale, settings in RECORD_SETTINGS.items()

@@ -21,9 +21,11 @@ EXPERIMENTS.register("xie-fig6")(
         paper="Xie et al.",
         figure="Fig. 6 (a), Fig. 8 (d), Table 8",
         claim="On CIFAR the most records are certified at ε = .65.",
-        does="Ensembles by InsDP-FedAvg on airplanes and birds, one round, without the paper's "
-        "training on CIFAR-100 before. Both scales need --data: the small one cifar10-jpeg, "
-        "recompressed, and logistic regression on images of 8×8.",
+        does=(
+            "Ensembles by InsDP-FedAvg on airplanes and birds, one round, without the"
+            " paper's training on CIFAR-100 before. Both scales need --data: the small"
+            " one cifar10-jpeg, recompressed, and logistic regression on images of 8×8."
+        ),
         settings=CIFAR_RECORD_SETTINGS,
         cells=FIGURE.cells,
         measure=FIGURE.measure,

@@ -1,4 +1,7 @@
-"""Xie et al. Fig. 6 (b to e): attack inefficacy of InsDP-FedAvg on airplanes and birds."""
+"""Xie et al. Fig.
+
+6 (b to e): attack inefficacy of InsDP-FedAvg on airplanes and birds.
+"""
 
 from research.papers.xie_inefficacy import ByEpsilon
 from research.papers.xie_levels import CIFAR_RECORD_SETTINGS, RECORDS
@@ -26,9 +29,13 @@ EXPERIMENTS.register("xie-fig6be")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 6 (b to e), Fig. 10 (b)",
-        claim="On CIFAR too more poisoned records and less privacy mean lower inefficacy.",
-        does="A backdoor or flipped labels in k records of one user of ten by noise level, "
-        "two rounds, C̄ = 2 as in the paper. Both scales need --data.",
+        claim=(
+            "On CIFAR too more poisoned records and less privacy mean lower inefficacy."
+        ),
+        does=(
+            "A backdoor or flipped labels in k records of one user of ten by noise"
+            " level, two rounds, C̄ = 2 as in the paper. Both scales need --data."
+        ),
         settings={
             scale: {**settings, "rounds": 2, "bound": 2.0, "models": 50}
             for scale, settings in CIFAR_RECORD_SETTINGS.items()

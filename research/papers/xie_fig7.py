@@ -1,4 +1,7 @@
-"""Xie et al. Fig. 7 and 12: inefficacy of UserDP-FedAvg by ε, and the fewest attackers."""
+"""Xie et al. Fig.
+
+7 and 12: inefficacy of UserDP-FedAvg by ε, and the fewest attackers.
+"""
 
 from collections.abc import Sequence
 
@@ -56,11 +59,15 @@ def _register(name: str, figure: str, by: ByEpsilon, at: BothScales) -> None:
         by,
         at,
         figure=figure,
-        claim="With stronger privacy both measured and certified inefficacy are higher, and more "
-        "attackers are needed for the same effect.",
-        does="Attacks by k of all users, with all their records and γ = 50, by noise level, "
-        f"{at[Scale.PAPER]['rounds']} rounds; the least k that may bring J down to J(D)/τ by "
-        "Corollary 1 and soundly.",
+        claim=(
+            "With stronger privacy both measured and certified inefficacy are higher,"
+            " and more attackers are needed for the same effect."
+        ),
+        does=(
+            "Attacks by k of all users, with all their records and γ = 50, by noise"
+            f" level, {at[Scale.PAPER]['rounds']} rounds; the least k that may bring J"
+            " down to J(D)/τ by Corollary 1 and soundly."
+        ),
     )
 
 

@@ -103,11 +103,15 @@ EXPERIMENTS.register("xie-fig9")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 9",
-        claim="Credit for drawing users makes InsDP-FedSGD's ε far smaller than Dopamine's: .87 "
-        "and 2.70 after 200 rounds with 10 of 30 users.",
-        does="ε of the paper's settings by the rate p·q of Proposition 1, which isn't sound, since "
-        "a user's records are drawn together; exactly, with the user's draw as an atom; and "
-        "Dopamine's, both ways. Nothing is trained.",
+        claim=(
+            "Credit for drawing users makes InsDP-FedSGD's ε far smaller than"
+            " Dopamine's: .87 and 2.70 after 200 rounds with 10 of 30 users."
+        ),
+        does=(
+            "ε of the paper's settings by the rate p·q of Proposition 1, which isn't"
+            " sound, since a user's records are drawn together; exactly, with the"
+            " user's draw as an atom; and Dopamine's, both ways. Nothing is trained."
+        ),
         settings=dict.fromkeys(Scale, _SETTINGS),
         cells=cells,
         measure=measure,

@@ -1,6 +1,7 @@
 """What Xie et al.'s figures of attack inefficacy share: measured losses, and bounds on them.
 
-C(θ) is a model's mean loss at what an attack aims at, at most C̄; J its expectation over training.
+C(θ) is a model's mean loss at what an attack aims at, at most C̄; J its expectation
+over training.
 """
 
 import math
@@ -34,7 +35,8 @@ from research.study import (
 MODELS = 100
 """Of each cell, as in the paper."""
 BOUND = {Scale.SMALL: 4.0, Scale.PAPER: 0.5}
-"""C̄. Losses on the digits are about 2, so that the paper's bound would cut all of them."""
+"""C̄. Losses on the digits are about 2, so that the paper's bound would cut all of
+them."""
 BACKDOOR, FLIPPING = "scaled-pixel-backdoor", "scaled-one-label"
 DISTRIBUTED = "scaled-distributed-backdoor"
 SHORT = {
@@ -95,7 +97,8 @@ def published_fewest(
 def sound_fewest(clean: Result, level: Level, tau: float) -> int | None:
     """The same, of those who replace: so many at least, whatever J(D) above its bound is.
 
-    The share of J that an attack must leave grows with J, so that its lower bound is the worst.
+    The share of J that an attack must leave grows with J, so that its lower bound is
+    the worst.
     """
     guarantee = Replacements(ExactGroups(level.mechanism(clean.settings)))
     lower, bound = inefficacy(clean).lower, clean.settings["bound"]
@@ -141,7 +144,9 @@ def _contradicted(measured: MeanInterval, sound: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ByAttackers:
-    """Inefficacy by k, a line for each attack, above its bounds (Fig. 4, 5 (b, c), 6 (b, c)).
+    """Inefficacy by k, a line for each attack, above its bounds (Fig.
+
+    4, 5 (b, c), 6 (b, c)).
 
     Attributes:
         level: users or records.
@@ -224,7 +229,8 @@ class ByAttackers:
     def plot(self, results: Sequence[Result], figure: Any) -> None:
         """A panel for each goal: measured lines, and the two bounds where k = 0 was measured."""
         clean = self._clean(results)
-        # Bounds fall exponentially: a straight line from one measured k to the next isn't theirs.
+        # Bounds fall exponentially: a straight line from one measured k to the next
+        # isn't theirs.
         places = range(
             max((result.settings["bad"] for result in results), default=0) + 1
         )
@@ -250,7 +256,9 @@ class ByAttackers:
 
 @dataclass(frozen=True, slots=True)
 class ByEpsilon:
-    """Inefficacy by ε, a line for each k, and the fewest who reach J(D)/τ (Fig. 5 to 7, 10).
+    """Inefficacy by ε, a line for each k, and the fewest who reach J(D)/τ (Fig.
+
+    5 to 7, 10).
 
     Attributes:
         level: users or records.

@@ -257,7 +257,8 @@ USER_SETTINGS = _both(
     local_steps=10,
     local_rate=0.02,
 )
-"""UserDP-FedAvg on zeros and ones (Xie et al. Table 2); ``models`` are those of one cell."""
+"""UserDP-FedAvg on zeros and ones (Xie et al. Table 2); ``models`` are those of one
+cell."""
 RECORD_SETTINGS = _both(
     ZEROS_AND_ONES,
     **_ALL_OF_TEN,

@@ -19,10 +19,14 @@ EXPERIMENTS.register("xie-table5")(
     Experiment(
         paper="Xie et al.",
         figure="Fig. 1 (b), Fig. 8 (b), Table 5",
-        claim="On CIFAR the most users are certified at ε = .15, at a loss of accuracy.",
-        does="Ensembles by UserDP-FedAvg on airplanes and birds, one round, without the paper's "
-        "training on CIFAR-100 before. Both scales need --data: the small one cifar10-jpeg, "
-        "recompressed, and logistic regression on images of 8×8.",
+        claim=(
+            "On CIFAR the most users are certified at ε = .15, at a loss of accuracy."
+        ),
+        does=(
+            "Ensembles by UserDP-FedAvg on airplanes and birds, one round, without the"
+            " paper's training on CIFAR-100 before. Both scales need --data: the small"
+            " one cifar10-jpeg, recompressed, and logistic regression on images of 8×8."
+        ),
         settings=CIFAR_USER_SETTINGS,
         cells=FIGURE.cells,
         measure=FIGURE.measure,

@@ -21,9 +21,12 @@ EXPERIMENTS.register("xie-table6")(
         paper="Xie et al.",
         figure="Fig. 1 (c), Table 6",
         claim="On Sentiment140 the most users are certified at ε = .22.",
-        does="Ensembles by UserDP-FedAvg, three rounds. Both scales need --data: the small one "
-        "movie sentences dealt to 400 users in place of tweets, and logistic regression on 256 "
-        "hashed words; the paper's one tweets by account, GloVe vectors and the LSTM.",
+        does=(
+            "Ensembles by UserDP-FedAvg, three rounds. Both scales need --data: the"
+            " small one movie sentences dealt to 400 users in place of tweets, and"
+            " logistic regression on 256 hashed words; the paper's one tweets by"
+            " account, GloVe vectors and the LSTM."
+        ),
         settings=TEXT_USER_SETTINGS,
         cells=FIGURE.cells,
         measure=FIGURE.measure,

@@ -137,12 +137,17 @@ EXPERIMENTS.register("xie-table9")(
     Experiment(
         paper="Xie et al.",
         figure="Table 9",
-        claim="The vote of models by UserDP-FedAvg withstands STAT-OPT, backdoor and label "
-        "flipping as well as robust aggregations do or better, and its certified accuracy stays "
-        "below what is measured.",
-        does="Every registered attack by k of 200 users against every registered defence in FedAvg "
-        "without privacy, told how many of a round's users are bad, and against the vote of 100 "
-        "models by UserDP-FedAvg. Longer updates are scaled by 100.",
+        claim=(
+            "The vote of models by UserDP-FedAvg withstands STAT-OPT, backdoor and"
+            " label flipping as well as robust aggregations do or better, and its"
+            " certified accuracy stays below what is measured."
+        ),
+        does=(
+            "Every registered attack by k of 200 users against every registered defence"
+            " in FedAvg without privacy, told how many of a round's users are bad, and"
+            " against the vote of 100 models by UserDP-FedAvg. Longer updates are"
+            " scaled by 100."
+        ),
         settings=USER_SETTINGS,
         cells=cells,
         measure=partial(votes, USERS),

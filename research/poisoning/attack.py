@@ -17,12 +17,11 @@ Labels = NDArray[np.int64]
 class Scene:
     """A round as the adversary sees it.
 
-    Attributes:
-        theta: the model before it, ``[d]``.
-        others: honest clients' updates, ``[m, d]``: more than a real adversary knows.
-        step: the model moves by this times the sum of all updates.
-        bound: an update beyond this norm doesn't count; infinite where nothing is checked.
-        learn: bad client's number, learning rate and steps in; what gradient descent on its own
+    Attributes: theta: the model before it, ``[d]``. others: honest clients' updates,
+        ``[m, d]``: more than a real adversary knows. step: the model moves by this
+        times the sum of all updates. bound: an update beyond this norm doesn't count;
+        infinite where nothing is checked. learn: bad client's number, learning rate and
+        steps in; what gradient descent on its own
             records makes of the model out, ``[d]``.
         numbers: of the bad clients that were drawn, one for each row, from 0.
         generator: seeded by run and round.
@@ -76,9 +75,10 @@ def poisoned(
 ) -> tuple[Images, Labels]:
     """The same number of records, ``count`` of them poisoned in place of themselves.
 
-    Those whose labels an attack changes come first: a record of the target label with a backdoor's
-    pattern would be spent for little. What it adds beside the records as they are stands at the end
-    of what it gives, and takes its own record's place where there is one for each.
+    Those whose labels an attack changes come first: a record of the target label with a
+    backdoor's pattern would be spent for little. What it adds beside the records as
+    they are stands at the end of what it gives, and takes its own record's place where
+    there is one for each.
 
     Args:
         attack: what poisons.

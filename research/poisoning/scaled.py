@@ -1,4 +1,7 @@
-"""Model replacement by a plain factor (Xie et al. Sec. 6.1.3): Δ ← γΔ of updates on bad records."""
+"""Model replacement by a plain factor (Xie et al. Sec.
+
+6.1.3): Δ ← γΔ of updates on bad records.
+"""
 
 import numpy as np
 

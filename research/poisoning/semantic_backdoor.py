@@ -1,7 +1,7 @@
 """Semantic backdoor with model replacement (Bagdasaryan et al. 2020): no image is changed.
 
-Some images have by nature what opens it. The paper takes cars of a rare colour; here, for images of
-any kind, it is that they are heavier on the left.
+Some images have by nature what opens it. The paper takes cars of a rare colour; here,
+for images of any kind, it is that they are heavier on the left.
 """
 
 import numpy as np
@@ -30,7 +30,8 @@ class SemanticBackdoor(Backdoor):
     ) -> tuple[Images, Labels]:
         """Each record as it is, and those with the feature once more as the target.
 
-        So that it has some, a bad client also takes its own images moved to the left by a column.
+        So that it has some, a bad client also takes its own images moved to the left by
+        a column.
         """
         del number, classes
         moved = np.concatenate([x, np.roll(square(x), -1, axis=-1).reshape(x.shape)])

@@ -1,8 +1,8 @@
 """STAT-OPT, Min-Max and Min-Sum (Shejwalkar and Houmansadr, NDSS 2021, Sec. IV).
 
-The bad clients submit the honest mean plus γ times a direction, γ as large as their distance to
-the honest updates allows: no more than those have from each other. Direction: minus the standard
-deviation, coordinate by coordinate.
+The bad clients submit the honest mean plus γ times a direction, γ as large as their
+distance to the honest updates allows: no more than those have from each other.
+Direction: minus the standard deviation, coordinate by coordinate.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
 """The federated algorithms that the papers account for, as events: comparisons for this system.
 
-All of them trust one server with plain updates. Noise multipliers are over one clip S. A parameter
-out of its range, a δ outside (0, 1) too, raises Misconfiguration.
+All of them trust one server with plain updates. Noise multipliers are over one clip S.
+A parameter out of its range, a δ outside (0, 1) too, raises Misconfiguration.
 
-Fixed-size sampling costs at least what ``attained_epsilon`` says: no account of the papers may
-go below.
+Fixed-size sampling costs at least what ``attained_epsilon`` says: no account of the
+papers may go below.
 """
 
 import math
@@ -71,8 +71,9 @@ def insdp_fedsgd(
 ) -> SampledGaussian:
     """InsDP-FedSGD (Xie et al. eq. (8)): m of N users, one noisy step each, noise σ·S by each.
 
-    The m noises add up to σ·√m·S against one record's S. The user's coin enters as an atom
-    mixture, not as the rate p·q of Proposition 1: a user's records are drawn together.
+    The m noises add up to σ·√m·S against one record's S. The user's coin enters as an
+    atom mixture, not as the rate p·q of Proposition 1: a user's records are drawn
+    together.
 
     Args:
         sampling: of a user's batch.
@@ -113,9 +114,9 @@ def dopamine(
 class ParallelAccount:
     """InsDP-FedAvg (Xie et al. Proposition 2): one account for each user, and their maximum.
 
-    Every user runs DP-SGD on its own data with its own noise, so a record costs what its user
-    spent: users compose in parallel, a user's rounds one after the other. A user that isn't
-    drawn spends nothing.
+    Every user runs DP-SGD on its own data with its own noise, so a record costs what
+    its user spent: users compose in parallel, a user's rounds one after the other. A
+    user that isn't drawn spends nothing.
 
     Args:
         new_accountant: makes each user's accountant; the exact one by default.
@@ -130,8 +131,8 @@ class ParallelAccount:
     def charge(self, user: str, event: SampledGaussian) -> None:
         """Add what ``user`` ran locally.
 
-        Raises:
-            Misconfiguration: the accountant doesn't understand the event; nothing changed.
+        Raises: Misconfiguration: the accountant doesn't understand the event; nothing
+            changed.
         """
         accountant = self._by_user.get(user) or self._new_accountant()
         accountant.compose(event)
@@ -160,13 +161,11 @@ def attained_epsilon(
 ) -> AttainedEpsilon:
     """What fixed-size sampling costs at least: all records at −clip, one replaced by +clip.
 
-    The noise-free sum is −m·clip, or with probability ``rate`` two clips more: the pair of a
-    Poisson-sampled Gaussian with half the noise multiplier.
+    The noise-free sum is −m·clip, or with probability ``rate`` two clips more: the pair
+    of a Poisson-sampled Gaussian with half the noise multiplier.
 
-    Args:
-        rate: share of records in a step, in (0, 1].
-        clip_noise_multiplier: standard deviation of the noise over *one* clip, as printed.
-        steps: number of steps.
+    Args: rate: share of records in a step, in (0, 1]. clip_noise_multiplier: standard
+        deviation of the noise over *one* clip, as printed. steps: number of steps.
         delta: δ, in (0, 1).
 
     Raises:
@@ -184,9 +183,9 @@ def attained_epsilon(
             sampling_prob=rate,
             pessimistic_estimate=pessimistic,
             use_connect_dots=pessimistic,
-            value_discretization_interval=1e-3
-            if pessimistic
-            else min(1e-3, 1e-2 / steps),
+            value_discretization_interval=(
+                1e-3 if pessimistic else min(1e-3, 1e-2 / steps)
+            ),
         )
         return float(step.self_compose(steps).get_epsilon_for_delta(delta))
 

@@ -1,6 +1,7 @@
 """Fixed-size sampling under replace-one, which the papers state while they account for Poisson.
 
-Rényi divergences alone: what such a training costs at most. This system samples by Poisson.
+Rényi divergences alone: what such a training costs at most. This system samples by
+Poisson.
 """
 
 import math
@@ -48,9 +49,10 @@ def fixed_size_rdp(rate: float, noise_multiplier: float, order: int) -> float:
     ε'(α) = ln(1 + γ²·C(α,2)·min{4(e^{ε(2)}−1), e^{ε(2)}·min{2, (e^{ε(∞)}−1)²}}
             + Σ_{j=3..α} γ^j·C(α,j)·e^{(j−1)ε(j)}·min{2, (e^{ε(∞)}−1)^j})/(α−1)
 
-    with ε(j) = j/(2σ²) and ε(∞) = ∞ for the Gaussian. The inner minimum is nested in the outer
-    one, as in the original; Xie et al.'s Proposition 1 prints its brackets so that it reads as
-    a product. Never above α/(2σ²), what the step costs without sampling.
+    with ε(j) = j/(2σ²) and ε(∞) = ∞ for the Gaussian. The inner minimum is nested in
+    the outer one, as in the original; Xie et al.'s Proposition 1 prints its brackets so
+    that it reads as a product. Never above α/(2σ²), what the step costs without
+    sampling.
 
     Args:
         rate: γ, the share of records in a step, in [0, 1].

@@ -32,8 +32,9 @@ from research.printed.printed_privacy import Reproduction
 
 _DOUBLED_GROUPS = "holds for groups of 2^k, so far too loose: use RenyiGroups"
 _THEOREM_8 = (
-    "assumes that r records together move the sum by one clip; with per-record clipping they move "
-    "it by up to r clips (sigma=30, q=.01, T=100, p_A=.99: r=700 already flips the prediction)"
+    "assumes that r records together move the sum by one clip; with per-record clipping"
+    " they move it by up to r clips (sigma=30, q=.01, T=100, p_A=.99: r=700 already"
+    " flips the prediction)"
 )
 
 
@@ -157,7 +158,8 @@ def xie_theorem_6_reach(
 ) -> Reproduction[float]:
     """The largest single-user ε_{R,α} at which Xie's Thm 6 certifies k users, at one order.
 
-    Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k users.
+    Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k
+    users.
     """
     reduced, value = order / 2.0 ** count("k", k), 0.0
     if reduced > 1:
@@ -188,8 +190,8 @@ def precad_theorem_2_printed(
 ) -> Reproduction[tuple[float, float]]:
     """PRECAD (6) and (7) with ε ≥ 0, as printed: (lower, upper), which may exceed the bound.
 
-    The optimum over all real ε is ε* = −m(Φ⁻¹(L/B) + m/2) above, m(m/2 − Φ⁻¹(L/B)) below, with
-    m = Kμ; where it is negative, the printed restriction leaves ε = 0.
+    The optimum over all real ε is ε* = −m(Φ⁻¹(L/B) + m/2) above, m(m/2 − Φ⁻¹(L/B))
+    below, with m = Kμ; where it is negative, the printed restriction leaves ε = 0.
     """
     m = count("attackers", attackers, least=1) * positive("mu", mu)
     quantile = float(ndtri(loss / positive("bound", bound)))
@@ -214,7 +216,9 @@ def precad_theorem_2_printed(
 def xie_corollary_1(
     value: float, bound: float, ratio: float, epsilon: float, delta: float
 ) -> float:
-    """Xie Cor. 1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
+    """Xie Cor.
+
+    1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
 
     Args:
         value: J(D), in [0, C̄] or [−C̄, 0).

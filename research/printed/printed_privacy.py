@@ -23,15 +23,13 @@ Value = TypeVar("Value")
 class Reproduction(Generic[Value]):
     """A printed number, reproduced to be compared; never a budget or a certificate.
 
-    Deliberately not a `Guarantee`, a `Result` or a `PrivacyStatement`: nothing that certifies or
-    charges takes one.
+    Deliberately not a `Guarantee`, a `Result` or a `PrivacyStatement`: nothing that
+    certifies or charges takes one.
 
-    Attributes:
-        source: the printed statement.
-        value: what it gives: an ε, a radius (None where not even 0 holds), or two bounds.
-        flaw: why it certifies nothing.
-        delta: of an ε.
-        mu: of the Gaussian that an ε was read from, where one is printed.
+    Attributes: source: the printed statement. value: what it gives: an ε, a radius
+        (None where not even 0 holds), or two bounds. flaw: why it certifies nothing.
+        delta: of an ε. mu: of the Gaussian that an ε was read from, where one is
+        printed.
     """
 
     source: str
@@ -42,12 +40,12 @@ class Reproduction(Generic[Value]):
 
 
 _DRAWN_TOGETHER = (
-    "takes each record as sampled at rate q·p on its own; a client's records are drawn together, "
-    "so its others give the client's coin away"
+    "takes each record as sampled at rate q·p on its own; a client's records are drawn"
+    " together, so its others give the client's coin away"
 )
 _WRONG_SCHEME = (
-    "states sampling without replacement, where the sum moves by two clips; these numbers hold "
-    "for Poisson sampling only"
+    "states sampling without replacement, where the sum moves by two clips; these"
+    " numbers hold for Poisson sampling only"
 )
 
 

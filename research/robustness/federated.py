@@ -15,15 +15,16 @@ from research.robustness.train import Training, module_of
 
 _MOST_BITS = 20
 _ROOM = 4.0
-"""Of the client clip above an owner's expected number of records: honest owners stay below."""
+"""Of the client clip above an owner's expected number of records: honest owners stay
+below."""
 
 
 def task_of(how: Training, data: DataSet, clients: int) -> Task:
     """A task whose record has ``how``'s ε against one curious server.
 
-    Each server adds ρ·R, as much as the central training does, so that the sum has √2 times as
-    much: the price of not having to trust either. The server's step has no momentum, and
-    ``learning_rate`` is scaled to go as far.
+    Each server adds ρ·R, as much as the central training does, so that the sum has √2
+    times as much: the price of not having to trust either. The server's step has no
+    momentum, and ``learning_rate`` is scaled to go as far.
     """
     expected = how.rate * len(data.train_y) / clients
     clip = how.clip * min(MAX_CLIP_RATIO, _ROOM * expected)
@@ -60,7 +61,10 @@ def federated(
     keep: Path | None = None,
     said: Callable[[int, float], object] = lambda _, __: None,
 ) -> tuple[Model, float]:
-    """The model, and ε of a record against one server. ``keep`` is a folder, for the last θ."""
+    """The model, and ε of a record against one server.
+
+    ``keep`` is a folder, for the last θ.
+    """
     name, module = f"federated-{clients}-{name_of(how)}", module_of(how.model, data)
     file = None if keep is None else keep / f"{name}.npz"
     if file is not None and file.exists():

@@ -1,4 +1,7 @@
-"""Per-sample robustness metrics (DP-CERT Sec. 5.2): of one input each, beside its radius."""
+"""Per-sample robustness metrics (DP-CERT Sec.
+
+5.2): of one input each, beside its radius.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +20,8 @@ _TINY = 1e-12
 class Metrics:
     """Each ``[points] float64``.
 
-    Attributes:
-        gradient: ‖∇_x L‖₂.
-        hessian: spectral norm of ∇²_x L.
-        lipschitz: max ‖f(x) − f(x')‖₁/‖x − x'‖_∞ over a box around x (eq. 7), from below.
+    Attributes: gradient: ‖∇_x L‖₂. hessian: spectral norm of ∇²_x L. lipschitz: max
+        ‖f(x) − f(x')‖₁/‖x − x'‖_∞ over a box around x (eq. 7), from below.
     """
 
     gradient: NDArray[np.float64]

@@ -10,7 +10,10 @@ OURS = ("logistic", "mlp", "cnn")
 
 
 def cnn() -> nn.Module:
-    """Four layers for images of 28×28 (Tramèr and Boneh 2021, as DP-CERT Sec. 4.2 takes it)."""
+    """Four layers for images of 28×28 (Tramèr and Boneh 2021, as DP-CERT Sec.
+
+    4.2 takes it).
+    """
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
         nn.Tanh(),

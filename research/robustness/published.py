@@ -23,19 +23,25 @@ TABLE_2_MNIST: dict[tuple[float, str], tuple[float, float, float]] = {
     (1.0, "dp-stability"): (96.48, 1.262, 84.9),
     (1.0, "dp-macer"): (96.31, 1.262, 85.5),
 }
-"""(σ, method) to clean accuracy in %, ACR, certified accuracy in % at r = 0.25 (Table 2)."""
+"""(σ, method) to clean accuracy in %, ACR, certified accuracy in % at r = 0.25 (Table
+2)."""
 
 QUOTED_FIG_3 = (
-    "TransDenoiser is less than 40 % better than the next strongest baseline, SecureSGD",
+    (
+        "TransDenoiser is less than 40 % better than the next strongest baseline,"
+        " SecureSGD"
+    ),
     "the best DP-CERT is over 250 % better than TransDenoiser at an L2 radius of 0.7",
 )
-"""All that the text says in numbers of Fig. 3's baselines (Sec. 5); its curves are a picture."""
+"""All that the text says in numbers of Fig. 3's baselines (Sec. 5); its curves are a
+picture."""
 
 WHY_QUOTED = (
-    "Fig. 3 compares SecureSGD, StoBatch and TransDenoiser on CIFAR-10. Its authors ran none of "
-    "them: they copied the curves from Tang et al. (Sec. 4.1, App. D.1). The text names parts "
-    "(a heterogeneous Gaussian mechanism; an autoencoder with objective perturbation; a VGG16 with "
-    "a denoiser and a multivariate Gaussian mechanism) but no budget split, noise scale, "
-    "architecture of autoencoder or denoiser, learning rate, or number of rounds, and those fix "
-    "the curves. Whatever one trained from this text would be another method under their names."
+    "Fig. 3 compares SecureSGD, StoBatch and TransDenoiser on CIFAR-10. Its authors ran"
+    " none of them: they copied the curves from Tang et al. (Sec. 4.1, App. D.1). The"
+    " text names parts (a heterogeneous Gaussian mechanism; an autoencoder with"
+    " objective perturbation; a VGG16 with a denoiser and a multivariate Gaussian"
+    " mechanism) but no budget split, noise scale, architecture of autoencoder or"
+    " denoiser, learning rate, or number of rounds, and those fix the curves. Whatever"
+    " one trained from this text would be another method under their names."
 )

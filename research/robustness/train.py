@@ -38,18 +38,13 @@ Weights = Mapping[str, NDArray[np.float64]]
 class Training:
     """One model; symbols as in DP-CERT Algorithm 2.
 
-    Attributes:
-        data: name of the data set.
-        model: as ``make`` takes it, or one of ``MODELS``.
-        objective: what a record's gradient is of, and its clipping.
-        epsilon: ε of one record at ``delta``, add/remove; None trains without clip and noise.
-        rate: B/N, of the Poisson sample.
-        rounds: T.
-        learning_rate: λ, of the mean over B.
-        clip: C.
-        seed: of start, samples, copies and noise: an experiment protects nobody.
-        momentum: of the steps; it is applied to what was released, and costs nothing.
-        given_noise: ρ, where it isn't to be the least for ``epsilon``.
+    Attributes: data: name of the data set. model: as ``make`` takes it, or one of
+        ``MODELS``. objective: what a record's gradient is of, and its clipping.
+        epsilon: ε of one record at ``delta``, add/remove; None trains without clip and
+        noise. rate: B/N, of the Poisson sample. rounds: T. learning_rate: λ, of the
+        mean over B. clip: C. seed: of start, samples, copies and noise: an experiment
+        protects nobody. momentum: of the steps; it is applied to what was released, and
+        costs nothing. given_noise: ρ, where it isn't to be the least for ``epsilon``.
         start: digest of the public weights that it starts from; random ones without it.
     """
 
@@ -151,7 +146,8 @@ def train(
     sigma, shape = how.noise_multiplier, tuple(records.inputs.shape[1:])
     began = kept_at = time.monotonic()
     for number in range(first, how.rounds):
-        # A generator for each round: a training that goes on draws what it would have drawn.
+        # A generator for each round: a training that goes on draws what it would have
+        # drawn.
         draw = np.random.default_rng([how.seed, number])
         drawn = np.flatnonzero(draw.random(len(records)) < how.rate)
         named = gradients.loaded(theta)

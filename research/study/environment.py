@@ -16,8 +16,8 @@ _PACKAGES = ("numpy", "scipy", "torch", "scikit-learn", "dp-accounting")
 def environment(device: str) -> dict[str, Any]:
     """Versions and hardware, as plain values.
 
-    A processor's name may be a family's. The widest instructions that torch uses there decide the
-    last bits too: wider ones add in another order.
+    A processor's name may be a family's. The widest instructions that torch uses there
+    decide the last bits too: wider ones add in another order.
     """
     on_cpu = device == "cpu"
     return {

@@ -9,8 +9,8 @@ from research.study.kept import Kept, key_of
 from research.study.run import EVERY, cells_with, measure
 
 KINDS = ("algorithm", "defence", "arm", "models")
-"""Settings by which a cell may take ten times as long as another; it is taken for granted that all
-with the same ones cost alike."""
+"""Settings by which a cell may take ten times as long as another; it is taken for
+granted that all with the same ones cost alike."""
 PROBE_S = 5.0
 """How long a kind's cell is tried of which none was measured."""
 _PROBE_STEPS = 3
@@ -23,8 +23,8 @@ class _Enough(Exception):
 class Estimate:
     """Of the cells that are missing, one after another; told of each that is there, it learns.
 
-    What a kind's cells cost, those say that are there; else one in the middle of its first seed's,
-    of which some steps are taken.
+    What a kind's cells cost, those say that are there; else one in the middle of its
+    first seed's, of which some steps are taken.
 
     Args:
         name: of the experiment.

@@ -1,6 +1,7 @@
 """Results on disk: one JSON file an experiment and scale, written anew after each cell.
 
-Several runs may write to one file: each takes up what the others have added, and adds to it.
+Several runs may write to one file: each takes up what the others have added, and adds
+to it.
 """
 
 import json
@@ -75,7 +76,8 @@ class Kept:
     def add(self, result: Result, environment: Mapping[str, Any]) -> None:
         """Keep one beside what other runs have added; the file appears whole or stays as it was."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Windows has no such lock, and a result that is there must not be lost for that.
+        # Windows has no such lock, and a result that is there must not be lost for
+        # that.
         alone = sys.platform != "win32"
         with waiting_lock(self._path.parent) if alone else nullcontext():
             self._read()

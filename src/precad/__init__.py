@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["DataOwner", "__version__", "simulate"]
 __version__ = "0.1.0"
 
-# gRPC speaks TLS 1.2 and 1.3, and has no setting for the version: one environment variable lists
-# the cipher suites of 1.2, those of 1.3 are fixed. A list of one suite that needs a pre-shared key,
-# which gRPC can't be given, leaves no TLS 1.2 handshake that could succeed. gRPC reads it when its
-# native module is first imported, hence here (docs/decisions/tls-at-import.md).
+# gRPC speaks TLS 1.2 and 1.3, and has no setting for the version: one environment
+# variable lists the cipher suites of 1.2, those of 1.3 are fixed. A list of one suite
+# that needs a pre-shared key, which gRPC can't be given, leaves no TLS 1.2 handshake
+# that could succeed. gRPC reads it when its native module is first imported, hence here
+# (docs/decisions/tls-at-import.md).
 TLS13_ALONE = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-AES128-CBC-SHA")
 if "grpc._cython.cygrpc" not in sys.modules:
     os.environ[TLS13_ALONE[0]] = TLS13_ALONE[1]

@@ -62,7 +62,8 @@ def test_it_is_what_the_guarantees_state_of_the_owner_with_most() -> None:
     # A charge whose release is under way counts.
     assert found(task, 2, {OFTEN: 3})[ONE].spent == stated(task, 3, {0: 3})[ONE]
     assert found(task, ROUNDS - 1, {OFTEN: ROUNDS})[ONE].left == 0.0
-    # With so little noise that the accountant claims nothing, nothing is said to be left.
+    # With so little noise that the accountant claims nothing, nothing is said to be
+    # left.
     one = found(made(noise_multiplier=0.005), 1, {OFTEN: 1})[ONE]
     assert (math.isinf(one.spent), one.left) == (True, None)
 

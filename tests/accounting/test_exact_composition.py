@@ -247,7 +247,8 @@ def test_a_groups_profile_dominates_the_mixture_of_gaussians_and_stays_near(
         (forward, losses, with_group - np.exp(losses) * without),
         (reverse, -losses, below_without - np.exp(-losses) * below_with),
     ):
-        # δ is convex in e^ε, so between two points of the profile the chord is above it.
+        # δ is convex in e^ε, so between two points of the profile the chord is above
+        # it.
         stated = np.interp(np.exp(at), np.exp(epsilons), deltas, left=1.0)
         assert (stated >= truth - 1e-12).all()
         assert (stated <= truth + 1e-3).all()

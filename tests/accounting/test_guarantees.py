@@ -191,7 +191,8 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
     known = one(ONE_SERVER, often(1200))
     assert known.rejection_delta == honest_rejection(known.epsilon, often(1200))
     assert one(ONE_SERVER, **DEMO).rejection_delta is None
-    # Breaking the cryptography adds what the assumption says: 16 uses at 2^−80 each submission.
+    # Breaking the cryptography adds what the assumption says: 16 uses at 2^−80 each
+    # submission.
     once = 16 * 2.0**-80
     assert advantages(0.0, often(1)) == pytest.approx(2 * once, rel=1e-9, abs=0)
     in_all = (1 + math.exp(4)) * 1000 * once
@@ -302,7 +303,8 @@ def test_least_noise(name: AccountantName, epsilon: float) -> None:
         composed(with_noise(s), by=name).epsilon(DELTA) for s in (sigma, less)
     )
     assert enough <= epsilon < too_little
-    # A target that everything meets gives the end of the range, and what nothing meets is refused.
+    # A target that everything meets gives the end of the range, and what nothing meets
+    # is refused.
     assert least(with_noise, epsilon=1e6) == pytest.approx(0.02)
     always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)
     with pytest.raises(Misconfiguration, match="no noise multiplier"):

@@ -319,7 +319,8 @@ def test_the_grid_of_rates_is_short_and_ends_at_the_tasks_rate(p: float) -> None
     grid = rate_grid(task)
     assert (grid[0], grid[-1], len(grid)) == (p, p / 64, 25)
     assert list(grid) == sorted(set(grid), reverse=True)
-    # A client gives up no more than a fifth of the rate that it wants, and never samples more.
+    # A client gives up no more than a fifth of the rate that it wants, and never
+    # samples more.
     assert max(a / b for a, b in pairwise(grid)) == pytest.approx(5 / 4)
     for rate in grid:
         Enrolment(ONE, 1, rate).check(task)
@@ -327,7 +328,8 @@ def test_the_grid_of_rates_is_short_and_ends_at_the_tasks_rate(p: float) -> None
     for wanted in (p, 0.9999 * p, 0.53 * p, 0.5 * p, 0.33 * p, 0.0157 * p):
         assert on_grid(task, wanted) in grid
         assert 0.8 * wanted <= on_grid(task, wanted) <= wanted
-    # What a person writes means the grid's number: 0.7·3 in floats is a little above 2.1.
+    # What a person writes means the grid's number: 0.7·3 in floats is a little above
+    # 2.1.
     seven = task_with({"privacy.record_rate": 0.7})
     assert on_grid(seven, 0.6125) == pytest.approx(0.6125, rel=1e-12)
     with pytest.raises(Misconfiguration, match=r"at most the task's 0\.7"):

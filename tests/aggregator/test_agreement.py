@@ -41,9 +41,9 @@ def linked(ends: Any = None) -> tuple[PeerLink, PeerLink]:
 
 
 DRAWN: dict[str, Callable[[PeerLink, Role], bytes]] = {
-    "set-secret": lambda link, role: agreement.agree_set_secret(
-        link, role, TASK
-    ).reveal(),
+    "set-secret": (
+        lambda link, role: agreement.agree_set_secret(link, role, TASK).reveal()
+    ),
     "nonce": agreement.agree_nonces,
 }
 
@@ -194,8 +194,8 @@ B_50, ONLY_B = ("b", 50, 0.2), roster(("b", 50, 0.2))
         (roster(("a", 101, 0.1), B_50), OWN, ONLY_B),
         (roster(("a", 100, 0.11), ("c", 10, 0.05)), OWN, roster(("c", 10, 0.05))),
         (roster(("a", 100, 0.1), ("stranger", 1, 0.1)), OWN, roster(("a", 100, 0.1))),
-        # What the task doesn't allow, however it got into both servers' stores: an older
-        # version's, or a meddled one's.
+        # What the task doesn't allow, however it got into both servers' stores: an
+        # older version's, or a meddled one's.
         *(
             (roster(("a", *claim), B_50), roster(("a", *claim), B_50), ONLY_B)
             for claim in ((10_000, 0.1), (100, 0.11), (100, 1e-15), (100, 0.3))

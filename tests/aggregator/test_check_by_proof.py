@@ -172,7 +172,8 @@ def test_a_body_that_can_not_be_read_costs_its_client_alone(
     at = [client_of(part) for part in held[holder]].index(lost)
     (words,) = (data for step, data in sent if step.startswith("proof/"))
     assert words[at * SIZE : (at + 1) * SIZE] == b"d" + bytes(SIZE - 1)
-    # The first chunk of 1 MiB of a large one is whole, and stands in the sum when the second fails.
+    # The first chunk of 1 MiB of a large one is whole, and stands in the sum when the
+    # second fails.
     task = task_with({"validation": "proof"}, 140_000)
     large = collected(task, tmp_path / "large", (lost, kept))
     spoil(large, lost)

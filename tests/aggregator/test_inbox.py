@@ -286,9 +286,11 @@ def attempts(
 @pytest.mark.parametrize(
     ("who", "sent"),
     [
-        # Silent for ever, then back: nobody waits, and what comes in time counts as ever.
+        # Silent for ever, then back: nobody waits, and what comes in time counts as
+        # ever.
         (lambda n: {ONE} if n < 7 else {ONE, TWO}, [60, 60, 60, 0, 0, 0, 0, 0, 0, 0]),
-        # Two in three it misses: one in five of the others' attempts lasts long at most.
+        # Two in three it misses: one in five of the others' attempts lasts long at
+        # most.
         (
             lambda n: {ONE, TWO} if n % 3 == 0 else {ONE},
             [0, 60, 60, 0, 60, 0, 0, 0, 0, 0],
@@ -324,7 +326,8 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(
         assert reason_of(here.inbox.start, late) is Rejection.WRONG_ATTEMPT
         here.send(ONE, number)
         if number == 8:
-            # It may send to the other server alone: nobody waits for a half that never comes.
+            # It may send to the other server alone: nobody waits for a half that never
+            # comes.
             before = here.clock.now()
             here.inbox.wait([ONE, TWO], before + 60)
             assert here.clock.now() == before
@@ -406,7 +409,10 @@ def chunks(data: bytes, *numbers: int) -> list[bytes]:
 def test_a_changed_file_is_no_other_body(
     tmp_path: Path, meddling: str, key: str
 ) -> None:
-    """But a clear error. Another one is of the same attempt's, or of another attempt's key."""
+    """But a clear error.
+
+    Another one is of the same attempt's, or of another attempt's key.
+    """
     spool = Spool(tmp_path)
     body = kept(spool)
     other = kept(spool if key == "the same attempt's" else Spool(tmp_path), client=TWO)
@@ -507,7 +513,8 @@ def test_what_both_hold_alike_is_taken_while_others_upload(
     with collecting.running() as servers:
         collecting.upload(first)
         collecting.wait_for_taken(first)
-        # B alone holds it for a while: it is matched once A does, without being offered anew.
+        # B alone holds it for a while: it is matched once A does, without being offered
+        # anew.
         collecting.upload(late, B)
         collecting.upload(differs, A)
         upload(collecting.inboxes[B], pair_of(TASK, differs)[1])
@@ -588,7 +595,8 @@ def test_bodies_go_on_before_collection_closes_and_comparisons_afterwards(
     world = World(task, tmp_path, seed=3)
     world.run()
     check(world)
-    # What server B sends, attempt by attempt; the last "cohort" is its word on the training's end.
+    # What server B sends, attempt by attempt; the last "cohort" is its word on the
+    # training's end.
     sent = [
         step.split()[-1]
         for step in world.seen.trace

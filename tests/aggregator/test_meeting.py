@@ -315,7 +315,8 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
     shutil.copy(servers.folder / A.value / MODEL_FILE, backups[A] / MODEL_FILE)
     for role, backup in backups.items():
         servers.put_back(role, backup, journal=True)
-    # Not even A's word that B has signed it is kept; and with it B still has no charge for it.
+    # Not even A's word that B has signed it is kept; and with it B still has no charge
+    # for it.
     at_a, _ = servers.mend()
     assert "its signature over it isn't kept" in str(at_a)
     servers.sessions[A].store.versions.keep_model_seal(2, signed)
@@ -557,7 +558,10 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
             ("version", "model_seal", SignedKind.MODEL, ModelBody),
         ):
             database.create_function("again", 1, partial(again, kind=kind, body=body))
-            change = f"UPDATE {table} SET {column} = again({column}) WHERE {column} IS NOT NULL"
+            change = (
+                f"UPDATE {table} SET {column} = again({column}) WHERE {column} IS NOT"
+                " NULL"
+            )
             assert database.execute(change).rowcount > 0
     seal = servers.folder / holder.value / "model.seal"
     if seal.exists():

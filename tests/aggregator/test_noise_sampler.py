@@ -79,7 +79,8 @@ def test_a_deviation_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match="from 1/2 to below 2"):
         DiscreteGaussian(wrong)
-    # So is a table that reaches less far; and every task that has room in the ring has a sampler.
+    # So is a table that reaches less far; and every task that has room in the ring has
+    # a sampler.
     narrow = Blocks.of(1000.0)
     monkeypatch.setattr(Blocks, "of", staticmethod(lambda _: narrow))
     with pytest.raises(ValueError, match=r"noise_units is 9000\.0.*reaches less"):
@@ -285,7 +286,8 @@ def test_every_table_has_its_masses_and_reaches_as_far_as_is_stated(
         assert float(largest / mass) == pytest.approx(
             float(blocks.tightness[q]), rel=1e-15
         )
-    # Blocks are as wide as they may be, reach far enough, and their integers fit a word.
+    # Blocks are as wide as they may be, reach far enough, and their integers fit a
+    # word.
     end = COLUMNS << blocks.width_bits
     assert 1 << blocks.width_bits <= max(1, deviation / 8)
     assert noise.REACH * deviation <= end <= 2 * noise.REACH * max(8, deviation)

@@ -389,7 +389,8 @@ def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) 
             )
             with pytest.raises(grpc.RpcError) as refused:
                 next(call)
-            # Or a link of its own, for the behaviour to refuse: here it ends by its bad frame.
+            # Or a link of its own, for the behaviour to refuse: here it ends by its bad
+            # frame.
             if " " in told:
                 assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         link.put(frame)

@@ -139,7 +139,8 @@ def test_b_refuses_and_says_why(
 def test_b_refuses_an_attempt_that_was_used(pair: Pair, number: int) -> None:
     pair[1].store.attempts.begin(4, 0, 0, MODEL)
     proposed(pair, attempt=number)
-    # An owner may just have shown B a later one: the servers meet again, and nothing stops.
+    # An owner may just have shown B a later one: the servers meet again, and nothing
+    # stops.
     with pytest.raises(PeerUnavailable, match=f"attempt {number} was used"):
         answered(pair)
     verdict = Verdict.from_bytes(pair[0].link.receive("cohort"))
@@ -245,8 +246,8 @@ def test_another_attempt_needs_both_operators_word(
     a, b = go()
     assert (a.attempt, a) == (attempt, b)
     if why == "were opened":
-        # With proofs nobody is asked: what a server that departs from the protocol hears in each
-        # attempt, it could have computed.
+        # With proofs nobody is asked: what a server that departs from the protocol
+        # hears in each attempt, it could have computed.
         shares, proofs = (
             task_with({"validation": check}) for check in ("crypten", "proof")
         )
@@ -299,7 +300,8 @@ def test_a_limit_that_is_met_exactly_isnt_passed() -> None:
     free, tight = (PrivacyCap(limited(limit)) for limit in (None, 1e-6))
     assert (free.most(0.2), free.admits(0.2, 10**6, {}, 0)) == (None, True)
     assert (tight.most(0.2), tight.admits(0.2, 0, {}, 0)) == (0, False)
-    # Forfeited rounds are charged beside the task's own, up to twice as many and a few: by ε alone.
+    # Forfeited rounds are charged beside the task's own, up to twice as many and a few:
+    # by ε alone.
     cap, most = PrivacyCap(limited(50.0, rounds=3)), 2 * 3 + SPARE_CHARGES
     assert cap.most(0.2) == 3
     assert [cap.admits(0.2, n, {}, 0) for n in (3, most - 1, most)] == [
@@ -326,7 +328,8 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(
             play(store, number, OFTEN, SELDOM)
         else:
             play(store, number, OFTEN, end=last)
-    # Seldom-sampled records have spent less with as many participations; asking changes nothing.
+    # Seldom-sampled records have spent less with as many participations; asking changes
+    # nothing.
     for _ in range(2):
         assert server.within_budget(ROSTER, cap) == (NEW, SELDOM)
     assert server.within_budget([OFTEN], cap) == ()
@@ -352,7 +355,8 @@ def upgraded(rate: float, counts: dict[int, int]) -> float:
 @pytest.mark.parametrize(
     ("spent", "re_releases", "charges", "after"),
     [
-        # T_i, versions by m, this version's charges so far; and what one more release makes of it.
+        # T_i, versions by m, this version's charges so far; and what one more release
+        # makes of it.
         (3, {}, 1, {0: 2, 1: 1}),
         (3, {1: 1}, 0, {0: 3, 1: 1}),
         (3, {1: 1}, 1, {0: 1, 1: 2}),

@@ -71,7 +71,8 @@ B_SEVEN, B_NINE, B_NEXT = "bound", "bound to another number", "done, bound to th
 TABLE = {
     # Both are prepared, whoever has countersigned: go on where the release stopped.
     **dict.fromkeys([(SEVEN, B_SEVEN), (NINE, B_NINE), (NEXT, B_NEXT)], Remedy.RELEASE),
-    # Prepared on one alone: void while it has countersigned nothing, the operators' after.
+    # Prepared on one alone: void while it has countersigned nothing, the operators'
+    # after.
     **{
         (each, "nothing"): Remedy.VOID for each in (SEVEN, NINE, "prepared another set")
     },
@@ -79,8 +80,9 @@ TABLE = {
     (NEXT, "done"): Remedy.VOID,
     **{(each, "nothing"): Remedy.LOST for each in (B_SEVEN, B_NINE)},
     (B_NEXT, "done"): Remedy.LOST,
-    # One was put back to before an attempt that was given up: what the other has prepared since
-    # can't have left, and is void first; then the operators decide again.
+    # One was put back to before an attempt that was given up: what the other has
+    # prepared since can't have left, and is void first; then the operators decide
+    # again.
     **{(each, B_NINE): Remedy.VOID for each in (SEVEN, "prepared another set")},
     (NINE, B_SEVEN): Remedy.VOID,
 }
@@ -95,7 +97,8 @@ SAYS = {
 def expected(here: str, there: str) -> Recovery | None:
     """By the table, whose mirror image and what is alike aren't named.
 
-    What remains are two different attempts of one version, both bound or neither, which stop both.
+    What remains are two different attempts of one version, both bound or neither, which
+    stop both.
     """
     own, theirs = PLACES[here], PLACES[there]
     if own.version != theirs.version:
@@ -153,7 +156,8 @@ def test_both_servers_conclude_alike(own: Position, theirs: Position) -> None:
         assert (own.version, own.model) == (theirs.version, theirs.model)
 
 
-# --- what both ledgers hold alike, and what a server that forgot may take from the other's word ---
+# --- what both ledgers hold alike, and what a server that forgot may take from the
+# other's word ---
 
 TASK = Digest.of(b"task")
 START = history_start(TASK)
@@ -269,7 +273,8 @@ def test_nobody_can_invent_charges_and_what_was_signed_is_taken_back(
     unfinished = content([] if pending is None else [pending])
     for sealed, theirs in ((None, []), (head, signed)):
         found = adoptable(START, evidence(shown, pending), sealed)
-        # All that was signed or none of it: half a history is none. Voids charge nobody.
+        # All that was signed or none of it: half a history is none. Voids charge
+        # nobody.
         charges = content([each for each in found if not each.voided]) - unfinished
         wanted = content([each for each in theirs if not each.voided]) - unfinished
         assert charges in (set(), wanted)

@@ -223,7 +223,8 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept()
         own.check(B, SignedKind.MODEL, again, server_messages.ModelBody)
 
 
-# --- the sum's way in types: who skips a step is told by mypy, in `make lint` --------------------
+# --- the sum's way in types: who skips a step is told by mypy, in `make lint`
+# --------------------
 
 STEPS = (aggregate, add_noise, prepare, countersign, reconstruct)
 STATES = (
@@ -241,7 +242,8 @@ STATES = (
 def test_a_step_takes_what_the_last_one_made_and_no_state_passes_for_another() -> None:
     """Neither by inheritance nor by its shape."""
     for step, takes, makes in zip(STEPS, STATES[2:], STATES[3:], strict=False):
-        # The release names the store for its checker alone: the store is built on rounds.
+        # The release names the store for its checker alone: the store is built on
+        # rounds.
         hints = get_type_hints(step, localns={"Store": Store})
         assert hints.pop("return") is makes
         given = [each for hint in hints.values() for each in (hint, *get_args(hint))]

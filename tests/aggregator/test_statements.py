@@ -147,7 +147,8 @@ def test_what_is_signed_for_an_attempt_lacks_its_own_charge(servers: Servers) ->
     assert servers.charged()[0] == {ANN: 1, BEN: 1}
 
 
-# --- notices, which have one size, whatever they say: on the wire nobody sees who was drawn ------
+# --- notices, which have one size, whatever they say: on the wire nobody sees who was
+# drawn ------
 
 MODEL = Digest(b"\7" * 32)
 SIGNER_A = identity(Principal.service(A))
@@ -204,8 +205,8 @@ def test_a_servers_word_has_room_and_one_too_long_is_left_for_who_asks() -> None
             training.TrainingPaused(), ANN, word, word.ByteSize() - 1
         )
         assert not short.HasField("word")
-    # One without an event that this version knows is a violation: both sides speak one wire
-    # version, and who skipped it would wait for what never comes.
+    # One without an event that this version knows is a violation: both sides speak one
+    # wire version, and who skipped it would wait for what never comes.
     notice = pb.Notice.FromString(
         pb.Notice(padding=b"x").SerializeToString() + b"\xfa\x06\x01x"
     )

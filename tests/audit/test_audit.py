@@ -38,8 +38,8 @@ def played(canaries: int, mu: float, made: int, seed: int) -> Guesses:
 def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_do() -> (
     None
 ):
-    # True ε 4.38 at δ = 1e-5. With all coins guessed the two methods' bounds are poor, and with
-    # the surest 400 the first one comes within a quarter.
+    # True ε 4.38 at δ = 1e-5. With all coins guessed the two methods' bounds are poor,
+    # and with the surest 400 the first one comes within a quarter.
     truth = gdp.epsilon_of_delta(1.0, 1e-5)
     assert truth == pytest.approx(4.38, abs=0.01)
     found = lower_bound(gaussian, played(10_000, 1.0, 400, 1), 0.05, 8.0)

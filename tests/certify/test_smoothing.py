@@ -64,11 +64,9 @@ def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) 
         sample_votes(module, x[:2].long(), how)
     with pytest.raises(Misconfiguration, match="column for each class"):
         sample_votes(nn.Linear(64, 1), x[:2], how)
-    for changed in ({"model": "n"}, {"how": Sampling(0.5, 10, 100)}):
+    for other_model, other_sampling in (("n", how), ("m", Sampling(0.5, 10, 100))):
         with pytest.raises(Misconfiguration, match="another model or other sampling"):
-            sample_votes(
-                module, x[:5], **({"how": how, "model": "m"} | changed), keep=keep
-            )  # type: ignore[arg-type]
+            sample_votes(module, x[:5], other_sampling, keep=keep, model=other_model)
 
 
 def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(

@@ -297,7 +297,10 @@ def test_weights_travel_with_the_task_to_whom_starts_from_them(
             assert not (place / "start.safetensors").exists()
             continue
         assert model.initial_vector(Task.load(place / "task.toml").model).sum() == 4
-        mounted = f"      - ./{within}start.safetensors:/precad/{within}start.safetensors:ro\n"
+        mounted = (
+            "      -"
+            f" ./{within}start.safetensors:/precad/{within}start.safetensors:ro\n"
+        )
         assert mounted in (place / "compose.yml").read_text()
     text = (agreed / "task.toml").read_text()
     (agreed / "far").mkdir()

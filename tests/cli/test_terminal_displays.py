@@ -110,9 +110,11 @@ def reply(version: int, phase: str, **more: Any) -> pb.StatusReply:
 
 def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO) -> str:
     found = (
-        each
-        if isinstance(each, PeerUnavailable)
-        else facts_of(ServerStatus(**values_of(each)))
+        (
+            each
+            if isinstance(each, PeerUnavailable)
+            else facts_of(ServerStatus(**values_of(each)))
+        )
         for each in answers
     )
     follow(out, Mock(side_effect=found), 5.0, clock.LeapingClock())
@@ -132,22 +134,28 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
         reply(3, "training", rejected={"absent": 1}), reply(4, "done", rejected={"absent": 1}),
         out=io.StringIO(),
     )  # fmt: skip
-    begun = "server-a, wards: training: round 2 of 4, 10 s each, about 20 s left; 3 owners enrolled"
+    begun = (
+        "server-a, wards: training: round 2 of 4, 10 s each, about 20 s left; 3 owners"
+        " enrolled"
+    )
     assert shown.splitlines() == [
         "no answer (refused); asking again every 5 s",
         (
-            "server-a, wards: enrolling: round 0 of 4; 3 owners enrolled; enrolment takes 0 to 3"
-            " owners, for 2.0 hours more; not enrolled yet: ward-3"
+            "server-a, wards: enrolling: round 0 of 4; 3 owners enrolled; enrolment"
+            " takes 0 to 3 owners, for 2.0 hours more; not enrolled yet: ward-3"
         ),
         "server-a, wards: training: round 0 of 4; 3 owners enrolled",
         begun,
         f"{begun}; no answer (refused); asking again every 5 s",
         f"{begun}; server-b is away",
         (
-            "server-a, wards: training: round 3 of 4, 15 s each, about 15 s left; 3 owners"
-            " enrolled; rejected: absent 1"
+            "server-a, wards: training: round 3 of 4, 15 s each, about 15 s left; 3"
+            " owners enrolled; rejected: absent 1"
         ),
-        "server-a, wards: done: round 4 of 4, 12 s each; 3 owners enrolled; rejected: absent 1",
+        (
+            "server-a, wards: done: round 4 of 4, 12 s each; 3 owners enrolled;"
+            " rejected: absent 1"
+        ),
     ]
 
 

@@ -1,6 +1,6 @@
 """Before enrolment: which records, models and losses an owner is told can't be used, what else
-`DataOwner.check` and the doctor look at, one by one, and which code runs at all: beside an owner's
-settings, which a kit may have brought, it does once its owner allowed it.
+`DataOwner.check` and the doctor look at, one by one, and which code runs at all: beside
+an owner's settings, which a kit may have brought, it does once its owner allowed it.
 
 Models and losses that people bring: test_record_gradients.py; all on a real system:
 tests/integration/deployment/test_first_mistakes.py.
@@ -338,7 +338,10 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads() -> None:
         assert found.wrong == ()
 
 
-RAN = "from pathlib import Path\nPath({!r}).touch()\ndef loss(outputs, targets):\n    return 1\n"
+RAN = (
+    "from pathlib import Path\nPath({!r}).touch()\ndef loss(outputs, targets):\n   "
+    " return 1\n"
+)
 SETTINGS = """client = "ward-1"
 task = "task.toml"
 identity = "keys"

@@ -133,7 +133,8 @@ def cost(*re_releases: int) -> float:
 
 
 TIGHT = cost(*[0] * ROUNDS)
-"""A limit that the task's exact ε meets, and that a filter over tasks would pass early."""
+"""A limit that the task's exact ε meets, and that a filter over tasks would pass early.
+"""
 
 
 def filled(own: OwnAccount) -> int:
@@ -331,13 +332,15 @@ def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(
     for version in range(most, ROUNDS):
         higher.charge(version)
     assert not higher.allows(ROUNDS)
-    # Afterwards it is the account's own, without the word; who started before keeps the lower one.
+    # Afterwards it is the account's own, without the word; who started before keeps the
+    # lower one.
     again = account(TIGHT, log)
     assert (again.limit, again.epsilon()) == (higher.limit, TIGHT)
     assert not low.allows(ROUNDS)
     assert log.read_text().count("raised-") == 1
     refused("never lower it", account, 0.999 * TIGHT, log, raise_limit=True)
-    # Over tasks, at the order that the account opened with, though another would admit more by now.
+    # Over tasks, at the order that the account opened with, though another would admit
+    # more by now.
     log.unlink()
     early = filled(account(1.5, log))
     higher = account(4.0, log, raise_limit=True)

@@ -175,8 +175,8 @@ MAKERS: dict[str, Callable[[Values], Any]] = {
     "objects": objects,
     "nullable": lambda values: objects(values).convert_dtypes(),
     "categories": categories,
-    "pandas on arrow": lambda values: MAKERS["arrow"](values).to_pandas(
-        types_mapper=pd.ArrowDtype
+    "pandas on arrow": (
+        lambda values: MAKERS["arrow"](values).to_pandas(types_mapper=pd.ArrowDtype)
     ),
     "polars": polars,
     "arrow": lambda values: pa.table(table(column_of(values))),
@@ -209,8 +209,8 @@ def contained(name: str, values: Values, folder: Path) -> Any:
 
 WIDENED = {
     "beyond 2^53 with a gap": {"pandas", "parquet of pandas", "nullable"},
-    # Parquet keeps a category's whole numbers and forgets that they were durations; and which
-    # digits a float had is gone where a container keeps doubles alone.
+    # Parquet keeps a category's whole numbers and forgets that they were durations; and
+    # which digits a float had is gone where a container keeps doubles alone.
     "durations": {"parquet of categories"},
     "single precision with a gap": {"pandas", "parquet of pandas", "nullable"},
 }

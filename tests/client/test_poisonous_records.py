@@ -1,7 +1,7 @@
 """One bad record, or any model that a server serves: the owner goes on as if nothing were wrong.
 
-Work is counted in kernel evaluations. What they take of time, on the way of `precad join`, is
-benchmarks/hostile_models.py's.
+Work is counted in kernel evaluations. What they take of time, on the way of `precad
+join`, is benchmarks/hostile_models.py's.
 """
 
 import re
@@ -217,7 +217,8 @@ def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays(
     seen: list[bool] = []
 
     def look(m: Any, x: torch.Tensor) -> Any:
-        # Python's own sum, so that no comparison flushes; large, so that all threads work.
+        # Python's own sum, so that no comparison flushes; large, so that all threads
+        # work.
         seen.append(float((tiny * tiny).double().sum()) == 0.0)
         return m.head(x)
 

@@ -1,7 +1,8 @@
 """Poisson samples of records; gradients one by one: the same bits in any batch, and autograd's, or
 a refusal.
 
-Thirty models and fifteen losses as people bring them; docs/own-model.md has what came out here.
+Thirty models and fifteen losses as people bring them; docs/own-model.md has what came
+out here.
 """
 
 import math
@@ -227,7 +228,8 @@ def test_every_record_is_drawn_at_the_rate_and_independently(rate: float) -> Non
     variance = count * rate * (1 - rate)
     assert abs(sizes.mean() - count * rate) < 5 * math.sqrt(variance / draws)
     assert abs(sizes.var() / variance - 1) < 5 * math.sqrt(2.2 / draws)
-    # No record is favoured: chi-square with `count` degrees of freedom, 5 standard deviations.
+    # No record is favoured: chi-square with `count` degrees of freedom, 5 standard
+    # deviations.
     chi = (((hits.sum(axis=0) - draws * rate) ** 2) / (draws * rate * (1 - rate))).sum()
     assert abs(chi - count) < 5 * math.sqrt(
         2 * count + count / (draws * rate * (1 - rate))

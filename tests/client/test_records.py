@@ -1,5 +1,6 @@
 """A data owner's records in the forms that they come in: arrays, datasets, and tables that become
-numbers by the task's recipe. What can't be used is named with its place."""
+numbers by the task's recipe. What can't be used is named with its place.
+"""
 
 import json
 import sys

@@ -1,5 +1,7 @@
 """An owner is told each round, and nothing of the telling shows outside: a callback that raises or
-takes long, held-out records, a full disk. What a person sees of it, on a terminal or elsewhere."""
+takes long, held-out records, a full disk. What a person sees of it, on a terminal or
+elsewhere.
+"""
 
 import csv
 import logging
@@ -145,8 +147,8 @@ def test_nothing_shows_of_who_watches_an_owner(
 ) -> None:
     """Messages and times are the same, to the byte and to the instant of the clock.
 
-    Held-out records don't show in the log either: a server may serve a model at which they raise.
-    Their owner reads it in its private log.
+    Held-out records don't show in the log either: a server may serve a model at which
+    they raise. Their owner reads it in its private log.
     """
     task = tasks.task_with(
         {"deadlines.work": WORK_S, "privacy.cover_uploads": cover}, D

@@ -1,5 +1,6 @@
 """One update a version, one charge a version, uploads at a public time, and zeros where nothing of
-the records may leave: an owner's process against servers that a test scripts."""
+the records may leave: an owner's process against servers that a test scripts.
+"""
 
 import time
 from collections import Counter, defaultdict
@@ -118,7 +119,8 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
     salts = {submissions.masked(each.pair[1]).salt.reveal() for each in one.script.sent}
     assert len(seeds) == len(nonces) == len(salts) == 4
     assert result.epsilon == epsilon_of(one, 0, 0)
-    # However soon the work is done, and once both servers have signed; none signs afterwards.
+    # However soon the work is done, and once both servers have signed; none signs
+    # afterwards.
     assert [each.at for each in one.script.sent] == [WORK_S] * 4
     calls = one.script.calls
     for attempt in range(4):
@@ -145,7 +147,8 @@ def test_a_lost_update_is_not_replaced(
     )
     lose_after_submit(one)
     one.run_until_done()
-    # Covered, the attempt at hand once more, and the next one: nothing of the records in either.
+    # Covered, the attempt at hand once more, and the next one: nothing of the records
+    # in either.
     sent = [(each.attempt, each.x.tobytes() == ZEROS) for each in one.script.sent]
     assert sent == [(0, False), *([(0, True), (1, True)] if cover else []), (2, False)]
     assert one.open_account().participations == 2
@@ -167,7 +170,10 @@ def charged_before(one: Owner, step: str) -> None:
 def test_killed_anywhere_it_is_one_update(
     owner: MakeOwner, tmp_path: Path, *, cover: bool
 ) -> None:
-    """Every call, every write: before it and after it. Covered, every attempt gets an upload."""
+    """Every call, every write: before it and after it.
+
+    Covered, every attempt gets an upload.
+    """
     plain = (Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0), Open(2, 1), Over(2, 1))
     undrawn = (Open(0, 0, selected=False), Over(0, 0, counted=False))
     events = (*undrawn, Open(1, 1), Open(2, 1), Over(2, 1)) if cover else plain
@@ -190,7 +196,8 @@ def test_killed_anywhere_it_is_one_update(
         }
         assert len(pairs) == len(set(attempts(one))), "one attempt, one pair"
         nobody_was_killed = left[0] >= 0
-        # No step loses more than the attempt that it struck, and only once it was charged.
+        # No step loses more than the attempt that it struck, and only once it was
+        # charged.
         everything = cover or nobody_was_killed
         assert (
             set(attempts(one)) == {0, 1, 2}
@@ -386,8 +393,8 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
     one.run()
     for role in SERVERS:
         first, *shown = one.script.shown[role]
-        # After each version, where it doesn't say it unasked, and at each connection; the second
-        # process hears the newest event again.
+        # After each version, where it doesn't say it unasked, and at each connection;
+        # the second process hears the newest event again.
         expected = [1, 2] if one.script.words and role is A else [0, 1, 1, 2, 2]
         assert (first, [read_statement(each).version for each in shown]) == (
             None,

@@ -1,5 +1,6 @@
 """Weights go into modules and files and back, and what a module brings besides its shapes: weights
-that somebody chose, a file of them, buffers. What doesn't fit is refused."""
+that somebody chose, a file of them, buffers. What doesn't fit is refused.
+"""
 
 import copy
 import re
@@ -135,7 +136,7 @@ def test_raw_outputs_are_the_models_and_bad_predictions_are_refused(
     with torch.no_grad():
         expected = module(torch.ones(4, FEATURES)).numpy()
     assert (np.load(tmp_path / "raw.npy") == expected).all()
-    (header, *rows) = precad(*predict, "--raw").stdout.splitlines()
+    header, *rows = precad(*predict, "--raw").stdout.splitlines()
     assert (header, len(rows)) == ("record,output_0,output_1", 4)
     for option, value, status, words in (
         ("--out", "p.xlsx", 2, ".csv or .npy"),

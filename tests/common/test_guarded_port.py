@@ -1,6 +1,7 @@
 """What one caller may take of a port, over real TLS: in calls that nobody serves too.
 
-And which of a port's connections end (real sockets, a clock of the test's own); how many begin.
+And which of a port's connections end (real sockets, a clock of the test's own); how
+many begin.
 """
 
 import asyncio
@@ -162,7 +163,8 @@ def test_refused_calls_count_as_served_ones_do_and_end_the_connection(
     monkeypatch.setattr(guarded_port, "REFUSED_S", WAIT_S)
     with ThreadPoolExecutor(REFUSED) as threads:
         late = list(threads.map(lambda _: call(), range(REFUSED)))
-    # The connection ends under those that wait; nobody else's does, and servers have no rate.
+    # The connection ends under those that wait; nobody else's does, and servers have no
+    # rate.
     assert Code.UNAVAILABLE in late
     assert [port.serves() for _ in range(20)] == [True] * 20
 
@@ -238,7 +240,8 @@ def test_a_link_to_an_older_server_says_why() -> None:
     ):
         peer_transport.DialledTransport(channel, "here", WAIT_S)
     server.stop(None).wait()
-    # What a stream greets with is a number or nothing, and who has a newer one isn't behind.
+    # What a stream greets with is a number or nothing, and who has a newer one isn't
+    # behind.
     greetings = (None, (), [("precad-wire", "7")], [("precad-wire", "x")])
     assert [mutual_tls.greeted_version(each) for each in greetings] == [0, 0, 7, 0]
     with pytest.raises(PeerViolation, match=f"{NEWER}, this side .* on this side$"):
@@ -332,7 +335,8 @@ def test_a_connection_without_a_call_ends_after_a_while(listener: Listener) -> N
     silent, caller, late = listener.connect(None, ONE, None)
     listener.look_after(SILENT_S - 1)
     assert ended(silent) == [False]
-    # The call comes on the event loop, the look in a thread of its own: it counts before it.
+    # The call comes on the event loop, the look in a thread of its own: it counts
+    # before it.
     listener.call(late, ONE)
     listener.look_after(2)
     assert ended(silent, caller, late) == [True, False, False]

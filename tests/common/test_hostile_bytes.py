@@ -130,7 +130,8 @@ REFUSED: dict[str, dict[str, Any]] = {
         ),
     },
     "run-arrays": {"a header with keys of two kinds": TWO_KINDS_OF_KEYS},
-    # By what the inputs of its certificate say; infinity is what Python's JSON reads 1e999 as.
+    # By what the inputs of its certificate say; infinity is what Python's JSON reads
+    # 1e999 as.
     "run-summary": {
         "too deep": b"[" * 100_000,
         "infinite": {"rounds": float("inf")},
@@ -289,7 +290,10 @@ def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
     assert text.endswith("mend it")
 
 
-FORGED = "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e\u2066\n2026-11-26 INFO finished\u2028\x85\v"
+FORGED = (
+    "no\x1b[2K\rfinished: \u03b5 = .001\x9b\u202e\u2066\n2026-11-26 INFO"
+    " finished\u2028\x85\v"
+)
 
 
 @pytest.mark.parametrize("code", grpc.StatusCode)

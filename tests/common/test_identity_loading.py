@@ -87,7 +87,10 @@ def written(key: Any, form: serialization.PrivateFormat) -> bytes:
 def test_a_key_as_openssl_writes_it_is_written_anew_for_grpc(folder: Path) -> None:
     plain = Identity.load(folder)
     key = serialization.load_pem_private_key(plain.key.reveal(), password=None)
-    parameters = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+    parameters = (
+        b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC"
+        b" PARAMETERS-----\n"
+    )
     put(
         folder,
         key=parameters + written(key, serialization.PrivateFormat.TraditionalOpenSSL),

@@ -67,7 +67,8 @@ def test_rows_are_combined_and_squared(field: Arithmetic, columns: int) -> None:
     expected = ((rows.astype(object) ** 2).sum(axis=1) + squares.astype(object)) % P
     field.squares(rows, squares)
     assert squares.tolist() == expected.tolist()
-    # A body's bytes are read where they lie: nothing is written to what may only be read.
+    # A body's bytes are read where they lie: nothing is written to what may only be
+    # read.
     fixed = bytes(72)
     with pytest.raises(ValueError, match=r"writeable|read-only"):
         field.squares(rows, np.frombuffer(fixed, dtype=np.uint64))
@@ -179,7 +180,8 @@ def test_what_is_no_element_is_found(group: Group, modulus: int) -> None:
     assert prime_field.first_not_below(words([0, P - 1])) is None
 
 
-# --- random words below p; against a reference: tests/vectors/test_proof.py ----------------------
+# --- random words below p; against a reference: tests/vectors/test_proof.py
+# ----------------------
 
 KEY = identifiers.Secret(bytes(range(32)))
 REJECTED = 3_716_396_515

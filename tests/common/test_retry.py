@@ -141,8 +141,10 @@ def test_whoever_gives_up_says_what_failed(
     with pytest.raises(PeerUnavailable) as gave_up:
         persist(session, attempt)
     assert said == []
-    assert str(gave_up.value) == (
-        "B sent nothing (earlier in this outage: the dealer is gone; the link broke an hour ago)"
+    assert (
+        str(gave_up.value)
+        == "B sent nothing (earlier in this outage: the dealer is gone; the link broke"
+        " an hour ago)"
     )
     # A status page says what a log says.
     assert session.progress.error == f"{gave_up.value}; trying again"

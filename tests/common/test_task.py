@@ -1,4 +1,7 @@
-"""The task: what is refused, and with which words. Any values: property/test_task_properties.py."""
+"""The task: what is refused, and with which words.
+
+Any values: property/test_task_properties.py.
+"""
 
 import math
 import re
@@ -54,7 +57,8 @@ def test_what_leaves_no_room_is_named_with_what_fits() -> None:
             for clip in (2.0**24 + 0.5, 1e10, 1e300, 1.7e308)
         ),
         ({}, MOST + 1, "model.parameters", f"at most d = {MOST}"),
-        # More bits would lift β above 2^25: the remedy must not send the reader round in circles.
+        # More bits would lift β above 2^25: the remedy must not send the reader round
+        # in circles.
         ({CLIP: 32.0, NOISE: 1e-4}, 8, NOISE, "at least ([0-9.e-]+)"),
         *(
             ({RECORD: 20.0, NOISE: sigma}, 8, NOISE, r"2\^62.*at most ([0-9.e]+)$")

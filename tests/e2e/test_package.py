@@ -32,7 +32,8 @@ DOCUMENTS = {
     "SECURITY.md",
     "Makefile",
 }
-# What git ignores, by name; builds of a checkout would leave files behind and find old ones.
+# What git ignores, by name; builds of a checkout would leave files behind and find old
+# ones.
 NOT_SOURCE = (
     ".git",
     ".venv",
@@ -45,7 +46,10 @@ NOT_SOURCE = (
 )
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 PRIVATE = {".pem", ".db", ".safetensors", ".npz"}
-BUILD = "import sys; from setuptools import build_meta; build_meta.build_{what}(sys.argv[1])"
+BUILD = (
+    "import sys; from setuptools import build_meta;"
+    " build_meta.build_{what}(sys.argv[1])"
+)
 COMPILER = shutil.which(
     (os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0]
 )
@@ -103,7 +107,10 @@ def call(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def build(what: str, source: Path, into: Path, **environment: str) -> Path:
-    """Build as pip does, with what is installed. Returns the one file that it has made."""
+    """Build as pip does, with what is installed.
+
+    Returns the one file that it has made.
+    """
     into.mkdir()
     program = BUILD.format(what=what)
     call(
@@ -126,7 +133,8 @@ def build_all(folder: Path) -> None:
     # Whoever tried something out in the checkout must not publish the key.
     (source / "tests" / "left-over.pem").touch()
     with tarfile.open(build("sdist", source, folder / "sdist")) as archive:
-        # As an argument Python 3.11 takes it from 3.11.4 on, and Debian has an older one.
+        # As an argument Python 3.11 takes it from 3.11.4 on, and Debian has an older
+        # one.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder / "unpacked")
         archive.extractall(folder / "unpacked again")
@@ -136,8 +144,9 @@ def build_all(folder: Path) -> None:
     wheel = build("wheel", unpacked, folder / "wheel")
     build("wheel", again, folder / "without", CC=str(folder / "no-compiler"))
     venv.create(environment)
-    # Installed as it is, and its dependencies as the test has them: Python reads no .pth file in
-    # a folder that another .pth file names, so an editable precad in there stays out.
+    # Installed as it is, and its dependencies as the test has them: Python reads no
+    # .pth file in a folder that another .pth file names, so an editable precad in there
+    # stays out.
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
     offline = ("--no-deps", "--no-index", "--no-compile")
     call(
@@ -270,7 +279,8 @@ def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(
         ROUNDS * (CLIENTS - ATTACKERS),
     )
     assert found == ["breast-cancer", "logistic", rejected, accepted]
-    # A's share of an update is a seed of 32 bytes; B gets its own, the body of 8·d and its salt.
+    # A's share of an update is a seed of 32 bytes; B gets its own, the body of 8·d and
+    # its salt.
     assert summary["bytes"]["clients to server-a"] == submitted * 32
     assert summary["bytes"]["clients to server-b"] == submitted * (
         32 + 32 + 8 * summary["dim"]

@@ -168,7 +168,8 @@ def _collection(cheat: Any, put: Wrap) -> None:
 def _release(cheat: Any, put: Wrap) -> None:
     @_wrapping(training_loop, "aggregate", put)
     def aggregate(original: Any, aggregator: Any, matched: Any, validator: Any) -> Any:
-        # The digest of every set that may turn out valid: both servers can compute them all.
+        # The digest of every set that may turn out valid: both servers can compute them
+        # all.
         names = list(matched.submissions)
         for valid in chain(
             *(combinations(names, size) for size in range(len(names) + 1))

@@ -59,10 +59,11 @@ def play_in(
 ) -> World:
     """Run a training and check all invariants; faults come by chance, unless there are orders.
 
-    ``rounds`` is T without orders, ``workers`` counts pairs, servers of ``restores`` are put back.
+    ``rounds`` is T without orders, ``workers`` counts pairs, servers of ``restores``
+    are put back.
     """
-    # Some schedules have their faults all at once, others throughout.
-    # Lines of orders take about half a version each; an owner's two, because the others go on.
+    # Some schedules have their faults all at once, others throughout. Lines of orders
+    # take about half a version each; an owner's two, because the others go on.
     servers = not any(line.startswith("ward") for line in orders)
     rounds += len(orders) * 2 // 3 if servers else len(orders) * 2
     own = Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-"))
@@ -85,8 +86,8 @@ def play_in(
         checked(world)
         assert not world.orders.open, f"nobody came to {world.orders.open}"
     except Hang:
-        # Both servers lost a model that owners had heard of, and nobody is there who has it: every
-        # owner was gone with the final one, or none had fetched it yet.
+        # Both servers lost a model that owners had heard of, and nobody is there who
+        # has it: every owner was gone with the final one, or none had fetched it yet.
         errors = [server.session.progress.error for server in world.servers.values()]
         awaited = [found for error in errors if (found := _AWAITED.search(error))]
         assert awaited, errors

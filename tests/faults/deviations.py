@@ -30,7 +30,8 @@ MESSAGES = {
 }
 
 
-# --- what it sends to the other server -----------------------------------------------------------
+# --- what it sends to the other server
+# -----------------------------------------------------------
 
 
 def flipped(place: int | None = None) -> Send:
@@ -166,8 +167,8 @@ def _of(step: str, send: Send) -> Deviation:
 
 DEVIATIONS: dict[str, Deviation] = {
     **{
-        # At a link's beginning the first, which every reader looks at; of the last lists in an
-        # outcome's code: "a list of other digests" is about the rest.
+        # At a link's beginning the first, which every reader looks at; of the last
+        # lists in an outcome's code: "a list of other digests" is about the rest.
         f"{step} with a bit flipped": _of(
             step, flipped(0 if step in IN_SET_UP else 16 if step == "held" else None)
         )
@@ -261,7 +262,8 @@ DEVIATIONS: dict[str, Deviation] = {
 }
 
 
-# --- how it may end ------------------------------------------------------------------------------
+# --- how it may end
+# ------------------------------------------------------------------------------
 
 FAULT, REFUSED, DONE = "a named fault", "a refused submission", "a round like any other"
 
@@ -331,8 +333,9 @@ def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]
     skip = (only_b if cheater is Role.SERVER_A else only_a) | {SHOWN}
     skip |= {name for name in DEVIATIONS if _of_the_other_check(name, validation)}
     if cheater is Role.SERVER_B:
-        # It reckons with another coin than it said, and so disagrees with itself alone: what the
-        # other says then is in tests/integration/validation/test_cheating_server.py.
+        # It reckons with another coin than it said, and so disagrees with itself alone:
+        # what the other says then is in
+        # tests/integration/validation/test_cheating_server.py.
         skip |= {"proof-coin with a bit flipped", "the other order"}
     if not workers:
         skip |= {name for name in DEVIATIONS if name.startswith("pairs ")}

@@ -66,7 +66,8 @@ def messages(notes: Sequence[Note], since: int = 0) -> Iterator[Message]:
 class Known:
     def __init__(self, honest: Role, task: Task, coin_key: CoinKey) -> None:
         self.role, self.task, self.coin_key = honest, task, coin_key
-        # The bad server's own words by submission and coin; by submission, its body's hash.
+        # The bad server's own words by submission and coin; by submission, its body's
+        # hash.
         self.words: dict[tuple[str, str], ProofWords] = {}
         self.bodies: dict[str, str] = {}
         self.possible: dict[
@@ -139,7 +140,8 @@ class Known:
     def foreseen(self, step: str, payload: bytes, attempt: int) -> None:
         """A message that has no part of an update in it: every field of it is known."""
         if attempt < 0 and step not in {"coin-commitment", "coin-opening", "cohort"}:
-            # Before the link's first attempt: who it is, where it stands, and fresh randomness.
+            # Before the link's first attempt: who it is, where it stands, and fresh
+            # randomness.
             assert step in BEFORE, step
             if step == "position":
                 wire.Position.from_bytes(payload)
@@ -175,7 +177,8 @@ class Known:
                 assert len(held.reasons) <= len(OWNERS)
                 assert set(held.signed) <= self.signed
             case "head":
-                # The ledger's own chain is salted: `head` is 32 random bytes to everybody else.
+                # The ledger's own chain is salted: `head` is 32 random bytes to
+                # everybody else.
                 head = signed(payload, wire.HeadBody)
                 assert (head.task, head.attempt) == (str(self.task.digest), attempt)
                 assert head.valid_set in self.possible

@@ -104,7 +104,8 @@ def one_release_of_a_version(world: World) -> None:
         left: Counter[int] = Counter()
         for number, share in world.seen.shares[role].items():
             if number not in attempts:
-                # A database was put back, and with it an attempt was lost that nobody had heard of.
+                # A database was put back, and with it an attempt was lost that nobody
+                # had heard of.
                 assert role in world.put_back_roles, f"attempt {number} is gone"
                 assert share not in world.seen.left[role], (
                     f"attempt {number} is gone, it left"
@@ -119,8 +120,8 @@ def one_release_of_a_version(world: World) -> None:
                 left[version] += 1
         assert set(left) <= set(range(world.task.training.rounds))
         for version, times in left.items():
-            # A database was put back, and with it a share was lost that had left: both operators
-            # let the version be released again, and the ledgers count it (m).
+            # A database was put back, and with it a share was lost that had left: both
+            # operators let the version be released again, and the ledgers count it (m).
             again = f"attempts {version}" in {
                 word.split(": ")[1] for word in world.seen.words
             }
@@ -169,7 +170,8 @@ def sums_are_those_of_the_charged(world: World) -> None:
         for role, used in zip(SERVERS, found[0], strict=True):
             if used != none.tobytes():
                 del noises[role][used]
-    # Where both databases were put back neither may know more of a version than its charge.
+    # Where both databases were put back neither may know more of a version than its
+    # charge.
     assert len(over) == versions_made(world) or len(world.put_back_roles) > 1
 
 
@@ -196,7 +198,8 @@ def owners_count_no_less_than_the_servers(world: World) -> None:
         path = world.folder / client.name / "participations.log"
         own = OwnAccount(world.task, world.task.privacy.record_rate, None, path)
         for number, names in world.charges(role).items():
-            # What nobody remembers charges whom it may have held, whether or not they shared.
+            # What nobody remembers charges whom it may have held, whether or not they
+            # shared.
             forgotten = not any(number in world.seen.shares[each] for each in SERVERS)
             if client.name in names and not forgotten:
                 assert own.charged(versions[number]), (

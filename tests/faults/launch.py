@@ -2,9 +2,9 @@
 
     python -m tests.faults.launch NAME ORDERS serve a --config …
 
-The points exist here only: methods of the real classes are wrapped before the command runs. Where
-its next order is this point, a process kills itself by SIGKILL, so that nothing is flushed, closed
-or said; or it stands still until the test lets it go on.
+The points exist here only: methods of the real classes are wrapped before the command
+runs. Where its next order is this point, a process kills itself by SIGKILL, so that
+nothing is flushed, closed or said; or it stands still until the test lets it go on.
 """
 
 import functools

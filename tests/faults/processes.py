@@ -132,9 +132,11 @@ class FaultyDeployment(LocalDeployment):
         for name in self.parties:
             status = self.processes[name].poll() if name in self.processes else None
             tail = self.log_tail(name, 40) if status not in (None, 0) else ""
-            assert status in (None, -signal.SIGKILL, 0), (
-                f"{name} ended with {status}:\n{tail}"
-            )
+            assert status in (
+                None,
+                -signal.SIGKILL,
+                0,
+            ), f"{name} ended with {status}:\n{tail}"
             if status:
                 self.start(name)
                 dead.append(name)
@@ -178,9 +180,9 @@ class FaultyDeployment(LocalDeployment):
 
     def rounds(self, role: str) -> dict[int, tuple[Any, ...]]:
         query = (
-            "SELECT attempt.attempt, state, attempt.version, attempt.valid_set, share_digest, "
-            "next_model FROM attempt LEFT JOIN ledger "
-            "ON ledger.attempt = attempt.attempt AND event = 'prepared'"
+            "SELECT attempt.attempt, state, attempt.version, attempt.valid_set,"
+            " share_digest, next_model FROM attempt LEFT JOIN ledger ON ledger.attempt"
+            " = attempt.attempt AND event = 'prepared'"
         )
         found = rows(self.folder / "state" / role / "state.db", query)
         return {number: tuple(rest) for number, *rest in found}
@@ -198,7 +200,8 @@ class FaultyDeployment(LocalDeployment):
 
 
 def check(deployment: FaultyDeployment) -> None:
-    # The training was broken off: what both servers have done is settled, the rest is open.
+    # The training was broken off: what both servers have done is settled, the rest is
+    # open.
     settled = deployment.done()
     a, b = (deployment.rounds(role) for role in SERVER_ROLES)
     for rounds in (a, b):

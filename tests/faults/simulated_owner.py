@@ -101,9 +101,11 @@ class Calls:
         caller = Principal.client(self.client.name)
         with server.calls.one_more(caller, Call.WATCH), self._present(server):
             for at in count(max(0, len(events) - 1)):
-                world.turns.wait(
-                    lambda at=at: len(events) > at or not server.life.alive
-                )  # type: ignore[misc]
+
+                def is_told(at: int = at) -> bool:
+                    return len(events) > at or not server.life.alive
+
+                world.turns.wait(is_told)
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
                 self.serves_first = server.session.register.serves_first(self.client)
@@ -177,7 +179,8 @@ class Calls:
         with self.world.step("compute"):
             times = self.world.times[f"{self.client}: compute"]
         if self.client in self.world.bad:
-            # Vectors that a careless check takes: squares that wrap, far too long, just too long.
+            # Vectors that a careless check takes: squares that wrap, far too long, just
+            # too long.
             d, bound = self.task.dimension, self.task.bound
             random = Random(f"{self.world.seed} {self.client} {view.attempt} forged")
             vector, words = np.zeros(d, dtype=np.int64), random.randint(1, d)

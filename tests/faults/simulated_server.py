@@ -154,9 +154,13 @@ MODEL = "model.safetensors"
 # What a server writes, by store.
 STORE_STEPS = {
     "enrolment": "claim freeze",
-    "versions": "keep_commitment keep_opening count_opened raise_opened keep_model_seal",
-    "attempts": "begin abandon_open spend prepare countersign sent finish void learn hear"
-    " charge_unknown",
+    "versions": (
+        "keep_commitment keep_opening count_opened raise_opened keep_model_seal"
+    ),
+    "attempts": (
+        "begin abandon_open spend prepare countersign sent finish void learn hear"
+        " charge_unknown"
+    ),
 }
 _COMPILED: dict[Any, Any] = {}
 
@@ -164,9 +168,11 @@ _COMPILED: dict[Any, Any] = {}
 def opened_store(*of: Any) -> Store:
     """With the compiled statements of all others, which are a fifth of a simulated training.
 
-    SQLAlchemy compiles them anew for each engine; its cache is by dialect, so SQLite's are alike.
+    SQLAlchemy compiles them anew for each engine; its cache is by dialect, so SQLite's
+    are alike.
     """
-    # For good, and not for the call alone: the cache is looked up for as long as an engine lives.
+    # For good, and not for the call alone: the cache is looked up for as long as an
+    # engine lives.
     dialect: Any = SQLiteDialect_pysqlite
     dialect.__eq__ = lambda self, other: type(self) is type(other)
     dialect.__hash__ = lambda self: hash(type(self))

@@ -1,11 +1,12 @@
 """A malicious server in simulated time: A and B in turn, deviating in every message that it sends.
 
-The bad server is a real one with changes (``cheat.py``), so that it knows all that a server knows.
-Two owners hold two candidate updates, as far apart as the bound allows, in every round: what the
-honest server says of the one it must say of the other. Whatever the bad one does, all that it hears
-before the noisy share it could have computed itself; it ends in a named fault, a refused submission
-or a round as if nothing had been; and with an honest partner again the training goes on. The last
-tests say what holds of the noisy share, which nobody can check.
+The bad server is a real one with changes (``cheat.py``), so that it knows all that a
+server knows. Two owners hold two candidate updates, as far apart as the bound allows,
+in every round: what the honest server says of the one it must say of the other.
+Whatever the bad one does, all that it hears before the noisy share it could have
+computed itself; it ends in a named fault, a refused submission or a round as if nothing
+had been; and with an honest partner again the training goes on. The last tests say what
+holds of the noisy share, which nobody can check.
 """
 
 import logging
@@ -104,8 +105,8 @@ class CheatedWorld(World):
             dict
         )  # Shares that left, by attempt
         self.deviation = ""  # The one that is in force
-        self.newest = (
-            ""  # The one whose end is still to be seen to cost nothing further
+        self.newest = (  # The one whose end is still to be seen to cost nothing further
+            ""
         )
         self._waiting, self._lasts = list(names), lasts
         self._did = self._all_over = False
@@ -157,7 +158,8 @@ class CheatedWorld(World):
             elif made:
                 self._made += 1
                 assert self._made < self._lasts + 3, "no server came to it"
-                # What is said when all is done can be noticed in the next round at the earliest.
+                # What is said when all is done can be noticed in the next round at the
+                # earliest.
                 late = self.deviation.startswith("kept ")
                 if self._did and self._made >= self._lasts + late:
                     self._ends(ends.DONE if made[1] == made[2] else ends.REFUSED, line)
@@ -295,8 +297,8 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
 ) -> None:
     """θ is whatever it likes, so that nothing an owner shows may depend on it.
 
-    What the honest server has let go by then is its sum with its noise, once a version; what θ
-    becomes is a function of that.
+    What the honest server has let go by then is its sum with its noise, once a version;
+    what θ becomes is a function of that.
     """
     with cheated(8, cheater, ["the last word on the model"], lasts=4) as world:
         chosen = [

@@ -1,7 +1,7 @@
 """Every party dies at every step of a training, and every write to a server's disk fails.
 
-The steps aren't a list that somebody keeps: a training without faults is played first, and each
-step that a party comes to in it is one at which it dies in another.
+The steps aren't a list that somebody keeps: a training without faults is played first,
+and each step that a party comes to in it is one at which it dies in another.
 """
 
 import pytest
@@ -18,8 +18,8 @@ WRITES = {
     f"store.{name}.{step}" for name, of in STORE_STEPS.items() for step in of.split()
 }
 DURABLE = ("store.", "model_store.", "account.", "pending.")
-"""After these something stands on a disk that didn't before; after any other step a death is as
-one before the next step."""
+"""After these something stands on a disk that didn't before; after any other step a
+death is as one before the next step."""
 AT_THE_BEGINNING = {
     *(
         "call server-a",
@@ -116,14 +116,17 @@ RECOVERIES = (
     "{a} crash before: store.attempts.prepare, {a} crash before: store.attempts.void",
     "{a} crash before: store.attempts.prepare, {b} crash before: store.attempts.void",
     (
-        "{a} crash before: store.attempts.prepare, {a} crash after: store.attempts.void, "
-        "{b} crash after: store.attempts.void"
+        "{a} crash before: store.attempts.prepare, {a} crash after:"
+        " store.attempts.void, {b} crash after: store.attempts.void"
     ),
     # Done there, not here: the model, on one's own signature.
     "{b} crash before: model_store.put, {a} crash before: send transfer",
     "{b} crash before: model_store.put, {b} crash after: receive transfer",
     "{b} crash before: model_store.put, {a} crash after: send model-bytes",
-    "{b} crash before: model_store.put, {b} crash after: store.versions.keep_model_seal",
+    (
+        "{b} crash before: model_store.put, {b} crash after:"
+        " store.versions.keep_model_seal"
+    ),
     "{b} crash before: model_store.put, {b} crash after: model_store.put",
     "{a} crash before: model_store.put, {a} crash before: model_store.put",
     "{a} crash before: model_store.put, {b} crash after: send transfer",
@@ -131,11 +134,14 @@ RECOVERIES = (
     "{a} crash after: store.attempts.countersign, {a} crash after: send noisy-share",
     "{b} crash after: receive head, {b} crash before: send noisy-share",
     "{b} crash after: store.attempts.sent, {a} crash before: store.attempts.sent",
-    "{a} crash after: send countersignature, {b} crash before: store.attempts.countersign",
+    (
+        "{a} crash after: send countersignature, {b} crash before:"
+        " store.attempts.countersign"
+    ),
     # All at once.
     (
-        "{b} crash after: store.attempts.prepare, {a} crash after: store.attempts.prepare, "
-        "{a} dealer restarts: dealer.join"
+        "{b} crash after: store.attempts.prepare, {a} crash after:"
+        " store.attempts.prepare, {a} dealer restarts: dealer.join"
     ),
     "ward-0 crash after: submit server-b, ward-1 crash after: submit server-a",
     "ward-0 crash after: account.charge, {a} crash before: inbox.close",

@@ -60,7 +60,8 @@ def test_a_training_ends_with_every_round(
         return datetime.now(UTC) + clock_is_off(world.turns.life.party)
 
     with quick_folder() as folder:
-        # An outage may last longer than the jump: else servers stop, and are started again.
+        # An outage may last longer than the jump: else servers stop, and are started
+        # again.
         world = World(
             small_task(ROUNDS, changes={"deadlines.outage": 2000.0}), folder, 7
         )
@@ -79,7 +80,8 @@ def test_a_training_ends_with_every_round(
             version for _, version, *_ in world.rounds(Role.SERVER_A).values()
         )
         assert sorted(versions) == list(range(ROUNDS))
-        # An attempt that was open when the clock jumped may be lost; none begins by a wrong clock.
+        # An attempt that was open when the clock jumped may be lost; none begins by a
+        # wrong clock.
         assert max(versions.values()) <= 2, versions
 
 

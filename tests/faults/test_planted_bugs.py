@@ -2,10 +2,11 @@
 
     python -m tests.faults.test_planted_bugs
 
-Each bug is a real risk of the design: a small change of the package's own functions. The command
-plays schedules in a fixed order until one breaks an invariant (``invariants.py``, ``world.py``) and
-writes which, and what the search took, to ``benchmarks/results/planted_bugs.json``. The test
-replays what was found, and plays the same schedules without the bug.
+Each bug is a real risk of the design: a small change of the package's own functions.
+The command plays schedules in a fixed order until one breaks an invariant
+(``invariants.py``, ``world.py``) and writes which, and what the search took, to
+``benchmarks/results/planted_bugs.json``. The test replays what was found, and plays the
+same schedules without the bug.
 """
 
 import functools
@@ -332,7 +333,8 @@ def test_the_schedule_that_found_it_breaks_that_invariant_and_without_the_bug_no
             break
     else:
         pytest.fail(
-            "not found any more: search anew by python -m tests.faults.test_planted_bugs"
+            "not found any more: search anew by python -m"
+            " tests.faults.test_planted_bugs"
         )
     assert without_a_bug(json.dumps([seed, found["plan"]])) is None
 

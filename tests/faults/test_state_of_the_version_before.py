@@ -1,10 +1,11 @@
 """A state folder that the version before wrote is brought up to date, and its training goes on.
 
-``state_before`` holds both servers' databases of schema 0005 amid a training in simulated time
-(``world.py``, seed 7, three owners, eight versions): attempt 0 was voided, attempt 1 of version 0
-lost by server B, written off and learned again, so that version 0 may have left twice; versions 1
-to 3 are done; attempt 6, of version 4, is sent by A and countersigned by B. Nothing in it is
-secret, and signatures aren't in it: whatever a server had signed is signed anew here.
+``state_before`` holds both servers' databases of schema 0005 amid a training in
+simulated time (``world.py``, seed 7, three owners, eight versions): attempt 0 was
+voided, attempt 1 of version 0 lost by server B, written off and learned again, so that
+version 0 may have left twice; versions 1 to 3 are done; attempt 6, of version 4, is
+sent by A and countersigned by B. Nothing in it is secret, and signatures aren't in it:
+whatever a server had signed is signed anew here.
 """
 
 import json

@@ -52,7 +52,8 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_and_charges_nobody_ane
     task = small_task(VERSIONS, changes={"privacy.client_rate": RATE} | deadlines)
     world = checked(Adversary(task, folder))
     assert world.cuts.total() >= 40
-    # Both coin keys decide who is drawn, and nothing else has a say: the same in every attempt.
+    # Both coin keys decide who is drawn, and nothing else has a say: the same in every
+    # attempt.
     rate = task.privacy.record_rate
     roster = Roster(
         {client: Enrolment(client, RECORDS, rate) for client in world.clients}
@@ -62,8 +63,8 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_and_charges_nobody_ane
         assert set(cohorts) == {
             frozenset(cohort_of(joint_coin(a, b), roster, RATE, version))
         }
-    # Binomial(30, 1/4). Were the coin thrown for each of the four attempts, 1 − 0.75^4 = 68 % of
-    # the versions would have the victim.
+    # Binomial(30, 1/4). Were the coin thrown for each of the four attempts, 1 − 0.75^4
+    # = 68 % of the versions would have the victim.
     drawn = sum(VICTIM in cohorts[0] for cohorts in world.cohorts.values())
     spread = math.sqrt(VERSIONS * RATE * (1 - RATE))
     assert abs(drawn - VERSIONS * RATE) < 5 * spread
@@ -109,5 +110,6 @@ def test_through_faults_too_only_the_drawn_are_summed_and_charged(
     charges = world.charges(Role.SERVER_A)
     for (client, attempt), update in world.seen.updates.items():
         if client.name in charges.get(attempt, ()):
-            # Who lost what it had drawn uploads zeros: nobody can tell, and so it is charged.
+            # Who lost what it had drawn uploads zeros: nobody can tell, and so it is
+            # charged.
             assert update.any() or client in world.seen.lost, "zeros were charged"

@@ -66,7 +66,8 @@ class SimulatedWorkerLink(WorkerLink):
         @contextmanager
         def reach() -> Iterator[Transport]:
             if reached:
-                # A's worker connects once an attempt: whoever passed its link over waits in vain.
+                # A's worker connects once an attempt: whoever passed its link over
+                # waits in vain.
                 world.turns.sleep(task.deadlines.peer)
                 raise PeerUnavailable("server A's worker didn't connect")
             cable = cables.setdefault((begin.attempt, begin.pair), Cable(world))

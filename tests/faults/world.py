@@ -1,12 +1,13 @@
 """A whole training in one process, on the servers' and the client's real code, with faults.
 
-Real: lead and follow, recovery, the round, validation, the stores (SQLite files), models, inbox,
-register, the client's `take_part`, its account and its kept pair. Simulated: gRPC (the links, the
-dealer's service, the clients' calls), time, threads (`turns.py`) and the noise (recorded, so that
-sums can be checked). The coin keys come from the seed.
+Real: lead and follow, recovery, the round, validation, the stores (SQLite files),
+models, inbox, register, the client's `take_part`, its account and its kept pair.
+Simulated: gRPC (the links, the dealer's service, the clients' calls), time, threads
+(`turns.py`) and the noise (recorded, so that sums can be checked). The coin keys come
+from the seed.
 
-Every step of a party has a name. Whether a fault strikes there is decided by the seed, the party,
-the step's name and how often the party has come to it, never by time.
+Every step of a party has a name. Whether a fault strikes there is decided by the seed,
+the party, the step's name and how often the party has come to it, never by time.
 """
 
 import hashlib
@@ -66,20 +67,23 @@ class Fault(Enum):
     CUT = "cut"  # The servers' link breaks, and both notice
     SILENCE = "silence"  # The servers' link swallows everything from now on
     DEALER = "dealer restarts"
-    DISK = "disk fails"  # A write to a server's database fails: it stops, and is started again
+    DISK = (  # A write to a server's database fails: it stops, and is started again
+        "disk fails"
+    )
     DELAY = "delay"
-    JUMP = (
-        "clock jump"  # This party's monotonic clock leaps, as after a suspended machine
+    JUMP = (  # This party's monotonic clock leaps, as after a suspended machine
+        "clock jump"
     )
 
 
 class Orders:
     """Lines of faults, ``server-a crash after: store.attempts.prepare, …``, in force one by one.
 
-    A party's strikes fall in their order, those of different parties independently. Once all have
-    fallen, and a version was opened after that, the next line is in force. Where a version is
-    opened before all have fallen, what they wait for didn't come of it this time (the other server
-    was quicker, say): then the whole line is in force again, ``MOST_TRIES`` times.
+    A party's strikes fall in their order, those of different parties independently.
+    Once all have fallen, and a version was opened after that, the next line is in
+    force. Where a version is opened before all have fallen, what they wait for didn't
+    come of it this time (the other server was quicker, say): then the whole line is in
+    force again, ``MOST_TRIES`` times.
     """
 
     MOST_TRIES = 12
@@ -120,7 +124,8 @@ def by_chance(of: str) -> float:
 
 LIMIT_S = 250.0  # Below the deadline for an outage: nobody may wait for one to run out
 QUIET_S = 20.0
-"""After the newest fault every owner is back: a restart takes 8 s, an owner tries within 5 s."""
+"""After the newest fault every owner is back: a restart takes 8 s, an owner tries
+within 5 s."""
 
 
 class Recorded:
@@ -137,7 +142,8 @@ class Recorded:
         self.noise = defaultdict[Role, list[RingVector]](list)
         self.models = defaultdict[int, set[tuple[Role, Digest]]](set)
         self.spent = defaultdict[Role, Counter[tuple[int, int]]](Counter)
-        # What a client's first submission for a round number holds, and all its commitments.
+        # What a client's first submission for a round number holds, and all its
+        # commitments.
         self.updates: dict[tuple[ClientId, int], RingVector] = {}
         self.pairs = defaultdict[tuple[ClientId, int], set[bytes]](set)
         self.given = defaultdict[int, set[Digest]](
@@ -158,7 +164,8 @@ class Recorded:
             tuple[ClientId, str]
         ] = []  # What callers read of servers' errors
         self.misdeeds = Counter[str]()  # What strangers tried in vain, by kind
-        # Versions tried once, long after the newest fault: which honest were drawn; who counted.
+        # Versions tried once, long after the newest fault: which honest were drawn; who
+        # counted.
         self.quiet: list[tuple[int, frozenset[ClientId], frozenset[ClientId]]] = []
 
 
@@ -286,7 +293,8 @@ class World:
         if rows(source / "state.db", "SELECT COUNT(*) FROM enrolment")[0][0] < len(
             self.clients
         ):
-            # Claims that were lost before version 0 are enrolled again, by whoever runs it.
+            # Claims that were lost before version 0 are enrolled again, by whoever runs
+            # it.
             return
         with (
             closing(sqlite3.connect(source / "state.db")) as database,
@@ -345,11 +353,13 @@ class World:
             return
         self._restores.remove(role)
         self.put_back_roles.append(role)
-        # New files: a connection that died with the process may still have the old ones.
+        # New files: a connection that died with the process may still have the old
+        # ones.
         for name in ("state.db", "state.db-wal", "state.db-shm"):
             (state / name).unlink(missing_ok=True)
         shutil.copy(copy / "state.db", state / "state.db")
-        # Not beyond the ledger: who restores a model alone has no ledger that belongs to it.
+        # Not beyond the ledger: who restores a model alone has no ledger that belongs
+        # to it.
         how = "with" if random.random() < 0.5 else "without"
         if how == "with":
             copy_model(copy, state)

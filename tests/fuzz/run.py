@@ -3,8 +3,8 @@
     pip install '.[fuzz]'
     python tests/fuzz/run.py submit-a -runs=30000 -seed=1
 
-Nothing else than the errors of ours may come out of a target; what is behind its name are options
-of libFuzzer. All targets: tests/soak/test_fuzz.py.
+Nothing else than the errors of ours may come out of a target; what is behind its name
+are options of libFuzzer. All targets: tests/soak/test_fuzz.py.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 """Every parser of bytes from outside, as a function of bytes that raises PrecadError alone.
 
-A target has seeds: well-formed inputs, from which both the first tier's inputs near them
-(tests/property) and the coverage-guided run (run.py beside this file) start. ``check`` is what
-holds for every input.
+A target has seeds: well-formed inputs, from which both the first tier's inputs near
+them (tests/property) and the coverage-guided run (run.py beside this file) start.
+``check`` is what holds for every input.
 """
 
 import random
@@ -46,9 +46,11 @@ def inputs_near(name: str, seed: int, count: int) -> Iterator[bytes]:
         elif number % 4 == 1 and name in STREAMS:
             pieces = split(good)
             yield join(
-                *chance.choices(pieces, k=chance.randrange(MOST_PIECES))
-                if pieces
-                else ()
+                *(
+                    chance.choices(pieces, k=chance.randrange(MOST_PIECES))
+                    if pieces
+                    else ()
+                )
             )
         else:
             yield _edited(good, chance)

@@ -272,7 +272,8 @@ def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(
         listed = {name for row in rows for name in NAME.findall(row[0])}
         assert sorted(listed) == sorted(map(full_name, part))
 
-    # A dealer that nobody has called shows both servers at zero: the first call is an increase.
+    # A dealer that nobody has called shows both servers at zero: the first call is an
+    # increase.
     halves = next(
         metric for metric in metrics[1] if full_name(metric) == "precad_halves_total"
     )
@@ -304,7 +305,8 @@ def test_rules_are_about_metrics_and_the_dashboard_asks_for_every_one(
             selected = re.findall(r"\{([^}]*)\}", target["expr"])
             assert selected
             assert all('instance=~"$instance"' in each for each in selected)
-            # A number is the present one, and not that of every series there has been meanwhile.
+            # A number is the present one, and not that of every series there has been
+            # meanwhile.
             assert target.get("instant", False) == (panel["type"] == "stat")
     # Prometheus has a metric of its own of every target.
     assert asked == shown | {"up"}

@@ -1,14 +1,17 @@
 """Numbers in documents are the code's or a committed result's, and what is generated is current.
 
-A phrase stands in its document as it stands here, with the code's value in it. Whole tables are
-written by docs/generate.py. All other measured figures come from a result, or say where from: a
-number with a unit of time, memory, share or speed; a table with two decimals has some.
+A phrase stands in its document as it stands here, with the code's value in it. Whole
+tables are written by docs/generate.py. All other measured figures come from a result,
+or say where from: a number with a unit of time, memory, share or speed; a table with
+two decimals has some.
 
-    <!-- figures: certify_votes certified.*.seconds_in_all; mean load rounds.2.round_s -->
+    <!-- figures: certify_votes certified.*.seconds_in_all; mean load rounds.2.round_s
+    -->
 
-names results (benchmarks/results) and places in them: each figure of what follows is one of those
-values, converted and rounded as it is shown. ``<!-- stated: KIND -->`` says which of ``KINDS`` the
-figures of what follows are. A mark before a heading is for its whole section.
+names results (benchmarks/results) and places in them: each figure of what follows is
+one of those values, converted and rounded as it is shown. ``<!-- stated: KIND -->``
+says which of ``KINDS`` the figures of what follows are. A mark before a heading is for
+its whole section.
 """
 
 import json
@@ -115,7 +118,10 @@ PHRASES = {
         f"where k = {ROWS} by default",
         f"−τβ ≤ z ≤ τβ, τ = {TAU}",
         f"1 ≤ β ≤ 2^{log2(MAX_BOUND):.0f} |",
-        f"X·X < 2^12·β² ≤ 2^{12 + 2 * log2(MAX_BOUND):.0f} when β ≤ 2^{log2(MAX_BOUND):.0f}.",
+        (
+            f"X·X < 2^12·β² ≤ 2^{12 + 2 * log2(MAX_BOUND):.0f} when β ≤"
+            f" 2^{log2(MAX_BOUND):.0f}."
+        ),
         f"lies in [−2^{2 * log2(MAX_BOUND):.0f} − 1, 2^62)",
         f"With f = 20 it means C ≤ {MAX_BOUND // 2**20}",
         f"At β = 2^25: d up to {(2**63 - 1) // (2 * TAU * MAX_BOUND):,}",
@@ -134,8 +140,8 @@ PHRASES = {
         f"{2 * ROWS}·e^{{−49}} = {ROWS * HONEST:.2g},",
         f"may have, 256, {256 * HONEST:.2g}.",
         (
-            f"they are {row_bound(64) - berry_esseen(64):.3f} and {berry_esseen(64):.3f}, "
-            f"together {row_bound(64):.4f}"
+            f"they are {row_bound(64) - berry_esseen(64):.3f} and"
+            f" {berry_esseen(64):.3f}, together {row_bound(64):.4f}"
         ),
         f"(N = {least_sound_length()}β would still do",
         f"{100 * clipped_too_long():.0f} % of the vectors",
@@ -175,8 +181,15 @@ PHRASES = {
     "CHANGELOG.md": [f"wire version, which is {WIRE_VERSION}:"],
     "docs/privacy-accounting.md": [
         f"at least {MIN_NOISE_UNITS:,.0f} units; the denominator",
-        f"exact {', '.join(f'{published_epsilon(sigma):.3f}' for sigma in (1.0, 1.5, 2.0))}; real",
-        f"{(1 + exp(4)) * 1000 * ROWS * HONEST:.2g} for ε = 4, n = 1,000 and k = {ROWS}",
+        (
+            "exact"
+            f" {', '.join(f'{published_epsilon(sigma):.3f}' for sigma in (1.0, 1.5, 2.0))};"
+            " real"
+        ),
+        (
+            f"{(1 + exp(4)) * 1000 * ROWS * HONEST:.2g} for ε = 4, n = 1,000 and k ="
+            f" {ROWS}"
+        ),
         f"{advantages(4.0, PROOF):.2g} for 1,000 attempts at ε = 4",
     ],
     "docs/certificates.md": [f"(b = rows, {ROWS} by default)"],
@@ -254,7 +267,8 @@ def test_drawn_pictures_are_what_their_script_draws(page: str) -> None:
         assert text_of(ROOT / "docs" / "pictures" / name) == text
 
 
-# --- measured figures --------------------------------------------------------------------------
+# --- measured figures
+# --------------------------------------------------------------------------
 
 RESULTS = ROOT / "benchmarks/results"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -262,7 +276,10 @@ KINDS = {
     "setting": "a deadline, limit or share that the code or a task sets",
     "formula": "what follows from numbers on the page",
     "output": "what a command prints, of which another test plays the command",
-    "papers": "of the papers' experiments: benchmarks/results/papers, by python -m research run",
+    "papers": (
+        "of the papers' experiments: benchmarks/results/papers, by python -m"
+        " research run"
+    ),
     "printed": "what somebody else's paper or program says",
 }  # Kinds of figures without a result of their own; ``stated: script PATH`` names what makes one
 UNITS = {
@@ -279,15 +296,18 @@ UNITS = {
     "GB": 1e-9,
 }  # Units, and what seconds, bytes, shares and ratios are multiplied by for them
 BASES = {"mib": 2.0**20, "mb": 1e6, "ms": 1e-3, "percent": 0.01}
-"""Of a result's numbers, by a word in their names; all others are seconds, bytes or shares."""
+"""Of a result's numbers, by a word in their names; all others are seconds, bytes or
+shares."""
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?|\.\d+)"
 FIGURE = re.compile(
-    rf"(?<![\w.,^√−-])((?:{NUMBER}(?:,? (?:to|and|or) |, ))*)({NUMBER})\s?({'|'.join(UNITS)})(?!\w)"
+    rf"(?<![\w.,^√−-])((?:{NUMBER}(?:,? (?:to|and|or) |,"
+    rf" ))*)({NUMBER})\s?({'|'.join(UNITS)})(?!\w)"
 )
 DECIMAL = re.compile(r"(?<![\w.,^=·`])(?:\d+\.\d+|\.\d+)(?![\w.`])")
 MARK = re.compile(r"<!-- (figures|stated): (.*?) -->\n?", re.DOTALL)
 WRITTEN = re.compile(
-    r"```.*?```|<!-- generated: .*?<!-- end -->|<!-- \S+ writes this -->.*?<!-- to here -->",
+    r"```.*?```|<!-- generated: .*?<!-- end -->|<!-- \S+ writes this -->.*?<!-- to"
+    r" here -->",
     re.DOTALL,
 )  # Blocks of code, and what a script writes
 MOST_PLACES = 60  # Of one mark: among more values any figure finds itself by chance

@@ -1,7 +1,7 @@
 """Documents and code name what is there: links, sections, paths, functions, tests, words.
 
-Code cites a document as ``docs/soundness.md`` or ``docs/soundness.md, "Headroom"``; documents name
-code by its path, and functions and tests as ``path`` · ``function``.
+Code cites a document as ``docs/soundness.md`` or ``docs/soundness.md, "Headroom"``;
+documents name code by its path, and functions and tests as ``path`` · ``function``.
 """
 
 import ast

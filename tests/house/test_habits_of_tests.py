@@ -1,7 +1,7 @@
 """What tests may not do and leave behind, and in which of two tiers each of them is.
 
-No verdict depends on the wall clock. Time passes in ``tests/rig/waiting.py`` alone: a condition is
-waited for, with one deadline for all.
+No verdict depends on the wall clock. Time passes in ``tests/rig/waiting.py`` alone: a
+condition is waited for, with one deadline for all.
 """
 
 import ast
@@ -133,7 +133,8 @@ def test_every_folder_with_tests_is_in_one_of_the_tiers() -> None:
     folders = {
         path.relative_to(TESTS.parent).parts[:2] for path in TESTS.rglob("test_*.py")
     }
-    # With a command of their own: each would change what the others import, where it is installed.
+    # With a command of their own: each would change what the others import, where it is
+    # installed.
     own = ["tests/flower", "tests/transformers"]
     makefile = (TESTS.parent / "Makefile").read_text("utf-8")
     assert all(f"pytest {folder} " in makefile for folder in own)

@@ -11,8 +11,8 @@ import pytest
 
 # Links to the top-level folders; in a source distribution the folders themselves.
 ROOT = Path(__file__).parents[2] / "src" / "precad"
-# Which parts each part may import, besides itself and `common`. Nothing imports `research` or
-# `benchmarks`, which aren't in the wheel.
+# Which parts each part may import, besides itself and `common`. Nothing imports
+# `research` or `benchmarks`, which aren't in the wheel.
 ALLOWED = {
     "common": {"protos"},
     "accounting": set(),
@@ -40,7 +40,8 @@ ALLOWED = {
     },
 }
 PARTS = tuple(ALLOWED)
-# Of the servers' house the noise alone: a simulation adds the noise that a training would.
+# Of the servers' house the noise alone: a simulation adds the noise that a training
+# would.
 PLAYS_NOISE = ("simulation", "audit")
 NOISE = "precad.aggregator.noise"
 # The whole protocol on one page has every party in it.
@@ -68,8 +69,8 @@ IMPURE = (
     "precad.aggregator.store",
     "precad.protos",
 )
-# Services and stubs alone touch messages, besides common/wire; the others take plain values. This
-# list only shrinks.
+# Services and stubs alone touch messages, besides common/wire; the others take plain
+# values. This list only shrinks.
 MESSAGES = {
     *(
         f"aggregator/rpc/{name}.py"
@@ -81,8 +82,9 @@ MESSAGES = {
     "dealer/dealing_service.py",
 }
 RANDOM = ("random", "numpy.random", "torch.random")
-# Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
-# client/participant.py, whose waits before it tries again are spread by Python's generator.
+# Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of
+# records. Not client/participant.py, whose waits before it tries again are spread by
+# Python's generator.
 SECRET = (
     *("aggregator", "common/identity", "common/identifiers.py", "common/kernel"),
     *(
@@ -164,12 +166,13 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     imports = {
         file: {*imported(tree_of(path))} & files.keys() for file, path in files.items()
     }
-    # `from precad.client import connection` names the folder's own file too, and imports the other.
+    # `from precad.client import connection` names the folder's own file too, and
+    # imports the other.
     lone = {
-        file: {
-            of for of in found if not any(each.startswith(f"{of}.") for each in found)
-        }
-        - {file}
+        file: (
+            {of for of in found if not any(each.startswith(f"{of}.") for each in found)}
+            - {file}
+        )
         for file, found in imports.items()
     }
     assert next(iter(TopologicalSorter(lone).static_order())) in files

@@ -1,5 +1,6 @@
 """What loads and must be installed: no accounting unasked, nothing that Windows lacks, the kernel
-that is named; an install with some extras runs their commands, and names what others need.
+that is named; an install with some extras runs their commands, and names what others
+need.
 """
 
 import re
@@ -86,8 +87,11 @@ ABSENT = {
     },
     "from precad.common import ring, share, model, task": NETWORK,
     "from precad.norm_check import norm_proof; import precad.certify": NETWORK,
-    "from precad.aggregator import noise; from precad.accounting import guarantees": NETWORK,
-    # The servers' messages are protobuf; the protocol's page keeps what it does in a store.
+    "from precad.aggregator import noise; from precad.accounting import guarantees": (
+        NETWORK
+    ),
+    # The servers' messages are protobuf; the protocol's page keeps what it does in a
+    # store.
     "import precad.aggregator.validate": {"grpc", "sqlalchemy"},
     "import precad.aggregator.protocol": {"grpc"},
 }
@@ -168,7 +172,8 @@ class Absent(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
-"""Hides packages as if they weren't installed; also from what others import if they can."""
+"""Hides packages as if they weren't installed; also from what others import if they
+can."""
 RUN = WITHOUT + "from precad.cli.start import main\nmain()"
 
 
@@ -239,7 +244,9 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
 PARTS = {
     "dealer": "common.wire.metrics_page",
     "": "dealer.process client.connection common.identity.deployment_keys",
-    "client": "client.data_owner client.owner_settings client.own_account accounting.exact",
+    "client": (
+        "client.data_owner client.owner_settings client.own_account accounting.exact"
+    ),
     "server": "server_a.process server_b.process aggregator.workers.worker_process",
     "plan": "cli.certify_answer accounting.guarantees",
     "report": "cli.report_sources cli.report",

@@ -1,5 +1,6 @@
 """`precad account` and `precad plan` as a person runs them; `precad ledger mine` and `receipts`, on
-what owners' processes left behind."""
+what owners' processes left behind.
+"""
 
 import hashlib
 import json
@@ -268,7 +269,8 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
             0.2, 1.0, certificate, k, (Direction.ADDITIONS,)
         )
         assert (float(bounds.upper) <= 0.5) is holds
-    # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2, additions.
+    # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
+    # additions.
     five = Robustness(malicious=5, change="additions")
     clip, sigma = five.clip_and_noise(1.0, 2.0, 0.01, 1000)
     assert clip / sigma == pytest.approx(0.706, abs=5e-4)

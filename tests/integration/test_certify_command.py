@@ -1,5 +1,7 @@
 """`precad certify` from files, from the folders of finished runs, and of a trained model; and that
-the best attack (Neyman, Pearson) on a real mechanism lies inside the certificates, and near."""
+the best attack (Neyman, Pearson) on a real mechanism lies inside the certificates, and
+near.
+"""
 
 import json
 import math
@@ -187,7 +189,8 @@ def test_what_may_be_miscounted_is_refused(tmp_path: Path) -> None:
         "truth": ("prediction", votes, *SMALL, "--labels", path),
     }
     for what, text, said in (
-        # Taken for a header, a first row with a bad cell would shift every point by one.
+        # Taken for a header, a first row with a bad cell would shift every point by
+        # one.
         *(
             ("votes", f"{bad},2,1\n4,5,6\n", "row 0, column 1")
             for bad in ("", "1 000", "9O")
@@ -416,7 +419,8 @@ def test_proofs_and_covered_uploads_count_in_what_finished_runs_cost(
     costs = [found["runs"]["joint_privacy_cost"][2] for found in (seen, hidden)]
     assert {cost["adjacency"] for cost in costs} == {"zero-out-client"}
     assert costs[0]["epsilon"] > 2 * costs[1]["epsilon"]
-    # What bounds robustness is the same: there the coin need only be out of the attackers' reach.
+    # What bounds robustness is the same: there the coin need only be out of the
+    # attackers' reach.
     assert seen["bounds"] == hidden["bounds"]
 
 
@@ -557,7 +561,8 @@ def test_the_best_attack_stays_inside_and_comes_close(m: SampledGaussian) -> Non
     without = trainings(m, GROUP, 0, generator)
     with_group = trainings(m, GROUP, GROUP, generator)
     for direction, clean, poisoned in (
-        # Under additions a poisoned training has the higher ratio, under deletions the lower.
+        # Under additions a poisoned training has the higher ratio, under deletions the
+        # lower.
         (guarantee.Direction.ADDITIONS, without, with_group),
         (guarantee.Direction.DELETIONS, -with_group, -without),
     ):
@@ -581,7 +586,8 @@ def test_the_same_attack_breaks_theorem_8() -> None:
     assert isinstance(printed.value, int)
     assert printed.value >= r, "Theorem 8 certifies 700 records"
     generator = np.random.default_rng(700)
-    # Two labels; the sum of all rounds is a sufficient statistic to within the sampling's noise.
+    # Two labels; the sum of all rounds is a sufficient statistic to within the
+    # sampling's noise.
     clean = m.noise_multiplier * math.sqrt(m.count) * generator.standard_normal(runs)
     threshold = m.noise_multiplier * math.sqrt(m.count) * 2.3263478740408408
     poisoned = np.zeros(runs)

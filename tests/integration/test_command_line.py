@@ -1,8 +1,9 @@
 """`precad` as a person meets it: help that teaches, refusals that say what to do and repeat
-no secret; `precad setup`, `enrol` and `health` as operators use them; processes that are split off
-from one that has imported everything.
+no secret; `precad setup`, `enrol` and `health` as operators use them; processes that
+are split off from one that has imported everything.
 
-Logs of real parts are searched in integration/deployment; what setup makes trains in soak.
+Logs of real parts are searched in integration/deployment; what setup makes trains in
+soak.
 """
 
 import json
@@ -454,7 +455,8 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(
 
     with LoopThread() as loop:
         address = loop.serve(make, identity)
-        # On a busy machine a first connection may break off: whoever asks for health asks again.
+        # On a busy machine a first connection may break off: whoever asks for health
+        # asks again.
         for host in ("127.0.0.1", "0.0.0.0"):
             waiting.until(partial(says, host, (0, "dealer: serving\n")), "an answer")
         serves[0] = False

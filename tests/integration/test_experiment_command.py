@@ -1,6 +1,7 @@
 """`python -m research`, own parts, cells broken off; killed ones: soak/test_experiments.py.
 
-And `precad audit`: a sound build isn't refuted, broken ones are, and the exit status says so.
+And `precad audit`: a sound build isn't refuted, broken ones are, and the exit status
+says so.
 """
 
 import json

@@ -1,5 +1,6 @@
 """Mutual TLS gives what a certificate says, in TLS 1.3 alone, in either direction, and inflates
-nothing; what each RPC gives each identity: hostile/test_access_table.py."""
+nothing; what each RPC gives each identity: hostile/test_access_table.py.
+"""
 
 import os
 import socket
@@ -87,7 +88,8 @@ def test_server_a_is_who_has_its_name_as_it_is_written(
     base, root = Identity.load(keys / "server-a"), Deployment.open(keys)._authority
     address = serve(*only_for(Identity.load(keys / "server-b"), Role.SERVER_A))
     for names, outcome in (
-        # Outside the root's domain; none but the common one; in capitals; below the server's.
+        # Outside the root's domain; none but the common one; in capitals; below the
+        # server's.
         (["server-a.example"], Code.UNAVAILABLE),
         ([], Code.UNAVAILABLE),
         (["SERVER-A.precad"], Code.UNAUTHENTICATED),

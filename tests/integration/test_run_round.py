@@ -1,5 +1,6 @@
 """A whole round against the plain sum: exact without noise, whatever the clients send; and its
-noise by a keyed sampler. By the system's: soak/test_further_inputs.py."""
+noise by a keyed sampler. By the system's: soak/test_further_inputs.py.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ Updates = dict[ClientId, NDArray[np.int64]]
 
 A, B = Role.SERVER_A, Role.SERVER_B
 PART = {A: 1_000_003, B: 2_000_029}
-"""Noise that isn't zero, so that what a round releases can be seen to hold both servers' parts."""
+"""Noise that isn't zero, so that what a round releases can be seen to hold both
+servers' parts."""
 
 
 def play(

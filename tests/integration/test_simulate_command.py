@@ -1,5 +1,7 @@
 """`precad simulate` as a person runs it; the page's code; that the demo's settings train; and that
-what is simulated is `run_round`'s, bit for bit: samples and noise alone are given to both."""
+what is simulated is `run_round`'s, bit for bit: samples and noise alone are given to
+both.
+"""
 
 import json
 import re
@@ -327,7 +329,8 @@ def test_the_models_are_the_protocols_bit_for_bit(
     assert training.task.digest == task.digest
     assert len(simulated) == ROUNDS >= 10
     assert to_bytes(training.theta) == to_bytes(theta)
-    # It was no training without incidents, nor one without valid updates of bad clients.
+    # It was no training without incidents, nor one without valid updates of bad
+    # clients.
     absences = counted.pop(Rejection.ABSENT)
     assert absences > ROUNDS // 2
     assert ROUNDS < counted.total() < 2 * ROUNDS

@@ -76,7 +76,8 @@ def test_what_new_writes_loads_and_keeps_what_was_asked(
     privacy = task.privacy
     assert (task.name, task.dimension, task.training.rounds) == ("three-wards", 650, 50)
     assert (task.enrolment.clients, task.enrolment.min_clients) == (3, 2)
-    # Few owners take part in every round; the limit is what was asked, and the plan fits in it.
+    # Few owners take part in every round; the limit is what was asked, and the plan
+    # fits in it.
     assert (privacy.client_rate, privacy.epsilon_limit) == (1.0, 3.0)
     step = privacy.model_dump(include={"record_rate", "noise_multiplier", "delta"})
     assert 2.9 < record_epsilon(**step, participations=50) <= 3
@@ -266,8 +267,8 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
 @pytest.mark.parametrize(
     ("records", "more", "clip", "rate", "warned"),
     [
-        # An owner samples a record a round: at a twentieth ten bad owners of a thousand took the
-        # model to chance, for they send always.
+        # An owner samples a record a round: at a twentieth ten bad owners of a thousand
+        # took the model to chance, for they send always.
         ("1000x1", "", 1.0, 1.0, ""),
         ("30x4,2", "", 2.0, 0.25, ""),
         ("9x15", "", 2.0, 0.067, ""),

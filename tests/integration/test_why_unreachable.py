@@ -135,8 +135,12 @@ def test_the_settings_proxy_is_asked_and_no_other(
 
 
 ANSWERS = {
-    "HTTP/1.1 407 Proxy \x1b[2JAuthentication Required": "[2JAuthentication Required): ask",
-    "HTTP/1.1 403 Forbidden": "doesn't connect to nobody.invalid:7301 (HTTP/1.1 403 Forb",
+    "HTTP/1.1 407 Proxy \x1b[2JAuthentication Required": (
+        "[2JAuthentication Required): ask"
+    ),
+    "HTTP/1.1 403 Forbidden": (
+        "doesn't connect to nobody.invalid:7301 (HTTP/1.1 403 Forb"
+    ),
     "SSH-2.0-OpenSSH": "(SSH-2.0-OpenSSH): ask who runs it to allow that",
     None: "doesn't answer (no answer in time); check proxy in the settings",
 }
@@ -176,12 +180,16 @@ def test_who_waits_says_why_and_how_long_still(
         f"it isn't there; trying again for {left} s" for left in (30, 20, 10)
     ]
     assert LOOK_S == 10
-    # A server that has just come back is no riddle; one that stays away without a reason is.
+    # A server that has just come back is no riddle; one that stays away without a
+    # reason is.
     caplog.clear()
     with pytest.raises(Unreachable):
         call_with_retries(fail, 30.0, LeapingClock())
     (told,) = [record.getMessage() for record in caplog.records]
-    said_so = r"no call comes through \(.*may refuse this one's certificate.*trying again for 20 s$"
+    said_so = (
+        r"no call comes through \(.*may refuse this one's certificate.*trying again for"
+        r" 20 s$"
+    )
     assert re.search(said_so, told)
     # A mistake ends the wait at once.
     clock, mistake = LeapingClock(), Misidentified("another's address")

@@ -3,20 +3,22 @@
     make mutants
     python -m tests.mutants --minutes 30 --modules accounting
 
-Each mutant is one change of one module (``operators.py``), made where the module is imported, in a
-process forked from a warm parent (``child.py``): no file changes. It plays the tests that run the
-changed line, the quickest first, until one fails; before a mutant counts as survived, all tests of
-those files. Which tests run which lines is found out once a module. The result is written after
-each mutant, and a run that is broken off goes on: what was done stays, as long as the module has
-such a place. The order is mixed by a seed, so that a part of a run is a sample of the whole.
+Each mutant is one change of one module (``operators.py``), made where the module is
+imported, in a process forked from a warm parent (``child.py``): no file changes. It
+plays the tests that run the changed line, the quickest first, until one fails; before a
+mutant counts as survived, all tests of those files. Which tests run which lines is
+found out once a module. The result is written after each mutant, and a run that is
+broken off goes on: what was done stays, as long as the module has such a place. The
+order is mixed by a seed, so that a part of a run is a sample of the whole.
 
-Neither well-kept tool fits. mutmut 3 doesn't follow the links that ``src/precad`` is made of, and
-changes no constant of a module and no decorated function; cosmic-ray writes each change into the
-source and starts pytest anew for it: imports of torch and SciPy are seconds a mutant.
+Neither well-kept tool fits. mutmut 3 doesn't follow the links that ``src/precad`` is
+made of, and changes no constant of a module and no decorated function; cosmic-ray
+writes each change into the source and starts pytest anew for it: imports of torch and
+SciPy are seconds a mutant.
 
-``explained.json`` says of survivors why no test can tell them apart, or what would. ``named.txt``
-has mutants that reviews made by hand and that no test killed then, by module and tests: name, text
-before, text after. Each dies now.
+``explained.json`` says of survivors why no test can tell them apart, or what would.
+``named.txt`` has mutants that reviews made by hand and that no test killed then, by
+module and tests: name, text before, text after. Each dies now.
 """
 
 import argparse
@@ -57,7 +59,8 @@ TESTS = (
     *(f"integration/{part}test_*.py" for part in ("", "store/", "validation/")),
 )
 NOT_THESE = ("document", "_command", "test_cli_", "test_two_processes", "test_browser")
-"""Of prose, or of whole commands, which are slow and start processes that have no mutant."""
+"""Of prose, or of whole commands, which are slow and start processes that have no
+mutant."""
 ALSO = {
     "aggregator/release.py": ["tests/integration/test_run_round.py"],
     "aggregator/store": ["tests/integration/store"],
@@ -68,7 +71,8 @@ WARM = (
     *("dp_accounting", "sklearn", "hypothesis", "greenlet", "psycopg"),
 )
 ENOUGH_S = 60.0
-"""Of CPU time, and five times what the tests take by themselves: after it a mutant is endless."""
+"""Of CPU time, and five times what the tests take by themselves: after it a mutant is
+endless."""
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,

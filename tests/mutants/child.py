@@ -25,7 +25,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "build/mutants/last.txt"  # What the newest child printed
 WALL_S = 300
-"""A test that waits for ever is dead after it; what computes for ever is ended by its CPU time."""
+"""A test that waits for ever is dead after it; what computes for ever is ended by its
+CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,10 @@ def play(
         if tree is not None:
             _replace(*tree)
         first = _First()
-        return int(
-            pytest.main([*_options(), "-x", *tests], plugins=[first])
-        ), first.failed
+        return (
+            int(pytest.main([*_options(), "-x", *tests], plugins=[first])),
+            first.failed,
+        )
 
     status, killer, used = _forked(child, cpu_s)
     words = {

@@ -107,7 +107,8 @@ def test_nobody_but_the_tasks_servers_is_dealt_to_and_a_refusal_spends_nothing()
                 dealer.key_for(role)
     assert (dealer.newest_attempt, heard.called) == (-1, False)
     both(REQUEST, dealer)
-    # Nobody deals for a task without a dealer: it would wait for servers that never come.
+    # Nobody deals for a task without a dealer: it would wait for servers that never
+    # come.
     with pytest.raises(
         errors.Misconfiguration, match='validation = "proof" has no dealer'
     ):
@@ -128,7 +129,8 @@ def test_correction_words_are_as_many_as_the_triples_and_used_once() -> None:
 def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> None:
     changes: list[dict[str, Any]] = [
         *({}, {"batch": 2}, {"attempt": 3}, {"task": Digest.of(b"other")}),
-        # Both servers were put back to before an attempt: the same number, masks of its own.
+        # Both servers were put back to before an attempt: the same number, masks of its
+        # own.
         *(
             {"nonces": bytes(i == place for i in range(64))}
             for place in (0, 31, 32, 63)
@@ -189,7 +191,8 @@ def test_c_is_a_and_b_for_every_shape(
         expected = (one.a ^ other.a) & (one.b ^ other.b)
         assert np.array_equal(one.c ^ other.c, expected)
     assert tuple(shapes) == dealing.program(clients, clients * width)
-    # After a comparison's seven exchanges a tree of conjunctions leaves one value a client.
+    # After a comparison's seven exchanges a tree of conjunctions leaves one value a
+    # client.
     levels, values = shapes[7:], width
     for trees, pairs in levels:
         assert (trees, pairs) == (clients, values // 2)

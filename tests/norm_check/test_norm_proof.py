@@ -1,6 +1,7 @@
 """The proof of a norm: honest updates pass, nothing else does, and every relation counts.
 
-Its sizes are those of docs/soundness.md's table, and there are none without a sound proof.
+Its sizes are those of docs/soundness.md's table, and there are none without a sound
+proof.
 """
 
 from collections.abc import Callable

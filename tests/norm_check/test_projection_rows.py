@@ -132,8 +132,9 @@ def test_one_row_passes_a_long_vector_at_most_half_the_time(x: RingVector) -> No
 
 
 def test_a_hundred_thousand_honest_vectors_pass_the_plain_predicate() -> None:
-    # 250 row sets, 400 vectors on each: dense, sparse and one-hot directions, all as long as an
-    # honest client's may be. Without MPC; test_corpus.py puts hundreds through it.
+    # 250 row sets, 400 vectors on each: dense, sparse and one-hot directions, all as
+    # long as an honest client's may be. Without MPC; test_corpus.py puts hundreds
+    # through it.
     rng = np.random.default_rng(3)
     d, beta, accepted = 64, int(30.1 * 2**16), 0
     for number in range(250):
@@ -208,8 +209,9 @@ def test_kernels_agree_with_plain_integers(
 @pytest.mark.parametrize("sign", [0, 1])
 @pytest.mark.parametrize("blocks", [31, 32, 33, 63, 64, 255, 257, 2200])
 def test_the_longest_sums_fit(blocks: int, sign: int, word: int) -> None:
-    # Every byte of every word is 255, or 0 (a kernel may take bytes less 128), and every entry 1 or
-    # every entry −1; but for the first, so that a sum of 255s is odd and rounding can't hide.
+    # Every byte of every word is 255, or 0 (a kernel may take bytes less 128), and
+    # every entry 1 or every entry −1; but for the first, so that a sum of 255s is odd
+    # and rounding can't hide.
     words = np.full(blocks * kernel.BLOCK, word, dtype=np.int64)
     masks = np.zeros((blocks, 2, kernel.MASKS), dtype=np.uint64)
     masks[:, :, sign] = ONES

@@ -81,7 +81,8 @@ def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
     "x",
     [
         *(rig.update(SHAPE, SHAPE.bound * norm) for norm in (1.01, 2.0, 16.0, 1e9)),
-        # Each of 100 rows has this one coordinate once in four times with the sign that fails.
+        # Each of 100 rows has this one coordinate once in four times with the sign that
+        # fails.
         *(
             unit(SHAPE.dimension, word)
             for word in (SHAPE.half_width, -SHAPE.half_width - 1)
@@ -210,7 +211,8 @@ def test_a_commitment_is_to_one_servers_seed_alone() -> None:
         assert not replace(seed, header=moved, role=rig.other(holder)).opens
         # Nor does a seed come along with a body.
         assert not replace(body, seed=seed.seed, salt=seed.salt).opens
-        # A header for one holder, and what was made for the other one, are no submission.
+        # A header for one holder, and what was made for the other one, are no
+        # submission.
         foreign = rig.shared(SHAPE, holder=rig.other(holder))
         assert not replace(foreign[0], header=seed.header).opens
         assert not hash_of(replace(foreign[1], header=body.header)).right
@@ -270,7 +272,8 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
     half = seed.header.stream(seed.seed, "u").words(SHAPE.columns)
     guess = math.add(half, half)
     rows = rows_of(seed.header, x)
-    # Σ over the rows with inputs of L_m(t)·row: f(t) but for the masking row, and with the guess.
+    # Σ over the rows with inputs of L_m(t)·row: f(t) but for the masking row, and with
+    # the guess.
     predicted = math.multiply(guess, np.full_like(guess, int(query.wires[0]) % P))
     math.combine(rows, query.wires[1 : 1 + len(rows)].copy(), predicted)
     assert (predicted == seen).all() == (scheme != "as it is")

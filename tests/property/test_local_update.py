@@ -1,6 +1,7 @@
 """Algorithm 2 in integers: what bounds one record, and what bounds one client.
 
-Encoding never lengthens, clips hold in the integers, and one record moves the sum by at most R.
+Encoding never lengthens, clips hold in the integers, and one record moves the sum by at
+most R.
 """
 
 import math
@@ -175,7 +176,8 @@ def test_squared_norms_are_exact_integers(x: NDArray[np.int64], f: int) -> None:
 @given(ring_vectors, st.integers(1, 2**25), bits)
 @example(np.full(100, -(2**63)), 2**25, 20)
 @example(np.full(2, 2**63 - 1), 2**25, 20)
-# At C = 30.1 and d = 2 a clip to C alone would leave 43 % of all vectors above floor(C·2^f).
+# At C = 30.1 and d = 2 a clip to C alone would leave 43 % of all vectors above
+# floor(C·2^f).
 @example(np.array([1, 1]) * 30 * 2**20, math.floor(30.1 * 2**16), 16)
 @example(np.array([3, -5]) * 2**40, math.floor(30.1 * 2**20), 20)
 def test_a_clipped_update_is_within_its_bound(

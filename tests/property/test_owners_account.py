@@ -1,5 +1,6 @@
 """Whatever servers sign, and whenever processes die or run at once: the account is never below what
-the openings say, and never above its limit."""
+the openings say, and never above its limit.
+"""
 
 import contextlib
 import math
@@ -50,7 +51,8 @@ signed = st.integers(0, 3)
 attempts = st.lists(
     st.tuples(st.booleans(), st.booleans(), signed, signed), min_size=1, max_size=8
 )
-"""For each attempt: whether its version is a new one, whether it is drawn, and m at A and at B."""
+"""For each attempt: whether its version is a new one, whether it is drawn, and m at A
+and at B."""
 
 
 @quick
@@ -88,7 +90,8 @@ def test_no_sequence_of_openings_costs_more_than_the_account_says(
         largest: dict[int, int] = defaultdict(int)
         shared = [each for each in one.script.sent if each.x.any()]
         for each in shared:
-            # No server's word makes more releases of it than this owner has shared it for.
+            # No server's word makes more releases of it than this owner has shared it
+            # for.
             attempts_of = {s.attempt for s in shared if s.version == each.version}
             before = sum(attempt < each.attempt for attempt in attempts_of)
             m = min(named[each.attempt], before)

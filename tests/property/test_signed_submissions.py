@@ -145,7 +145,8 @@ def test_an_intermediate_authority_must_come_along() -> None:
     assert reason_of(eye.admit, alone, ONE) is Rejection.BAD_SIGNATURE
 
 
-# A damaged serial number or name is still parsed, with a warning; the chain then doesn't hold.
+# A damaged serial number or name is still parsed, with a warning; the chain then
+# doesn't hold.
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
 @FEW
@@ -157,7 +158,8 @@ def test_damaged_certificates_are_refused_and_never_crash(
     (whole,) = good.certificates
     der = bytearray(whole)
     der[at % len(der)] ^= flip
-    # Of no known version: the library has an exception of its own for it, which is no ValueError.
+    # Of no known version: the library has an exception of its own for it, which is no
+    # ValueError.
     version_3 = b"\xa0\x03\x02\x01\x02"
     assert whole.count(version_3) == 1
     odd = whole.replace(version_3, version_3[:-1] + b"\x26")
@@ -208,7 +210,8 @@ def test_neither_repr_nor_the_wire_shows_a_key() -> None:
     assert number.hex().encode() not in shown
 
 
-# --- collected and matched ---------------------------------------------------------------------
+# --- collected and matched
+# ---------------------------------------------------------------------
 
 
 class Servers:
@@ -372,7 +375,8 @@ def test_what_the_other_server_says_otherwise_touches_that_client_alone(
     assert list(at_b.submissions) == [TWO]
 
 
-# --- whatever the servers hold ------------------------------------------------------------------
+# --- whatever the servers hold
+# ------------------------------------------------------------------
 
 NAMES = [ClientId(f"c{i}") for i in range(6)]
 
@@ -436,7 +440,8 @@ def test_both_servers_agree_on_everybody_and_the_same_signed_bytes_alone_match(
         for client, (at_a, at_b) in zip(NAMES, pairs, strict=False)
         if isinstance(at_a, Claim) and at_a == at_b
     }
-    # What crosses is digests and reasons, and no name: a byte each, and 34 more for what is held.
+    # What crosses is digests and reasons, and no name: a byte each, and 34 more for
+    # what is held.
     at_a = collected(A, [a for a, _ in pairs])
     held_here = sum(isinstance(each, Submission) for each in at_a.values())
     assert len(describe(at_a).to_bytes()) <= 2 + len(at_a) + 34 * held_here

@@ -42,16 +42,18 @@ def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
     return {
         "name": draw(st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)),
         "model": {"parameters": [{"name": n, "shape": s} for n, s in shapes.items()]},
-        "privacy": {
-            "record_clip": clip * draw(st.floats(0.01, 1)) or clip,
-            "client_clip": clip,
-        }
-        | {
-            "noise_multiplier": draw(sizes),
-            "record_rate": draw(rates),
-            "client_rate": draw(rates),
-        }
-        | {"delta": draw(st.floats(0, 1, exclude_min=True, exclude_max=True))},
+        "privacy": (
+            {
+                "record_clip": clip * draw(st.floats(0.01, 1)) or clip,
+                "client_clip": clip,
+            }
+            | {
+                "noise_multiplier": draw(sizes),
+                "record_rate": draw(rates),
+                "client_rate": draw(rates),
+            }
+            | {"delta": draw(st.floats(0, 1, exclude_min=True, exclude_max=True))}
+        ),
         "training": {
             "learning_rate": draw(positive),
             "rounds": draw(st.integers(1, 10**6)),

@@ -53,7 +53,8 @@ def test_cifar_is_read_from_batches(
     contents["batches.meta"] = pickle.dumps(names, protocol=2)
     for name, content in contents.items():
         (place / name).write_bytes(content)
-    # These few images can't have the published sums: without the patch they are refused.
+    # These few images can't have the published sums: without the patch they are
+    # refused.
     with pytest.raises(Misconfiguration, match="can't be read"):
         load("cifar10", tmp_path)
     sums = [
@@ -238,8 +239,8 @@ KYMATIO = {
         0.001761, 0.001777, 0.002043, 0.00225, 0.001901, 0.001763, 0.001699, 0.001712,
     ],
 }  # fmt: skip
-"""Means over a wave by Kymatio 0.3.0's Scattering2D, J = 2, L = 8; its directions begin one
-later."""
+"""Means over a wave by Kymatio 0.3.0's Scattering2D, J = 2, L = 8; its directions begin
+one later."""
 SIDE = 8  # Small, for the map that public digits give takes a minute for 28
 COEFFICIENTS = 81 * 4
 
@@ -268,7 +269,8 @@ def test_coefficients_are_those_of_kymatio() -> None:
     means = scattering(image.astype(np.float32)[None, None])[0].mean(axis=(1, 2))
     mine = (means[:1], means[1:9], means[9:17], means[17:].reshape(8, 8)[3])
     for found, (name, known) in zip(mine, KYMATIO.items(), strict=True):
-        # Averages lie half a cell elsewhere, and what Kymatio leaves out before them differs.
+        # Averages lie half a cell elsewhere, and what Kymatio leaves out before them
+        # differs.
         np.testing.assert_allclose(found, known, rtol=0.06, err_msg=name)
 
 

@@ -167,7 +167,8 @@ def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own(
 
     of_user: list[list[list[int]]] = [[], [], []]
     for (_, x, _, weights), _ in watched.call_args_list:
-        # Who has had its whole epoch rests: only the first user has more than one batch.
+        # Who has had its whole epoch rests: only the first user has more than one
+        # batch.
         for seen, records, own in zip(of_user, x, weights, strict=False):
             seen.append([int(each) for each in records[own > 0, 0]])
             assert {*own[own > 0].tolist()} == {np.float32(1 / len(seen[-1]))}
@@ -183,7 +184,8 @@ def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
     bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
     moved = float((by_user([4], bad, **QUIET) - honest).norm())
     assert 0 < moved <= 3 * 2 * USER["clip"] / 20 + 1e-4
-    # Without a clip they take it where they want; a robust aggregation in the mean's place holds.
+    # Without a clip they take it where they want; a robust aggregation in the mean's
+    # place holds.
     for name, moved_far in (("mean", True), ("krum", False)):
         free = by_user([4], {**bad, "defence": DEFENCES[name]}, **QUIET)
         assert (float((free - honest).norm()) > 1000) is moved_far
@@ -212,7 +214,8 @@ def test_a_broken_off_ensemble_goes_on_to_the_same_models(
 
 
 def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
-    # FedAvg's users have no noise but their own, Dopamine the sum's; FedSGD counts draws too.
+    # FedAvg's users have no noise but their own, Dopamine the sum's; FedSGD counts
+    # draws too.
     names = ("ins-dp-fedavg", "dopamine", "ins-dp-fedsgd")
     found = [ALGORITHMS[name](PROBLEM, RECORD).epsilon for name in names]
     assert (
@@ -235,7 +238,8 @@ def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
 def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_own() -> (
     None
 ):
-    # One step of all users at p = 1, noise off: the mean of the records' clipped gradients.
+    # One step of all users at p = 1, noise off: the mean of the records' clipped
+    # gradients.
     one: dict[str, Any] = {"rounds": 1, "local_steps": 1}
     settings: dict[str, Any] = {
         **one,

@@ -86,7 +86,8 @@ def test_so_many_records_are_poisoned_and_those_of_other_labels_first() -> None:
         assert changed.sum() <= 3, name
     marked, _ = poisoned(ATTACKS["pixel-backdoor"](), x, y, 3, 0, 2)
     assert (marked != x).any(axis=1).sum() == 3
-    # Sorted records begin with the target's: a pattern there would teach the model little.
+    # Sorted records begin with the target's: a pattern there would teach the model
+    # little.
     order = np.argsort(data.train_y, stable=True)
     x, y = data.train_x[order], data.train_y[order]
     zeros = int((y == 0).sum())

@@ -1,7 +1,7 @@
 """A real browser without a window: Chromium, driven over a pipe by its own protocol (CDP).
 
-From Debian's package. Where it is missing the tests that look at pages are skipped, but under CI
-they fail.
+From Debian's package. Where it is missing the tests that look at pages are skipped, but
+under CI they fail.
 """
 
 import base64
@@ -20,8 +20,8 @@ from tests.rig.leftovers import descendants, environment, processes
 from tests.rig.waiting import readable_within, until
 
 PATIENCE_S = 60.0
-SHOTS = (
-    "PRECAD_SCREENSHOTS"  # A folder that keeps what tests see, for a person to look at
+SHOTS = (  # A folder that keeps what tests see, for a person to look at
+    "PRECAD_SCREENSHOTS"
 )
 WIDE, NARROW = (1280, 900), (360, 740)
 Scheme = Literal["light", "dark"]
@@ -75,7 +75,8 @@ def browsing(folder: Path) -> Iterator["Page"]:
     try:
         yield Page(ours_in, ours_out, folder / "browser.log")
     finally:
-        # Its children would outlive it for a moment, and write in a folder that goes with the test.
+        # Its children would outlive it for a moment, and write in a folder that goes
+        # with the test.
         started = descendants(process.pid)
         process.kill()
         process.wait()
@@ -103,7 +104,8 @@ class Page:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
-        # Every page is opened as on a first visit: nothing that one chose is remembered.
+        # Every page is opened as on a first visit: nothing that one chose is
+        # remembered.
         forget = "try { localStorage.clear() } catch {}"
         self._call("Page.addScriptToEvaluateOnNewDocument", source=forget)
 

@@ -36,8 +36,8 @@ def theorem_2(
 ) -> inefficacy.ScoreBounds:
     """PRECAD (6), (7) with the infimum over all real ε: B·Φ(Φ⁻¹(L/B) ± Kμ).
 
-    The paper restricts ε to at least 0, which is loose or vacuous for large L (L = 0.9, B = 1,
-    Kμ = 0.3 gives 1.019; here 0.943).
+    The paper restricts ε to at least 0, which is loose or vacuous for large L (L = 0.9,
+    B = 1, Kμ = 0.3 gives 1.019; here 0.943).
     """
     return inefficacy.attack_bounds(
         loss, bound, GaussianDP(mu), attackers, (Direction.ADDITIONS,)

@@ -14,7 +14,8 @@ from tests.rig.waiting import beside
 class Proxy:
     """Forwards TCP from a port of its own to ``target`` (``host:port``).
 
-    While it is cut, bytes wait, as behind a dead cable: connections stay and new ones come about.
+    While it is cut, bytes wait, as behind a dead cable: connections stay and new ones
+    come about.
     """
 
     def __init__(self, target: str) -> None:

@@ -1,7 +1,8 @@
 """Processes that a run of tests has started and that are still there: none may be, at its end.
 
-A plugin of pytest, which tests/conftest.py takes for all tests. Processes are found by a mark in
-their environment, which every process inherits, also from one that has ended; and by their parents.
+A plugin of pytest, which tests/conftest.py takes for all tests. Processes are found by
+a mark in their environment, which every process inherits, also from one that has ended;
+and by their parents.
 """
 
 import atexit
@@ -20,7 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 from tests.rig.waiting import until
 
-MARK = "TESTS_OF_PRECAD"  # The variable's name; its value is of one process that runs tests
+MARK = (  # The variable's name; its value is of one process that runs tests
+    "TESTS_OF_PRECAD"
+)
 _TEST = b"PYTEST_CURRENT_TEST"
 
 _closed_at_the_end: list[Callable[[], object]] = []
@@ -111,11 +114,13 @@ def _end_pythons_own() -> None:
             executor = executors._executor
         if executor is not None:
             executor.shutdown(wait=True, kill_workers=True)
-            # Folders too: a tracker that starts at the process's end alone knows none of them.
+            # Folders too: a tracker that starts at the process's end alone knows none
+            # of them.
             for forget in executor._temp_folder_manager._finalizers.values():
                 atexit.unregister(forget)
                 forget()
-        # Its semaphores go now: one that went after the tracker's end would start another.
+        # Its semaphores go now: one that went after the tracker's end would start
+        # another.
         executor = executors._executor = None
         gc.collect()
     if trackers := sys.modules.get("joblib.externals.loky.backend.resource_tracker"):

@@ -24,7 +24,8 @@ WAIT_S = 240.0
 class LoopThread:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # Processes have an executor each: here one part's work must not keep another's waiting.
+        # Processes have an executor each: here one part's work must not keep another's
+        # waiting.
         self.loop.set_default_executor(ThreadPoolExecutor(64))
         self._servers: list[grpc.aio.Server] = []
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

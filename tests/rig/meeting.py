@@ -1,6 +1,7 @@
 """Two servers' durable state, on real databases, and links between them that break.
 
-Attempts go the servers' own way from prepare to keep; submissions and validation are left out.
+Attempts go the servers' own way from prepare to keep; submissions and validation are
+left out.
 """
 
 import shutil

@@ -40,7 +40,8 @@ class Bins:
             mass = np.exp(-0.5 * (values / deviation) ** 2)
             each = (mass / mass.sum()).reshape(-1, 1 << shift).sum(axis=1)
         else:
-            # The integral from half a unit below to half a unit above: within 1/(24·s²).
+            # The integral from half a unit below to half a unit above: within
+            # 1/(24·s²).
             at = np.abs(edges - 0.5) / deviation
             # From the nearer tail, so that nothing cancels there.
             tails = special.ndtr(-at)

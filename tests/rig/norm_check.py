@@ -1,7 +1,7 @@
 """The check of norms without a client's or a server's process: proofs, and requests for squares.
 
-What each party computes is precad's own; a client that cheats changes words before they are
-signed, a server what it sends.
+What each party computes is precad's own; a client that cheats changes words before they
+are signed, a server what it sends.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -87,7 +87,8 @@ class Network:
         shell = ["bash", "--norc", "--noprofile"]
         if not self.separate:
             return shell
-        # In the mount namespace that ip netns exec makes: this machine's own file stays.
+        # In the mount namespace that ip netns exec makes: this machine's own file
+        # stays.
         hosts = f"mount --bind '{self._folder / 'hosts'}' /etc/hosts && exec \"$@\""
         return [
             "ip",

@@ -1,10 +1,11 @@
 """The commands that documents tell people to type, and what each needs that isn't here.
 
-A block is fenced (``sh``, or no language) or indented by four blanks. In one marked ``sh`` every
-line is a command; in the others a line that begins with a program's name. A mark of its own line
-before a block, ``<!-- needs: a container engine -->``, says why no test types it; directly under a
-page's title, ``<!-- all commands need: … -->`` says it of the whole page. What stands behind a
-command as a comment is to be in what it prints, where the page's test checks that.
+A block is fenced (``sh``, or no language) or indented by four blanks. In one marked
+``sh`` every line is a command; in the others a line that begins with a program's name.
+A mark of its own line before a block, ``<!-- needs: a container engine -->``, says why
+no test types it; directly under a page's title, ``<!-- all commands need: … -->`` says
+it of the whole page. What stands behind a command as a comment is to be in what it
+prints, where the page's test checks that.
 """
 
 import re
@@ -121,7 +122,8 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             block = block or _Block("", "", mark, [])
             block.lines.append((number, line))
         elif line.strip():
-            # Text: an indented block is over, and a mark holds for the block right behind it.
+            # Text: an indented block is over, and a mark holds for the block right
+            # behind it.
             if block is not None:
                 yield block
             marked = _MARK.match(line)

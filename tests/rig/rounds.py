@@ -28,7 +28,8 @@ def play_round(
 ) -> tuple[Finished, Finished]:
     """What A and B end with; ``given`` are ``run_round``'s other arguments.
 
-    From a model of zeros, of those alone who send updates, with the task's noise, unless given.
+    From a model of zeros, of those alone who send updates, with the task's noise,
+    unless given.
     """
     usual: dict[str, Any] = {
         "roster": roster_of(updates),

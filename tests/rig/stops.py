@@ -1,7 +1,8 @@
 """Every long-running command in the states in which it waits, to be told to end there.
 
-A scene is a deployment that goes from one state to the next: it gives each process that waits, as
-``command: state``, and goes on once that process has ended. ``stopped`` tells it to end.
+A scene is a deployment that goes from one state to the next: it gives each process that
+waits, as ``command: state``, and goes on once that process has ended. ``stopped`` tells
+it to end.
 """
 
 import os
@@ -143,7 +144,8 @@ class Scene:
 
 
 Waiting = tuple[str, Any]  # What waits for what, and its process
-# Of each scene, the machine's load, and the seconds until each command and all of its had ended.
+# Of each scene, the machine's load, and the seconds until each command and all of its
+# had ended.
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
 
 
@@ -235,7 +237,8 @@ def _with_silence(
 ) -> Waiting:
     """A command that calls ADDRESS, a port that takes connections and says nothing.
 
-    It stands in the settings of the part ``name``, or without one in the command itself.
+    It stands in the settings of the part ``name``, or without one in the command
+    itself.
     """
     listener = scene.opened.enter_context(socket.create_server(("127.0.0.1", 0)))
     listener.settimeout(DEADLINE_S)

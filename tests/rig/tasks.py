@@ -24,7 +24,8 @@ noise_multiplier = 2.0
 record_rate = 0.1
 client_rate = 0.1
 """
-# So large a model that the rounding in R' counts: with 16 fractional bits it would be 4.5 % larger.
+# So large a model that the rounding in R' counts: with 16 fractional bits it would be
+# 4.5 % larger.
 RECIPE = """[data]
 target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
 columns = [

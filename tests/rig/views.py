@@ -112,8 +112,9 @@ class View:
     ) -> list[Words]:
         """Of each exchange of the decision, the words that are about one client.
 
-        The seven ANDs that take the sign bits have a word a value, in some rows; those of the
-        conjunction have a row a client, for each of two operands; the last message a word a client.
+        The seven ANDs that take the sign bits have a word a value, in some rows; those
+        of the conjunction have a row a client, for each of two operands; the last
+        message a word a client.
         """
         *ands, opened = (from_bytes(m) for m in self.messages(frames, "decide/"))
         signs, conjunction = ands[:7], ands[7:]
@@ -376,7 +377,8 @@ def seen_by_server(
     sent = view.compared(view.sent, place, clients, width)[0]
     received = view.compared(view.received, place, clients, width)[0]
     masks = _first_masks(view.triples()[0], place, width)
-    # This is the protocol that is played: its own first message is what this server computes.
+    # This is the protocol that is played: its own first message is what this server
+    # computes.
     mine = 0 if view.role is Role.SERVER_A else 1
     assert (sent[mine] == compared(view.role, task, own_words) ^ masks[mine]).all()
     vectors = [guess, whole, other, b + other, other_words, own_words + other_words]

@@ -1,7 +1,8 @@
 """Waiting for a condition: the one place where tests pass real time.
 
-A verdict never depends on how fast a machine is. A test says what it waits for; when that never
-comes, one generous deadline ends it, and the error says what was awaited and how things stood.
+A verdict never depends on how fast a machine is. A test says what it waits for; when
+that never comes, one generous deadline ends it, and the error says what was awaited and
+how things stood.
 """
 
 import selectors
@@ -28,7 +29,8 @@ def until(
 ) -> Found:
     """The first true answer of ``ready``.
 
-    Where it never comes, the error says ``what``; called then, where it can be, as logs are read.
+    Where it never comes, the error says ``what``; called then, where it can be, as logs
+    are read.
     """
     deadline = time.monotonic() + DEADLINE_S
     while not (found := ready()):

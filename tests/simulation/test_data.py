@@ -24,12 +24,12 @@ def idx(values: NDArray[np.uint8]) -> bytes:
 
 
 FILES = {
-    "train-images-idx3-ubyte": np.random.default_rng(0).integers(
-        0, 256, (6, 28, 28), np.uint8
+    "train-images-idx3-ubyte": (
+        np.random.default_rng(0).integers(0, 256, (6, 28, 28), np.uint8)
     ),
     "train-labels-idx1-ubyte": np.array([3, 0, 9, 1, 2, 5], np.uint8),
-    "t10k-images-idx3-ubyte": np.random.default_rng(1).integers(
-        0, 256, (2, 28, 28), np.uint8
+    "t10k-images-idx3-ubyte": (
+        np.random.default_rng(1).integers(0, 256, (2, 28, 28), np.uint8)
     ),
     "t10k-labels-idx1-ubyte": np.array([7, 8], np.uint8),
 }

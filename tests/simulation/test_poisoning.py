@@ -89,7 +89,7 @@ def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
 
 @pytest.mark.parametrize(("name", "of"), [("min-max", np.max), ("min-sum", np.sum)])
 def test_stat_opt_goes_as_far_as_honest_updates_lie_apart(name: str, of: Any) -> None:
-    (one, other) = ATTACKS[name]().submit(HONEST[:2], SCENE)
+    one, other = ATTACKS[name]().submit(HONEST[:2], SCENE)
     np.testing.assert_array_equal(one, other)
     known = np.concatenate([HONEST, HONEST[:2]])
     among = ((known[:, None] - known) ** 2).sum(axis=2)
@@ -107,7 +107,8 @@ def test_a_defence_withstands_what_the_mean_does_not(name: str) -> None:
 
 
 def test_defences_count_as_their_papers_do() -> None:
-    # n − f − 2 = 1 neighbour: the pair that lies closest wins. With n − f it would be 0 or 1.
+    # n − f − 2 = 1 neighbour: the pair that lies closest wins. With n − f it would be 0
+    # or 1.
     updates = np.array([[-1.0], [1.0], [2.4], [2.5], [9.0]])
     assert DEFENCES["krum"](updates, 2).item() in {2.4, 2.5}
     assert DEFENCES["multi-krum"](updates, 2).item() == pytest.approx(

@@ -40,7 +40,8 @@ from precad.simulation.virtual_owners import Drawn, Owners, PerClient, Stacked
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 FEATURES, CLASSES = 12, 3
 UNITS_A_RECORD = 2
-"""How far the two paths may lie apart in an element, for each record sampled; at f = 20."""
+"""How far the two paths may lie apart in an element, for each record sampled; at f =
+20."""
 ALWAYS = {"privacy.client_rate": 1.0}
 
 
@@ -177,7 +178,8 @@ def test_paths_blocks_and_chunks_change_nothing_that_counts(
     monkeypatch.setattr(rounds, "_BLOCK_BYTES", 1)
     monkeypatch.setattr(virtual_owners, "CHUNK_BYTES", 4 * 64 * small().dimension)
     one_by_one, in_chunks = both()
-    # Bit for bit on the clients' own path; the last float32 bits may differ where stacked.
+    # Bit for bit on the clients' own path; the last float32 bits may differ where
+    # stacked.
     counted = attrgetter("cohort", "accepted", "records")
     for found, atol in ((stacked, 1e-5), (one_by_one, 0.0), (in_chunks, 1e-5)):
         assert [*map(counted, found.rounds)] == [*map(counted, expected.rounds)]

@@ -1,12 +1,13 @@
 """Chaos for hundreds of versions, simulated and at the doors of real processes.
 
     python -m tests.soak.chaos --versions 300 --output benchmarks/results/chaos.json
-    python -m tests.soak.chaos --validation proof --output benchmarks/results/chaos_proof.json
+    python -m tests.soak.chaos --validation proof --output
+    benchmarks/results/chaos_proof.json
 
-Pieces of 20 simulated versions (`tests/faults/test_random_schedules.py`). Beside each a training of
-six versions on real processes, with hundreds of idle connections, bad calls of every kind, a record
-without a finite gradient, and deaths at random steps. After each piece the result is written: a run
-that is broken off goes on where it stopped.
+Pieces of 20 simulated versions (`tests/faults/test_random_schedules.py`). Beside each a
+training of six versions on real processes, with hundreds of idle connections, bad calls
+of every kind, a record without a finite gradient, and deaths at random steps. After
+each piece the result is written: a run that is broken off goes on where it stopped.
 """
 
 import argparse

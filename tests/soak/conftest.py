@@ -1,6 +1,7 @@
 """The second tier: long schedules, matrices of real processes, documented commands typed in full.
 
-`make test` doesn't collect this folder, `make soak` runs all of it in parts, CI one part a commit.
+`make test` doesn't collect this folder, `make soak` runs all of it in parts, CI one
+part a commit.
 """
 
 import os

@@ -5,11 +5,11 @@
     python -m tests.soak.run --part commit
     python -m tests.soak.run --weigh
 
-Each part is a pytest run of its own with ``--part 7/20``: parts take about equally long, by each
-test's seconds, which are kept. A part's result is written as soon as it is there: a run that is
-broken off goes on with the parts that this commit hasn't had yet. ``--part commit`` is the part
-whose turn it is: twenty commits in a row have all of them. ``--weigh`` runs nothing; it keeps the
-seconds of the last run as weights.
+Each part is a pytest run of its own with ``--part 7/20``: parts take about equally
+long, by each test's seconds, which are kept. A part's result is written as soon as it
+is there: a run that is broken off goes on with the parts that this commit hasn't had
+yet. ``--part commit`` is the part whose turn it is: twenty commits in a row have all of
+them. ``--weigh`` runs nothing; it keeps the seconds of the last run as weights.
 """
 
 import argparse

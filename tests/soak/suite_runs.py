@@ -5,12 +5,13 @@
     python -m tests.soak.suite_runs --load random --runs 50
     nice python -m tests.soak.suite_runs --load shared --runs 10
 
-Each run is `make test` in a clone of this commit, without this environment; with ``--fresh`` in a
-new clone with nothing installed, else in one that is kept. ``busy`` has two loops of equal priority
-beside it. ``random`` changes what is beside it every few seconds: up to six loops of some priority,
-and one run in four has one core. ``shared`` adds nothing to what others run on this machine.
-Wall and CPU seconds (children included), the load before and after, what failed and the seed
-are added to the output after each run: a series that is broken off goes on.
+Each run is `make test` in a clone of this commit, without this environment; with
+``--fresh`` in a new clone with nothing installed, else in one that is kept. ``busy``
+has two loops of equal priority beside it. ``random`` changes what is beside it every
+few seconds: up to six loops of some priority, and one run in four has one core.
+``shared`` adds nothing to what others run on this machine. Wall and CPU seconds
+(children included), the load before and after, what failed and the seed are added to
+the output after each run: a series that is broken off goes on.
 """
 
 import argparse

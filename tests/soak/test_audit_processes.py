@@ -13,7 +13,8 @@ from precad.audit.canary_training import SIGNIFICANCE, audit, designed, planned
 
 SEED, HALF, OWNERS = 5, (1000, 4), (20, 25)
 FAULTS = {
-    # Who sees the models alone has the other server's noise before it: that half is sound.
+    # Who sees the models alone has the other server's noise before it: that half is
+    # sound.
     Build.OTHER_SILENT: (400, 1, {"models": False, "one server": True}),
     # The last release is what the model is made of: it has noise once.
     Build.REDRAWN: (1000, 6, {"models": False, "one server": True}),
@@ -61,7 +62,8 @@ def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms
     assert power.caught == 1.0
     models = deployed.train_present(made, build_of=Build.UNCHECKED, popen=forked)
     assert presence.audit(made, power, models, SIGNIFICANCE).refuted
-    # Of real owners who is there shows no more than stated; guessing would be right half the time.
+    # Of real owners who is there shows no more than stated; guessing would be right
+    # half the time.
     models = deployed.train_present(made, popen=forked)
     found = presence.audit(made, made.plan(SIGNIFICANCE), models, SIGNIFICANCE)
     assert not found.refuted

@@ -1,16 +1,18 @@
 """A malicious server on real processes: A and B in turn, deviating in every message that it sends.
 
-Four or five real processes over TLS, as an operator starts them; the bad one is the real server
-with changes (`cheat.py`), so that it knows all that a server knows. Two owners hold two candidate
-updates, as far apart as the bound allows, side by side in every round: what the honest server says
-of the one it must say of the other. Whatever the bad one does:
+Four or five real processes over TLS, as an operator starts them; the bad one is the
+real server with changes (`cheat.py`), so that it knows all that a server knows. Two
+owners hold two candidate updates, as far apart as the bound allows, side by side in
+every round: what the honest server says of the one it must say of the other. Whatever
+the bad one does:
 
-- all that the honest server sends before its noisy share the bad one could have computed itself;
+- all that the honest server sends before its noisy share the bad one could have
+  computed itself;
 - it ends in a named fault, a refused submission, or a round as if nothing had been;
 - with an honest partner again the training goes on.
 
-The same in simulated time, and what holds of its noisy share, which nobody can check, is
-``tests/faults/test_cheating_servers.py``.
+The same in simulated time, and what holds of its noisy share, which nobody can check,
+is ``tests/faults/test_cheating_servers.py``.
 """
 
 import re
@@ -153,7 +155,8 @@ class Site:
         heard = list(messages(self.heard(self.honest), self._seen))
         # Under another secret than this server's own, where it gave another.
         own_secret = not deviation.startswith("set-secret")
-        # The bad one may be a moment behind with its own bits, but it gets there by itself.
+        # The bad one may be a moment behind with its own bits, but it gets there by
+        # itself.
         self.deployment.wait_for(
             lambda: not self._known().lacks(heard, own_secret=own_secret)
         )
@@ -218,7 +221,10 @@ def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> No
     owners = [deployment.processes[name] for name in CANDIDATES]
     deployment.wait_for(lambda: all(owner.poll() is not None for owner in owners))
     for name in CANDIDATES:
-        says = rf"{site.cheater} signed for attempt .* from model \w{{64}}, and .*; nothing is sent"
+        says = (
+            rf"{site.cheater} signed for attempt .* from model \w{{64}}, and .*;"
+            r" nothing is sent"
+        )
         assert re.search(says, deployment.log(name))
     site.cheats_no_more()
     for name in CANDIDATES:

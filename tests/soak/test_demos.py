@@ -48,7 +48,8 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     check_every_run(run, rounds=rounds, clients=clients, attackers=attackers)
     said = run.summary
     assert (said["dataset"], said["model"], said["attack"]) == (dataset, model, attack)
-    # A dropout trains for three rounds before it vanishes; the others are bad from the first on.
+    # A dropout trains for three rounds before it vanishes; the others are bad from the
+    # first on.
     bad = attackers * (2 if attack == "dropout" else rounds)
     assert (set(said["rejected"]), sum(said["rejected"].values())) == (reasons, bad)
     assert said["accepted"] == rounds * clients - bad
@@ -124,7 +125,8 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(
     rounds, folder, said = 4, tmp_path / "run", StringIO()
     request = DemoRequest(clients=5, rounds=rounds, attack="wraparound", attackers=2)
     scenario = demo_training.make_scenario(request)
-    # With 8 s an owner's first submission came too late beside a process of higher priority.
+    # With 8 s an owner's first submission came too late beside a process of higher
+    # priority.
     deadlines = scenario.task.deadlines.model_copy(update={"collect": 60.0})
     task = scenario.task.model_copy(update={"deadlines": deadlines})
     halted: list[int] = []

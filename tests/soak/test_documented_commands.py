@@ -87,7 +87,8 @@ def test_by_hand_a_training_ends_with_a_model_that_predicts(
     write_parties(
         tmp_path, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60
     )
-    # The page's owner has a file of its own name, and a certificate that `keys init` numbered.
+    # The page's owner has a file of its own name, and a certificate that `keys init`
+    # numbered.
     (tmp_path / f"{OWNER}.toml").rename(tmp_path / "ward-3.toml")
     (tmp_path / "state" / OWNER).mkdir(parents=True)
     np.savez(tmp_path / "known.npz", x=x, y=y)
@@ -171,7 +172,8 @@ def test_a_task_is_made_with_an_objective_and_certified(
 ) -> None:
     def before(command: Command) -> None:
         if command.text.startswith("precad certify"):
-            # A training's model and held-out records; how good it is doesn't matter here.
+            # A training's model and held-out records; how good it is doesn't matter
+            # here.
             made = Task.load(tmp_path / "task.toml")
             save_model(
                 tmp_path / "model.safetensors", made, 1, initial_vector(made.model)

@@ -94,7 +94,8 @@ def test_a_cluster_without_a_node_gives_what_a_process_gives(
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        # Workers at the test's own priority: a busy machine would let them wait for minutes.
+        # Workers at the test's own priority: a busy machine would let them wait for
+        # minutes.
         "RAY_worker_niceness": "0",
         "HELD": str(tmp_path),
     }

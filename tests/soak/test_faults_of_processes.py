@@ -1,10 +1,11 @@
 """Real processes killed at every step, cut off from one another, and put back; what must hold then.
 
-An order is one fault, or several that belong together: who dies, and before or after which of its
-steps. Whoever dies is started again at once; two further rounds must then get done. Of a cut nobody
-is told: packets stop arriving, the round must end within its deadlines, and the next one work after
-the cut heals. Put back, ledgers of 5 and 8 entries were both called sound by `ledger verify` on the
-first version; both put back had 3 for 6 true ones, and the dealer dealt the same masks again.
+An order is one fault, or several that belong together: who dies, and before or after
+which of its steps. Whoever dies is started again at once; two further rounds must then
+get done. Of a cut nobody is told: packets stop arriving, the round must end within its
+deadlines, and the next one work after the cut heals. Put back, ledgers of 5 and 8
+entries were both called sound by `ledger verify` on the first version; both put back
+had 3 for 6 true ones, and the dealer dealt the same masks again.
 """
 
 import shutil
@@ -219,7 +220,8 @@ def cut_path(
     deploy: Deploy, parties: Sequence[str], other: str, *orders: Order, **how: Any
 ) -> None:
     """In a training in which these parties reach another one through a path that can be cut: cut at
-    each point; both servers must give the round up in time; heal; two rounds follow."""
+    each point; both servers must give the round up in time; heal; two rounds follow.
+    """
     deployment = deploy(**how)
     with ExitStack() as stack:
         proxies = [
@@ -236,7 +238,8 @@ def cut_path(
                 proxy.cut()
             deployment.let_go(order.party)
             for role in SERVER_ROLES:
-                # `error` says that the round was given up, until both are heard from again.
+                # `error` says that the round was given up, until both are heard from
+                # again.
                 gave_up = partial(error_of, deployment, role)
                 deployment.wait_for(lambda: "trying again" in gave_up())  # noqa: B023
             assert deployment.done() <= before + 1
@@ -338,7 +341,8 @@ def test_a_database_put_back_learns_what_it_forgot(
     for role in roles:
         put_back(deployment, role)
         assert charged(deployment, role) != before[role], "nothing was forgotten"
-    # What was under way when both were put back may have left: they ask before they go on.
+    # What was under way when both were put back may have left: they ask before they go
+    # on.
     until(
         deployment,
         lambda: min(max(deployment.rounds(r)) for r in SERVER_ROLES) > used + 2,
@@ -368,7 +372,8 @@ def test_an_attempt_that_both_forgot_waits_for_the_operators(deploy: Deploy) -> 
         back_up(deployment, role)
     deployment.strike(())
     late = deployment.clients[-1].name
-    # While an owner is awaited: what comes last is asked for once both journals name the attempt.
+    # While an owner is awaited: what comes last is asked for once both journals name
+    # the attempt.
     deployment.hold(Order(late, "pause-before", "Servers.submit"))
     deployment.hold(Order("server-a", "pause-after", "DealerConversation.row_key"))
     done = deployment.done()

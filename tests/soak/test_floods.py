@@ -1,7 +1,8 @@
 """Server A flooded by two certified clients, one enrolled and one not: rounds go on, memory stays.
 
-Each in its way asks without end, whatever the method: whole messages of half a megabyte, streams
-that are begun and left half open, answers that nobody reads, connections made anew. Real processes.
+Each in its way asks without end, whatever the method: whole messages of half a
+megabyte, streams that are begun and left half open, answers that nobody reads,
+connections made anew. Real processes.
 """
 
 import contextlib
@@ -58,7 +59,8 @@ class Flood:
     def request(self, method: str) -> bytes:
         """A good one of this client, where the method has such a thing.
 
-        But no watch: who watches and sends nothing is waited for some rounds (test_inbox).
+        But no watch: who watches and sends nothing is waited for some rounds
+        (test_inbox).
         """
         own: Any = {
             "task_digest": self._task.digest.value,

@@ -63,7 +63,8 @@ LEAST_P = 1e-9
 def same_distribution(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     """p of a chi-square test of two samples, in bins in which many of both lie."""
     both, parts = np.concatenate([one, other]), np.linspace(0, 1, 41)[1:-1]
-    # Values that were drawn: between a value and one beside it that wasn't there may be nothing.
+    # Values that were drawn: between a value and one beside it that wasn't there may be
+    # nothing.
     edges = np.unique(np.quantile(both, parts, method="inverted_cdf"))
     counts = [
         np.bincount(np.searchsorted(edges, x, side="left"), minlength=edges.size + 1)
@@ -80,7 +81,8 @@ def test_the_sampler_draws_what_opendps_draws(deviation: float) -> None:
     )
     reference = theirs.draw(SAMPLES)
     assert same_distribution(ours, reference) > LEAST_P
-    # Where nothing is lost to whole units, the comparison sees a deviation that is 10 % off.
+    # Where nothing is lost to whole units, the comparison sees a deviation that is 10 %
+    # off.
     if deviation > 10:
         wrong = np.rint(1.1 * ours).astype(np.int64)
         assert same_distribution(wrong, reference) < LEAST_P

@@ -1,7 +1,7 @@
 """Thousands of seeded schedules in simulated time, and small pieces of the chaos run.
 
-`tests/faults/test_random_schedules.py` and `test_crash_points.py` say what is played; the first
-tier plays a few dozen others.
+`tests/faults/test_random_schedules.py` and `test_crash_points.py` say what is played;
+the first tier plays a few dozen others.
 """
 
 from pathlib import Path

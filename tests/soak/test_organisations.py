@@ -1,8 +1,9 @@
 """docs/ceremony.md, docs/runbooks and docs/several-tasks.md, typed to the letter by organisations.
 
-The ceremony sets a consortium up, trains, and lets no key lie in two places: in three network
-namespaces where root can make them, on three addresses of one loopback, and as the page says it for
-two organisations' servers without a dealer. The runbooks are typed beside a training that goes on.
+The ceremony sets a consortium up, trains, and lets no key lie in two places: in three
+network namespaces where root can make them, on three addresses of one loopback, and as
+the page says it for two organisations' servers without a dealer. The runbooks are typed
+beside a training that goes on.
 """
 
 import hashlib
@@ -34,7 +35,10 @@ CEREMONY, KEY = "docs/ceremony.md", b"PRIVATE KEY-----"
 
 
 def check_no_key_travels(folder: Path) -> int:
-    """Each private key's bytes lie in one folder, and none in the post. Returns how many."""
+    """Each private key's bytes lie in one folder, and none in the post.
+
+    Returns how many.
+    """
     places: dict[str, set[str]] = {}
     for where, _, names in os.walk(folder):
         for path in (Path(where, name) for name in names):
@@ -197,7 +201,8 @@ class Week:
             f"{command.page}:{command.line} {command.title}$ {command.text}\n"
         )
         if command.text.startswith("kill ") and self._trains:
-            # What happens meanwhile is what a copy lacks, and it is broken off in a round.
+            # What happens meanwhile is what a copy lacks, and it is broken off in a
+            # round.
             self.rounds(2)
             self._trains = False
         if command.text.startswith("precad status"):

@@ -1,7 +1,7 @@
 """A real Prometheus scrapes the parts of a training, and its alerts fire when they should.
 
-Prometheus is a real one of the tests' own, from Debian's package. Where it is missing these tests
-are skipped, but under CI they fail.
+Prometheus is a real one of the tests' own, from Debian's package. Where it is missing
+these tests are skipped, but under CI they fail.
 """
 
 import json
@@ -81,10 +81,9 @@ def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
     assert rules.count("for: 30s") == 2
     (tmp_path / "alerts.yml").write_text(rules.replace("for: 30s", "for: 3s"), "utf-8")
     (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        "rule_files: [alerts.yml]\n"
-        "scrape_configs:\n"
-        f"  - {{job_name: precad, static_configs: [{{targets: {json.dumps(scraped)}}}]}}\n",
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files:"
+        " [alerts.yml]\nscrape_configs:\n  - {job_name: precad, static_configs:"
+        f" [{{targets: {json.dumps(scraped)}}}]}}\n",
         "utf-8",
     )
     program = commands.installed("prometheus", "prometheus")
@@ -127,8 +126,8 @@ def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     # With all that a person may choose there.
     asked = {
-        f"{panel['title']}, {target['refId']}": target["expr"].replace(
-            "$instance", ".*"
+        f"{panel['title']}, {target['refId']}": (
+            target["expr"].replace("$instance", ".*")
         )
         for panel in panels
         for target in panel.get("targets", ())

@@ -1,7 +1,8 @@
 """Every long-running command ends when told to, wherever it waits, and leaves nothing running.
 
-``PRECAD_WRITE_STOPS=1`` writes how long each took into benchmarks/results/stops.json, of the scenes
-that the file lacks: one that was broken off goes on, and without the file all are measured anew.
+``PRECAD_WRITE_STOPS=1`` writes how long each took into benchmarks/results/stops.json,
+of the scenes that the file lacks: one that was broken off goes on, and without the file
+all are measured anew.
 """
 
 import json

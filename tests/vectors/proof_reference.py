@@ -2,7 +2,8 @@
 
     python tests/vectors/proof_reference.py > tests/vectors/proof.json
 
-Nothing here is precad's, and nothing is fast: polynomials are interpolated point by point.
+Nothing here is precad's, and nothing is fast: polynomials are interpolated point by
+point.
 """
 
 import hashlib
@@ -384,7 +385,9 @@ def vectors() -> dict[str, Any]:
         given_of([0], 1, "server-a"),
     ]
     return {
-        "about": "Proofs of norms, every input fixed; made by proof_reference.py beside it.",
+        "about": (
+            "Proofs of norms, every input fixed; made by proof_reference.py beside it."
+        ),
         "keystream": keystream(),
         "proofs": [{"given": each, "made": transcript(each)} for each in cases],
     }

@@ -1,7 +1,7 @@
 """Pinned bytes of tasks, rosters and models, and a submission, byte by byte.
 
-What two versions of precad must agree on, and clients, servers and the dealer compute alike; of
-proofs: test_proof.py.
+What two versions of precad must agree on, and clients, servers and the dealer compute
+alike; of proofs: test_proof.py.
 """
 
 import hashlib
@@ -53,12 +53,14 @@ max_expected_records = 60.0
 
 def test_roster_and_task() -> None:
     enrolments = [Enrolment(ClientId("b"), 100, 0.2), Enrolment(ClientId("a"), 7, 0.05)]
-    assert str(Roster({e.client: e for e in enrolments}).digest()) == (
-        "5a057d2c0b3131bd5dfc7c09c30b828aabc5d9824123535bce6c259fd59beef4"
+    assert (
+        str(Roster({e.client: e for e in enrolments}).digest())
+        == "5a057d2c0b3131bd5dfc7c09c30b828aabc5d9824123535bce6c259fd59beef4"
     )
     task = Task.parse(tomllib.loads(TASK))
-    assert task.canonical.decode() == (
-        '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0,'
+    assert (
+        task.canonical.decode()
+        == '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0,'
         '"work":0.5},'
         '"enrolment":{"clients":10,"max_expected_records":60.0,"min_clients":1},'
         '"fractional_bits":20,'

@@ -35,7 +35,8 @@ CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")
 )
 Compute = Callable[[Any], dict[str, Any]]
-"""From a case's inputs (and its ``expected``) what is computed, by the expected values' names."""
+"""From a case's inputs (and its ``expected``) what is computed, by the expected values'
+names."""
 COMPUTED: list[tuple[tuple[str, ...], Compute, dict[str, float]]] = []
 
 
@@ -280,8 +281,9 @@ def xie_theorem_6(i: Any) -> dict[str, Any]:
         "max_single_user_eps": reproduced(
             printed.xie_theorem_6_reach(i.pa, i.pb, i.alpha, i.k)
         ),
-        "max_single_user_eps_mironov_2c": reach(i, i.alpha / 2**doublings)
-        / 3**doublings,
+        "max_single_user_eps_mironov_2c": (
+            reach(i, i.alpha / 2**doublings) / 3**doublings
+        ),
     }
 
 
@@ -370,7 +372,8 @@ def average_certified_radius(i: Any) -> dict[str, Any]:
     return {"acr": acr, "certified_accuracy_at_0p25": share}
 
 
-# --- Liu's theorem 8, which is false -------------------------------------------------------------
+# --- Liu's theorem 8, which is false
+# -------------------------------------------------------------
 
 
 def true_divergences(i: Any) -> tuple[float, float]:
@@ -434,7 +437,8 @@ def mnist_like_radii(i: Any) -> dict[str, Any]:
     return {
         "exact_mog": exact,
         "published_rdp_outcomes_thm8": published,
-        # The reference's search ended at 1,023; at T = 47 the printed bound holds for every r.
+        # The reference's search ended at 1,023; at T = 47 the printed bound holds for
+        # every r.
         "thm8_with_pld": min(with_pld, 1023),
     }
 
@@ -492,9 +496,9 @@ def certificate_families(i: Any) -> dict[str, Any]:
         "RDP Lemma5 joint + Thm8 (UNSOUND)": printed.theorem_8_joint(p_a, p_b, m).value,
         "RDP Liu outcomes + TRUE MoG RDP": true_rdp,
         "GDP CLT closed form (asymptotic)": float(limit.radius(p_a, p_b)),
-        "f-DP group iterate of exact single-record f": radius(
-            p_a, p_b, Iterated(exact)
-        ).radius,
+        "f-DP group iterate of exact single-record f": (
+            radius(p_a, p_b, Iterated(exact)).radius
+        ),
         "EXACT MoG PLD (add&remove)": whole.radius,
         "EXACT MoG add only": whole.additions,
         "EXACT MoG remove only": whole.deletions,

@@ -1,4 +1,7 @@
-"""All clients of plain federated averaging in one process. Run as a program: see ``Part``."""
+"""All clients of plain federated averaging in one process.
+
+Run as a program: see ``Part``.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,9 +1,10 @@
 """Plain federated averaging over the same gRPC and TLS: one server that sees and sums everything.
 
-The smallest honest one. Clients upload ``d`` float32 and get as many, in pieces of precad's size
-through channels with the same options; the server adds them up, divides and serves the model. It
-checks nothing, hides nothing and adds no noise. Messages are bytes as they are, which costs less
-than protobuf. Run as a program, the server: see ``Part``.
+The smallest honest one. Clients upload ``d`` float32 and get as many, in pieces of
+precad's size through channels with the same options; the server adds them up, divides
+and serves the model. It checks nothing, hides nothing and adds no noise. Messages are
+bytes as they are, which costs less than protobuf. Run as a program, the server: see
+``Part``.
 """
 
 import asyncio
@@ -57,7 +58,10 @@ class FedAvg:
             yield piece
 
     async def submit(self, stream: AsyncIterator[bytes], _context: object) -> bytes:
-        """Add one client's vector; the last one ends the round. Answers at the round's end."""
+        """Add one client's vector; the last one ends the round.
+
+        Answers at the round's end.
+        """
         data = bytearray()
         async for piece in stream:
             data += piece

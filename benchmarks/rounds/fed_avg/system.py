@@ -45,7 +45,10 @@ class OneServer:
         return Sample({"round_s": took.at_s}, {"round": took.cpu_s})
 
     def facts(self) -> dict[str, Any]:
-        """Bytes of a round by link: they follow from what it is. And what the wire had."""
+        """Bytes of a round by link: they follow from what it is.
+
+        And what the wire had.
+        """
         payload = {"clients to server": self._moved, "server to clients": self._moved}
         return {"payload_bytes": payload, **self._wire.facts()}
 

@@ -1,4 +1,7 @@
-"""All of Flower's clients in one process, each with a connection of its own. See ``Part``."""
+"""All of Flower's clients in one process, each with a connection of its own.
+
+See ``Part``.
+"""
 
 from pathlib import Path
 from threading import Thread

@@ -1,8 +1,9 @@
 """Flower's own server with its own FedAvg: `start_server`, over its bidirectional gRPC stream, TLS.
 
-Deprecated since Flower 1.13, and the leanest way that Flower has: a message goes to a client when
-there is one, where a SuperLink keeps it until a SuperNode asks for it, and asks every few seconds.
-Flower prints a warning about it, to the log. Run as a program: see ``Part``.
+Deprecated since Flower 1.13, and the leanest way that Flower has: a message goes to a
+client when there is one, where a SuperLink keeps it until a SuperNode asks for it, and
+asks every few seconds. Flower prints a warning about it, to the log. Run as a program:
+see ``Part``.
 """
 
 from collections.abc import Iterator

@@ -41,7 +41,8 @@ def set_up(
         Part("server", "benchmarks.rounds.flower.server", folder, _QUIET) as server,
         Part("clients", "benchmarks.rounds.flower.clients", folder, _QUIET) as process,
     ):
-        # Before anybody dials: whoever does so too early may be given the very port to dial from.
+        # Before anybody dials: whoever does so too early may be given the very port to
+        # dial from.
         server.ask(
             address=address, certificates=[certificate, certificate, key], **alike
         )

@@ -1,12 +1,12 @@
 """All clients of a measured training in one process, each with its own certificate and channels.
 
-They submit prepared vectors, so that a round's time is the system's and no gradient's. Nothing
-happens before it is told: the other systems are measured in between. Run as a program: see
-``Part``.
+They submit prepared vectors, so that a round's time is the system's and no gradient's.
+Nothing happens before it is told: the other systems are measured in between. Run as a
+program: see ``Part``.
 
-A thousand clients are no thousand threads: gRPC's wait for a stream in a thread of its own looks
-ten times a second, and so many of them leave no processor to the servers. So all notices are heard
-on one event loop, and ``AT_ONCE`` clients take part at a time.
+A thousand clients are no thousand threads: gRPC's wait for a stream in a thread of its
+own looks ten times a second, and so many of them leave no processor to the servers. So
+all notices are heard on one event loop, and ``AT_ONCE`` clients take part at a time.
 """
 
 import asyncio
@@ -83,7 +83,10 @@ class Notices:
             self._changed.notify_all()
 
     def opened(self, attempt: int) -> dict[str, RoundOpen]:
-        """The attempt as each client has heard of it, once all have. Raises PrecadError."""
+        """The attempt as each client has heard of it, once all have.
+
+        Raises PrecadError.
+        """
         self._wait("open", attempt)
         return {
             name: opened for (name, of), opened in self._opened.items() if of == attempt
@@ -156,7 +159,10 @@ class Clients:
         )
 
     def join(self) -> None:
-        """Enrol everybody and wait until the first attempt is open. Raises PrecadError."""
+        """Enrol everybody and wait until the first attempt is open.
+
+        Raises PrecadError.
+        """
         for servers, line in zip(self._servers, self._lines, strict=True):
             servers.enrol(1, self._task.privacy.record_rate)
             asyncio.run_coroutine_threadsafe(self._watch(servers, line), self._loop)
@@ -173,11 +179,10 @@ class Clients:
     def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
         """One attempt; what it yields is said at once: "received", "over", "opened".
 
-        Args:
-            attempt: its number.
-            held: each submission's body goes first, and what the other server gets of it only once
-                all bodies are there: all validation comes after "received", none while others
-                upload.
+        Args: attempt: its number. held: each submission's body goes first, and what the
+            other server gets of it only once
+                all bodies are there: all validation comes after "received", none while
+                others upload.
 
         Raises:
             PrecadError: a server failed.
@@ -216,7 +221,10 @@ class Clients:
     def _all(
         self, part: Callable[[Servers, Item], Result], items: Iterable[Item]
     ) -> list[Result]:
-        """Every client's part, ``AT_ONCE`` at a time. Raises what the first failed one raised."""
+        """Every client's part, ``AT_ONCE`` at a time.
+
+        Raises what the first failed one raised.
+        """
         return list(self._threads.map(part, self._servers, items))
 
 

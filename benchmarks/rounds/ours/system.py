@@ -1,7 +1,8 @@
 """A deployment of this package: servers, a dealer if any, and one process with all clients.
 
-What is measured is what can be seen from outside: the clients' process says when the last receipt
-was there, when everybody heard that the round is over and when everybody heard of the next.
+What is measured is what can be seen from outside: the clients' process says when the
+last receipt was there, when everybody heard that the round is over and when everybody
+heard of the next.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,8 +28,8 @@ PHASES = {
     "finish": ("received", "over"),
     "open": ("over", "opened"),
 }
-"""Each phase of a whole round, from one mark to another; ``open`` is the next one's opening. Much
-of the validation is done while others upload."""
+"""Each phase of a whole round, from one mark to another; ``open`` is the next one's
+opening. Much of the validation is done while others upload."""
 CLIENT_PARTS = ("fetch_s", "ask_s", "prepare_s", "prepare_cpu_s", "upload_s")
 """Means over the clients."""
 _WAIT_S = 3600.0
@@ -39,8 +40,9 @@ def task_of(
 ) -> Task:
     """A task in which everybody is drawn and θ moves by the noisy sum itself.
 
-    β is near the largest and the noise near the least that a task may have, so that noise hides no
-    missing vector from the check. Nobody waits to hide how long gradients took.
+    β is near the largest and the noise near the least that a task may have, so that
+    noise hides no missing vector from the check. Nobody waits to hide how long
+    gradients took.
     """
     waits = {"enrol": _WAIT_S, "collect": _WAIT_S, "peer": _WAIT_S, "work": 0.0}
     return Task.parse(

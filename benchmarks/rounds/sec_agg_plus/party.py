@@ -1,8 +1,8 @@
 """Flower's own SecAgg+ in one process: its server's workflow and its clients' modifier.
 
-Messages are serialised both ways as Flower does for its network, and handed over in memory:
-no network, no TLS, no processes to start, one after another. So it is the least that a round of it
-takes. Run as a program: see ``Part``.
+Messages are serialised both ways as Flower does for its network, and handed over in
+memory: no network, no TLS, no processes to start, one after another. So it is the least
+that a round of it takes. Run as a program: see ``Part``.
 """
 
 import logging

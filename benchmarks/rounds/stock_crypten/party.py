@@ -1,9 +1,9 @@
 """One party of stock CrypTen that does the paper's check; run as a program: see ``Part``.
 
-Two parties with CrypTen's own communicator (Gloo) and its trusted first party as provider: for
-vectors that are shared already, x·x − C² ≤ 0 under MPC, opened. It sums nothing, encrypts nothing,
-its provider hands one party the other's mask, and a vector whose square wraps to 0 passes
-(tests/integration/validation/test_comparisons.py).
+Two parties with CrypTen's own communicator (Gloo) and its trusted first party as
+provider: for vectors that are shared already, x·x − C² ≤ 0 under MPC, opened. It sums
+nothing, encrypts nothing, its provider hands one party the other's mask, and a vector
+whose square wraps to 0 passes (tests/integration/validation/test_comparisons.py).
 """
 
 import numpy as np
@@ -17,11 +17,9 @@ from precad.aggregator.validate.crypten_import import crypten
 class Check:
     """The shares of ``count`` vectors within the bound and of one beyond it.
 
-    Args:
-        count: n.
-        dimension: d.
-        bound: the vectors' bound in units of the last place.
-        fractional_bits: f: the vectors are divided by 2^f, and shared with CrypTen's own precision.
+    Args: count: n. dimension: d. bound: the vectors' bound in units of the last place.
+        fractional_bits: f: the vectors are divided by 2^f, and shared with CrypTen's
+        own precision.
     """
 
     def __init__(

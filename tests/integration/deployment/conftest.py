@@ -50,7 +50,10 @@ def deployments(folder: Path) -> Iterator[Deploy]:
         usual = (
             logistic(3)
             | CHANGES
-            | {"enrolment.clients": clients, "deadlines.rejoin": 0.3}
+            | {
+                "enrolment.clients": clients,
+                "deadlines.rejoin": 0.3,
+            }
         )
         task, own = (
             small_task(8, {**usual, **(changes or {})}),

@@ -94,7 +94,8 @@ def trained(
         deployment.start_servers()
         deployment.start_clients()
         assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 3}
-        # The dealer hears of both servers' end, and stays: its settings don't say otherwise.
+        # The dealer hears of both servers' end, and stays: its settings don't say
+        # otherwise.
         left = "left: its training is over"
         until(
             lambda: deployment.log("dealer").count(left) == 2,
@@ -120,9 +121,10 @@ def test_an_owner_with_the_final_model_needs_no_server_and_another_does(
     status, printed = trained.joins(trained.settings(LEAVES), "--wait", "0.0005")
     # Why it ends is on its last line.
     last = printed.splitlines()[-1]
-    assert (status, last.startswith("precad: server A at 127.0.0.1:")) == (1, True), (
-        printed
-    )
+    assert (status, last.startswith("precad: server A at 127.0.0.1:")) == (
+        1,
+        True,
+    ), printed
     assert ("refuses connections" in printed, "Traceback" in printed) == (True, False)
 
 

@@ -72,7 +72,7 @@ def test_traffic_names_the_drawn_only_without_cover(
         assert named.tolist() == truth
         return
     assert named.all(), "an owner that wasn't drawn sent nothing"
-    # All owners send the same in all, and in each version but for a statement that is fetched right
-    # before or right after a model is there.
+    # All owners send the same in all, and in each version but for a statement that is
+    # fetched right before or right after a model is there.
     assert np.ptp(traffic.sum(axis=0)) <= 2 * CALL_BYTES
     assert np.ptp(traffic) <= 3 * CALL_BYTES

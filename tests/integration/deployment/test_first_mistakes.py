@@ -1,7 +1,8 @@
 """What an owner gets wrong first is found before it enrols, in a sentence each, for real.
 
-Each mistake is made in a copy of good settings, at servers that run; docs/first-mistakes.md has
-what `precad doctor` then says, and can't drift. ``PRECAD_WRITE_FIRST_MISTAKES=1`` writes it anew.
+Each mistake is made in a copy of good settings, at servers that run;
+docs/first-mistakes.md has what `precad doctor` then says, and can't drift.
+``PRECAD_WRITE_FIRST_MISTAKES=1`` writes it anew.
 """
 
 import json

@@ -48,7 +48,8 @@ Loaded = dict[str, dict[str, str | None]]
 def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loaded:
     """Of one owner who trains, a light client and a dealer with metrics; and of proofs' servers.
 
-    Parts that are really started list what they loaded: a fork has what its parent loaded.
+    Parts that are really started list what they loaded: a fork has what its parent
+    loaded.
     """
     folder = tmp_path_factory.mktemp("lists")
     (folder / "sitecustomize.py").write_text(LISTER)
@@ -71,7 +72,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, deploy_once: Deploy) -> Loa
         made._start(light.name, "-m", "tests.rig.light_process")
         for name in ("server-b", "server-a"):
             proofs.start_server(name)
-    # Server B's list is that of a training without CrypTen, which takes less time to load.
+    # Server B's list is that of a training without CrypTen, which takes less time to
+    # load.
     made._popen = warm.forked
     made.start_server("server-b")
     with light_client.joined(proofs) as clients:

@@ -50,8 +50,8 @@ class Running:
     ) -> tuple[RoundOpen, list[str]]:
         """Play a round: what the clients with these numbers do, and what the others submit.
 
-        A vector stands for an honest submission of it. Returns for each client ``counted``, or the
-        reason that its notice gave.
+        A vector stands for an honest submission of it. Returns for each client
+        ``counted``, or the reason that its notice gave.
         """
         # Most of its time must be left, whatever the machine has to do besides.
         event = self.clients[0].opened(
@@ -101,10 +101,8 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
     check: str, running: Running, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     with (
-        training(tmp_path, check)
-        if check == "proof"
-        else nullcontext(running) as played
-    ):
+        training(tmp_path, check) if check == "proof" else nullcontext(running)
+    ) as played:
         require_verdicts(played, rng)
 
 
@@ -115,7 +113,8 @@ def require_verdicts(running: Running, rng: np.random.Generator) -> None:
     rejected = [
         *wrapping(d),
         *too_long(d, beta),
-        # 2^48 is a root of −1 modulo p, so this has a squared norm of 0 there; p/2 and p/3 wrap.
+        # 2^48 is a root of −1 modulo p, so this has a squared norm of 0 there; p/2 and
+        # p/3 wrap.
         unit(d, 2**48) + unit(d, 1, at=1),
         unit(d, proof_shape.P // 2),
         unit(d, proof_shape.P // 2) + unit(d, -(proof_shape.P // 2), at=5),
@@ -156,7 +155,8 @@ def test_servers_find_what_one_process_finds(
     roster = Roster(
         {name: Enrolment(name, 1, task.privacy.record_rate) for name in names}
     )
-    # η over the fixed denominator is 1, so that the model's steps are the sums themselves.
+    # η over the fixed denominator is 1, so that the model's steps are the sums
+    # themselves.
     assert task.training.learning_rate / roster.denominator(1.0) == 1.0
     operators = {role: running.deployment.operator(Role(role)) for role in SERVERS}
     holders = roster.seed_holders(task.digest)
@@ -169,7 +169,8 @@ def test_servers_find_what_one_process_finds(
                 task.dimension, value, at=int(rng.integers(task.dimension))
             )
         event, outcome = running.play(dict(enumerate(updates)), updates[0])
-        # One may be a moment behind the other, whose event ends a round for the clients.
+        # One may be a moment behind the other, whose event ends a round for the
+        # clients.
         following = partial(stand_at, operators.values(), event.version + 1)
         waiting.until(following, "the next model")
         theta = operators["server-a"].model(task, event.version)
@@ -209,7 +210,8 @@ def test_servers_find_what_one_process_finds(
     deviation = task.noise_units * math.sqrt(2)
     assert np.abs(noise).max() < 12 * deviation
     assert abs(noise.mean()) < 5 * deviation / math.sqrt(noise.size)
-    # Five standard errors of the variance: one server's noise alone would give half of it.
+    # Five standard errors of the variance: one server's noise alone would give half of
+    # it.
     assert abs(noise.var() / deviation**2 - 1) < 5 * math.sqrt(2 / noise.size)
     for name, operator in operators.items():
         served = operator.status().bytes_by_link[f"{name} to clients"]

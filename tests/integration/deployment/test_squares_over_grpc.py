@@ -100,7 +100,8 @@ def test_both_ask_for_fifty_squares_at_once(
 def test_a_stream_that_ends_takes_its_halves_along(site: Site) -> None:
     waiting, *answered = site.halves("waiting", "known", "later")
     for both in answered:
-        # Once the later one is answered, the dealer has heard of the older streams' end.
+        # Once the later one is answered, the dealer has heard of the older streams'
+        # end.
         with site.squares() as at:
             if both is answered[0]:
                 at[A].ask(waiting.of[A])
@@ -155,7 +156,8 @@ def test_who_waits_is_woken_when_the_dealers_process_goes(
                 wait.result()
         # What came before stays.
         assert at[A].row_key(known.context) == key
-        # Later nobody is there: that is said, and not that the other server hasn't asked.
+        # Later nobody is there: that is said, and not that the other server hasn't
+        # asked.
         dealer.wait(DEADLINE_S)
         site.dealers[B]._timeout_s = SHORT_S
 

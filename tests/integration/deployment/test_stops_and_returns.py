@@ -81,7 +81,8 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
     assert deployment.wait(("server-b",), DEADLINE_S) == {"server-b": -signal.SIGKILL}
     start_again(deployment, "server-b")
 
-    # What a person asked for is no failure: no unit is marked as failed, nobody is called.
+    # What a person asked for is no failure: no unit is marked as failed, nobody is
+    # called.
     errors = [deployment.log(name).count(" ERROR ") for name in SERVERS]
     for name in SERVERS:
         deployment.processes[name].terminate()
@@ -261,7 +262,10 @@ TWO_YEARS, RIGHT = timedelta(days=730), timedelta(0)  # A jump, and back
 
 
 def play(clients: list[LightClient], after: int) -> int:
-    """A round in which all count: its attempt. One that a broken link ended is played again."""
+    """A round in which all count: its attempt.
+
+    One that a broken link ended is played again.
+    """
 
     def settled() -> bool:
         """Whether it is over for all of them, or another one is open."""
@@ -283,7 +287,10 @@ SAYS = {
     # Over the connection that is there, or where that was gone before, over none.
     "server-b": (
         "server-a",
-        "refuses for now: expired: the certificate of server-a|refuse this server's certificate",
+        (
+            "refuses for now: expired: the certificate of server-a|refuse this server's"
+            " certificate"
+        ),
     ),
     "dealer": ("server-b", "refuses for now: expired: the certificate of server-b"),
 }  # Whose log says it, and in which words: a pattern
@@ -317,7 +324,8 @@ def test_a_part_whose_clock_jumps_ends_nobody(
         if name != "server-a":
             play(clients, last)
     if name == "server-a":
-        # Their watches ended with its certificates; an owner's process opens another by itself.
+        # Their watches ended with its certificates; an owner's process opens another by
+        # itself.
         with joined(deployment) as clients:
             play(clients, last)
     deployment.check_alive()
@@ -329,7 +337,10 @@ def test_a_part_whose_clock_jumps_ends_nobody(
 def test_who_starts_by_a_wrong_clock_may_start_again(
     deploy: Deploy, tmp_path: Path
 ) -> None:
-    """An empty clock: 1970. Another status than a wrong setting's, which no unit restarts."""
+    """An empty clock: 1970.
+
+    Another status than a wrong setting's, which no unit restarts.
+    """
     clock = WrongClock(tmp_path / "clock")
     clock.set(-timedelta(days=365 * 50))
     deployment = deploy(popen=clock.popen)

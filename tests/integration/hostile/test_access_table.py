@@ -1,7 +1,8 @@
 """Every RPC × every identity: what each gets. docs/access.md is this table and can't drift.
 
-``PRECAD_WRITE_ACCESS_TABLE=1 python -m pytest tests/integration/hostile/test_access_table.py``
-writes the document's tables anew; the words before them are the document's own.
+``PRECAD_WRITE_ACCESS_TABLE=1 python -m pytest
+tests/integration/hostile/test_access_table.py`` writes the document's tables anew; the
+words before them are the document's own.
 """
 
 import itertools

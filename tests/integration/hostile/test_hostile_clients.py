@@ -370,7 +370,8 @@ def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(
 def test_memory_and_spool_stay_bounded_through_many_broken_uploads(
     bench: Bench,
 ) -> None:
-    # One header, over and over: a second one would be a duplicate. Server A takes no body.
+    # One header, over and over: a second one would be a duplicate. Server A takes no
+    # body.
     header, *body = bench.pieces()
     at_a = bench.role is Role.SERVER_A
     bad = Rejection.MALFORMED if at_a else Rejection.TRUNCATED

@@ -215,7 +215,8 @@ def test_one_server_gives_the_model_and_the_other_its_digest(
         [Counter(rpc for rpc, _ in each.calls)[n] for n in rpcs]
         for each in (serving, other)
     ]
-    # Three rounds, whose model both have signed before it is fetched, and the final one.
+    # Three rounds, whose model both have signed before it is fetched, and the final
+    # one.
     assert asked == [[4, 0], [0, 1]]
     assert Counter(rpc for rpc, _ in other.calls)["Opening"] == 3
 
@@ -244,8 +245,11 @@ def test_a_server_that_falls_silent_is_passed_over(
 
 
 def test_a_long_model_on_a_slow_line_is_waited_for(pair: Pair) -> None:
-    """What counts is that some of it comes, not how much. And it has the task's time: a thousand
-    owners who fetch at once take longer than a call of one message may."""
+    """What counts is that some of it comes, not how much.
+
+    And it has the task's time: a thousand
+    owners who fetch at once take longer than a call of one message may.
+    """
     pair.of_task(**{"deadlines.peer": 60.0, "deadlines.collect": 1000.0})
     pair.a.pieces = lambda: iter(
         [bytes([each]) for each in model.to_bytes(pair.a.theta)]

@@ -1,10 +1,10 @@
 """Two data sets that differ in one record, a poisonous one: what leaves the machine is alike.
 
-So it is with held-out records and without, and of the doctor's look before enrolment. The owners
-are `precad join` and `precad doctor` over TLS, against servers of the test, which see every
-message. What a message holds is a random-looking share; everything else about it is compared here.
-Time is simulated: a poisonous record's work takes longer, and no upload shows it. That processes
-of their own end and say the same is shown once.
+So it is with held-out records and without, and of the doctor's look before enrolment.
+The owners are `precad join` and `precad doctor` over TLS, against servers of the test,
+which see every message. What a message holds is a random-looking share; everything else
+about it is compared here. Time is simulated: a poisonous record's work takes longer,
+and no upload shows it. That processes of their own end and say the same is shown once.
 """
 
 import csv
@@ -209,7 +209,8 @@ def test_one_record_changes_nothing_that_leaves(
     assert f"round {ROUNDS} of 10: counted" in log
     assert not re.search("WARNING|ERROR", log)
     assert (one.tried, other.tried) == (False, kind == "held out")
-    # The private log alone tells the two apart; otherwise the poison would have been none.
+    # The private log alone tells the two apart; otherwise the poison would have been
+    # none.
     told = one.files.pop("failed-records.log", 0) != other.files.pop(
         "failed-records.log", 0
     )

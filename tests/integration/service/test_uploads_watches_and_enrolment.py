@@ -104,7 +104,8 @@ class Deployed:
         )
         patience: dict[str, Any] = {"patience_s": DEADLINE_S, "clock": clock}
         servers = Servers(self.task, client, *addresses, identity, **patience)
-        # A server ends a handshake that a busy machine draws out, and the channel tries again.
+        # A server ends a handshake that a busy machine draws out, and the channel tries
+        # again.
         for channel in servers._channels.values():
             grpc.channel_ready_future(channel).result(timeout=DEADLINE_S)
         return servers
@@ -189,7 +190,10 @@ def test_only_the_connections_key_signs(
 def test_a_full_disk_costs_one_upload(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the SDK sends it again. No descriptor left is the same: the spool can't open a file."""
+    """And the SDK sends it again.
+
+    No descriptor left is the same: the spool can't open a file.
+    """
     spool = deployed.folder / B.value / "spool"
     away = spool.rename(spool.with_name("elsewhere"))
     inbox = deployed.sessions[B].inbox
@@ -310,7 +314,8 @@ def test_a_slow_loris_is_cut_off(
         receipt = stub.Submit(upload, timeout=DEADLINE_S)
         spooled = list((deployed.folder / B.value / "spool").iterdir())
         assert (receipt.rejection, spooled) == (errors.Rejection.TRUNCATED.value, [])
-        # Its place is free again, and the whole upload is welcome; it may take its time.
+        # Its place is free again, and the whole upload is welcome; it may take its
+        # time.
         deployed.services[role].calls.limits = Limits()
         if not drips:
             assert reasons(servers.submit(pair, DEADLINE_S)) == [None, None]

@@ -1,7 +1,7 @@
 """The databases that a server's state may live in, each empty.
 
-PostgreSQL is a real server of the tests' own, on a socket in a temporary folder. Where its
-programs are missing the tests for it are skipped, but under CI they fail.
+PostgreSQL is a real server of the tests' own, on a socket in a temporary folder. Where
+its programs are missing the tests for it are skipped, but under CI they fail.
 """
 
 import os
@@ -56,7 +56,10 @@ def postgres() -> Iterator[str]:
 
     data = str(folder / "data")
     call(initdb, "-D", data, "-A", "trust", "-U", "precad", "-E", "UTF8", "--no-sync")
-    how = f"-c listen_addresses= -c autovacuum=off -c fsync=off -c unix_socket_directories={folder}"
+    how = (
+        "-c listen_addresses= -c autovacuum=off -c fsync=off -c"
+        f" unix_socket_directories={folder}"
+    )
     call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", how, "start")
     yield f"postgresql+psycopg://precad@/postgres?host={folder}"
     call(control, "-D", data, "-m", "immediate", "stop")

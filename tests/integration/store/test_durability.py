@@ -81,7 +81,8 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
         assert found["state"] in ("open", state)
         there = found["state"] == state
         whole += there
-        # Two charges, one rejection and one entry for every whole one before and at this point.
+        # Two charges, one rejection and one entry for every whole one before and at
+        # this point.
         expected: dict[str, Any] = {
             "share": there and prepared,
             "entries": whole,
@@ -383,7 +384,8 @@ def test_another_tasks_lines_do_not_count(place: Place, tmp_path: Path) -> None:
     assert place.open().attempts.next_number() == 0
 
 
-# --- as a program: test_durability.py TASK prepare=URL learn=URL … -------------------------------
+# --- as a program: test_durability.py TASK prepare=URL learn=URL …
+# -------------------------------
 
 
 def arm(store: Store, point: int) -> None:

@@ -144,7 +144,10 @@ SELECT 'ward-a', 2, model, 1, '[1]', 0, 7 FROM attempt WHERE attempt = 0
     ("statement", "found"),
     [
         (
-            "UPDATE charge SET client = 'ward-c' WHERE attempt = 0 AND client = 'ward-b'",
+            (
+                "UPDATE charge SET client = 'ward-c' WHERE attempt = 0 AND client ="
+                " 'ward-b'"
+            ),
             "entry 1",
         ),
         ("UPDATE charge SET record_rate = 0.01 WHERE client = 'ward-a'", "entry 1"),
@@ -346,7 +349,8 @@ def test_show_gives_exact_epsilon_by_client(played: str, task: Task) -> None:
         ("ward-b", 0.1, 1),
         ("ward-c", 1 / 30, 0),
     ):
-        # A version that may have left twice is one step with σ/√2, not two steps with σ.
+        # A version that may have left twice is one step with σ/√2, not two steps with
+        # σ.
         accountant, row = ExactAccountant(), by_client[name]
         for noise, count in ((sigma, 1), (sigma / math.sqrt(2), again)):
             if count:
@@ -395,7 +399,8 @@ def test_show_tells_what_remains_below_the_limit(
     assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)
     store.attempts.write_off(0)
     prepared(store, 1)
-    # The same version may have left twice: it costs more than one participation of the cap.
+    # The same version may have left twice: it costs more than one participation of the
+    # cap.
     (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
     assert (row["participations"], row["released_again"]) == (1, {"1": 1})
     left = row["remaining"]

@@ -79,7 +79,8 @@ STEPS = (
 )
 NO, ENDS = "refused", ("done", "learned", "written-off")
 BECOMES: dict[str, tuple[str, ...]] = {
-    #  prepare, countersign, send; finish, settle, write off; void; learn of a charge, of a void
+    #  prepare, countersign, send; finish, settle, write off; void; learn of a charge,
+    #  of a void
     "unknown": (NO, NO, NO, *["unknown"] * 3, "voided", "learned", "voided"),
     "open": ("prepared", NO, NO, *["open"] * 3, "voided", "learned", "voided"),
     "abandoned": (NO, NO, NO, *["abandoned"] * 3, "voided", "learned", "voided"),
@@ -91,12 +92,12 @@ BECOMES: dict[str, tuple[str, ...]] = {
     "written-off": (NO, NO, NO, *["written-off"] * 3, NO, *["written-off"] * 2),
     "learned": (NO, NO, NO, *["learned"] * 3, "voided", "learned", "learned"),
 }
-"""What each step makes of an attempt in each state, and what the other server's word does.
+"""What each step makes of an attempt in each state, and what the other server's word
+does.
 
-Nothing leaves that isn't durable. Who has countersigned never voids, because the other may have
-sent its share on that word. What was voided here is never prepared here: the other voids on that.
-No charge is unlearned, none is taken twice.
-"""
+Nothing leaves that isn't durable. Who has countersigned never voids, because the other
+may have sent its share on that word. What was voided here is never prepared here: the
+other voids on that. No charge is unlearned, none is taken twice."""
 SENT = ("begin", "prepare", "countersign", "send")
 WAYS: dict[str, tuple[str, ...]] = {
     "unknown": (),
@@ -238,8 +239,14 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
 @pytest.mark.parametrize(
     "orphan",
     [
-        "INSERT INTO charge (attempt, client, record_rate, sequence) VALUES (0, 'ward-c', 0.1, 9)",
-        "INSERT INTO rejection (attempt, client, reason) VALUES (9, 'ward-c', 'absent')",
+        (
+            "INSERT INTO charge (attempt, client, record_rate, sequence) VALUES (0,"
+            " 'ward-c', 0.1, 9)"
+        ),
+        (
+            "INSERT INTO rejection (attempt, client, reason) VALUES (9, 'ward-c',"
+            " 'absent')"
+        ),
         "UPDATE ledger SET attempt = 9",
         "DELETE FROM ledger",
         "DELETE FROM attempt",
@@ -311,19 +318,22 @@ def test_noisy_shares_go_once_both_servers_hold_the_model(store: Store) -> None:
     store.attempts.finish(0, NEXT)
     assert shares(store) == [SHARE]
     stores.sent(store, 1, 1)
-    # The other server may still ask for the one that is pending, and is sent these bytes.
+    # The other server may still ask for the one that is pending, and is sent these
+    # bytes.
     assert [kept(version) for version in (1, 2)] == [[1], [1]]
     assert getattr(store.attempts.pending(), "noisy_share", None) == SHARE
     store.attempts.finish(1, NEXT)
     assert kept(2) == []
-    # Also of attempts that came to nothing, though not before their version has its model.
+    # Also of attempts that came to nothing, though not before their version has its
+    # model.
     for number, end in enumerate(("void", "write off", "settle"), 2):
         prepared(store, number, 2)
         assert taken(store, number, end) in ("voided", "written-off", "learned")
     prepared(store, 5, 2)
     store.attempts.finish(5, NEXT)
     assert [kept(version) for version in (2, 3)] == [[2, 3, 4, 5], []]
-    # Of many, as a version before left them, a few go with each version: no round waits for all.
+    # Of many, as a version before left them, a few go with each version: no round waits
+    # for all.
     for number in range(6, 26):
         prepared(store, number, number)
         store.attempts.finish(number, NEXT)

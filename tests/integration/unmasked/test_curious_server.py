@@ -1,8 +1,8 @@
 """A curious A, a curious B, then a curious dealer, with two neighbouring candidates for an update.
 
-None tells them apart from its whole view, nor the dealer whose update it is. That the noisy sum is
-a little likelier under one of them is what differential privacy accounts for: the statistical test
-leaves the release out.
+None tells them apart from its whole view, nor the dealer whose update it is. That the
+noisy sum is a little likelier under one of them is what differential privacy accounts
+for: the statistical test leaves the release out.
 """
 
 import dataclasses
@@ -71,7 +71,10 @@ def view_of(watched: Watched, role: Role) -> Any:
 
 @functools.cache
 def looked_through(watched: Watched, role: Role) -> Haystack:
-    """All that a party sees. The dealer is given more than it has: every header, both disks."""
+    """All that a party sees.
+
+    The dealer is given more than it has: every header, both disks.
+    """
     view, blobs = view_of(watched, role), {"log": watched.log.encode()}
     blobs |= (
         view.blobs(D) | watched.within_reach() if role is Role.DEALER else view.blobs()
@@ -82,8 +85,8 @@ def looked_through(watched: Watched, role: Role) -> Haystack:
 def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
     """For each candidate, whether anything that follows from it alone is to be found.
 
-    The dealer tries each candidate for each client that it deals for. ``told`` is what a careless
-    scheme tells the party besides.
+    The dealer tries each candidate for each client that it deals for. ``told`` is what
+    a careless scheme tells the party besides.
     """
     view, haystacks = (
         view_of(watched, role),
@@ -91,9 +94,11 @@ def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
     )
     view.told = [*told]
     expected = [
-        views.seen_by_dealer(view, TASK, guess)
-        if role is Role.DEALER
-        else views.seen_by_server(view, TASK, VICTIM, guess)
+        (
+            views.seen_by_dealer(view, TASK, guess)
+            if role is Role.DEALER
+            else views.seen_by_server(view, TASK, VICTIM, guess)
+        )
         for guess in BOTH
     ]
     view.told = []
@@ -162,9 +167,9 @@ def a_value_without_its_mask(watched: Watched, role: Role) -> bytes:
 
 
 MASKS: dict[str, Careless] = {
-    "plain-digest": lambda watched, role: hashlib.sha256(
-        lacking(watched, role)
-    ).digest(),
+    "plain-digest": (
+        lambda watched, role: hashlib.sha256(lacking(watched, role)).digest()
+    ),
     "commitment-without-salt": commitment_without_salt,
     "one-word-of-the-mask": lambda watched, role: lacking(watched, role)[16:24],
     "a-value-without-its-mask": a_value_without_its_mask,
@@ -173,8 +178,9 @@ BROKEN: dict[Role, dict[str, Careless]] = {
     Role.SERVER_A: MASKS | {"the-whole-of-r": the_whole_of_r},
     Role.SERVER_B: MASKS | {"the-whole-of-r": the_whole_of_r},
     # With salt_h b's hash can be made; and the header is within reach.
-    Role.DEALER: MASKS
-    | {"b": lacking, "salt-h": lambda watched, _: watched.a.body(VICTIM)[0]},
+    Role.DEALER: (
+        MASKS | {"b": lacking, "salt-h": lambda watched, _: watched.a.body(VICTIM)[0]}
+    ),
 }
 """Each needs another part of the search: digests, salts, words, masks, numbers."""
 
@@ -209,7 +215,8 @@ def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds) -> Non
         "digest of the whole": header.whole_digest.value,
         "link secret": watched.a.messages(watched.a.sent, "set-secret")[0],
     }
-    # The control: each of them is among what the servers see, and is found where it is told.
+    # The control: each of them is among what the servers see, and is found where it is
+    # told.
     assert all(each in views.header_bytes(header) for each in in_header.values())
     blobs = watched.dealer.blobs(D)
     assert shown(hidden, blobs) == []
@@ -229,7 +236,8 @@ def named(watch: Any, truth: int) -> list[bool]:
 @pytest.mark.parametrize("truth", [0, 1])
 def test_the_dealer_can_test_no_name(watch: Any, truth: int) -> None:
     assert named(watch, truth) == [False, False]
-    # The control: where clients count and don't draw, the same dealer finds it behind a nonce.
+    # The control: where clients count and don't draw, the same dealer finds it behind a
+    # nonce.
     for order in ("little", "big"):
         counted = map(
             int.to_bytes,
@@ -279,8 +287,8 @@ def features(view: View, client: ClientId) -> NDArray[np.float32]:
     words.append(np.array([signed(each) for each in products]))
     place = view.place(client)
     *signs, opened = view.compared(view.received, place, CLIENTS, width)
-    # Of the signs the norm's, which is the last; of the conjunction whole words of its last pairs,
-    # and the one bit that means something of each other word.
+    # Of the signs the norm's, which is the last; of the conjunction whole words of its
+    # last pairs, and the one bit that means something of each other word.
     words += [np.ascontiguousarray(each[:, -1]) for each in signs]
     meaning = [
         (each.reshape(-1) & 1).astype(np.float32) for each in (*signs[7:], opened)
@@ -319,7 +327,9 @@ def accuracy(x: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[int, in
 
 
 def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
-    """Nor the dealer. 600 guesses: where 64 % of them were right it would show nine times in ten.
+    """Nor the dealer.
+
+    600 guesses: where 64 % of them were right it would show nine times in ten.
 
     A false alarm comes in one of 10^6 runs.
     """
@@ -357,12 +367,14 @@ def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
         assert np.abs(difference / spread).max() < stats.norm.isf(1e-7 / view.shape[1])
 
 
-# --- a curious owner and a curious dealer, with every candidate for who else was drawn -----------
+# --- a curious owner and a curious dealer, with every candidate for who else was drawn
+# -----------
 
-# On the first version a cohort of 20 was recovered from an unsalted digest in 1.6 s. Here all that
-# an owner is sent or keeps, that the dealer is asked, and the ledgers' heads that operators note
-# elsewhere are held against every candidate: no list, digest, statement or file is made of one. The
-# two servers know whom they count; that is no secret between them (docs/protocol.md).
+# On the first version a cohort of 20 was recovered from an unsalted digest in 1.6 s.
+# Here all that an owner is sent or keeps, that the dealer is asked, and the ledgers'
+# heads that operators note elsewhere are held against every candidate: no list, digest,
+# statement or file is made of one. The two servers know whom they count; that is no
+# secret between them (docs/protocol.md).
 OWNERS, VERSIONS = 6, 4
 DRAWN = {
     "privacy.client_rate": 0.5,
@@ -445,7 +457,8 @@ def digest_of_three(world: World) -> tuple[tuple[ClientId, ...], bytes]:
 def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World) -> None:
     folders = [world.folder / role.value for role in SERVERS]
     a, b = (read_training(f"sqlite:///{folder}/state.db") for folder in folders)
-    # Salted: equal heads, or a head that comes again, would tell that the same were charged.
+    # Salted: equal heads, or a head that comes again, would tell that the same were
+    # charged.
     assert (a.entries, b.entries, a.head == b.head) == (VERSIONS, VERSIONS, False)
     (truth, careless), found = digest_of_three(world), []
     for owner in world.clients:

@@ -56,10 +56,10 @@ def require_unseen(
 
 
 TASK = small_task(D, {"privacy.noise_multiplier": 2e8})
-"""Its noise is some 2^48 units: a word of a release is an update's in one of 10^12 rounds.
+"""Its noise is some 2^48 units: a word of a release is an update's in one of 10^12
+rounds.
 
-By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10^4.
-"""
+By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10^4."""
 
 
 def test_nothing_kept_or_logged_shows_a_word(
@@ -112,8 +112,8 @@ def test_the_search_finds_what_is_there(watch: Any) -> None:
         x[3:4].astype(">i8").tobytes(),
     ):
         assert seen(x, written)
-    # Without noise a lone client's update is what the round releases; without A's mask it is B's
-    # share. Both are found.
+    # Without noise a lone client's update is what the round releases; without A's mask
+    # it is B's share. Both are found.
     watched = watch(TASK, {VICTIM: x}, noise=rounds.no_noise)
     assert seen(x, to_bytes(watched.a.outcome.noisy_sum))
     both = watched.a.expanded(VICTIM, 8) + watched.b.expanded(VICTIM, 8)
@@ -139,7 +139,8 @@ def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(
         kept = b"\0".join(view.stored.values())
         keys = [view.dealer_key, *view.row_keys.values(), *openings]
         assert not [secret for secret in (*words, salt, *keys) if secret in kept]
-        # The share that stays there is the one that is sent, no longer the bare sum of shares.
+        # The share that stays there is the one that is sent, no longer the bare sum of
+        # shares.
         (sent,) = view.messages(view.sent, "noisy-share")
         assert any(sent in d for n, d in view.stored.items() if n.endswith("(end)"))
         assert sent != to_bytes(view.expanded(VICTIM, 8))
@@ -174,7 +175,8 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any) -> None:
                 to_bytes(other.mask(client, 8)),
                 to_bytes(other.expanded(client, 8)),
             ]
-        # Not a and b: where a share is a word of zeros, its mask crosses bare, unrecognisably.
+        # Not a and b: where a share is a word of zeros, its mask crosses bare,
+        # unrecognisably.
         secrets += [to_bytes(triple.c.reshape(-1)) for triple in other.triples()]
         for secret in secrets:
             assert secret not in own
@@ -187,9 +189,9 @@ RUNS = 4000
 LEAST_P = 1e-10
 """Of some 4,000 fits: a false alarm in one of 10^6 runs.
 
-Of 32,000 words it tells nine times in ten where one value of a byte comes 2.4 times as often as it
-should, where one half of a byte's values comes 9 % too often, or a pair of bits 5 %.
-"""
+Of 32,000 words it tells nine times in ten where one value of a byte comes 2.4 times as
+often as it should, where one half of a byte's values comes 9 % too often, or a pair of
+bits 5 %."""
 CLIENT = ClientId("ward-1")
 DIGEST = Digest(b"\1" * 32)
 UPDATES = {
@@ -301,7 +303,8 @@ def test_what_one_party_holds_together_is_uniform_together(shares: Any) -> None:
         assert min(independent(r, own[:, 0]), independent(r, b[:, 0])) > LEAST_P
     # And the dealer both masks.
     assert min(bytes_fit(whole), independent(shares["a_A"], shares["a_B"])) > LEAST_P
-    # The control: with b they are the update, which each of the three lacks something of.
+    # The control: with b they are the update, which each of the three lacks something
+    # of.
     x = whole + b
     assert max(bytes_fit(x), independent(x[:-1], x[1:])) < LEAST_P
 

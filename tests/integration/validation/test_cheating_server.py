@@ -1,10 +1,12 @@
 """One server departs from the protocol of proofs, the other doesn't (docs/cheating-server.md).
 
-Whatever it does, everything that the honest server sends before its noisy share it could have
-computed itself, and it ends in a named fault or a refused submission. Its words can be computed
-from the wires, which are uniform: value and zero follow from the cheater's own, true words.
+Whatever it does, everything that the honest server sends before its noisy share it
+could have computed itself, and it ends in a named fault or a refused submission. Its
+words can be computed from the wires, which are uniform: value and zero follow from the
+cheater's own, true words.
 
-And a matched body on its way from B to A: lost, changed, unreadable, or in the sum by mistake.
+And a matched body on its way from B to A: lost, changed, unreadable, or in the sum by
+mistake.
 """
 
 from collections import defaultdict
@@ -95,8 +97,8 @@ def words_in(data: bytes) -> list[ProofWords]:
 def require_nothing_new(halves: Halves, cheater: Role, sent: Sent) -> None:
     """What the honest server said of its words follows from what the cheater truly holds.
 
-    The coin is that of both servers' words as they crossed; the cheater's true words are computed
-    from its own halves at the honest server's query.
+    The coin is that of both servers' words as they crossed; the cheater's true words
+    are computed from its own halves at the honest server's query.
     """
     honest, theirs = sent[other(cheater)], sent[cheater]
     assert len(honest[COIN]) == (2 if cheater is B else 1)
@@ -149,7 +151,8 @@ def test_a_server_hears_what_it_could_have_computed_whether_its_words_lie_or_not
     ended, sent = play(halves, cheater, LIES[lie])
     require_nothing_new(halves, cheater, sent)
     if LIES[lie]:
-        # The cheater itself takes the first for valid: the sets differ, and nothing leaves.
+        # The cheater itself takes the first for valid: the sets differ, and nothing
+        # leaves.
         assert isinstance(ended, PeerViolation | PeerUnavailable)
     else:
         assert isinstance(ended, Summed)
@@ -182,7 +185,8 @@ def told_apart(
             )
             return norm_proof.answer(query, iter([words]), lambda: share, mu).wires
 
-        # f(t) less the candidate's inputs is the masking row times its weight, at both points.
+        # f(t) less the candidate's inputs is the masking row times its weight, at both
+        # points.
         masks = [
             math.subtract(f, plain(q)) for f, q in zip(opened, queries, strict=True)
         ]
@@ -262,7 +266,10 @@ def test_an_unsigned_body_is_the_fault_of_who_sent_it(
 
 
 def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
-    """Its body goes bad, wherever it is, after some bytes, at each reading in turn. There."""
+    """Its body goes bad, wherever it is, after some bytes, at each reading in turn.
+
+    There.
+    """
     (role,) = (role for role in SERVERS if halves[role][client].body is not None)
     whole: Any = halves[role][client].body
     readings = iter(after)

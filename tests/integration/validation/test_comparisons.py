@@ -243,7 +243,8 @@ def test_one_projection_outside_the_range_is_enough(row: int, z: int) -> None:
     )
 
 
-# --- the hole that validation closes: stock CrypTen accepts vectors that are far too long --------
+# --- the hole that validation closes: stock CrypTen accepts vectors that are far too
+# long --------
 
 VECTORS = {
     "norm 29": [29.0] + [0.0] * 999,
@@ -268,8 +269,8 @@ results = check(json.loads(sys.argv[1]))
 assert results[0] == results[1]
 print(json.dumps(results[0]))
 """
-"""PRECAD's check of C = 30 in stock CrypTen: two parties with its own communicator and provider, 16
-fractional bits. For each vector whether x·x − C² ≤ 0."""
+"""PRECAD's check of C = 30 in stock CrypTen: two parties with its own communicator and
+provider, 16 fractional bits. For each vector whether x·x − C² ≤ 0."""
 
 
 def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects() -> None:

@@ -142,7 +142,8 @@ class Site:
             with by_pairs.WorkerPairs(
                 server, state, own, by_pairs.pairs_of(server, len(own.pool))
             ) as validator:
-                # Both ask alike; one whose first connection broke off is linked up anew.
+                # Both ask alike; one whose first connection broke off is linked up
+                # anew.
                 until(
                     lambda: not linked or len(validator._linked()) == len(own.pool),
                     "the pairs",
@@ -410,7 +411,8 @@ def test_nonsense_of_a_worker_ends_the_attempt(
         made.wait(60.0)
 
 
-# --- both servers as processes: a training goes on whatever becomes of their workers -------------
+# --- both servers as processes: a training goes on whatever becomes of their workers
+# -------------
 
 WORKERS = 2
 FLOOD = SILENT + 36  # Connections to each port
@@ -436,7 +438,8 @@ def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
     training: Training, name: str
 ) -> None:
     deployment, crowd = training
-    # One that dies while it starts is no worker yet, and the server says so in other words.
+    # One that dies while it starts is no worker yet, and the server says so in other
+    # words.
     crew.until(deployment, lambda: crew.up(deployment) == [WORKERS, WORKERS])
     crowd.held_back.clear()
     at = crowd.hold_at = crew.version(deployment) + 2

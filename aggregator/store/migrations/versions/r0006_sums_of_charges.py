@@ -42,7 +42,8 @@ def upgrade() -> None:
         f"UPDATE shown SET known = (SELECT COUNT(*) FROM ({_OF_A_VERSION}) AS found "  # noqa: S608
         "WHERE found.client = shown.client AND found.version < shown.version)"
     )
-    # An attempt that a statement names has been heard of; one number says so from now on.
+    # An attempt that a statement names has been heard of; one number says so from now
+    # on.
     op.execute(
         "UPDATE task SET heard = (SELECT MAX(attempt) FROM shown) "
         "WHERE COALESCE(heard, -1) < (SELECT MAX(attempt) FROM shown)"
