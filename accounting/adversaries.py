@@ -92,7 +92,7 @@ def planned_participations(client_rate: float, rounds: int) -> int:
 
 
 def sensitivity_ratio(
-    record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+    *, record_clip: float, client_clip: float, dimension: int, fractional_bits: int
 ) -> float:
     """R'/C of a run without a task."""
     checks.positive("client_clip", client_clip, "the bound on a client's update")
@@ -100,7 +100,12 @@ def sensitivity_ratio(
     checks.count("dimension", dimension, 1)
     checks.count("fractional_bits", fractional_bits)
     return (
-        effective_record_clip(record_clip, client_clip, dimension, fractional_bits)
+        effective_record_clip(
+            record_clip=record_clip,
+            client_clip=client_clip,
+            dimension=dimension,
+            fractional_bits=fractional_bits,
+        )
         / client_clip
     )
 

@@ -157,7 +157,9 @@ class _Part:
         infinite = losses.infinite + (float(above[dropped - 1]) if dropped else 0.0)
         kept = len(above) - dropped
         points, log_masses = losses.points[:kept], losses.log_masses[:kept]
-        left = Losses(points, log_masses, infinite, losses.cell)
+        left = Losses(
+            points=points, log_masses=log_masses, infinite=infinite, cell=losses.cell
+        )
         return cls(left, count, min(1.0, count * infinite))
 
     def on(self, cell: float) -> "_Part":
@@ -191,9 +193,19 @@ class _Part:
         found, at = np.unique(places, return_inverse=True)
         together = summed(at, masses, len(found)) * (1 + 16 * UNIT)
         kept = together > 0
-        large = Losses(found[kept], np.log(together[kept]), 0.0, wide)
+        large = Losses(
+            points=found[kept],
+            log_masses=np.log(together[kept]),
+            infinite=0.0,
+            cell=wide,
+        )
         relative = losses.log_masses[:cut] - math.log(share) + 8 * UNIT
-        small = Losses(losses.points[:cut], relative, 0.0, losses.cell)
+        small = Losses(
+            points=losses.points[:cut],
+            log_masses=relative,
+            infinite=0.0,
+            cell=losses.cell,
+        )
         return [
             _Part(small, self.count, self.infinite),
             *_Part(large, self.count, 0.0).levels(),
@@ -327,7 +339,11 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
             # So many rounds lose so much that no lattice holds them: nothing is
             # claimed.
             return Composed(
-                np.zeros(1, np.int64), np.ones(1), part.losses.cell, 0.0, 1.0
+                points=np.zeros(1, np.int64),
+                masses=np.ones(1),
+                cell=part.losses.cell,
+                log_moment=0.0,
+                left_out=1.0,
             )
         part = part.on(2 * part.losses.cell)
         low, high = window.around(part.log_moments)
@@ -337,12 +353,20 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     spoiled = 1 + UNIT * (16 + 4 * (np.abs(exponents) + abs(moment)))
     tilted = np.exp(losses.log_masses + exponents - moment) * spoiled
     if sparse:
-        return Composed(losses.points, tilted, cell, moment, part.infinite)
+        return Composed(
+            points=losses.points,
+            masses=tilted,
+            cell=cell,
+            log_moment=moment,
+            left_out=part.infinite,
+        )
     first, size = _span(low, high, cell)
     once = summed(losses.points % size, tilted, size)
     masses = once if part.count == 1 else convolved([(once, part.count)], size)
     left_out = part.infinite + math.exp(window.log_tail)
-    return dense(first, masses, cell, part.count * moment, left_out)
+    return dense(
+        first, masses, cell=cell, log_moment=part.count * moment, left_out=left_out
+    )
 
 
 def _largest(parts: Sequence[_Part]) -> float:
@@ -382,7 +406,9 @@ def _together(parts: Sequence[Composed], window: _Window) -> Composed:
     factors = ((summed(p.points % size, p.masses, size), 1) for p in moved)
     left_out = math.fsum(part.left_out for part in parts) + math.exp(window.log_tail)
     moment = math.fsum(part.log_moment for part in parts)
-    return dense(first, convolved(factors, size), cell, moment, left_out)
+    return dense(
+        first, convolved(factors, size), cell=cell, log_moment=moment, left_out=left_out
+    )
 
 
 def _power_of_two(width: float) -> float:

@@ -82,7 +82,7 @@ def _log1p(values: Complexes) -> Complexes:
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Composed:
     """Tilted masses, each rounded up, of the losses ``points·cell``, [n] each and increasing."""
 
@@ -109,17 +109,31 @@ class Composed:
         if cell <= self.cell:
             points, masses = self.points * round(self.cell / cell), self.masses
         else:
-            points, masses = split(self.points, self.masses, self.cell, cell, tilt)
-        return Composed(points, masses, cell, self.log_moment, self.left_out)
+            points, masses = split(
+                self.points, self.masses, fine=self.cell, coarse=cell, tilt=tilt
+            )
+        return Composed(
+            points=points,
+            masses=masses,
+            cell=cell,
+            log_moment=self.log_moment,
+            left_out=self.left_out,
+        )
 
 
 def dense(
-    first: int, wrapped: Floats, cell: float, log_moment: float, left_out: float
+    first: int, wrapped: Floats, *, cell: float, log_moment: float, left_out: float
 ) -> Composed:
     """Masses by point modulo their number, put in order from ``first``."""
     size = len(wrapped)
     masses = np.roll(wrapped, -(first % size))
-    return Composed(np.arange(first, first + size), masses, cell, log_moment, left_out)
+    return Composed(
+        points=np.arange(first, first + size),
+        masses=masses,
+        cell=cell,
+        log_moment=log_moment,
+        left_out=left_out,
+    )
 
 
 class Tilted:

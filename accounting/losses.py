@@ -141,7 +141,7 @@ def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
     return found[0], found[1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Losses:
     """The losses of one round in one direction: ``points·cell``, [n] each."""
 
@@ -176,9 +176,16 @@ class Losses:
         """The same on a lattice at least as coarse, still dominating."""
         if cell == self.cell:
             return self
-        points, masses = split(self.points, np.exp(self.log_masses), self.cell, cell)
+        points, masses = split(
+            self.points, np.exp(self.log_masses), fine=self.cell, coarse=cell
+        )
         kept = masses > 0
-        return Losses(points[kept], np.log(masses[kept]), self.infinite, cell)
+        return Losses(
+            points=points[kept],
+            log_masses=np.log(masses[kept]),
+            infinite=self.infinite,
+            cell=cell,
+        )
 
     def log_moments(self, orders: Floats) -> Floats:
         """[m] float64: K at every one of ``orders`` [m]."""
@@ -188,7 +195,7 @@ class Losses:
 
 
 def split(
-    points: Integers, masses: Floats, fine: float, coarse: float, tilt: float = 0.0
+    points: Integers, masses: Floats, *, fine: float, coarse: float, tilt: float = 0.0
 ) -> tuple[Integers, Floats]:
     """Masses of losses ``points·fine``, each split onto both neighbours in a coarser lattice.
 
@@ -395,17 +402,26 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
         reverse_infinite = 0.0
     share, raised = one.participation, 1 + 64 * UNIT + rounding
     return (
-        _direction(points, forward * raised, infinite, share, cell),
+        _direction(points, forward * raised, infinite=infinite, share=share, cell=cell),
         _direction(
-            -points[::-1], reverse[::-1] * raised, reverse_infinite, share, cell
+            -points[::-1],
+            reverse[::-1] * raised,
+            infinite=reverse_infinite,
+            share=share,
+            cell=cell,
         ),
     )
 
 
 def _direction(
-    points: Integers, masses: Floats, infinite: float, share: float, cell: float
+    points: Integers, masses: Floats, *, infinite: float, share: float, cell: float
 ) -> Losses:
     masses = masses * share
     masses[np.searchsorted(points, 0)] += 1 - share
     kept = masses > 0
-    return Losses(points[kept], np.log(masses[kept]), share * infinite, cell)
+    return Losses(
+        points=points[kept],
+        log_masses=np.log(masses[kept]),
+        infinite=share * infinite,
+        cell=cell,
+    )

@@ -56,7 +56,7 @@ it."""
 _TOTAL = COLUMNS << COLUMN_BITS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """The proposal's table for one s.
 
@@ -94,7 +94,12 @@ class Blocks:
             ]
         thresholds, others = _alias_table(masses)
         return cls(
-            width_bits, scale, tuple(masses), thresholds, others, np.array(tightness)
+            width_bits=width_bits,
+            scale=scale,
+            masses=tuple(masses),
+            thresholds=thresholds,
+            others=others,
+            tightness=np.array(tightness),
         )
 
 
@@ -221,7 +226,10 @@ class DiscreteGaussian:
         accepted: NDArray[np.bool_] = gap > 0
         for i in np.flatnonzero(np.abs(gap) <= MARGIN):
             accepted[i] = self._exactly(
-                int(chance[i]), int(magnitude[i]), int(block[i]), stream
+                chance=int(chance[i]),
+                magnitude=int(magnitude[i]),
+                block=int(block[i]),
+                stream=stream,
             )
         accepted &= (magnitude | ~minus) != 0
         # −y for a minus: the complement, and one more.
@@ -229,7 +237,7 @@ class DiscreteGaussian:
         return signed[accepted]
 
     def _exactly(
-        self, chance: int, magnitude: int, block: int, stream: Keystream
+        self, *, chance: int, magnitude: int, block: int, stream: Keystream
     ) -> bool:
         """Whether U < c·f(y)/m_q, where ``chance`` is U's first 64 bits."""
         bits = 64

@@ -12,7 +12,7 @@ SETUP_ATTEMPT = -1
 """The attempt of frames before the first one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """A piece of one message. ``last`` marks the message's final piece."""
 
@@ -116,7 +116,14 @@ class PeerLink:
 
     def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
         """Send the next piece, to B ``PIECE_BYTES`` at most, of a message never whole here."""
-        frame = Frame(self._task, self._attempt, step, self._sent, bytes(piece), last)
+        frame = Frame(
+            task=self._task,
+            attempt=self._attempt,
+            step=step,
+            sequence=self._sent,
+            payload=bytes(piece),
+            last=last,
+        )
         self._sent += 1
         self.bytes_sent += len(piece)
         self._transport.put(frame)

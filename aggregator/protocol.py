@@ -77,7 +77,13 @@ def run_round(
     def share_for(
         client: ClientId, x: RingVector
     ) -> tuple[AnySubmission, AnySubmission]:
-        context = SubmissionContext(task.digest, attempt, attempt, client, model)
+        context = SubmissionContext(
+            task=task.digest,
+            version=attempt,
+            attempt=attempt,
+            client=client,
+            model=model,
+        )
         stated = None
         if task.proof is not None:
             of_a, of_b = (
@@ -94,7 +100,9 @@ def run_round(
             ends[role], task.digest, max_message_bytes=1 << 28, timeout_s=patience_s
         )
         dealing = (
-            NoDealer() if dealer is None else LocalDealing(dealer, role, patience_s)
+            NoDealer()
+            if dealer is None
+            else LocalDealing(dealer=dealer, role=role, timeout_s=patience_s)
         )
         aggregator = Aggregator(
             task=task,
@@ -116,7 +124,9 @@ def run_round(
         drawn = draw(aggregator, attempt)
         opened: Opened | None
         if role is Role.SERVER_A:
-            opened = propose(aggregator, attempt, attempt, drawn, model)
+            opened = propose(
+                aggregator, attempt=attempt, version=attempt, drawn=drawn, model=model
+            )
             inbox.open(opened)
         else:
             opened = answer(

@@ -61,7 +61,10 @@ def aggregate(
     for submission in matched.submissions.values():
         submission.discard()
     rejections = {**matched.rejections, **verdicts.rejections}
-    return Summed(Counted(opened, counted, digest, rejections), verdicts.share_sum)
+    return Summed(
+        Counted(opened=opened, valid=counted, valid_set=digest, rejections=rejections),
+        verdicts.share_sum,
+    )
 
 
 def _set_digest(
@@ -201,5 +204,10 @@ def step(
         task.digest, counted.opened.version + 1, task.model.parameters, stepped
     )
     return Finished(
-        counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest
+        opened=counted.opened,
+        valid=counted.valid,
+        rejections=counted.rejections,
+        noisy_sum=noisy_sum,
+        theta=stepped,
+        model=digest,
     )

@@ -87,7 +87,7 @@ class SignedMessage(Message):
 Body = TypeVar("Body", bound=Message)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSignatures:
     """What ``role`` signs for ``task``, and how it checks what either server has signed."""
 

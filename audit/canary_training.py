@@ -60,6 +60,7 @@ def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.
 
 def loud_canaries(
     like: Records,
+    *,
     count: int,
     classes: int,
     seed: int,
@@ -107,7 +108,7 @@ _ROOM = 10.0
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Designed:
     """What an audit needs."""
 
@@ -138,7 +139,7 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
     }
     values: dict[str, Any] = {
         "name": "audit",
-        "model": model_section(logistic(features, _CLASSES), "logistic"),
+        "model": model_section(logistic(features, _CLASSES), architecture="logistic"),
         "privacy": {
             "record_clip": 1.0,
             "client_clip": _ROOM * math.sqrt(canaries),
@@ -154,8 +155,15 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
         "fractional_bits": 14,
     }
     like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
-    found = loud_canaries(like, canaries, _CLASSES, seed, _LOUDER, periods=rounds)
-    return Designed(Task.parse(values), shares, found, 1 / _PARAMETERS_A_CANARY)
+    found = loud_canaries(
+        like, count=canaries, classes=_CLASSES, seed=seed, loud=_LOUDER, periods=rounds
+    )
+    return Designed(
+        task=Task.parse(values),
+        shares=shares,
+        canaries=found,
+        crowding=1 / _PARAMETERS_A_CANARY,
+    )
 
 
 # The training with them, and who looks on.
@@ -185,11 +193,21 @@ class Audited:
 
 def statements(task: Task, periods: int) -> tuple[verdict.Statement, verdict.Statement]:
     """The record-level guarantees of one of the training's ``periods``: models, and one server."""
-    p, rounds = task.privacy, task.training.rounds // periods
-    one = p.noise_multiplier
+
+    def statement(family: str, noise_multiplier: float) -> verdict.Statement:
+        return verdict.Statement(
+            name=family,
+            rate=task.privacy.record_rate,
+            noise=noise_multiplier,
+            rounds=task.training.rounds // periods,
+            delta=task.privacy.delta,
+        )
+
+    of_one_server = task.privacy.noise_multiplier
+    of_both = 2**0.5 * of_one_server
     return (
-        verdict.Statement(verdict.MODELS, p.record_rate, 2**0.5 * one, rounds, p.delta),
-        verdict.Statement(verdict.ONE_SERVER, p.record_rate, one, rounds, p.delta),
+        statement(verdict.MODELS, of_both),
+        statement(verdict.ONE_SERVER, of_one_server),
     )
 
 
@@ -213,7 +231,7 @@ def train(
     rounds = task.training.rounds
 
     def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
-        drawn = draws.sample(version, client, count, rate)
+        drawn = draws.sample(version=version, client=client, count=count, rate=rate)
         counts = coins_at(canaries.coins, version, rounds)
         return drawn[counts[drawn]] if client == AUDITED else drawn
 
@@ -317,7 +335,12 @@ def _clipped(
         inputs, targets = records.take(
             np.arange(start, min(start + _ROWS, len(records)))
         )
-        rows = gradients.shared(named, inputs, targets).double().cpu().numpy()
+        rows = (
+            gradients.shared(named, inputs=inputs, targets=targets)
+            .double()
+            .cpu()
+            .numpy()
+        )
         yield clip_record_norm(rows, clip)
 
 
@@ -337,7 +360,13 @@ def planned(
     both = statements(made.task, len(coins))
     each, crowding = SIGNIFICANCE / len(both), made.crowding
     return {
-        of: of.plan(coins.size, each, repetitions, less.get(of.name, 1.0), crowding)
+        of: of.plan(
+            canaries=coins.size,
+            significance=each,
+            repetitions=repetitions,
+            less=less.get(of.name, 1.0),
+            crowding=crowding,
+        )
         for of in both
     }
 

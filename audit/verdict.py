@@ -137,9 +137,9 @@ def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
 def lower_bound(
     family: Callable[[float], TradeOff],
     guesses: Guesses,
+    *,
     significance: float,
     most: float,
-    *,
     least: float = 0.0,
     steps: int = 24,
 ) -> float:
@@ -172,7 +172,7 @@ _LEAST_TIMES, _MOST_TIMES, _NOISE_STEPS = 1 / 16, 16.0, 7
 """How many times less noise than stated is looked for, and the search's steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
     """What is planned, by audits that are played with ideal scores."""
 
@@ -194,6 +194,7 @@ def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> G
 
 def ideal_scores(
     coins: NDArray[np.bool_],
+    *,
     rate: float,
     noise: float,
     rounds: int,
@@ -221,7 +222,7 @@ def pooled(guesses: Sequence[Guesses]) -> Guesses:
     return Guesses(*map(sum, zip(*counts, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """What is audited: T Gaussians on records that are drawn with probability p."""
 
@@ -251,6 +252,7 @@ class Statement:
 
     def plan(
         self,
+        *,
         canaries: int,
         significance: float,
         repetitions: int = 1,
@@ -276,14 +278,28 @@ class Statement:
             tossed = generator.random((repetitions, canaries)) < 1 / 2
             seen = math.sqrt(min(noise**2 + crowding / 4, noise**2 / (1 - crowding)))
             return [
-                (ideal_scores(coins, self.rate, seen, self.rounds, generator), coins)
+                (
+                    ideal_scores(
+                        coins,
+                        rate=self.rate,
+                        noise=seen,
+                        rounds=self.rounds,
+                        generator=generator,
+                    ),
+                    coins,
+                )
                 for coins in tossed
             ]
 
         def mu(guesses: list[Guesses]) -> float:
             found = pooled(guesses)
             return lower_bound(
-                gaussian, found, significance, 16.0, least=_LEAST_MU, steps=14
+                gaussian,
+                found,
+                significance=significance,
+                most=16.0,
+                least=_LEAST_MU,
+                steps=14,
             )
 
         def medians(noise: float) -> NDArray[np.float64]:
@@ -311,7 +327,12 @@ class Statement:
 
         caught = sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS
         expected, of_half = (epsilon(float(found[best])) for found in (sound, half))
-        return Power(shares[best], expected, of_half, caught)
+        return Power(
+            guesses=shares[best],
+            expected=expected,
+            expected_of_half=of_half,
+            caught=caught,
+        )
 
     def family(self) -> Callable[[float], TradeOff]:
         """F of the same training by how many times less noise it has."""
@@ -323,7 +344,7 @@ class Statement:
         return f
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """An audit of one statement, with what was planned beforehand and the stated ε."""
 
@@ -374,7 +395,15 @@ def judge(
     best = max(ways, key=times.__getitem__)
     less, refuted = times[best], refutes(family(1.0), best, each)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
-    return Verdict(statement, power, best, significance, epsilon, found, refuted)
+    return Verdict(
+        statement=statement,
+        power=power,
+        guesses=best,
+        significance=significance,
+        epsilon=epsilon,
+        by_family=found,
+        refuted=refuted,
+    )
 
 
 def _largest_refuted(
@@ -389,5 +418,10 @@ def _largest_refuted(
     elif not refutes(family(least), guesses, significance):
         return 0.0
     return lower_bound(
-        family, guesses, significance, most, least=least, steps=_NOISE_STEPS
+        family,
+        guesses,
+        significance=significance,
+        most=most,
+        least=least,
+        steps=_NOISE_STEPS,
     )

@@ -143,7 +143,7 @@ class CertificateInputs(BaseModel):
 _MOST_ATTEMPTS = 1000  # of one version: the most that a task allows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
     """One run's folder; predictions and losses are [points] on the public test set, or None."""
 
@@ -182,7 +182,7 @@ class FinishedRun:
                 )
             predictions = predictions.astype(np.int64)
         losses = None if losses is None else losses.astype(np.float64)
-        return cls(folder, inputs, predictions, losses)
+        return cls(folder=folder, inputs=inputs, predictions=predictions, losses=losses)
 
 
 def _array(path: Path) -> Array | None:

@@ -141,7 +141,9 @@ def _pair_curves(
         # sets.
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
 
-    return Moved(Identity(), poisoned_over_clean.upper, lower, refined=True)
+    return Moved(
+        first=Identity(), up=poisoned_over_clean.upper, down=lower, refined=True
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -184,7 +186,7 @@ class ExactGroups(_Groups):
         return ApproximateDP(tuple(epsilons.tolist()), tuple(deltas))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenyiCurves(Curves):
     """Best over orders α, [a] each above 1, of Hölder's bounds.
 
@@ -305,14 +307,24 @@ class RenyiGroups(_Groups):
     def _both(self, k: int) -> tuple[Curves, Curves]:
         orders, (one, other) = np.asarray(self.orders), self.divergences(k)
         return (
-            RenyiCurves(orders, one, other, self.refined),
-            RenyiCurves(orders, other, one, self.refined),
+            RenyiCurves(
+                orders=orders,
+                poisoned_over_clean=one,
+                clean_over_poisoned=other,
+                refined=self.refined,
+            ),
+            RenyiCurves(
+                orders=orders,
+                poisoned_over_clean=other,
+                clean_over_poisoned=one,
+                refined=self.refined,
+            ),
         )
 
 
 @lru_cache(maxsize=4096)
 def _group_divergences(
-    probability: float, noise: float, k: int, orders: tuple[float, ...]
+    *, probability: float, noise: float, k: int, orders: tuple[float, ...]
 ) -> tuple[Floats, Floats]:
     # Rényi's divergence of order 1/2 is no larger than any other, and the same both
     # ways.
@@ -321,7 +333,7 @@ def _group_divergences(
     else:
         shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))
         forward, reverse = mixture_divergences(
-            shift, noise, np.asarray(orders), _USELESS
+            shift, noise=noise, orders=np.asarray(orders), limit=_USELESS
         )
     forward.setflags(write=False)
     reverse.setflags(write=False)
@@ -329,7 +341,7 @@ def _group_divergences(
 
 
 def mixture_divergences(
-    shift: Shift, noise: float, orders: Floats, limit: float = math.inf
+    shift: Shift, *, noise: float, orders: Floats, limit: float = math.inf
 ) -> tuple[Floats, Floats]:
     """One round's D_α(P‖Q) and D_α(Q‖P) for P = Σ w_i N(i, σ²) and Q = N(0, σ²).
 
@@ -352,7 +364,9 @@ def mixture_divergences(
     for some in _blocks(np.flatnonzero(nearest)):
         these, near = orders[some], int(nearest[some].max())
         ends = (-12 * noise, float(these.max()) * shift.sizes[near - 1] + 12 * noise)
-        forward[some] = _divergences(shift, noise, these, near, these, ends)
+        forward[some] = _divergences(
+            shift, noise, orders=these, near=near, exponents=these, ends=ends
+        )
     return forward, reverse
 
 
@@ -370,12 +384,20 @@ def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
     most = float(orders.max()) - 1
     # The integrand peaks where x is −(α − 1)·E[i | x], and is at most w_0^{1−α}·Q.
     lowest = -min(most * mean + 12 * noise, noise * math.sqrt(144 - 2 * most * first))
-    return _divergences(shift, noise, orders, near, 1 - orders, (lowest, 12 * noise))
+    return _divergences(
+        shift,
+        noise,
+        orders=orders,
+        near=near,
+        exponents=1 - orders,
+        ends=(lowest, 12 * noise),
+    )
 
 
 def _divergences(
     shift: Shift,
     noise: float,
+    *,
     orders: Floats,
     near: int,
     exponents: Floats,

@@ -105,7 +105,7 @@ class Best(Curves):
         return np.asarray(np.max([curve.lower(p) for curve in self.members], axis=0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moved(Curves):
     """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
 
@@ -183,7 +183,11 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
     add = guarantee.curves(additions, Direction.ADDITIONS)
     delete = guarantee.curves(deletions, Direction.DELETIONS)
     orders = (add, delete), (delete, add)
-    return Best(tuple(Moved(first, then.upper, then.lower) for first, then in orders))
+    return Best(
+        tuple(
+            Moved(first=first, up=then.upper, down=then.lower) for first, then in orders
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +251,9 @@ class Redrawn(Derived):
     def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
         times = 2.0**self.redraws
-        return Moved(inner, lambda p: p * times, lambda p: 1 - (1 - p) * times)
+        return Moved(
+            first=inner, up=lambda p: p * times, down=lambda p: 1 - (1 - p) * times
+        )
 
 
 HASHES = 2.0**60
@@ -291,7 +297,7 @@ class ValidationAllowance(Derived):
         if direction is Direction.DELETIONS:
             return inner
         by = chance_to_pass(k * self.attempts, self.soundness_bits, self.proof_points)
-        return Moved(inner, lambda p: p + by, lambda p: p - by)
+        return Moved(first=inner, up=lambda p: p + by, down=lambda p: p - by)
 
 
 def require_guarantee(value: object) -> Guarantee:
@@ -378,7 +384,7 @@ class ApproximateDP(Guarantee):
                 (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
             ).reshape(p.shape)
 
-        return Moved(Identity(), up, down, self.refined)
+        return Moved(first=Identity(), up=up, down=down, refined=self.refined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +410,11 @@ class GaussianDP(Guarantee):
     def _curves(self, k: int, _direction: Direction) -> Curves:
         """Upper Φ(Φ⁻¹(p) + kμ), lower Φ(Φ⁻¹(p) − kμ)."""
         by = k * self.mu
-        return Moved(Identity(), lambda p: shifted(p, by), lambda p: shifted(p, -by))
+        return Moved(
+            first=Identity(),
+            up=lambda p: shifted(p, by),
+            down=lambda p: shifted(p, -by),
+        )
 
     def radius(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Floats:
         """K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.

@@ -65,12 +65,12 @@ def attack_bounds(
 
 
 def fewest_attackers(
+    *,
     value: float,
     bound: float,
     ratio: float,
     guarantee: Guarantee,
     directions: tuple[Direction, ...] = BOTH,
-    *,
     negative: bool = False,
     limit: int = LARGEST_GROUP,
 ) -> int | None:
@@ -101,7 +101,7 @@ def fewest_attackers(
     return largest_count(out_of_reach, limit) + 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeanInterval:
     """An expectation estimated from independent runs, with a bound on either side."""
 
@@ -113,6 +113,7 @@ class MeanInterval:
 
 def expected_loss(
     losses: npt.ArrayLike,
+    *,
     bound: float,
     confidence: float,
     how: ScoreBound = ScoreBound.HOEFFDING,
@@ -135,15 +136,17 @@ def expected_loss(
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
     low, high = max(0.0, mean - width), min(1.0, mean + width)
-    return MeanInterval(bound * mean, bound * low, bound * high, scaled.size)
+    return MeanInterval(
+        mean=bound * mean, lower=bound * low, upper=bound * high, runs=scaled.size
+    )
 
 
 def plot_loss_bounds(
     path: Path,
+    *,
     attackers: Floats,
     lower: Floats,
     upper: Floats,
-    *,
     expected: float,
     unit: str,
 ) -> None:

@@ -18,7 +18,7 @@ _MOST_CLASSES, _MOST_VOTES, _MOST_COUNTS = 100_000, 2**31, 2**27
 """Beyond what anybody certifies: one wrong label in a file mustn't fill the memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceBudget:
     """How the chance of a wrong statement, 1 − confidence, is split."""
 

@@ -10,7 +10,7 @@ Test-time certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6
 say it too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certified:
     """The prediction stays ``label`` after any change of at most ``radius``.
 
@@ -68,15 +68,18 @@ class Abstained:
 Result: TypeAlias = Certified | Abstained
 
 
-def _results(why: str, sure: Booleans, *columns: npt.NDArray[Any]) -> list[Result]:
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+def _results(
+    why: str, sure: Booleans, columns: Mapping[str, npt.NDArray[Any]]
+) -> list[Result]:
+    """One result a point, from columns of ``Certified``'s fields."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [
-        Certified(*row) if ok else Abstained(why)
+        Certified(**dict(zip(columns, row, strict=True))) if ok else Abstained(why)
         for row, ok in zip(rows, sure, strict=True)
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCertificates:
     """Certificates of many points, as arrays of [points]; `results` gives them one by one.
 
@@ -97,9 +100,15 @@ class PredictionCertificates:
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""
         absent = np.full(len(self.labels), None)
-        by_direction = (self.radii.get(direction, absent) for direction in BOTH)
+        additions, deletions = (self.radii.get(each, absent) for each in BOTH)
+        columns = {
+            "label": self.labels,
+            "radius": self.radius,
+            "additions": additions,
+            "deletions": deletions,
+        }
         reason = "the confidence bounds do not separate the top label from the next"
-        return _results(reason, self.certified, self.labels, self.radius, *by_direction)
+        return _results(reason, self.certified, columns)
 
 
 def largest_group(
@@ -161,7 +170,12 @@ def certify_predictions(
             return guarantee.curves(k, direction).separates(pairs[i, 0], pairs[i, 1])
 
         radius[certified] = largest_group(holds, len(pairs), limit)[back.ravel()]
-    return PredictionCertificates(guarantee.name, intervals.labels, certified, radii)
+    return PredictionCertificates(
+        guarantee=guarantee.name,
+        labels=intervals.labels,
+        certified=certified,
+        radii=radii,
+    )
 
 
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
@@ -190,7 +204,7 @@ def certified_accuracy(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SmoothingCertificates:
     """ℓ2 radii of many inputs; all are [points]."""
 
@@ -204,7 +218,8 @@ class SmoothingCertificates:
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""
         reason = "the top class isn't more likely than all others together"
-        return _results(reason, self.certified, self.labels, self.radius)
+        columns = {"label": self.labels, "radius": self.radius}
+        return _results(reason, self.certified, columns)
 
 
 def certify_smoothing(
@@ -240,7 +255,9 @@ def certify_smoothing(
     # `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half.
     cohen = GaussianDP(1 / positive("sigma", noise)).radius(p_a, 1 - p_a)
     radius = np.where(certified, cohen, 0.0)
-    return SmoothingCertificates(labels.astype(np.int64), certified, radius, p_a)
+    return SmoothingCertificates(
+        labels=labels.astype(np.int64), certified=certified, radius=radius, p_a=p_a
+    )
 
 
 def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> float:

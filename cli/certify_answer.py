@@ -149,7 +149,11 @@ def _loss(request: Loss) -> Document:
         if lower <= level:
             return 0
         return fewest_attackers(
-            lower, request.bound, lower / level, guarantee, directions
+            value=lower,
+            bound=request.bound,
+            ratio=lower / level,
+            guarantee=guarantee,
+            directions=directions,
         )
 
     pairs = (
@@ -161,11 +165,13 @@ def _loss(request: Loss) -> Document:
         if expected is None:
             remedy = "give --loss: one run has no expected loss to draw"
             raise Misconfiguration("--plot", str(request.plot), remedy)
-        names = ("attackers", "lower", "upper")
-        curves = (np.array([row[name] for row in bounds]) for name in names)
-        unit = trained.unit.plural
         inefficacy.plot_loss_bounds(
-            request.plot, *curves, expected=expected.mean, unit=unit
+            request.plot,
+            attackers=np.array([row["attackers"] for row in bounds]),
+            lower=np.array([row["lower"] for row in bounds]),
+            upper=np.array([row["upper"] for row in bounds]),
+            expected=expected.mean,
+            unit=trained.unit.plural,
         )
     return {
         "certificate": "loss",

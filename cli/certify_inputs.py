@@ -44,7 +44,7 @@ DIRECTIONS = {
 direction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """The mechanism that is certified."""
 
@@ -103,7 +103,13 @@ class Trained:
             redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
             mechanism, points = inputs.mechanism(unit), inputs.proof_points
             return cls(
-                runs, unit, mechanism, bits, inputs.most_attempts, redraws, points
+                runs=runs,
+                unit=unit,
+                mechanism=mechanism,
+                soundness_bits=bits,
+                attempts=inputs.most_attempts,
+                redraws=redraws,
+                proof_points=points,
             )
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
@@ -123,7 +129,13 @@ class Trained:
             rate=rate, noise_multiplier=noise, count=rounds
         )
         attempts = rounds * checks.count("attempts", request.attempts, 1)
-        return cls(None, unit, mechanism, bits, attempts)
+        return cls(
+            runs=None,
+            unit=unit,
+            mechanism=mechanism,
+            soundness_bits=bits,
+            attempts=attempts,
+        )
 
     def guarantee(
         self, kind: asked.GuaranteeKind, request: OfTrainings
@@ -215,7 +227,9 @@ def budget(
     together = points if request.simultaneous else 1
     # A prediction's label is chosen from the same votes.
     strict = isinstance(request, Prediction)
-    return ConfidenceBudget(request.confidence, classes, together, strict)
+    return ConfidenceBudget(
+        confidence=request.confidence, classes=classes, points=together, strict=strict
+    )
 
 
 def vote_intervals(
@@ -275,7 +289,7 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
             )
         if not 0 <= given <= bound:
             raise Misconfiguration("--loss", given, f"give a number in [0, {bound:g}]")
-        return MeanInterval(given, given, given, 0)
+        return MeanInterval(mean=given, lower=given, upper=given, runs=0)
     losses: Array
     if runs is None:
         if len(sources) != 1:
@@ -294,11 +308,14 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
     else:
         losses = runs.mean_losses()
     return expected_loss(
-        losses, bound, request.confidence, intervals.ScoreBound(request.interval)
+        losses,
+        bound=bound,
+        confidence=request.confidence,
+        how=intervals.ScoreBound(request.interval),
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothed:
     """What is certified: votes ``[points, classes]`` under noise of ``sigma``."""
 
@@ -334,7 +351,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
         else read_array("selection", chosen, header, counted=True)
     )
     labels = None if truth is None else true_labels(truth, len(counts), header)
-    return Smoothed(request.sigma, counts, other, labels)
+    return Smoothed(sigma=request.sigma, votes=counts, selection=other, labels=labels)
 
 
 def votes_of_model(request: Smoothing) -> Smoothed:
@@ -371,14 +388,22 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     if sigma is None:
         remedy = "the task's objective names none: say how much noise"
         raise Misconfiguration("--sigma", None, remedy)
-    how = noisy_votes.Sampling(sigma, request.select, request.copies, draw)
+    how = noisy_votes.Sampling(
+        sigma=sigma, selection=request.select, copies=request.copies, draw=draw
+    )
     net, digest = found.load_into(module), str(found.digest)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = noisy_votes.sample_votes(
             net, inputs, how, keep=request.keep, model=digest, progress=line.at
         )
     facts = {"model": digest, "selection_copies": how.selection, "draw": how.draw}
-    return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)
+    return Smoothed(
+        sigma=how.sigma,
+        votes=votes.votes,
+        selection=votes.selection,
+        labels=labels.numpy(),
+        facts=facts,
+    )
 
 
 _NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')

@@ -168,7 +168,7 @@ def _sum_up(
     np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
     seconds = time.monotonic() - started
     result = demo_training.summary(
-        outcome, statuses, evaluation.accuracy(theta), seconds
+        outcome, statuses, accuracy=evaluation.accuracy(theta), seconds=seconds
     )
     if scenario.task.objective is not None:
         display.doing("certifying the model against changed inputs")
@@ -214,7 +214,9 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
     Raises PeerUnavailable.
     """
     retries = Retries(
-        deployment.task.deadlines.enrol, RetryPolicy(0.1, 1.0), counted_from_now=True
+        total_s=deployment.task.deadlines.enrol,
+        policy=RetryPolicy(0.1, 1.0),
+        counted_from_now=True,
     )
     while True:
         deployment.check_alive()

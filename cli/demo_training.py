@@ -47,7 +47,7 @@ ROOM = 2.0
 """Of the wait above the work."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """Everything that is decided before a process starts."""
 
@@ -75,7 +75,12 @@ def make_scenario(request: DemoRequest) -> Scenario:
     if request.objective is not None:
         values["objective"] = {"name": request.objective}
     deadlines = values["deadlines"] = {"collect": COLLECT_S, "rejoin": REJOIN_S}
-    parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, request.seed)
+    parts = shards(
+        data.train_y,
+        clients=clients,
+        shards_per_client=SHARDS_PER_CLIENT,
+        seed=request.seed,
+    )
     most = max(parts, key=len)
     largest = data.train_x[most], data.train_y[most]
     deadlines["work"] = _wait_s(Task.parse(values), largest, clients)
@@ -89,7 +94,12 @@ def make_scenario(request: DemoRequest) -> Scenario:
     # The last ones: which clients are bad makes no difference to the protocol.
     bad = dict.fromkeys(names[clients - bad_count :], request.attack or "")
     return Scenario(
-        data, request.model, Task.parse(values), records, request.attack, bad
+        dataset=data,
+        model=request.model,
+        task=Task.parse(values),
+        data=records,
+        attack=request.attack,
+        bad=bad,
     )
 
 
@@ -97,7 +107,7 @@ def _wait_s(task: Task, data: Data, clients: int) -> float:
     """A ``deadlines.work`` that all owners keep on this machine, which they share."""
     rate = task.privacy.record_rate
     work_s = padded_work_s(
-        build(task.model), cross_entropy, data, len(data[1]), rate, task
+        build(task.model), cross_entropy, data, count=len(data[1]), rate=rate, task=task
     )
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
     return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
@@ -124,7 +134,7 @@ RADII = (0.0, 0.125, 0.25, 0.5, 0.75)
 CONFIDENCE, COPIES = 0.999, 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRow:
     """One finished round, as shown and plotted."""
 
@@ -172,11 +182,18 @@ class Outcome:
         run = Run.of(task, rounds=rounds, participations=report.most_participations)
         found = guarantees(run, task.privacy.delta, RECORD_LEVEL, EXACT)
         server, clients = (each.epsilon for each in found)
-        counts = report.cohort, report.accepted, dict(report.rejected)
-        self.rows.append(
-            RoundRow(rounds, accuracy, *counts, server, clients, report.seconds)
+        row = RoundRow(
+            number=rounds,
+            accuracy=accuracy,
+            cohort=report.cohort,
+            accepted=report.accepted,
+            rejected=dict(report.rejected),
+            epsilon_server=server,
+            epsilon_clients=clients,
+            seconds=report.seconds,
         )
-        return self.rows[-1]
+        self.rows.append(row)
+        return row
 
 
 class Evaluation:
@@ -202,6 +219,7 @@ class Evaluation:
 def summary(
     outcome: Outcome,
     statuses: tuple[ServerStatus, ServerStatus],
+    *,
     accuracy: float,
     seconds: float,
 ) -> Found:
@@ -339,9 +357,11 @@ def _smoothing(
 ) -> Found:
     module, data = build(scenario.task.model), scenario.dataset
     load_vector(module, theta)
-    how = Sampling(sigma, 100, COPIES, secrets.randbelow(DRAWS))
+    how = Sampling(
+        sigma=sigma, selection=100, copies=COPIES, draw=secrets.randbelow(DRAWS)
+    )
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
-    budget = ConfidenceBudget(CONFIDENCE, data.classes)
+    budget = ConfidenceBudget(confidence=CONFIDENCE, classes=data.classes)
     found = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
     right = found.certified & (found.labels == data.test_y)
     prediction.plot_smoothing(

@@ -98,7 +98,9 @@ def kit(
         contents = _first(principal, agreed, public.decode("ascii"), fingerprints)
     else:
         title = f"{title}-{further}"
-        contents = _further(principal, further, agreed, fingerprints["the task"])
+        contents = _further(
+            principal, task=further, agreed=agreed, digest=fingerprints["the task"]
+        )
     if made.model.initial_file is not None and principal.role in _START:
         _add_weights(contents, made, agreed.task)
     require_folder("--out", out)
@@ -267,7 +269,9 @@ def _first(
     }
 
 
-def _further(party: Principal, task: str, agreed: Consortium, digest: str) -> Contents:
+def _further(
+    party: Principal, *, task: str, agreed: Consortium, digest: str
+) -> Contents:
     if not _NAME.fullmatch(task) or task in _TAKEN:
         what = (
             "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that"

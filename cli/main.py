@@ -300,6 +300,7 @@ def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
 def refuse_given(
     of: Mapping[str, Any],
     names: Iterable[str],
+    *,
     why: str = "the task says it",
     by: str = "--task",
 ) -> None:

@@ -46,7 +46,7 @@ _LEAST_NOISE = 0.01
 _NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What `precad plan` answers."""
 
@@ -68,7 +68,7 @@ class Plan:
         names = ("loss", "tolerated_loss", "loss_bound", "change")
         malicious = 1 if request.malicious is None else request.malicious
         asked = Robustness(
-            malicious, **{name: getattr(request, name) for name in names}
+            malicious=malicious, **{name: getattr(request, name) for name in names}
         )
         task = _of_words(request, asked) if request.task is None else _of_task(request)
         known = request.task or request.records or request.owners
@@ -76,7 +76,13 @@ class Plan:
             task.enrolment.clients if known and request.malicious is not None else None
         )
         whole = request.task is not None or request.records is not None
-        return cls(task, asked, owners, whole, planned_guarantees(task))
+        return cls(
+            task=task,
+            asked=asked,
+            owners=owners,
+            whole=whole,
+            statements=planned_guarantees(task),
+        )
 
     @property
     def participations(self) -> int:
@@ -197,7 +203,12 @@ def _of_task(request: PlanRequest) -> Task:
         return loaded
     privacy, values = loaded.privacy, loaded.model_dump(mode="json")
     taken = participations_of(privacy.client_rate, loaded.training.rounds)
-    sigma = least_noise(request.epsilon, privacy.delta, privacy.record_rate, taken)
+    sigma = least_noise(
+        epsilon=request.epsilon,
+        delta=privacy.delta,
+        record_rate=privacy.record_rate,
+        participations=taken,
+    )
     values["privacy"]["noise_multiplier"] = sigma
     return Task.parse(values)
 
@@ -217,7 +228,7 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
         model, why = ("architecture", "model", "weights"), "it is in place of a model"
-        refuse_given(asdict(request), model, why, "--dimension")
+        refuse_given(asdict(request), model, why=why, by="--dimension")
     clip_for = None if request.malicious is None else asked.clip_and_noise
     task, _, _ = planned(
         request, "plan", dimension=request.dimension, clip_for=clip_for
@@ -225,7 +236,7 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
     return task
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
     """What K ≥ 1 malicious owners may cause at most, 0 < L < tolerated < B; PRECAD Theorem 2."""
 

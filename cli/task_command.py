@@ -111,7 +111,7 @@ def check(
     click.echo(f"{file}: a task that servers take; digest {made.digest}")
     warn_of_clip(made)
     if data is not None:
-        click.echo(f"{data}: {_tried(made, data, model, loss)}")
+        click.echo(f"{data}: {_tried(made, data, model=model, loss=loss)}")
 
 
 @command(task)
@@ -134,7 +134,7 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     warn_of_clip(made)
 
 
-def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
+def _tried(made: Task, data: Path, *, model: str | None, loss: str | None) -> str:
     """That all records can be used, in a sentence.
 
     Raises Misconfiguration: one can't.
@@ -158,8 +158,14 @@ def _tried(made: Task, data: Path, model: str | None, loss: str | None) -> str:
         return f"{found}; give --model to try them with your model"
     module = build(made.model) if model is None else own_model(model)
     tried = functional.cross_entropy if loss is None else own_object("loss", loss)
-    who = ClientId("check"), records, made.privacy.record_rate
-    findings = looks.look_at_owner(made, *who, module, tried)
+    findings = looks.look_at_owner(
+        made,
+        ClientId("check"),
+        records,
+        made.privacy.record_rate,
+        model=module,
+        loss=tried,
+    )
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
     return "; ".join(each.text for each in findings)

@@ -157,7 +157,9 @@ def _numbers(
         )
     taken = participations_of(client_rate, rounds)
     if sigma is None:
-        sigma = least_noise(epsilon or 0.0, delta, rate, taken)
+        sigma = least_noise(
+            epsilon=epsilon or 0.0, delta=delta, record_rate=rate, participations=taken
+        )
     else:
         of = {"record_rate": rate, "noise_multiplier": sigma, "delta": delta}
         epsilon = float(upper(record_epsilon(**of, participations=taken)))
@@ -213,7 +215,10 @@ def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None
     features, classes = wishes.features, wishes.classes
     if data is not None:
         refuse_given(
-            asdict(wishes), ("features", "classes"), "the recipe says it", "--recipe"
+            asdict(wishes),
+            ("features", "classes"),
+            why="the recipe says it",
+            by="--recipe",
         )
         return (data.features,), len(data.target.levels) or 1
     if features is None:
@@ -253,7 +258,9 @@ def _model(
             else mlp(shape[0], wishes.hidden, classes)
         )
     kind = wishes.architecture or "custom"
-    section = model_section(module, kind, initial, initial_file=wishes.weights)
+    section = model_section(
+        module, architecture=kind, initial=initial, initial_file=wishes.weights
+    )
     if wishes.weights is not None:
         check_file(module, wishes.weights)
     return module, section
@@ -307,7 +314,7 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
 
 
 def least_noise(
-    epsilon: float, delta: float, record_rate: float, participations: int
+    *, epsilon: float, delta: float, record_rate: float, participations: int
 ) -> float:
     """Return the least σ, to four digits, that gives a record (ε, δ) against a server, exactly."""
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:

@@ -32,7 +32,7 @@ _CHECKS = ("crypten", *_MALICIOUS, "")
 _CHARGE = "charge2"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """One version of one task, before its update was first shared, or when it costs more."""
 
@@ -90,7 +90,7 @@ class Covered:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WholeLimit:
     """The account's limit where all of it goes to one task, whose exact ε is counted."""
 
@@ -204,11 +204,12 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         if kind == "charge":  # as versions before wrote it: without the check of norms
             kind, words = _CHARGE, [*words, _NONE]
         form = _FORMS[kind]
-        read = (
-            _READ[field.type](word)
-            for field, word in zip(fields(form), words, strict=True)
+        entry = form(
+            **{
+                field.name: _READ[field.type](word)
+                for field, word in zip(fields(form), words, strict=True)
+            }
         )
-        entry = form(*read)
         if isinstance(entry, Charge) and (
             entry.re_releases < 0 or entry.validation not in _CHECKS
         ):

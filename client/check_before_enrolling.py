@@ -107,6 +107,7 @@ def look_at_owner(
     client: ClientId,
     records: "Records",
     record_rate: float,
+    *,
     model: Any,
     loss: Any,
     held_out: "Records | None" = None,
@@ -133,7 +134,7 @@ def look_at_owner(
         start = f'which start by model.initial = "{task.model.initial}"'
         text = f"take every record; {task.dimension:,} parameters, {start}"
         findings.good("model and loss", text)
-        _look_at_pace(findings, task, records, record_rate, model, loss)
+        _look_at_pace(findings, task, records, record_rate, model=model, loss=loss)
     if held_out is not None:
         about = "held-out records"
         if findings.passes(about, lambda: rehearse(model, loss, held_out, task)):
@@ -166,6 +167,7 @@ def _look_at_pace(
     task: Task,
     records: "Records",
     record_rate: float,
+    *,
     model: Any,
     loss: Any,
 ) -> None:
@@ -173,7 +175,7 @@ def _look_at_pace(
 
     # The model has just run: what is loaded once is there.
     work_s = padded_work_s(
-        model, loss, records, len(records), record_rate, task, repeats=1
+        model, loss, records, count=len(records), rate=record_rate, task=task, repeats=1
     )
     wait_s = task.deadlines.work
     text = (
@@ -309,7 +311,9 @@ def look_at_servers(
             except PrecadError as error:
                 findings.bad(about, str(error))
             else:
-                findings.append(_standing(about, address, client, state))
+                findings.append(
+                    _standing(about=about, address=address, client=client, reply=state)
+                )
         findings.extend(_clocks(ahead))
         return findings
 
@@ -317,7 +321,7 @@ def look_at_servers(
 
 
 def _standing(
-    about: str, address: str, client: ClientId, reply: ServerState
+    *, about: str, address: str, client: ClientId, reply: ServerState
 ) -> Finding:
     kind, why = Kind.BAD, one_line(reply.refusal[:_LONGEST])
     if reply.finished and reply.enrolled:

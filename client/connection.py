@@ -73,7 +73,7 @@ class Receipt:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
     """Where a server's training stands for the owner that asks; DescribeReply in precad.proto."""
 
@@ -115,8 +115,15 @@ def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerStat
     if task is not None and reply.task_digest != task.digest.value:
         also = differences(task, reply.canonical_task)
         raise errors.TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
-    said = reply.enrolling, reply.finished, reply.enrolled, reply.present, reply.refusal
-    return ServerState(reply.role, reply.clock_ms / 1000, *said)
+    return ServerState(
+        role=reply.role,
+        clock_s=reply.clock_ms / 1000,
+        enrolling=reply.enrolling,
+        finished=reply.finished,
+        enrolled=reply.enrolled,
+        present=reply.present,
+        refusal=reply.refusal,
+    )
 
 
 def _text(token: Secret | None) -> str:
@@ -135,10 +142,10 @@ class Servers:
         self,
         task: Task,
         client: ClientId,
+        *,
         server_a: str,
         server_b: str,
         identity: Identity,
-        *,
         patience_s: float | None = None,
         clock: Clock = CLOCK,
         observer: Observer | None = None,
@@ -223,7 +230,7 @@ class Servers:
             client=self.client.name,
             instance=self._instance,
         )
-        retries = Retries(NAME_FREE_S, NAME_RETRIES, self._clock)
+        retries = Retries(total_s=NAME_FREE_S, policy=NAME_RETRIES, clock=self._clock)
         while True:
             try:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
@@ -386,6 +393,7 @@ class Servers:
 
     def prepare(
         self,
+        *,
         version: int,
         attempt: int,
         model: Digest,
@@ -406,7 +414,11 @@ class Servers:
             )
             raise errors.RejectedSubmission(errors.Rejection.MALFORMED, what)
         context = SubmissionContext(
-            self.task.digest, version, attempt, self.client, model
+            task=self.task.digest,
+            version=version,
+            attempt=attempt,
+            client=self.client,
+            model=model,
         )
         return share(self.task, x, context, self._signer, proof)
 
@@ -429,7 +441,7 @@ class Servers:
         late = errors.PeerUnavailable(
             f"{role.value} took no submission before the deadline"
         )
-        retries = Retries(limit_s, UPLOAD_RETRIES, counted_from_now=True)
+        retries = Retries(total_s=limit_s, policy=UPLOAD_RETRIES, counted_from_now=True)
         while True:
             try:
                 reply = self._upload(submission, max(0.0, retries.remaining()))

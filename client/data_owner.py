@@ -183,9 +183,17 @@ class DataOwner:
             "identity", lambda: before.check_name(self.client, self._identity)
         )
         findings.extend(before.look_at_columns(self._column_notes))
-        claim = self.task, self.client, self._records, self._record_rate
-        used = self._model, self._loss, self._held_out
-        findings.extend(before.look_at_owner(*claim, *used))
+        findings.extend(
+            before.look_at_owner(
+                self.task,
+                self.client,
+                self._records,
+                self._record_rate,
+                model=self._model,
+                loss=self._loss,
+                held_out=self._held_out,
+            )
+        )
         findings.extend(before.look_at_limit(self.task, self.budget))
         findings.extend(
             before.look_at_state(self.task, self._folder, self._account_folder)
@@ -273,8 +281,16 @@ class DataOwner:
         wait_s: float | None = None,
     ) -> Participation:
         """As `run`, for rehearsals and audits: with another update, or other servers' calls."""
-        who = self.task, self.client, *self._addresses, self._identity
-        with connection(*who, patience_s=wait_s, observer=observer) as servers:
+        server_a, server_b = self._addresses
+        with connection(
+            self.task,
+            self.client,
+            server_a=server_a,
+            server_b=server_b,
+            identity=self._identity,
+            patience_s=wait_s,
+            observer=observer,
+        ) as servers:
             observer.doing("asking both servers for their task")
             servers.check_task()
             observer.doing("enrolling")

@@ -327,15 +327,17 @@ class OwnAccount:
             return False
 
     def _charge(self, version: int, re_releases: int) -> Charge:
-        task, privacy = self._task, self._task.privacy
-        step = task.digest, self._client, version, re_releases
-        cost = (
-            privacy.noise_multiplier,
-            self._record_rate,
-            privacy.delta,
-            task.validation,
+        privacy = self._task.privacy
+        return Charge(
+            task=self._task.digest,
+            client=self._client,
+            version=version,
+            re_releases=re_releases,
+            noise_multiplier=privacy.noise_multiplier,
+            record_rate=self._record_rate,
+            delta=privacy.delta,
+            validation=self._task.validation,
         )
-        return Charge(*step, *cost)
 
     def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
         """The account's limit, or the one that it will open with, or be raised to."""
@@ -348,7 +350,9 @@ class OwnAccount:
         if epsilon_limit is not None and epsilon_limit > opened.epsilon and raise_limit:
             higher = self._new_limit(epsilon_limit, opened.delta, opened)
             form = RaisedLimit if isinstance(higher, RenyiLimit) else RaisedWholeLimit
-            return form(*(getattr(higher, field.name) for field in fields(higher)))
+            return form(
+                **{field.name: getattr(higher, field.name) for field in fields(higher)}
+            )
         if epsilon_limit not in (None, opened.epsilon):
             raise Misconfiguration(
                 "epsilon_limit",
@@ -391,7 +395,14 @@ class OwnAccount:
                 limit = replace(limit, order=opened.order)
         planned = self.planned() - self.participations
         if limit is None or not self._lasts(limit, planned):
-            whole = WholeLimit(epsilon_limit, delta, *step.alike)
+            whole = WholeLimit(
+                epsilon=epsilon_limit,
+                delta=delta,
+                task=step.task,
+                client=step.client,
+                noise_multiplier=step.noise_multiplier,
+                record_rate=step.record_rate,
+            )
             if self._lasts(whole, planned):
                 return whole
         if limit is None or not Account(None).under(limit).allows(step.event):

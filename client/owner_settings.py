@@ -84,10 +84,10 @@ class JoinSettings(DiallingSettings):
 
     def data_owner(
         self,
+        *,
         data: Any = None,
         model: Any = None,
         loss: Any = None,
-        *,
         raise_limit: bool = False,
     ) -> "DataOwner":
         """The data owner that these settings describe, with another model, … where given.
@@ -258,7 +258,9 @@ def _look_at_training(
     if path is not None:
         others = findings.attempt("held-out records", lambda: records(path))
     findings.extend(
-        before.look_at_owner(task, client, found, rate, module, loss, others)
+        before.look_at_owner(
+            task, client, found, rate, model=module, loss=loss, held_out=others
+        )
     )
 
 

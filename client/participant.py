@@ -42,7 +42,7 @@ STEADY_S = 10.0
 """A watch that lasted so long was a connection; attempts to get one fail sooner."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
     """What a client knows of the attempt that it computes for."""
 
@@ -90,11 +90,18 @@ def take_part(
     observer = observer or Observer()
     wait_s = servers.task.deadlines.outage if wait_s is None else wait_s
     return _Participant(
-        servers, budget, pending, compute, clock, statements, observer, wait_s
+        servers=servers,
+        budget=budget,
+        pending=pending,
+        compute=compute,
+        clock=clock,
+        statements=statements,
+        observer=observer,
+        wait_s=wait_s,
     ).run()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Participant:
     servers: Servers
     budget: OwnAccount
@@ -124,7 +131,7 @@ class _Participant:
 
     def run(self) -> Participation:
         result = self.result
-        retries = Retries(self.wait_s, RECONNECTION, self.clock)
+        retries = Retries(total_s=self.wait_s, policy=RECONNECTION, clock=self.clock)
         while not result.ended:
             connected: float | None = None
             ended = errors.PeerUnavailable("server A ended the notices")
@@ -225,7 +232,9 @@ class _Participant:
     def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
         newest = self.result.model
         if newest is None or newest.version < version or self.result.ended:
-            self.result.model = TrainedModel(self.task, version, theta, model)
+            self.result.model = TrainedModel(
+                task=self.task, version=version, theta=theta, digest=model
+            )
             self.observer.saw(self.result.model)
 
     def _forget_versions_below(self, version: int) -> None:
@@ -386,7 +395,11 @@ class _Participant:
         re_releases: int | None,
     ) -> None:
         pair = self.servers.prepare(
-            event.version, event.attempt, event.model, shared, opened.proof
+            version=event.version,
+            attempt=event.attempt,
+            model=event.model,
+            x=shared,
+            proof=opened.proof,
         )
         self.pending.keep(event.version, update, pair, re_releases)
 
@@ -400,9 +413,14 @@ class _Participant:
         """
         update = self.pending.update(event.version)
         fresh = records and update is None
-        left_s = came + self.task.deadlines.work - self.clock.now()
-        about = event.attempt, theta, event.model, event.version
-        view = RoundView(*about, covering=not fresh, left_s=left_s)
+        view = RoundView(
+            attempt=event.attempt,
+            theta=theta,
+            model=event.model,
+            version=event.version,
+            covering=not fresh,
+            left_s=came + self.task.deadlines.work - self.clock.now(),
+        )
         if fresh:
             return self.compute(view)
         if self.cover:

@@ -24,7 +24,7 @@ MODEL_FILE = "model.safetensors"
 """In an owner's state folder, once its training has ended."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TrainedModel:
     """A model that both servers agree on, after ``version`` t rounds of ``task``."""
 
@@ -44,7 +44,9 @@ class TrainedModel:
         """
         task = task if isinstance(task, Task) else Task.load(Path(task))
         saved = load_model(Path(path), task)
-        return cls(task, saved.version, saved.theta, saved.digest)
+        return cls(
+            task=task, version=saved.version, theta=saved.theta, digest=saved.digest
+        )
 
     @property
     def weights(self) -> dict[str, NDArray[np.floating[Any]]]:
@@ -122,7 +124,7 @@ class Evaluation:
         return f"loss {self.loss:.4g}{right}, of {self.records} records"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInfo:
     """One round, as this owner knows it: for the owner alone, as its state folder is."""
 
@@ -165,7 +167,7 @@ class RoundInfo:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOver:
     """A version's end, as the client heard it."""
 
@@ -200,7 +202,7 @@ class Observer:
         """Hear that a version is over."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Participation:
     """How a client's training went."""
 

@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """What is kept for the open version."""
 
@@ -112,7 +112,13 @@ class Pending:
         Raises StorageFailure: the file can't be written.
         """
         answered = self.answered(version, pair[0].context.attempt)
-        kept = Kept(version, update, pair, re_releases, answered)
+        kept = Kept(
+            version=version,
+            update=update,
+            pair=pair,
+            re_releases=re_releases,
+            answered=answered,
+        )
         if self._path is not None:
             with writing(self._path):
                 write_file(self._path, _encode(kept))
@@ -178,9 +184,9 @@ def _decode(data: bytes, task: Task) -> Kept:
         replace(s, body=body if s.awaits_body else None) for s in submissions
     )
     return Kept(
-        version,
-        update,
-        (for_a, for_b),
-        None if re_releases < 0 else re_releases,
-        answered,
+        version=version,
+        update=update,
+        pair=(for_a, for_b),
+        re_releases=None if re_releases < 0 else re_releases,
+        answered=answered,
     )

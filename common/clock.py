@@ -96,7 +96,7 @@ class RetryPolicy:
     don't come back in one wave."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Retries:
     """Waits between tries, for ``total_s`` after the first failure, or from now."""
 

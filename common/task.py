@@ -153,8 +153,12 @@ class Task(schema.Section):
     @cached_property
     def effective_record_clip(self) -> float:
         """R' = R + √d·2^−f + C·2^−18: the record's sensitivity with the rounding in it."""
-        clips = self.privacy.record_clip, self.privacy.client_clip
-        return effective_record_clip(*clips, self.dimension, self.fractional_bits)
+        return effective_record_clip(
+            record_clip=self.privacy.record_clip,
+            client_clip=self.privacy.client_clip,
+            dimension=self.dimension,
+            fractional_bits=self.fractional_bits,
+        )
 
     @cached_property
     def noise_units(self) -> float:
@@ -192,7 +196,7 @@ def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task
 
 
 def effective_record_clip(
-    record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+    *, record_clip: float, client_clip: float, dimension: int, fractional_bits: int
 ) -> float:
     """R' = R + √d·2^−f + C·2^−18: the most that one record moves a client's encoded sum.
 

@@ -23,7 +23,15 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import Digest, Role, Secret
-from precad.common.ring import KEY_BYTES, RingVector, dot, mask_stream, opens, signed
+from precad.common.ring import (
+    KEY_BYTES,
+    Keystream,
+    RingVector,
+    dot,
+    mask_stream,
+    opens,
+    signed,
+)
 from precad.common.task import Task
 from precad.norm_check.dealing import (
     Answer,
@@ -51,7 +59,13 @@ class _Half:
     def opens(self) -> bool:
         ctx, *commitments = self.request.names
         own = commitments[SERVERS.index(self.role)]
-        return opens(own, self.role, ctx, self.request.salt, self.request.seed)
+        return opens(
+            commitment=own,
+            role=self.role,
+            ctx=ctx,
+            salt=self.request.salt,
+            seed=self.request.seed,
+        )
 
 
 class DealerRole:
@@ -204,13 +218,21 @@ def _square(one: _Half, other: _Half, dimension: int) -> None:
     other.deliver(ctx, signed(r - drawn))
 
 
+def _mask(half: _Half) -> Keystream:
+    """One server's mask of a submission, from the seed that it handed in."""
+    ctx, commitment_a, commitment_b = half.request.names
+    return mask_stream(
+        half.request.seed,
+        half.role,
+        ctx=ctx,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+    )
+
+
 def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVector]:
     """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
-    halves = of_one, of_other
-    streams = [
-        mask_stream(each.request.seed, each.role, *each.request.names)
-        for each in halves
-    ]
+    streams = [_mask(half) for half in (of_one, of_other)]
     # Two buffers: one of a MiB would be fetched from the system anew for each
     # submission.
     one, other = (np.empty(min(_PIECE, dimension), dtype=np.int64) for _ in streams)
@@ -221,7 +243,7 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
         yield a
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDealing:
     """A server's way to a dealer in its own process, as on the page that plays the protocol."""
 
@@ -252,7 +274,9 @@ class LocalDealing:
             except PrecadError as error:
                 conversation.end(error)
 
-        conversation = DealerConversation(attempt, send, self.timeout_s, self.clock)
+        conversation = DealerConversation(
+            attempt=attempt, send=send, timeout_s=self.timeout_s, clock=self.clock
+        )
         try:
             yield conversation
         finally:

@@ -37,17 +37,27 @@ _TOGETHER = 1 << 12
 
 def request_from_wire(message: pb.DealRequest) -> DealRequest:
     """What a server asks of the dealer. Raises Misconfiguration."""
-    shape = message.attempt, message.batch, message.clients, message.comparisons
-    return DealRequest(Digest(message.task_digest), *shape, message.nonces)
+    return DealRequest(
+        task=Digest(message.task_digest),
+        attempt=message.attempt,
+        batch=message.batch,
+        clients=message.clients,
+        comparisons=message.comparisons,
+        nonces=message.nonces,
+    )
 
 
 def square_requests_from_wire(message: pb.SquareRequest) -> Iterator[SquareRequest]:
     """One server's halves of submissions' masks. Raises Misconfiguration."""
     for half in message.halves:
-        names = half.context, half.commitment_a, half.commitment_b
-        secret = Secret(half.seed), Secret(half.salt)
         yield SquareRequest(
-            Digest(message.task_digest), message.attempt, *names, *secret
+            task=Digest(message.task_digest),
+            attempt=message.attempt,
+            context=half.context,
+            commitment_a=half.commitment_a,
+            commitment_b=half.commitment_b,
+            seed=Secret(half.seed),
+            salt=Secret(half.salt),
         )
 
 

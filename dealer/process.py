@@ -89,30 +89,52 @@ def collect(
 
     yield about("dealer", task)
     yield counter(
-        "joins_total",
-        "How often a server came for its key.",
-        of_each("joins"),
-        "server",
+        name="joins_total",
+        says="How often a server came for its key.",
+        values=of_each("joins"),
+        label="server",
     )
     said = "The newest that is dealt for; -1: none."
-    yield gauge("newest_attempt", said, dealer.newest_attempt)
+    yield gauge(name="newest_attempt", says=said, values=dealer.newest_attempt)
     conversations = list(service.conversations.items())
     yield gauge(
-        "conversations", "Servers' open ones about an attempt.", len(conversations)
+        name="conversations",
+        says="Servers' open ones about an attempt.",
+        values=len(conversations),
     )
     said = "Halves of masks that a server named."
-    yield counter("halves_total", said, of_each("halves"), "server")
-    yield gauge("halves_waiting", "Those that only one has named.", dealer.waiting)
-    yield gauge("dealing", "Submissions that wait or are dealt.", len(service.dealing))
+    yield counter(
+        name="halves_total", says=said, values=of_each("halves"), label="server"
+    )
+    yield gauge(
+        name="halves_waiting",
+        says="Those that only one has named.",
+        values=dealer.waiting,
+    )
+    yield gauge(
+        name="dealing",
+        says="Submissions that wait or are dealt.",
+        values=len(service.dealing),
+    )
     unread = dict.fromkeys(names, 0)
     for answers, role in conversations:
         unread[role.value] += len(answers)
     yield gauge(
-        "answers_waiting", "Answers that a server hasn't taken yet.", unread, "server"
+        name="answers_waiting",
+        says="Answers that a server hasn't taken yet.",
+        values=unread,
+        label="server",
     )
     said = "Answers that the servers' halves don't fit together."
-    yield counter("violations_total", said, of_each("violations"), "server")
+    yield counter(
+        name="violations_total", says=said, values=of_each("violations"), label="server"
+    )
     links = {link: size for (what, link), size in counts.items() if what == "bytes"}
-    yield counter("link_bytes_total", "Payloads since this start.", links, "link")
+    yield counter(
+        name="link_bytes_total",
+        says="Payloads since this start.",
+        values=links,
+        label="link",
+    )
     said = "Of this process, since its start."
-    yield counter("cpu_seconds_total", said, time.process_time())
+    yield counter(name="cpu_seconds_total", says=said, values=time.process_time())

@@ -53,7 +53,7 @@ _LIMITS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DealRequest:
     """The binary triples of an attempt's batch.
 
@@ -109,7 +109,7 @@ class DealRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SquareRequest:
     """One server's half of a mask that the dealer squares; Misconfiguration for bad names.
 
@@ -208,7 +208,7 @@ Answer = Secret | int | PrecadError
 """The row key, then this server's share of r; or why there is none."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DealerConversation:
     """A server's conversation with the dealer about one attempt's submissions.
 

@@ -90,6 +90,7 @@ def bit_challenges(shape: ProofShape, key: Secret) -> FieldVector:
 
 def prove(
     shape: ProofShape,
+    *,
     x: FieldVector,
     bits: FieldVector,
     mu: FieldVector,
@@ -111,7 +112,13 @@ def prove(
         rows = np.zeros((shape.points, stop - start), dtype=np.uint64)
         rows[0] = mask[start:stop]
         for vector, at in inputs:
-            _put_columns(rows[at:], vector, start, stop, shape.columns)
+            _put_columns(
+                rows=rows[at:],
+                vector=vector,
+                start=start,
+                stop=stop,
+                columns=shape.columns,
+            )
         math.squares(rows, even)
         math.shift(rows, root_of_unity(2 * shape.points))
         math.squares(rows, odd)
@@ -119,7 +126,7 @@ def prove(
 
 
 def _put_columns(
-    rows: FieldVector, vector: FieldVector, start: int, stop: int, columns: int
+    *, rows: FieldVector, vector: FieldVector, start: int, stop: int, columns: int
 ) -> None:
     """Columns ``start`` to ``stop`` of the vector, written in rows of ``columns`` words."""
     whole = vector.size // columns
@@ -129,7 +136,7 @@ def _put_columns(
         rows[whole, : rest.size] = rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """The point t where h and the wires are asked for, and each relation's weight ρ, ``[k + 3]``.
 
@@ -151,7 +158,9 @@ class Query:
         math = arithmetic()
         of_proof = math.lagrange(2 * shape.points, t)
         proof = np.concatenate([of_proof[::2][: 1 + shape.used], of_proof[1::2]])
-        return cls(shape, t, rho, math.lagrange(shape.points, t), proof)
+        return cls(
+            shape=shape, t=t, rho=rho, wires=math.lagrange(shape.points, t), proof=proof
+        )
 
     @classmethod
     def drawn(cls, shape: ProofShape, coin: Secret, submission: Digest) -> "Query":
@@ -179,7 +188,7 @@ class ProofWords:
     zero: int = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProofShare:
     """One server's share of what a proof has beside the update: bits, u, h's values, projections.
 
@@ -305,15 +314,25 @@ def share_with_proof(
     result for retries: whoever gets two proofs of one update with one seed can tell it
     from another.
     """
-    math, nothing = arithmetic(), Digest(bytes(32))
+    math = arithmetic()
     seed_holder = stated.seed_holder
-    header = ProofDraft(context, stated.openings, seed_holder, *[nothing] * 4)
+    # What it commits to is filled in as it is made: each part is bound to those before.
+    nothing = Digest(bytes(32))
+    header = ProofDraft(
+        context=context,
+        openings=stated.openings,
+        seed_holder=seed_holder,
+        commitment=nothing,
+        update_digest=nothing,
+        bits_digest=nothing,
+        proof_digest=nothing,
+    )
     ctx = header.ctx
     seed, salt, salt_h = (
         Secret.random(n) for n in (SEED_BYTES, SALT_BYTES, SALT_BYTES)
     )
     mask_seed = Secret.random(KEY_BYTES)
-    header = replace(header, commitment=commit(seed_holder, ctx, salt, seed))
+    header = replace(header, commitment=commit(seed_holder, ctx, salt=salt, seed=seed))
 
     body = np.empty(shape.body_words, dtype=np.uint64)
     update, bits, values = np.split(
@@ -334,7 +353,7 @@ def share_with_proof(
     header = replace(
         header, update_digest=_digest(body_hasher("update", ctx, salt_h), update)
     )
-    rows = Rows(header.rows_key, shape.dimension, shape.rows)
+    rows = Rows(header.rows_key, dimension=shape.dimension, k=shape.rows)
     rows.absorb(x)
     # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the
     # integers'.
@@ -347,16 +366,16 @@ def share_with_proof(
         *(header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed))
     )
     mu = bit_challenges(shape, header.bits_key)
-    mask_into(values, prove(shape, words, written, mu, mask), "h")
+    mask_into(values, prove(shape, x=words, bits=written, mu=mu, mask=mask), "h")
     header = replace(
         header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values)
     )
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
     held = HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B"))
-    at_seed = ProofSubmission(signed, seed_holder, seed, salt)
+    at_seed = ProofSubmission(header=signed, role=seed_holder, seed=seed, salt=salt)
     at_body = ProofSubmission(
-        signed, SERVERS[1 - SERVERS.index(seed_holder)], body=held
+        header=signed, role=SERVERS[1 - SERVERS.index(seed_holder)], body=held
     )
     return (at_seed, at_body) if seed_holder is Role.SERVER_A else (at_body, at_seed)
 

@@ -74,7 +74,11 @@ class Leader:
         )
         # B opens its inbox before A announces anything: no honest client can be early.
         opened = propose(
-            aggregator, progress.next_attempt, current.version, drawn, current.digest
+            aggregator,
+            attempt=progress.next_attempt,
+            version=current.version,
+            drawn=drawn,
+            model=current.digest,
         )
         # A client at its cap is still drawn, and then contributes zero: the denominator
         # stays.

@@ -34,6 +34,7 @@ class _GarbageServers(Servers):
 
     def prepare(
         self,
+        *,
         version: int,
         attempt: int,
         model: Digest,
@@ -41,7 +42,9 @@ class _GarbageServers(Servers):
         proof: ForProof | None = None,
     ) -> Pair:
         """Honest in even attempts, garbage behind a signed header in odd ones."""
-        a, b = super().prepare(version, attempt, model, x, proof)
+        a, b = super().prepare(
+            version=version, attempt=attempt, model=model, x=x, proof=proof
+        )
         return (
             (a, b)
             if attempt % 2 == 0

@@ -23,7 +23,7 @@ def where_to_get(published: str) -> str:
     return f"put the published files there ({published}): nothing is downloaded"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
     """Arrays of one data set.
 
@@ -91,7 +91,7 @@ _SCALES = (
 def digits() -> DataSet:
     """Handwritten digits: 1,797 images of 8×8 with 16 grey levels, scaled to 0..1."""
     table = digits_table()
-    return _split("digits", table[:, :-1] / 16.0, table[:, -1], 10)
+    return _split("digits", x=table[:, :-1] / 16.0, y=table[:, -1], classes=10)
 
 
 def digits_table() -> NDArray[np.float64]:
@@ -111,7 +111,9 @@ def breast_cancer() -> DataSet:
     """
     table = np.loadtxt(_folder() / "breast_cancer.csv", delimiter=",", skiprows=1)
     scaled = (table[:, :-1] - np.array(_CENTRES)) / np.array(_SCALES)
-    return _split("breast-cancer", np.clip(scaled, -5.0, 5.0), table[:, -1], 2)
+    return _split(
+        "breast-cancer", x=np.clip(scaled, -5.0, 5.0), y=table[:, -1], classes=2
+    )
 
 
 def _folder() -> Path:
@@ -123,13 +125,20 @@ def _folder() -> Path:
 
 
 def _split(
-    name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: int
+    name: str, *, x: NDArray[np.float64], y: NDArray[np.float64], classes: int
 ) -> DataSet:
     """The same 80/20 split everywhere: it is no secret."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
     test, train = np.split(order, [round(_TEST_PART * len(x))])
     x32, y64 = x.astype(np.float32), y.astype(np.int64)
-    return DataSet(name, x32[train], y64[train], x32[test], y64[test], classes)
+    return DataSet(
+        name=name,
+        train_x=x32[train],
+        train_y=y64[train],
+        test_x=x32[test],
+        test_y=y64[test],
+        classes=classes,
+    )
 
 
 MOST_BYTES = 2**30
@@ -189,7 +198,9 @@ def _grey(name: str, root: Path) -> DataSet:
     }
     missing = [file for file in _IDX if found[file] is None]
     where = f"{published}, which torchvision.datasets.{theirs} downloads"
-    check_there(name, root, f"{root} or {raw}", missing, where)
+    check_there(
+        name=name, root=root, place=f"{root} or {raw}", missing=missing, published=where
+    )
     train_x, train_y, test_x, test_y = (
         _read_idx(path, 1 if "labels" in path.name else 3)
         for path in found.values()
@@ -198,11 +209,18 @@ def _grey(name: str, root: Path) -> DataSet:
     x, test = (
         each[:, None].astype(np.float32) / np.float32(255) for each in (train_x, test_x)
     )
-    return DataSet(name, x, train_y.astype(np.int64), test, test_y.astype(np.int64), 10)
+    return DataSet(
+        name=name,
+        train_x=x,
+        train_y=train_y.astype(np.int64),
+        test_x=test,
+        test_y=test_y.astype(np.int64),
+        classes=10,
+    )
 
 
 def check_there(
-    name: str, root: Path, place: str, missing: list[str], published: str
+    *, name: str, root: Path, place: str, missing: list[str], published: str
 ) -> None:
     """Refuse a folder that lacks files, and say who publishes them."""
     if missing:
@@ -250,7 +268,7 @@ Partition = list[NDArray[np.int64]]
 
 
 def shards(
-    labels: NDArray[np.int64], clients: int, shards_per_client: int, seed: int
+    labels: NDArray[np.int64], *, clients: int, shards_per_client: int, seed: int
 ) -> Partition:
     """Records sorted by label, cut into equal shards, some random ones to each client.
 
@@ -286,7 +304,7 @@ _ROOM_IN_SIZES = 2.0
 """Clients may claim this many times the mean size."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What was tuned for one data set and model: η, one server's σ, R, p and T (PRECAD Table 2)."""
 
@@ -303,15 +321,33 @@ class Settings:
 
 
 SETTINGS = {
-    ("digits", "logistic"): Settings(6.0, 2.0, 200.0),  # 93 to 96 %, ε = 3.83
-    ("digits", "mlp"): Settings(3.0, 2.0, 200.0, hidden=32),  # 93 to 95 %, ε = 3.83
-    ("breast-cancer", "logistic"): Settings(1.0, 3.0, 60.0),  # 95 to 98 %, ε = 2.27
+    ("digits", "logistic"): Settings(
+        learning_rate=6.0, noise_multiplier=2.0, clip_budget=200.0
+    ),  # 93 to 96 %, ε = 3.83
+    ("digits", "mlp"): Settings(
+        learning_rate=3.0, noise_multiplier=2.0, clip_budget=200.0, hidden=32
+    ),  # 93 to 95 %, ε = 3.83
+    ("breast-cancer", "logistic"): Settings(
+        learning_rate=1.0, noise_multiplier=3.0, clip_budget=60.0
+    ),  # 95 to 98 %, ε = 2.27
     ("breast-cancer", "mlp"): Settings(
-        1.0, 3.0, 60.0, hidden=8
+        learning_rate=1.0, noise_multiplier=3.0, clip_budget=60.0, hidden=8
     ),  # 94 to 96 %, ε = 2.27
     # 91 % with equal parts of random records, ε = 2.99, and 94 %, ε = 3; one seed.
-    ("mnist", "logistic"): Settings(12.0, 1.08, 100.0, record_rate=0.05, rounds=100),
-    ("mnist", "cnn"): Settings(5.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
+    ("mnist", "logistic"): Settings(
+        learning_rate=12.0,
+        noise_multiplier=1.08,
+        clip_budget=100.0,
+        record_rate=0.05,
+        rounds=100,
+    ),
+    ("mnist", "cnn"): Settings(
+        learning_rate=5.0,
+        noise_multiplier=1.08,
+        clip_budget=4500.0,
+        record_rate=0.05,
+        rounds=100,
+    ),
 }
 
 
@@ -367,11 +403,13 @@ def demo_task(
 
 def _model(data: DataSet, model: str, chosen: Settings) -> dict[str, object]:
     if model not in ("cnn", "mlp"):
-        return model_section(logistic(data.features, data.classes), "logistic")
+        return model_section(
+            logistic(data.features, data.classes), architecture="logistic"
+        )
     small = (
         mlp(data.features, chosen.hidden, data.classes)
         if model == "mlp"
         else cnn(data.classes)
     )
     # A network whose weights all start at zero would keep its hidden units equal.
-    return model_section(small, model, initial="uniform")
+    return model_section(small, architecture=model, initial="uniform")

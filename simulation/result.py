@@ -27,7 +27,7 @@ FORMAT = "precad-simulation-1"
 """Of a saved simulation; nothing that reads real runs takes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRound:
     """One round of a simulation; the first has number 1."""
 
@@ -51,7 +51,7 @@ class SimulatedRound:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class SimulatedTraining:
     """A simulated training: nobody's records were protected, no certificate can be made of it."""
 

@@ -42,7 +42,7 @@ from precad.simulation.virtual_owners import (
 SEEDS = 2**63
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """A round as an attack or another rule of aggregation sees it."""
 
@@ -356,12 +356,12 @@ class Rounds:
         shown = theta.astype(np.float64)
         shown.flags.writeable = False
         return View(
-            self.task,
-            version,
-            shown,
-            tuple(names),
-            others,
-            self.draws.generator(version),
+            task=self.task,
+            version=version,
+            theta=shown,
+            clients=tuple(names),
+            others=others,
+            generator=self.draws.generator(version),
         )
 
     def _known(

@@ -100,7 +100,7 @@ def simulate(
     a seed, or one of the functions gave something else than its type says.
     """
     task = task if isinstance(task, Task) else Task.load(Path(task))
-    data, test = _data(task, columns, data, test)
+    data, test = _data(task, columns, data=data, test=test)
     if checkpoint is not None and seed is None:
         raise Misconfiguration(
             "seed", seed, "give one: it is what goes on from a checkpoint"
@@ -185,7 +185,14 @@ def simulate(
             checkpoint.keep_state(what, kept, task.training.rounds)
     largest = max(len(each.records) for each in owners.values())
     return SimulatedTraining(
-        task, seed, path, theta, tuple(history), replaced, len(bad), largest
+        task=task,
+        seed=seed,
+        path=path,
+        theta=theta,
+        rounds=tuple(history),
+        replaced=replaced,
+        attackers=len(bad),
+        largest=largest,
     )
 
 
@@ -205,7 +212,9 @@ def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
         raise Misconfiguration("device", str(device), remedy) from None
 
 
-def _data(task: Task, columns: Columns | None, data: Any, test: Any) -> tuple[Any, Any]:
+def _data(
+    task: Task, columns: Columns | None, *, data: Any, test: Any
+) -> tuple[Any, Any]:
     """Training and held-out records; a named data set has both."""
     if isinstance(data, str) and not Path(data).suffix:
         data = load(data)

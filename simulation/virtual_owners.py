@@ -26,7 +26,7 @@ Matrix = NDArray[np.int64]
 """``[clients, d] int64``, a client's update a row, in units of the last place."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """One virtual owner."""
 
@@ -61,7 +61,12 @@ class Owners(dict[str, Owner]):
                 raise Misconfiguration(
                     f"data of {name}", "no records", "give each owner some"
                 )
-            self[name] = Owner(name, records, start, most_records(len(records), rate))
+            self[name] = Owner(
+                name=name,
+                records=records,
+                start=start,
+                most=most_records(len(records), rate),
+            )
             start += len(records)
         try:
             self.stacked = Records(
@@ -256,7 +261,9 @@ class Stacked:
         wrong = self._gradients.wrong_labels(targets)
         usable = torch.where(wrong, 0, targets)
         try:
-            found = self._gradients.shared(named, inputs, usable, noise)
+            found = self._gradients.shared(
+                named, inputs=inputs, targets=usable, noise=noise
+            )
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)
             found = self._one_by_one(theta, rows)

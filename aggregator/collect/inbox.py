@@ -37,7 +37,7 @@ class Backlog:
     """Bytes of bodies, all of which stay until the attempt's sum is made."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _OpenAttempt:
     opened: Opened
     cohort: frozenset[ClientId]
@@ -155,7 +155,9 @@ class Inbox:
             Digest(secrets.token_bytes(DIGEST_BYTES)),
         )
         with self._changed:
-            self._round = _OpenAttempt(opened, cohort, Spool(self._spool), opening)
+            self._round = _OpenAttempt(
+                opened=opened, cohort=cohort, spool=Spool(self._spool), opening=opening
+            )
             self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()
 

@@ -186,7 +186,9 @@ def match(
         # against it.
         absent = Rejection.ABSENT if own is other[client] else Rejection.UNMATCHED
         rejections[client] = next(found, absent)
-    return Matched(opened, submissions, rejections, early)
+    return Matched(
+        opened=opened, submissions=submissions, rejections=rejections, early=early
+    )
 
 
 # Match while collection is open: what both hold alike goes on to validation at once.

@@ -93,7 +93,13 @@ class SpoolFile:
         """All has come; the prefix stays in memory."""
         self._end()
         self._file.close()
-        return SpooledBody(self._path, self._key, self._number, self._length, prefix)
+        return SpooledBody(
+            path=self._path,
+            key=self._key,
+            number=self._number,
+            length=self._length,
+            prefix=prefix,
+        )
 
     def abandon(self) -> None:
         """Remove what there is."""
@@ -114,7 +120,7 @@ class SpoolFile:
             view = view[self._file.write(view) :]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledBody:
     """A whole body in its file; see ``precad.common.share.submission.Body``."""
 

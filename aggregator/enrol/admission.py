@@ -246,6 +246,7 @@ class Window:
 
 def window_of(
     task: Task,
+    *,
     until: datetime | None = None,
     quorum: int | None = None,
     now: datetime | None = None,

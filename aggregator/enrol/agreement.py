@@ -85,7 +85,7 @@ def propose_roster(
             raise PeerViolation(
                 "server B's roster isn't made of the clients that A proposed"
             )
-        _freeze(register, own, roster, task)
+        _freeze(register, proposed=own, roster=roster, task=task)
     _exchange_signatures(link, register, signatures, roster)
     return roster
 
@@ -138,7 +138,7 @@ def accept_roster(
             if len(roster) < max(least, proposal.least):
                 link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
                 return False
-            _freeze(register, proposed, roster, task)
+            _freeze(register, proposed=proposed, roster=roster, task=task)
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two disagree about is answered, and stops A. What fails here
         # alone, as a full disk, ends the link without an answer: A tries again.
@@ -203,7 +203,9 @@ def _fits(claim: Enrolment, task: Task) -> bool:
     return True
 
 
-def _freeze(register: Register, proposed: Roster, roster: Roster, task: Task) -> None:
+def _freeze(
+    register: Register, *, proposed: Roster, roster: Roster, task: Task
+) -> None:
     """Freeze who is held alike, and say who isn't.
 
     Raises Misconfiguration: they are too few.

@@ -46,7 +46,7 @@ class CoinKey:
         self._key = fresh
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregator:
     """One server's part of a training."""
 
@@ -70,9 +70,14 @@ class Aggregator:
 
     def in_process(self, opened: Opened) -> Validation:
         """Validate an attempt's submissions in this process."""
-        dealt = self.dealing, self.dealer_key, self.nonces
         server = Server(
-            self.task, self.role, self.link, *dealt, spent=self.store.attempts
+            task=self.task,
+            role=self.role,
+            link=self.link,
+            dealing=self.dealing,
+            dealer_key=self.dealer_key,
+            nonces=self.nonces,
+            spent=self.store.attempts,
         )
         return in_process(server, opened.attempt, opened.counted)
 
@@ -92,8 +97,12 @@ class Aggregator:
         charged = ledger.charges_in(version)
 
         def admitted(client: ClientId) -> bool:
-            now = spent.get(client, 0), again.get(client, {}), charged.get(client, 0)
-            return self.cap.admits(self.roster[client].record_rate, *now)
+            return self.cap.admits(
+                self.roster[client].record_rate,
+                spent=spent.get(client, 0),
+                re_releases=again.get(client, {}),
+                charges=charged.get(client, 0),
+            )
 
         return tuple(filter(admitted, clients))
 

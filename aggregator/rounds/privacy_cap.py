@@ -104,6 +104,7 @@ class PrivacyCap:
     def admits(
         self,
         record_rate: float,
+        *,
         spent: int,
         re_releases: Mapping[int, int],
         charges: int,

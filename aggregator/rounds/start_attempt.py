@@ -100,8 +100,8 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
         _mend(
             aggregator,
             version,
-            state,
-            theirs,
+            state=state,
+            theirs=theirs,
             own_lost=own_lost,
             theirs_lost=theirs_lost,
         )
@@ -147,9 +147,9 @@ def _commitment(
 def _mend(
     aggregator: Aggregator,
     version: int,
+    *,
     state: messages.CoinState,
     theirs: messages.CoinState,
-    *,
     own_lost: bool,
     theirs_lost: bool,
 ) -> None:
@@ -183,6 +183,7 @@ def _mend(
 
 def propose(
     aggregator: Aggregator,
+    *,
     attempt: int,
     version: int,
     drawn: Collection[ClientId],
@@ -195,7 +196,7 @@ def propose(
     they met.
     """
     within = aggregator.within_budget(drawn, version)
-    why = doubt(aggregator.store, aggregator.task, attempt, version)
+    why = doubt(aggregator.store, aggregator.task, attempt=attempt, version=version)
     # By places in the roster, which both servers have signed.
     places = Places(aggregator.roster)
     proposal = Cohort(
@@ -213,7 +214,9 @@ def propose(
         raise PeerViolation(
             "server B's cohort isn't made of the clients that A proposed"
         )
-    opened = _opened(aggregator, attempt, version, counted, model)
+    opened = _opened(
+        aggregator, attempt=attempt, version=version, counted=counted, model=model
+    )
     aggregator.link.begin_attempt(attempt)
     return opened
 
@@ -261,7 +264,7 @@ def answer(
         refusal = f"attempt {attempt} was used before"
     elif not proposal.over:
         why = proposal.doubt or doubt(
-            aggregator.store, aggregator.task, attempt, version
+            aggregator.store, aggregator.task, attempt=attempt, version=version
         )
     if refusal or why:
         verdict = Verdict(refusal=refusal or why, operators=bool(why), used=used)
@@ -274,7 +277,9 @@ def answer(
         link.send("cohort", Verdict().to_bytes())
         return None
     counted = aggregator.within_budget(sorted(proposed), version)
-    opened = _opened(aggregator, attempt, version, counted, model)
+    opened = _opened(
+        aggregator, attempt=attempt, version=version, counted=counted, model=model
+    )
     before_agreeing(opened)
     link.send("cohort", Verdict(clients=places.steps(counted)).to_bytes())
     link.begin_attempt(attempt)
@@ -283,6 +288,7 @@ def answer(
 
 def _opened(
     aggregator: Aggregator,
+    *,
     attempt: int,
     version: int,
     counted: Collection[ClientId],
@@ -300,9 +306,18 @@ def _opened(
         raise PeerViolation(f"attempt {attempt} is {why}")
     task, roster = aggregator.task, aggregator.roster
     cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
-    aggregator.store.attempts.begin(attempt, version, len(cohort), model)
+    aggregator.store.attempts.begin(
+        attempt=attempt, version=version, cohort_size=len(cohort), model=model
+    )
     holders = {} if task.proof is None else roster.seed_holders(task.digest)
-    return Opened(attempt, version, cohort, model, frozenset(counted), holders)
+    return Opened(
+        attempt=attempt,
+        version=version,
+        cohort=cohort,
+        model=model,
+        counted=frozenset(counted),
+        seed_holders=holders,
+    )
 
 
 def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
@@ -340,7 +355,7 @@ class NeedsOperators(PrecadError):
         self.version = version
 
 
-def doubt(store: Store, task: Task, attempt: int, version: int) -> str:
+def doubt(store: Store, task: Task, *, attempt: int, version: int) -> str:
     """Why another attempt of ``version`` needs the operators' word; empty when it needs none."""
     if attempt <= store.versions.allowed(Permission.ATTEMPTS, version):
         return ""

@@ -17,7 +17,7 @@ from precad.common.share.proof_submission import AnySubmission
 Rejections = Mapping[ClientId, Rejection]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """Both servers agreed on the cohort and the model; submissions are coming in."""
 
@@ -36,7 +36,7 @@ class Opened:
     """Where norms are proved: which server gets whose seed; the other gets the body."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
     """Collection is over; both servers know the same matched and rejected clients."""
 
@@ -52,7 +52,7 @@ class Matched:
 # that releases what wasn't validated, or has no noise, doesn't type-check.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
     """Who counts in the attempt and who doesn't, as both servers agreed."""
 
@@ -94,7 +94,7 @@ class Sent:
     noisy_share: RingVector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The attempt's outcome, the same on both servers."""
 

@@ -239,7 +239,7 @@ class AggregationService(AggregationServicer):
             shown = request.shown if request.HasField("shown") else None
             opening = request.opening if request.HasField("opening") else None
             return await asyncio.to_thread(
-                statement_of, self._session, client, shown, opening
+                statement_of, self._session, client, shown=shown, opening=opening
             )
 
     async def GiveBack(

@@ -138,7 +138,9 @@ class RemoteDealer:
         def send(request: dealing.SquareRequest) -> None:
             outgoing.put(square_request_to_wire(request, self.epoch))
 
-        conversation = dealing.DealerConversation(attempt, send, self._timeout_s)
+        conversation = dealing.DealerConversation(
+            attempt=attempt, send=send, timeout_s=self._timeout_s
+        )
         call = self._stub.Square(_together(outgoing), wait_for_ready=True)
         read = partial(self._read, call, conversation)
         reader = threading.Thread(target=read, name="squares", daemon=True)

@@ -32,7 +32,7 @@ class Call(Enum):
     CLAIM = "claim with a new rate"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Per caller; a client that reconnects has its old call beside the new one for a moment."""
 

@@ -58,12 +58,16 @@ async def word_of(
     covered = session.task.privacy.cover_uploads
     try:
         match event:
-            case training.RoundOpened(opened, _) if client in opened.counted or covered:
+            case training.RoundOpened(opened=opened) if (
+                covered or client in opened.counted
+            ):
                 return await asyncio.to_thread(
                     opening_of, session, client, opened.attempt
                 )
             case training.RoundDone():
-                return await asyncio.to_thread(statement_of, session, client, None)
+                return await asyncio.to_thread(
+                    statement_of, session, client, shown=None
+                )
     except PrecadError:
         # Over by now, or a disk that fails: whoever asks hears which.
         pass
@@ -72,12 +76,16 @@ async def word_of(
 
 def _notice(event: training.Event, client: ClientId) -> pb.Notice:
     match event:
-        case training.RoundOpened(opened, collect_s):
-            begun = pb.RoundOpen(attempt=opened.attempt, version=opened.version)
-            begun.model_digest, begun.collect_seconds = opened.model.value, collect_s
-            begun.selected = client in opened.counted
+        case training.RoundOpened(opened=opened, collect_s=collect_s):
+            begun = pb.RoundOpen(
+                attempt=opened.attempt,
+                version=opened.version,
+                model_digest=opened.model.value,
+                collect_seconds=collect_s,
+                selected=client in opened.counted,
+            )
             return pb.Notice(open=begun)
-        case training.RoundDone(opened):
+        case training.RoundDone(opened=opened):
             over = pb.RoundOver(attempt=opened.attempt, version=opened.version)
             over.counted = client in event.valid
             if (rejection := event.rejections.get(client)) is not None:
@@ -119,6 +127,7 @@ def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.
 def statement_of(
     session: training.Session,
     client: ClientId,
+    *,
     shown: pb.Signed | None,
     opening: pb.Signed | None = None,
 ) -> pb.Signed:

@@ -133,9 +133,9 @@ class OperationService(OperationServicer):
         async with Refusing(context):
             self._admit(request, context)
             events = self._session.event_log.follow(from_start=True)
-            async for event in LongStream(lambda: self._admit(request, context)).follow(
-                events
-            ):
+            async for event in LongStream(
+                _still_allowed=lambda: self._admit(request, context)
+            ).follow(events):
                 if isinstance(event, RoundDone):
                     reasons = Counter(
                         reason.value for reason in event.rejections.values()

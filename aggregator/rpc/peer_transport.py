@@ -369,7 +369,14 @@ def frame_from_wire(message: bytes) -> Frame:
     if payload and other.payload:
         raise Misconfiguration("frame", len(message), "has two payloads")
     task, body = Digest(other.task_digest), payload or other.payload
-    return Frame(task, other.attempt, other.step, other.sequence, body, other.last)
+    return Frame(
+        task=task,
+        attempt=other.attempt,
+        step=other.step,
+        sequence=other.sequence,
+        payload=body,
+        last=other.last,
+    )
 
 
 def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:

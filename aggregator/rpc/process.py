@@ -209,7 +209,9 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         connected_clients=ConnectedClients(task.deadlines.rejoin),
         model_store=model_store,
         event_log=EventLog(asyncio.get_running_loop()),
-        window=window_of(task, settings.enrol_until, settings.enrol_quorum),
+        window=window_of(
+            task, until=settings.enrol_until, quorum=settings.enrol_quorum
+        ),
     )
 
 
@@ -328,7 +330,7 @@ class PeerService:
             transport = self._current = ServedTransport(loop, timeout_s)
             self._links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:
-                async for message in LongStream(admit).follow(frames):
+                async for message in LongStream(_still_allowed=admit).follow(frames):
                     yield message
 
     @contextmanager

@@ -54,41 +54,78 @@ class Metrics:
         task, store = session.task, session.store
         yield about(session.role.value, task.name)
         phases = {each.value: float(each is progress.phase) for each in Phase}
-        yield gauge("phase", "1 for the present phase.", phases, "phase")
         yield gauge(
-            "rounds_done", "Versions released.", session.model_store.current.version
+            name="phase", says="1 for the present phase.", values=phases, label="phase"
         )
-        yield gauge("rounds_planned", "T of the task.", task.training.rounds)
         yield gauge(
-            "owners_enrolled", "Owners enrolled.", len(session.register.roster())
+            name="rounds_done",
+            says="Versions released.",
+            values=session.model_store.current.version,
+        )
+        yield gauge(
+            name="rounds_planned", says="T of the task.", values=task.training.rounds
+        )
+        yield gauge(
+            name="owners_enrolled",
+            says="Owners enrolled.",
+            values=len(session.register.roster()),
         )
         said = "How often a second process came under a party's name."
-        yield counter("identities_twice_total", said, sum(session.twice.values()))
-        yield gauge("workers", "Worker processes that are up.", progress.workers)
+        yield counter(
+            name="identities_twice_total", says=said, values=sum(session.twice.values())
+        )
+        yield gauge(
+            name="workers",
+            says="Worker processes that are up.",
+            values=progress.workers,
+        )
         said = "1 while the other server or the dealer is away."
-        yield gauge("peers_lost", said, progress.lost_at is not None)
+        yield gauge(name="peers_lost", says=said, values=progress.lost_at is not None)
         said = "1 while the operators of both servers must decide."
-        yield gauge("needs_operators", said, progress.needs is not None)
+        yield gauge(
+            name="needs_operators", says=said, values=progress.needs is not None
+        )
         taken = store.ledger.participations()
         yield counter(
-            "participations_total", "Submissions charged.", sum(taken.values())
+            name="participations_total",
+            says="Submissions charged.",
+            values=sum(taken.values()),
         )
         by_state, by_reason = store.attempts.by_state(), store.attempts.rejections()
         states = {each.value: by_state.get(each, 0) for each in AttemptState}
-        yield gauge("attempts", "Attempts by state.", states, "state")
+        yield gauge(
+            name="attempts", says="Attempts by state.", values=states, label="state"
+        )
         refused = {each.value: by_reason.get(each, 0) for each in Rejection}
-        yield counter("rejected_total", "Submissions not counted.", refused, "reason")
+        yield counter(
+            name="rejected_total",
+            says="Submissions not counted.",
+            values=refused,
+            label="reason",
+        )
         with self._lock:
             seconds, cpu = dict(self._seconds), dict(self._cpu_seconds)
             backlog, links = self._backlog, dict(self._traffic)
-        yield counter("step_seconds_total", "Since this start.", seconds, "step")
-        yield counter("step_cpu_seconds_total", "Of this process.", cpu, "step")
+        yield counter(
+            name="step_seconds_total",
+            says="Since this start.",
+            values=seconds,
+            label="step",
+        )
+        yield counter(
+            name="step_cpu_seconds_total",
+            says="Of this process.",
+            values=cpu,
+            label="step",
+        )
         said = "Whole and not matched yet: the most at once in the last round."
-        yield gauge("submissions_waiting_most", said, backlog.submissions)
+        yield gauge(
+            name="submissions_waiting_most", says=said, values=backlog.submissions
+        )
         said = "Of bodies on the disk: the most at once in the last round."
-        yield gauge("spool_bytes_most", said, backlog.spooled)
+        yield gauge(name="spool_bytes_most", says=said, values=backlog.spooled)
         said = "Payloads since this start, up to the last round's end."
-        yield counter("link_bytes_total", said, links, "link")
+        yield counter(name="link_bytes_total", says=said, values=links, label="link")
         yield from self._privacy(taken)
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
@@ -100,15 +137,21 @@ class Metrics:
         epsilons = self._epsilons.by_adversary(released, taken, again)
         spent = {who.value: each.spent for who, each in epsilons.items()}
         yield gauge(
-            "epsilon", "Exact ε so far, for the owner with most.", spent, "adversary"
+            name="epsilon",
+            says="Exact ε so far, for the owner with most.",
+            values=spent,
+            label="adversary",
         )
         left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
         said = "How much more it may become until the task is over."
-        yield gauge("epsilon_left", said, left, "adversary")
+        yield gauge(name="epsilon_left", says=said, values=left, label="adversary")
         if (limit := session.task.privacy.epsilon_limit) is not None:
             said = "Where both servers stop counting an owner."
             yield gauge(
-                "epsilon_limit", said, {Adversary.ONE_SERVER.value: limit}, "adversary"
+                name="epsilon_limit",
+                says=said,
+                values={Adversary.ONE_SERVER.value: limit},
+                label="adversary",
             )
 
 

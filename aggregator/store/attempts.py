@@ -77,7 +77,7 @@ _OVER = _EARLIER.order_by(_SHARE.attempt.desc()).limit(_AT_ONCE)
 _DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_OVER))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecord:
     """An attempt that was prepared on this server, from the model of ``version``, as it is kept."""
 
@@ -157,7 +157,7 @@ class Attempts:
     # ----------------------------------------------------------------
 
     def begin(
-        self, attempt: int, version: int, cohort_size: int, model: Digest
+        self, *, attempt: int, version: int, cohort_size: int, model: Digest
     ) -> None:
         """Keep the attempt as open.
 
@@ -239,7 +239,14 @@ class Attempts:
                 share = {"attempt": attempt, "share": noisy_share}
                 connection.execute(insert(schema.noisy_share), share)
                 digest = Digest.of(noisy_share)
-                self._ledger.append(state, attempt, version, valid, valid_set, digest)
+                self._ledger.append(
+                    state,
+                    attempt=attempt,
+                    version=version,
+                    clients=valid,
+                    valid_set=valid_set,
+                    share_digest=digest,
+                )
             found = rejections.items()
             if rows := [
                 {"attempt": attempt, "client": c, "reason": r} for c, r in found
@@ -399,7 +406,7 @@ class Attempts:
             known = _row(connection, attempt)
             if known is not None and known.state in PENDING:
                 _change(connection, attempt, state=state)
-                self._ledger.append(state, attempt, known.version)
+                self._ledger.append(state, attempt=attempt, version=known.version)
 
     def _void(self, connection: Connection, version: int, attempt: int) -> None:
         if (known := _row(connection, attempt)) is not None:
@@ -421,7 +428,7 @@ class Attempts:
                 )
             else:
                 _change(connection, attempt, state=state)
-            self._ledger.append(state, attempt, version)
+            self._ledger.append(state, attempt=attempt, version=version)
 
     def _learn_charge(
         self, connection: Connection, fact: Fact, known: Row[Any] | None
@@ -439,7 +446,9 @@ class Attempts:
                 _begin(connection, fact.attempt, fact.version, **fresh)
             elif not charged:
                 _change(connection, fact.attempt, state=state)
-            self._ledger.append(state, fact.attempt, fact.version, missing)
+            self._ledger.append(
+                state, attempt=fact.attempt, version=fact.version, clients=missing
+            )
         return True
 
     # --- what is shown of them

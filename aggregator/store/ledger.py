@@ -78,7 +78,7 @@ class Charge:
     """p_i at the time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
     """One link of the chain."""
 
@@ -171,6 +171,7 @@ class Ledger:
     def append(
         self,
         event: AttemptState,
+        *,
         attempt: int,
         version: int,
         clients: Collection[ClientId] = (),

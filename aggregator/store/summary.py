@@ -21,7 +21,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCharges:
     """What the ledger says of one client."""
 
@@ -36,7 +36,7 @@ class ClientCharges:
     1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSummary:
     """One released version: how often it was tried, and what its sum holds."""
 
@@ -49,7 +49,7 @@ class VersionSummary:
     """Of any client, this version included."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSummary:
     """A server's training at one moment."""
 
@@ -107,7 +107,10 @@ def read_training(url: str) -> TrainingSummary:
         role=server.role,
         clients=tuple(
             ClientCharges(
-                client, counts.get(client, 0), rates[client], again.get(client, {})
+                client=client,
+                participations=counts.get(client, 0),
+                record_rate=rates[client],
+                again=again.get(client, {}),
             )
             for client in sorted(rates)
         ),
@@ -163,7 +166,7 @@ def read_task(canonical: bytes) -> Task:
         raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One server's database at one moment."""
 
@@ -197,6 +200,13 @@ def snapshot(url: str) -> Iterator[Snapshot]:
                 )
             ledger = Ledger(transaction, task)
             versions = Versions(transaction, JournalFile(None, task.digest))
-            yield Snapshot(connection, task, row.role, ledger.head(), ledger, versions)
+            yield Snapshot(
+                connection=connection,
+                task=task,
+                role=row.role,
+                head=ledger.head(),
+                ledger=ledger,
+                versions=versions,
+            )
     finally:
         transaction.close()

@@ -216,7 +216,7 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
     """
     if engine.dialect.name == "sqlite":
         return
-    patience = Retries(START_S, _WAITS, clock)
+    patience = Retries(total_s=START_S, policy=_WAITS, clock=clock)
     while True:
         try:
             with storage_errors(), engine.connect():

@@ -33,7 +33,7 @@ class Versions:
         self._journal_file.opened(version, attempt)
         with self._transaction.write() as connection:
             count = self.opened(version) + 1
-            _set_opened(connection, version, count, 1)
+            _set_opened(connection, version=version, count=count, more=1)
             return count
 
     def raise_opened(self, version: int, at_least: int) -> None:
@@ -42,7 +42,7 @@ class Versions:
             return
         with self._transaction.write() as connection:
             if (more := at_least - self.opened(version)) > 0:
-                _set_opened(connection, version, at_least, more)
+                _set_opened(connection, version=version, count=at_least, more=more)
 
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
@@ -168,6 +168,6 @@ def set_version(connection: Connection, version: int, **values: object) -> None:
         )
 
 
-def _set_opened(connection: Connection, version: int, count: int, more: int) -> None:
+def _set_opened(connection: Connection, *, version: int, count: int, more: int) -> None:
     set_version(connection, version, opened=count)
     connection.execute(update(schema.task).values(opened=schema.task.c.opened + more))

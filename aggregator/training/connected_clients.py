@@ -87,7 +87,7 @@ class ConnectedClients:
             return self._clock.now() - left > self._rejoin_s
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class LongStream:
     """One caller's stream, which ends once the caller isn't allowed any more, wherever it waits.
 
@@ -185,7 +185,10 @@ class OpenWatches:
                     self._dismiss(client)
                 raise
 
-        watch = LongStream(look, lambda: max(LOOK_S, len(self._open) / _LOOKS_PER_S))
+        watch = LongStream(
+            _still_allowed=look,
+            _look_s=lambda: max(LOOK_S, len(self._open) / _LOOKS_PER_S),
+        )
         self._open[watch] = client, instance, where
         try:
             yield watch

@@ -46,7 +46,7 @@ def meet(session: Session, link: PeerLink) -> Recovery:
     for learned in (False, True):
         own = position_of(session)
         theirs = _greet(session, link, own)
-        alike = _same_history(session, link, own, theirs)
+        alike = _same_history(session, link, own=own, theirs=theirs)
         far = abs(own.version - theirs.version) > 1 or _stale(own) or _stale(theirs)
         if alike and (learned or not far):
             recovery = compare(own, theirs)
@@ -116,7 +116,7 @@ def _stale(position: Position) -> bool:
 
 
 def _same_history(
-    session: Session, link: PeerLink, own: Position, theirs: Position
+    session: Session, link: PeerLink, *, own: Position, theirs: Position
 ) -> bool:
     """Return whether both ledgers hold alike what is settled, under a salt of this greeting."""
     version = min(own.version, theirs.version)

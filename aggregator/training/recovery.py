@@ -171,7 +171,12 @@ def keep(
     most = max(session.store.ledger.participations().values(), default=0)
     valid, costs = frozenset(counted.valid), tuple(steps.costs)
     session.progress.unannounced = RoundDone(
-        opened, valid, counted.rejections, model, most, costs
+        opened=opened,
+        valid=valid,
+        rejections=counted.rejections,
+        model=model,
+        most_participations=most,
+        steps=costs,
     )
     reasons = sorted(
         Counter(reason.value for reason in counted.rejections.values()).items()
@@ -392,9 +397,18 @@ def _prepared_again(record: ReleaseRecord) -> Prepared:
     # The cohort isn't needed any more: those who count and those who don't are known.
     cohort = tuple(sorted({*record.valid, *record.rejections}))
     opened = Opened(
-        record.attempt, record.version, cohort, record.model, frozenset(record.valid)
+        attempt=record.attempt,
+        version=record.version,
+        cohort=cohort,
+        model=record.model,
+        counted=frozenset(record.valid),
     )
-    counted = Counted(opened, record.valid, record.valid_set, record.rejections)
+    counted = Counted(
+        opened=opened,
+        valid=record.valid,
+        valid_set=record.valid_set,
+        rejections=record.rejections,
+    )
     return Prepared(counted, ring_from_bytes(record.noisy_share))
 
 

@@ -43,10 +43,18 @@ class Steps:
 
     def over(self, step: str) -> None:
         """``step`` ends now; the next one begins."""
-        now = self._clock.now(), time.process_time()
-        took = now[0] - self._began[0], now[1] - self._began[1]
-        self.costs.append(StepCost(step, *took, *now))
-        self._began = now
+        began, cpu_began = self._began
+        ended = self._clock.now()
+        cpu_ended = time.process_time()
+        cost = StepCost(
+            step=step,
+            seconds=ended - began,
+            cpu_seconds=cpu_ended - cpu_began,
+            ended=ended,
+            cpu_ended=cpu_ended,
+        )
+        self.costs.append(cost)
+        self._began = ended, cpu_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class RoundOpened:
     collect_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundDone:
     """The next model is there. Holds no vector: events are kept for late followers."""
 
@@ -155,7 +163,7 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Progress:
     """Written by the training's thread alone; handlers read it."""
 
@@ -189,7 +197,7 @@ class Progress:
         return away
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """One server, one task: what its handlers and its training's thread share."""
 
@@ -236,7 +244,12 @@ class Session:
     @property
     def signatures(self) -> ServerSignatures:
         """What this server signs, and how it checks what either has signed."""
-        return ServerSignatures(self.task.digest, self.role, self.signer, self.verifier)
+        return ServerSignatures(
+            task=self.task.digest,
+            role=self.role,
+            signer=self.signer,
+            verifier=self.verifier,
+        )
 
     def offered(self, version: int) -> StoredModel:
         """Return a model that both servers are known to hold. Raises NotOnOffer."""

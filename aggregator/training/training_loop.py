@@ -341,7 +341,9 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
     long; it names the last failures. And any other PrecadError, which can't be mended
     by trying again.
     """
-    patience = Retries(session.task.deadlines.outage, WAITS, session.clock)
+    patience = Retries(
+        total_s=session.task.deadlines.outage, policy=WAITS, clock=session.clock
+    )
     progress = session.progress
     failures: list[str] = []
     while True:

@@ -38,7 +38,11 @@ def in_process(
         return
     with ExitStack() as conversations:
         yield WithDealer(
-            server, attempt, counted, batches or itertools.count(), conversations
+            _server=server,
+            _attempt=attempt,
+            _counted=counted,
+            _batches=batches or itertools.count(),
+            _conversations=conversations,
         )
 
 

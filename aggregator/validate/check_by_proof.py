@@ -136,7 +136,7 @@ class ByProof:
         shape, header = self._shape, submission.header
         share, rows = (
             Share(submission, shape),
-            Rows(header.rows_key, shape.dimension, shape.rows),
+            Rows(header.rows_key, dimension=shape.dimension, k=shape.rows),
         )
         counted = submission.context.client in self._counted
         summed = 0
@@ -152,10 +152,14 @@ class ByProof:
                 yield piece
 
         def rest() -> norm_proof.ProofShare:
-            made = *share.beside(), norm_proof.projections(rows)
-            # The seed's holder gets no body.
+            bits, mask, values = share.beside()
             return norm_proof.ProofShare(
-                *made, holds_constants=not submission.awaits_body
+                bits=bits,
+                mask=mask,
+                values=values,
+                z=norm_proof.projections(rows),
+                # The seed's holder gets no body.
+                holds_constants=not submission.awaits_body,
             )
 
         challenges = norm_proof.bit_challenges(shape, header.bits_key)

@@ -43,7 +43,7 @@ from precad.norm_check.dealing import DealerConversation, DealtRandomness, Squar
 log = logging.getLogger("precad")
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class WithDealer:
     """As ``Validator``, with a dealer; conversations with it end with ``_conversations``."""
 
@@ -110,7 +110,11 @@ class WithDealer:
 
         server = self._server
         request = deal_request(
-            server.task, self._attempt, number, len(clients), server.nonces
+            server.task,
+            attempt=self._attempt,
+            batch=number,
+            clients=len(clients),
+            nonces=server.nonces,
         )
         corrections = server.dealing.deal(request)
         return decide(
@@ -199,7 +203,7 @@ class Absorber:
         self._role = role
         self._bound = task.bound
         self._mask = mask
-        self._rows = Rows(row_key, task.dimension, task.projections)
+        self._rows = Rows(row_key, dimension=task.dimension, k=task.projections)
         self._total = total
         self._add_share = sharing_in_use()
         self._dimension = task.dimension

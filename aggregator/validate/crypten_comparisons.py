@@ -49,7 +49,11 @@ def decide(
     """
     request, k = randomness.request, task.projections
     if request != deal_request(
-        task, request.attempt, request.batch, len(words), request.nonces
+        task,
+        attempt=request.attempt,
+        batch=request.batch,
+        clients=len(words),
+        nonces=request.nonces,
     ):
         raise ValueError(f"{request} isn't for {len(words)} submissions of this task")
     spent.spend(request.attempt, request.batch)

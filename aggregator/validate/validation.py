@@ -55,7 +55,7 @@ Validation = AbstractContextManager[Validator]
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """What validation needs of one server, or of one of its workers."""
 
@@ -96,7 +96,7 @@ def comparisons_per_client(task: Task) -> int:
 
 
 def deal_request(
-    task: Task, attempt: int, batch: int, clients: int, nonces: bytes
+    task: Task, *, attempt: int, batch: int, clients: int, nonces: bytes
 ) -> DealRequest:
     """What to ask the dealer for before ``clients`` submissions are decided in one batch."""
     return DealRequest(

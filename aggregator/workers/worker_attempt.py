@@ -57,7 +57,7 @@ class Recorded:
         self._spendable.discard(batch)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
     """What the server says first."""
 
@@ -80,7 +80,7 @@ Order = Taken | None
 """None: decide on all."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Attempt:
     """From the link's first word to the verdicts."""
 
@@ -157,9 +157,18 @@ class Attempt:
         return link
 
     def _play(self, link: PeerLink) -> None:
-        begin, recorded, counted = self._begin, Recorded(), set[ClientId]()
-        dealt = self._dealing, begin.dealer_key, begin.nonces
-        worker = Server(self._task, self._role, link, *dealt, recorded)
+        begin = self._begin
+        recorded = Recorded()
+        counted = set[ClientId]()
+        worker = Server(
+            task=self._task,
+            role=self._role,
+            link=link,
+            dealing=self._dealing,
+            dealer_key=begin.dealer_key,
+            nonces=begin.nonces,
+            spent=recorded,
+        )
         with in_process(worker, begin.attempt, counted, iter(recorded)) as validator:
             while (orders := self._next(link))[-1] is not None:
                 validator.take(self._note(orders, counted, recorded))

@@ -236,7 +236,7 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
             yield pb.WorkOrder(body=bytes(view[start : start + PIECE_BYTES]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWorkers:
     """One server's workers, and how they reach the other's."""
 
@@ -431,7 +431,11 @@ class ValidationWorkers:
         )
         pool = WorkerPool(place, starts, partial(setattr, session.progress, "workers"))
         self._own = OwnWorkers(
-            pool, session.identity, other_host, own_host, session.clock
+            pool=pool,
+            identity=session.identity,
+            other_host=other_host,
+            own_host=own_host,
+            clock=session.clock,
         )
 
     def validation(self, aggregator: Aggregator, opened: Opened) -> Validation:

@@ -156,9 +156,19 @@ class Working(WorkingServicer):
                 dealer.epoch = begin.epoch
                 reach = partial(self._reach, by_proxy(begin.peer, self._proxy))
                 said = Begin(
-                    begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces
+                    attempt=begin.attempt,
+                    pair=begin.pair,
+                    dealer_key=Secret(begin.dealer_key),
+                    nonces=begin.nonces,
                 )
-                attempt = Attempt(self.task, self.role, said, dealer, reach, report)
+                attempt = Attempt(
+                    _task=self.task,
+                    _role=self.role,
+                    _begin=said,
+                    _dealing=dealer,
+                    _reach=reach,
+                    _report=report,
+                )
                 reading = asyncio.create_task(
                     self._read(request_iterator, Spool(disk), attempt)
                 )
@@ -250,7 +260,10 @@ def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
     file = take.spooled
     path, key, prefix = Path(file.path), Secret(file.key), Secret(file.prefix)
     return replace(
-        submission, body=SpooledBody(path, key, file.number, file.length, prefix)
+        submission,
+        body=SpooledBody(
+            path=path, key=key, number=file.number, length=file.length, prefix=prefix
+        ),
     )
 
 

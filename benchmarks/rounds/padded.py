@@ -40,7 +40,7 @@ def _measure(
 ) -> dict[str, Any]:
     from torch.nn import functional  # noqa: PLC0415 -- seconds to import
 
-    section = model_section(logistic(features, classes), "logistic")
+    section = model_section(logistic(features, classes), architecture="logistic")
     task = Task.parse(
         {
             "name": "padded",
@@ -62,7 +62,13 @@ def _measure(
         random.integers(0, classes, records),
     )
     work_s = padded_work_s(
-        build(task.model), functional.cross_entropy, data, records, RATE, task, repeats
+        build(task.model),
+        functional.cross_entropy,
+        data,
+        count=records,
+        rate=RATE,
+        task=task,
+        repeats=repeats,
     )
     wait_s = DeadlineSection().work
     return {

@@ -88,7 +88,9 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
     for name, theta in (own, *hostile_models(task.dimension)):
         try:
             with _Watch():  # type: ignore[no-untyped-call]
-                gradients.kernel(gradients.loaded(theta), inputs, targets)
+                gradients.kernel(
+                    gradients.loaded(theta), inputs=inputs, targets=targets
+                )
         except Exception as error:  # whatever a model's operations raise
             gradients.reraise_what_no_record_causes(error)
             name_of = "an operation"

@@ -21,7 +21,7 @@ BATCH = 512
 """Copies at a time: bounds the memory, and changes no vote."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How inputs are sampled: ``sigma`` of the noise, in the inputs' units, and n0 and n copies.
 
@@ -95,7 +95,15 @@ def sample_votes(
         if point in done:
             continue
         first, second = (
-            _votes(module, inputs[point], how, count, classes, (point, stream), batch)
+            _votes(
+                module,
+                inputs[point],
+                how,
+                count=count,
+                classes=classes,
+                stream=(point, stream),
+                batch=batch,
+            )
             for stream, count in enumerate((how.selection, how.copies))
         )
         done[point] = (first, second)
@@ -111,6 +119,7 @@ def _votes(
     module: nn.Module,
     x: Tensor,
     how: Sampling,
+    *,
     count: int,
     classes: int,
     stream: tuple[int, int],

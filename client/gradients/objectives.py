@@ -67,7 +67,9 @@ class Objective:
             or self.section.name == "dp-stability"
         )
 
-    def copies(self, model: Model, x: Tensor, y: Tensor, randomness: Tensor) -> Tensor:
+    def copies(
+        self, model: Model, *, x: Tensor, y: Tensor, randomness: Tensor
+    ) -> Tensor:
         """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
 
         ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is
@@ -78,7 +80,7 @@ class Objective:
             return x.unsqueeze(0)
         around = self.section.noise * randomness
         adversary = self.section.name == "dp-smoothadv"
-        middle = self._adversarial(model, x, y, around) if adversary else x
+        middle = self._adversarial(model, x=x, y=y, around=around) if adversary else x
         noisy = middle.unsqueeze(0) + around
         return torch.cat([x.unsqueeze(0), noisy]) if self._first else noisy
 
@@ -110,7 +112,7 @@ class Objective:
         return losses.mean() + weight * term
 
     def _adversarial(
-        self, model: Model, x: Tensor, y: Tensor, around: Tensor
+        self, model: Model, *, x: Tensor, y: Tensor, around: Tensor
     ) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
@@ -178,7 +180,9 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
     return torch.where(p_true > p_other, torch.clamp(margin - apart, min=0.0), 0.0)
 
 
-def check_usable(objective: Objective, outputs: object, x: Tensor, y: Tensor) -> None:
+def check_usable(
+    objective: Objective, outputs: object, *, x: Tensor, y: Tensor
+) -> None:
     """Refuse records that the objective can't be of, by shapes and types alone.
 
     Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there

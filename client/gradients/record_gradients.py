@@ -166,7 +166,12 @@ class RecordGradients:
             inputs, targets = records.take(some)
             wrong = self.wrong_labels(targets)
             noise = draws.of(some, self.chunk)
-            rows = self._gradients(named, inputs, torch.where(wrong, 0, targets), noise)
+            rows = self._gradients(
+                named,
+                inputs=inputs,
+                targets=torch.where(wrong, 0, targets),
+                noise=noise,
+            )
             good: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
             good[: len(some)] &= ~(
                 wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
@@ -212,7 +217,7 @@ class RecordGradients:
                     " or get lost; use layers without running statistics, such as"
                     " GroupNorm",
                 )
-        check_usable(self.objective, outputs, records.inputs, records.targets)
+        check_usable(self.objective, outputs, x=records.inputs, y=records.targets)
         self.classes = self._classes(outputs, records.targets)
 
     def wrong_labels(self, targets: Tensor) -> Tensor:
@@ -257,7 +262,7 @@ class RecordGradients:
         inverse. One record must not cost its neighbours their gradients.
         """
         try:
-            return self.kernel(named, inputs, targets, noise)
+            return self.kernel(named, inputs=inputs, targets=targets, noise=noise)
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self.reraise_what_no_record_causes(error)
         rows = np.full((self.chunk, self.dimension), np.nan)
@@ -265,7 +270,7 @@ class RecordGradients:
             one = slice(slot, slot + 1)
             try:
                 rows[slot] = self.kernel(
-                    named, inputs[one], targets[one], noise[slot:]
+                    named, inputs=inputs[one], targets=targets[one], noise=noise[slot:]
                 )[0]
             except Exception as error:  # noqa: BLE001
                 self.reraise_what_no_record_causes(error)
@@ -305,7 +310,7 @@ class RecordGradients:
                 [noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])]
             )
         rows: NDArray[np.float64] = (
-            self._of(copies, 0, x, y, noise).double().cpu().numpy()
+            self._of(copies, 0, inputs=x, targets=y, noise=noise).double().cpu().numpy()
         )
         return rows
 
@@ -350,14 +355,14 @@ class RecordGradients:
                     named, seen, y
                 )
             else:
-                found = self._in_pieces(named, axis, seen, y)
+                found = self._in_pieces(named, axis, seen=seen, y=y)
         flat = [
             found[parameter.name].reshape(len(x), -1) for parameter in self.parameters
         ]
         return torch.cat(flat, dim=1)
 
     def _in_pieces(
-        self, named: Named, axis: int | None, seen: Tensor, y: Tensor
+        self, named: Named, axis: int | None, *, seen: Tensor, y: Tensor
     ) -> Named:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
         pieces = torch.split(seen, MOST_COPIES, dim=1)
@@ -411,10 +416,10 @@ class RecordGradients:
         return functional_call(self.module, named, (copies,))
 
     def _copies(
-        self, named: Named, record: Tensor, target: Tensor, noise: Tensor
+        self, named: Named, *, record: Tensor, target: Tensor, noise: Tensor
     ) -> Tensor:
         model = functools.partial(self._outputs, named)
-        return self.objective.copies(model, record, target, noise)
+        return self.objective.copies(model, x=record, y=target, randomness=noise)
 
     def _loss_of_copies(self, named: Named, copies: Tensor, target: Tensor) -> Tensor:
         return self.objective.of_outputs(self._outputs(named, copies), target)

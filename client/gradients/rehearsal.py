@@ -282,7 +282,8 @@ def _check_gradient(
     both = slice(gradients.chunk), slice(gradients.chunk, None)
     try:
         found = [
-            gradients.kernel(named, inputs[slots], targets[slots])[0] for slots in both
+            gradients.kernel(named, inputs=inputs[slots], targets=targets[slots])[0]
+            for slots in both
         ]
     except Exception as error:  # whatever a model's operations raise
         if "randomness" in str(error):

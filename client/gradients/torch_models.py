@@ -77,6 +77,7 @@ def build(section: ModelSection) -> nn.Module:
 
 def model_section(
     module: nn.Module,
+    *,
     architecture: str,
     initial: str = "zeros",
     initial_seed: int = 0,

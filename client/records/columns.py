@@ -39,7 +39,7 @@ _FAR = 30.0
 number does."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ColumnNotes:
     """Which of a column's cells don't count as what stands in them; for its owner's eyes alone."""
 
@@ -143,7 +143,7 @@ class _Cells:
         self._decimal = decimal
         renamed = {name_of(ours): theirs for ours, theirs in rename.items()}
         self._cells = table.cells(renamed.get(name_of(column.name), column.name))
-        self.notes = ColumnNotes(column, len(table))
+        self.notes = ColumnNotes(column=column, records=len(table))
 
     def numbers(self) -> NDArray[np.float64]:
         """(value − centre)/scale, ``[n] float64``, finite as float32 too."""

@@ -80,17 +80,21 @@ def of_column(column: Any, name: str) -> Cells:
         column, "__len__"
     ):
         raise _refused(
-            name, type(column).__name__, "a column is an array or a list of cells"
+            name=name,
+            value=type(column).__name__,
+            remedy="a column is an array or a list of cells",
         )
     if hasattr(column, "detach"):
         try:
             column = column.detach().cpu().numpy()
         except (TypeError, RuntimeError) as error:
             remedy = f"give a dense tensor ({error})"
-            raise _refused(name, str(column.dtype), remedy) from None
+            raise _refused(name=name, value=str(column.dtype), remedy=remedy) from None
     if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
         raise _refused(
-            name, type(column).__name__, "give one cell a record, not a matrix"
+            name=name,
+            value=type(column).__name__,
+            remedy="give one cell a record, not a matrix",
         )
     numbers = _numbers(column)
     if numbers is not None:
@@ -139,7 +143,7 @@ def exact(cells: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refused(
-    name: str, value: object, remedy: str, record: int | None = None
+    *, name: str, value: object, remedy: str, record: int | None = None
 ) -> Misconfiguration:
     place = f"data, column {name}" + ("" if record is None else f", record {record}")
     return Misconfiguration(place, value, remedy)
@@ -223,14 +227,16 @@ def _cell(value: Any, name: str, record: int) -> Cell:
         remedy = (
             "is a date, time or duration: give a number, like days since a day, or text"
         )
-        raise _refused(name, type(value).__name__, remedy, record)
+        raise _refused(
+            name=name, value=type(value).__name__, remedy=remedy, record=record
+        )
     for kinds, read in _READERS:
         if isinstance(value, kinds):
             return read(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _cell(value.item(), name, record)
     remedy = "must be a number, a truth value or text"
-    raise _refused(name, type(value).__name__, remedy, record)
+    raise _refused(name=name, value=type(value).__name__, remedy=remedy, record=record)
 
 
 def _of_number(value: Any) -> Cell:

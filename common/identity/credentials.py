@@ -49,7 +49,7 @@ _MAKE_ONE = "make it with precad keys init or keys issue"
 _NEW_ONE = "ask the operator for a new one (precad keys renew)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What a party shows and whom it believes. ``repr`` shows who and where, no key."""
 
@@ -87,13 +87,23 @@ class Identity:
             )
         own = certificates.own_key(secret, chain[0], source=str(key))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
-        principal = check_certificate(chain, authorities, revocations, source=str(cert))
+        principal = check_certificate(
+            chain=chain,
+            authorities=authorities,
+            revocations=revocations,
+            source=str(cert),
+        )
         # Written anew: gRPC reads PEM more narrowly, and says nothing where it can't.
         believed, shown = (
             b"".join(map(authority.to_pem, each)) for each in (authorities, chain)
         )
         return cls(
-            path, principal, believed, shown, authority.key_to_pem(own), revocations
+            path=path,
+            principal=principal,
+            ca=believed,
+            cert=shown,
+            key=authority.key_to_pem(own),
+            revocations=revocations,
         )
 
     def check_time(self) -> None:
@@ -111,10 +121,10 @@ class Identity:
 
 
 def check_certificate(
+    *,
     chain: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     revocations: RevocationList,
-    *,
     source: str,
     now: datetime | None = None,
 ) -> Principal:
@@ -134,7 +144,9 @@ def check_certificate(
             f" says {now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}"
         )
         raise WrongTime("certificate", source, why)
-    if not certificates.has_chain(own, intermediates, authorities, now):
+    if not certificates.has_chain(
+        own, intermediates=intermediates, authorities=authorities, now=now
+    ):
         remedy = (
             f"not issued by a valid authority in {CA_FILE}; take both files from one"
             " operator"
@@ -186,7 +198,10 @@ def accept(folder: Path, offered: Path) -> Identity:
     for path in (present, lists):
         revocations = RevocationList(path, roots)
         principal = check_certificate(
-            chain, roots, revocations, source=str(certificate)
+            chain=chain,
+            authorities=roots,
+            revocations=revocations,
+            source=str(certificate),
         )
     if present.exists():
         held = certificates.read_pem(present, "folder", remedy)

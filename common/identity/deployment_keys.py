@@ -299,7 +299,7 @@ NOT_ITS_KEYS = "not its key's"
 _REQUEST = b"-----BEGIN CERTIFICATE REQUEST-----"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSummary:
     """What a person may see of a certificate."""
 

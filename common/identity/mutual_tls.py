@@ -283,7 +283,7 @@ def why_unreachable(
                 return PeerUnavailable(
                     f"{via} doesn't connect to {address} ({refused}): {remedy}"
                 )
-            return _handshake(connection, identity, expect, who, address)
+            return _handshake(connection, identity, expect, who=who, address=address)
     except ConnectionRefusedError:
         found = " refuses connections: nothing listens on that port"
     except socket.gaierror as error:
@@ -321,7 +321,12 @@ def _unused_proxy() -> str:
 
 
 def _handshake(
-    connection: socket.socket, identity: Identity, expect: Role, who: str, address: str
+    connection: socket.socket,
+    identity: Identity,
+    expect: Role,
+    *,
+    who: str,
+    address: str,
 ) -> PeerUnavailable | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

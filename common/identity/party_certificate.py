@@ -323,6 +323,7 @@ def is_authority(certificate: x509.Certificate) -> bool:
 
 def has_chain(
     own: x509.Certificate,
+    *,
     intermediates: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     now: datetime | None = None,

@@ -92,12 +92,15 @@ class CertificateVerifier:
     def _principal(
         self, signature: Signature, now: datetime | None = None
     ) -> Principal:
-        chain, believed = (
-            certificates_of(signature),
-            (self._authorities, self._revocations),
-        )
+        chain = certificates_of(signature)
         try:
-            return check_certificate(chain, *believed, source="signature", now=now)
+            return check_certificate(
+                chain=chain,
+                authorities=self._authorities,
+                revocations=self._revocations,
+                source="signature",
+                now=now,
+            )
         except errors.Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
 

@@ -276,7 +276,12 @@ class Rows:
     """
 
     def __init__(
-        self, key: Secret, dimension: int, k: int, projection: Projection | None = None
+        self,
+        key: Secret,
+        *,
+        dimension: int,
+        k: int,
+        projection: Projection | None = None,
     ) -> None:
         self._stream = Keystream(key, "validate/rows")
         self._project_blocks = projection or kernels(built_library())[kernel_in_use()]

@@ -56,7 +56,7 @@ class ForProof:
     seed_holder: Role
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProofDraft:
     """What a client signs: c, bound to the seed's holder, h_x of x', h_e of e', h_π of s_u and π'.
 
@@ -144,7 +144,7 @@ def _hashed(purpose: str, *digests: Digest) -> Secret:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProofSubmission:
     """What one server gets, and holds: seed and salt, or, once it has come, the body.
 
@@ -175,7 +175,13 @@ class ProofSubmission:
             return self.seed is None and self.salt is None
         if self.seed is None or self.salt is None or len(self.seed) != SEED_BYTES:
             return False
-        return opens(header.commitment, self.role, header.ctx, self.salt, self.seed)
+        return opens(
+            commitment=header.commitment,
+            role=self.role,
+            ctx=header.ctx,
+            salt=self.salt,
+            seed=self.seed,
+        )
 
     def body_hash(self, prefix: Secret, shape: ProofShape | None) -> "ProofBodyHash":
         """As ``Submission.body_hash``."""

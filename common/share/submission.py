@@ -30,7 +30,7 @@ def _require_length(name: str, value: bytes | Secret, right: int) -> None:
         raise RejectedSubmission(Rejection.MALFORMED, why)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionContext:
     """Task, version t, attempt, client, the digest of θ_t, and a nonce."""
 
@@ -113,6 +113,7 @@ class Verifier(Protocol):
 
 def signed_bytes(
     context: SubmissionContext,
+    *,
     commitment_a: Digest,
     commitment_b: Digest,
     body_digest: Digest,
@@ -132,7 +133,7 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
     return Digest.of(ring.encode_context("whole-submission", *parts))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignedHeader:
     """What both servers get alike, as it came: c_A and c_B to each server's seed, h of B's body."""
 
@@ -146,7 +147,10 @@ class SignedHeader:
     def signed(self) -> bytes:
         """The bytes that the client signed."""
         return signed_bytes(
-            self.context, self.commitment_a, self.commitment_b, self.body_digest
+            self.context,
+            commitment_a=self.commitment_a,
+            commitment_b=self.commitment_b,
+            body_digest=self.body_digest,
         )
 
     @property
@@ -213,7 +217,7 @@ PIECE_WORDS = 1 << 16
 """Ring elements that are masked at once: they stay in the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """What one server gets, and holds: s_j, salt_j of the commitment to it, and at B the body."""
 
@@ -238,7 +242,11 @@ class Submission:
         """Whether seed and salt open this server's commitment."""
         ctx = self.context.digest
         return ring.opens(
-            self.header.commitment(self.role), self.role, ctx, self.salt, self.seed
+            commitment=self.header.commitment(self.role),
+            role=self.role,
+            ctx=ctx,
+            salt=self.salt,
+            seed=self.seed,
         )
 
     @property
@@ -252,9 +260,13 @@ class Submission:
 
     def mask(self) -> ring.Keystream:
         """a_j, this server's mask, to be read in pieces of any size."""
-        header = self.header
-        names = header.context.digest, header.commitment_a, header.commitment_b
-        return ring.mask_stream(self.seed, self.role, *names)
+        return ring.mask_stream(
+            self.seed,
+            self.role,
+            ctx=self.header.context.digest,
+            commitment_a=self.header.commitment_a,
+            commitment_b=self.header.commitment_b,
+        )
 
     def body_pieces(self) -> Iterator[bytes | memoryview]:
         """b, in pieces of whole words; see ``Body``. Raises BodyUnreadable."""
@@ -294,27 +306,50 @@ def shard(
     call with the same x has nothing in common with the first. Call it once per attempt,
     and keep the result for retries.
     """
-    ctx, a, b = context.digest, Role.SERVER_A, Role.SERVER_B
-    seed_a, seed_b = Secret.random(ring.SEED_BYTES), Secret.random(ring.SEED_BYTES)
-    salt_a, salt_b = Secret.random(ring.SALT_BYTES), Secret.random(ring.SALT_BYTES)
-    commitments = (
-        ring.commit(a, ctx, salt_a, seed_a),
-        ring.commit(b, ctx, salt_b, seed_b),
+    ctx = context.digest
+    seed_a = Secret.random(ring.SEED_BYTES)
+    seed_b = Secret.random(ring.SEED_BYTES)
+    salt_a = Secret.random(ring.SALT_BYTES)
+    salt_b = Secret.random(ring.SALT_BYTES)
+    commitment_a = ring.commit(Role.SERVER_A, ctx, salt=salt_a, seed=seed_a)
+    commitment_b = ring.commit(Role.SERVER_B, ctx, salt=salt_b, seed=seed_b)
+    mask_a = ring.mask_stream(
+        seed_a,
+        Role.SERVER_A,
+        ctx=ctx,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
     )
-    of_a = ring.mask_stream(seed_a, a, ctx, *commitments)
-    of_b = ring.mask_stream(seed_b, b, ctx, *commitments)
-    body, body_digest = _masked(x, of_a, of_b, ctx)
-    digests = *commitments, body_digest
+    mask_b = ring.mask_stream(
+        seed_b,
+        Role.SERVER_B,
+        ctx=ctx,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+    )
+    body, body_digest = _masked(x, of_a=mask_a, of_b=mask_b, ctx=ctx)
+    signed = signed_bytes(
+        context,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+        body_digest=body_digest,
+    )
     header = SignedHeader(
-        context, *digests, signer.sign(signed_bytes(context, *digests))
+        context=context,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+        body_digest=body_digest,
+        signature=signer.sign(signed),
     )
-    return Submission(header, a, seed_a, salt_a), Submission(
-        header, b, seed_b, salt_b, body
+    at_a = Submission(header=header, role=Role.SERVER_A, seed=seed_a, salt=salt_a)
+    at_b = Submission(
+        header=header, role=Role.SERVER_B, seed=seed_b, salt=salt_b, body=body
     )
+    return at_a, at_b
 
 
 def _masked(
-    x: ring.RingVector, of_a: ring.Keystream, of_b: ring.Keystream, ctx: Digest
+    x: ring.RingVector, *, of_a: ring.Keystream, of_b: ring.Keystream, ctx: Digest
 ) -> tuple[HeldBody, Digest]:
     """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
     salt_h = Secret.random(ring.SALT_BYTES)

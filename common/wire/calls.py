@@ -125,7 +125,9 @@ def call_with_retries(
     that waiting won't help.
     """
     look_at = clock.now()
-    retries = Retries(within_s, WAITS, clock, counted_from_now=True)
+    retries = Retries(
+        total_s=within_s, policy=WAITS, clock=clock, counted_from_now=True
+    )
     unreachable: grpc.RpcError | None = None
     unexplained = False
     while True:
@@ -178,7 +180,7 @@ def is_serving(
 CALL_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
     """Where a server's training stands; StatusReply in protos/precad.proto describes each field."""
 
@@ -207,7 +209,7 @@ class ServerStatus:
     wire_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
     """What a step of an attempt cost on a server; see protos/precad.proto."""
 
@@ -218,7 +220,7 @@ class StepCost:
     cpu_ended: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
     """A finished round, as a server reports it; see protos/precad.proto."""
 

@@ -88,9 +88,14 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
     Raises RejectedSubmission: malformed or unsigned.
     """
     try:
-        task = Digest(message.task_digest)
-        named = ClientId(message.client), Digest(message.model_digest), message.nonce
-        context = SubmissionContext(task, message.version, message.attempt, *named)
+        context = SubmissionContext(
+            task=Digest(message.task_digest),
+            version=message.version,
+            attempt=message.attempt,
+            client=ClientId(message.client),
+            model=Digest(message.model_digest),
+            nonce=message.nonce,
+        )
         body_digest = Digest(message.body_digest)
         if message.HasField("proof"):
             return _with_proof(message, role, context, body_digest)
@@ -101,9 +106,15 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
     header = SignedHeader(
-        context, commitment_a, commitment_b, body_digest, _signature(message)
+        context=context,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+        body_digest=body_digest,
+        signature=_signature(message),
     )
-    return Submission(header, role, Secret(message.seed), Secret(message.salt))
+    return Submission(
+        header=header, role=role, seed=Secret(message.seed), salt=Secret(message.salt)
+    )
 
 
 def _with_proof(
@@ -120,14 +131,25 @@ def _with_proof(
         raise RejectedSubmission(
             Rejection.MALFORMED, "a header with a proof names masks' seeds"
         )
-    own_seed = bool(message.seed)
-    proof, other = message.proof, SERVERS[1 - SERVERS.index(role)]
-    openings = Digest(proof.opening_a), Digest(proof.opening_b)
-    digests = update_digest, Digest(proof.bits_digest), Digest(proof.proof_digest)
-    stated = context, openings, role if own_seed else other, Digest(proof.commitment)
-    header = ProofHeader(*stated, *digests, _signature(message))
-    own = (Secret(message.seed), Secret(message.salt)) if own_seed else ()
-    return ProofSubmission(header, role, *own)
+    proof = message.proof
+    brings_seed = bool(message.seed)
+    other = SERVERS[1 - SERVERS.index(role)]
+    header = ProofHeader(
+        context=context,
+        openings=(Digest(proof.opening_a), Digest(proof.opening_b)),
+        seed_holder=role if brings_seed else other,
+        commitment=Digest(proof.commitment),
+        update_digest=update_digest,
+        bits_digest=Digest(proof.bits_digest),
+        proof_digest=Digest(proof.proof_digest),
+        signature=_signature(message),
+    )
+    return ProofSubmission(
+        header=header,
+        role=role,
+        seed=Secret(message.seed) if brings_seed else None,
+        salt=Secret(message.salt) if brings_seed else None,
+    )
 
 
 def _signature(message: pb.SubmissionHeader) -> Signature:
@@ -242,7 +264,7 @@ def values_of(message: Any) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOpen:
     """An attempt started; A's opening of it may have come along."""
 
@@ -255,7 +277,7 @@ class RoundOpen:
     signed: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOver:
     """An attempt got done, and its version with it; A's newest statement may have come along.
 
@@ -292,15 +314,23 @@ def read_notice(message: pb.Notice) -> Notice:
         match message.WhichOneof("event"):
             case "open":
                 event = message.open
-                of_version = event.attempt, event.version, Digest(event.model_digest)
                 return RoundOpen(
-                    *of_version, event.selected, event.collect_seconds, signed
+                    attempt=event.attempt,
+                    version=event.version,
+                    model=Digest(event.model_digest),
+                    selected=event.selected,
+                    collect_seconds=event.collect_seconds,
+                    signed=signed,
                 )
             case "over":
                 over = message.over
                 rejection_of(over.rejection)
                 return RoundOver(
-                    over.attempt, over.version, over.counted, over.rejection, signed
+                    attempt=over.attempt,
+                    version=over.version,
+                    counted=over.counted,
+                    rejection=over.rejection,
+                    signed=signed,
                 )
             case "finished":
                 done = message.finished
@@ -344,7 +374,7 @@ _PADDING_HEADER, _LEAST = 3, 128
 _KINDS = {pb.OpeningBody: SignedKind.OPENING, pb.StatementBody: SignedKind.STATEMENT}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """What a server has signed for an attempt; see OpeningBody in protos/precad.proto."""
 
@@ -359,7 +389,7 @@ class Opening:
     seed_holder: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """What a server has signed of an owner's account; see StatementBody in protos/precad.proto."""
 

@@ -30,14 +30,16 @@ Values = float | Mapping[str, float]
 """One value, or one for each value of a label."""
 
 
-def gauge(name: str, says: str, values: Values, label: str = "") -> Metric:
+def gauge(*, name: str, says: str, values: Values, label: str = "") -> Metric:
     """Return what goes up and down, as it is now; ``precad_`` goes before its name."""
-    return _filled(GaugeMetricFamily, name, says, values, label)
+    return _filled(GaugeMetricFamily, name=name, says=says, values=values, label=label)
 
 
-def counter(name: str, says: str, values: Values, label: str = "") -> Metric:
+def counter(*, name: str, says: str, values: Values, label: str = "") -> Metric:
     """Return what only grows; its name ends with ``_total``."""
-    return _filled(CounterMetricFamily, name, says, values, label)
+    return _filled(
+        CounterMetricFamily, name=name, says=says, values=values, label=label
+    )
 
 
 def about(role: str, task: str) -> Metric:
@@ -48,7 +50,7 @@ def about(role: str, task: str) -> Metric:
     return family
 
 
-def _filled(kind: Any, name: str, says: str, values: Values, label: str) -> Metric:
+def _filled(kind: Any, *, name: str, says: str, values: Values, label: str) -> Metric:
     family = kind(PREFIX + name, says, labels=[label] if label else [])
     if isinstance(values, Mapping):
         for each, value in sorted(values.items()):

@@ -12,5 +12,7 @@ def model_and_section(problem: Problem) -> tuple[nn.Module, ModelSection]:
     """The module, and its description with initial weights expanded from the seed."""
     module = MODELS[problem.model](problem.data)
     initial = "zeros" if problem.model == "logistic" else "uniform"
-    section = model_section(module, problem.model, initial, problem.seed)
+    section = model_section(
+        module, architecture=problem.model, initial=initial, initial_seed=problem.seed
+    )
     return module, ModelSection.model_validate(section)

@@ -119,12 +119,16 @@ def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
     )
     clip = max(values["privacy"]["client_clip"], _DEMO_ROOM * math.sqrt(sampled))
     values["privacy"]["client_clip"] = clip
-    parts = shards(data.train_y, _DEMO_OWNERS, _SHARDS, seed % 2**31)
+    parts = shards(
+        data.train_y, clients=_DEMO_OWNERS, shards_per_client=_SHARDS, seed=seed % 2**31
+    )
     shares = {
         f"owner-{number:02d}": (data.train_x[part], data.train_y[part])
         for number, part in enumerate(parts, 1)
     }
     like = as_records((data.train_x, data.train_y))
     return Designed(
-        Task.parse(values), shares, loud_canaries(like, canaries, data.classes, seed)
+        task=Task.parse(values),
+        shares=shares,
+        canaries=loud_canaries(like, count=canaries, classes=data.classes, seed=seed),
     )

@@ -152,7 +152,7 @@ def certifiable(seed: int, owners: int = _OWNERS) -> Certifiable:
     }
     values: dict[str, Any] = {
         "name": "audit",
-        "model": model_section(logistic(x.shape[1], _CLASSES), "logistic"),
+        "model": model_section(logistic(x.shape[1], _CLASSES), architecture="logistic"),
         "privacy": {
             "record_clip": 1.0,
             "client_clip": 1.0,
@@ -195,7 +195,9 @@ def audit_certificates(
         ensemble.labels(seed, 0, np.empty(0, int), np.empty(0, int)), _CLASSES
     )
     points = len(counts)
-    budget = ConfidenceBudget(1 - significance / 2, _CLASSES, points, strict=True)
+    budget = ConfidenceBudget(
+        confidence=1 - significance / 2, classes=_CLASSES, points=points, strict=True
+    )
     intervals = simuem(counts, budget, models)
     guarantee, owners = made.guarantee, len(made.shares)
     found = certify_predictions(

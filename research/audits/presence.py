@@ -54,18 +54,21 @@ class Present:
     @property
     def statement(self) -> Statement:
         """The client-level guarantee of one round, as one Gaussian."""
-        event, privacy = (
-            Run.of(self.task).event(Adversary.CLIENT_LEVEL),
-            self.task.privacy,
+        event = Run.of(self.task).event(Adversary.CLIENT_LEVEL)
+        return Statement(
+            name=PRESENCE,
+            rate=event.rate,
+            noise=event.noise_multiplier,
+            rounds=1,
+            delta=self.task.privacy.delta,
         )
-        return Statement(PRESENCE, event.rate, event.noise_multiplier, 1, privacy.delta)
 
     def plan(self, significance: float, build: Build = Build.SOUND) -> Power:
         """How many coins to guess, before any is, and how likely this build is caught."""
         crowding = len(self.rows) / self.task.dimension
         return self.statement.plan(
-            self.coins.size,
-            significance,
+            canaries=self.coins.size,
+            significance=significance,
             less=less_noise(build).get(PRESENCE, 1.0),
             crowding=crowding,
         )
@@ -94,7 +97,9 @@ def present(clients: int, rounds: int, seed: int) -> Present:
     task = Task.parse(
         {
             "name": "audit",
-            "model": model_section(logistic(features, _CLASSES), "logistic"),
+            "model": model_section(
+                logistic(features, _CLASSES), architecture="logistic"
+            ),
             "privacy": {
                 "record_clip": 1.0,
                 "client_clip": 1.0,

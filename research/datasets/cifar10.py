@@ -69,14 +69,33 @@ def cifar10(root: Path) -> DataSet:
     if binary.is_dir():
         files = (*TRAIN_FILES, TEST_FILE)
         missing = [file for file in files if not (binary / file).is_file()]
-        check_there("cifar10", root, str(binary), missing, _PUBLISHED)
+        check_there(
+            name="cifar10",
+            root=root,
+            place=str(binary),
+            missing=missing,
+            published=_PUBLISHED,
+        )
         train_x, train_y = _batches(binary, TRAIN_FILES)
         test_x, test_y = _batches(binary, (TEST_FILE,))
         pixels = [x.astype(np.float32) / np.float32(255) for x in (train_x, test_x)]
-        return DataSet("cifar10", pixels[0], train_y, pixels[1], test_y, 10)
+        return DataSet(
+            name="cifar10",
+            train_x=pixels[0],
+            train_y=train_y,
+            test_x=pixels[1],
+            test_y=test_y,
+            classes=10,
+        )
     place = root / "cifar-10-batches-py"
     missing = [file for file in _CIFAR if not (place / file).is_file()]
-    check_there("cifar10", root, f"{binary} or {place}", missing, _PUBLISHED)
+    check_there(
+        name="cifar10",
+        root=root,
+        place=f"{binary} or {place}",
+        missing=missing,
+        published=_PUBLISHED,
+    )
     # Python pickles by their publishers. torchvision checks their published MD5 sums
     # before it opens them, so that only the files as published are read.
     reader = torchvision_datasets().CIFAR10
@@ -88,7 +107,14 @@ def cifar10(root: Path) -> DataSet:
             "data folder", str(root), f"cifar10 in {place} can't be read: {error}"
         ) from None
     images = (_images(train.data), _images(test.data))
-    return DataSet("cifar10", images[0], _labels(train), images[1], _labels(test), 10)
+    return DataSet(
+        name="cifar10",
+        train_x=images[0],
+        train_y=_labels(train),
+        test_x=images[1],
+        test_y=_labels(test),
+        classes=10,
+    )
 
 
 def torchvision_datasets() -> ModuleType:

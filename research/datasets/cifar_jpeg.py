@@ -52,7 +52,14 @@ def cifar10_jpeg(
         )
     train_x, train_y = _read(found["train"])
     test_x, test_y = _read(found["test"])
-    return DataSet("cifar10-jpeg", train_x, train_y, test_x, test_y, len(CLASSES))
+    return DataSet(
+        name="cifar10-jpeg",
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        classes=len(CLASSES),
+    )
 
 
 def _read(

@@ -78,7 +78,14 @@ def _sentences(
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
     test = max(1, round(_TEST_PART * len(y)))
     held, kept = order[:test], order[test:]
-    return DataSet(name, x[kept], y[kept], x[held], y[held], 2)
+    return DataSet(
+        name=name,
+        train_x=x[kept],
+        train_y=y[kept],
+        test_x=x[held],
+        test_y=y[held],
+        classes=2,
+    )
 
 
 def _lines(root: Path, name: str) -> list[str]:

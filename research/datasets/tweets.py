@@ -66,12 +66,12 @@ def sentiment140(
 
     hashing = HashingVectorizer(n_features=features, dtype=np.float32)
     return DataSet(
-        "sentiment140",
-        hashing.transform(train_texts).toarray(),
-        train_y,
-        hashing.transform(test_texts).toarray(),
-        test_y,
-        2,
+        name="sentiment140",
+        train_x=hashing.transform(train_texts).toarray(),
+        train_y=train_y,
+        test_x=hashing.transform(test_texts).toarray(),
+        test_y=test_y,
+        classes=2,
     )
 
 
@@ -154,13 +154,13 @@ def sentiment140_glove(folder: Path) -> DataSet:
         folder / GLOVE_FILE, {word for text in (*texts, *held) for word in text}
     )
     return DataSet(
-        "sentiment140-glove",
-        _embedded(texts, vectors),
-        train.moods[kept],
-        _embedded(held, vectors),
-        test.moods,
-        2,
-        np.searchsorted(np.sort(chosen), of[kept]),
+        name="sentiment140-glove",
+        train_x=_embedded(texts, vectors),
+        train_y=train.moods[kept],
+        test_x=_embedded(held, vectors),
+        test_y=test.moods,
+        classes=2,
+        owners=np.searchsorted(np.sort(chosen), of[kept]),
     )
 
 

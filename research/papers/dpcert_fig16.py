@@ -65,7 +65,7 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         radius = torch.from_numpy(multiple * found.found.radius[some])
         sigma, seed = settings["sigma"], settings["seed"]
         moved = attacked(model.module, model.x[some], labels, radius, sigma, seed=seed)
-        how = Sampling(sigma, 1, FRESH, draw=seed + 1)
+        how = Sampling(sigma=sigma, selection=1, copies=FRESH, draw=seed + 1)
         turned.append(int(_surely_other(model, moved, labels, how).sum()))
     return {
         "accuracy": round(model.accuracy, 5),

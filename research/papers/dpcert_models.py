@@ -195,9 +195,9 @@ def certified(
 ) -> Certified:
     """Certificates of the model's points at the cell's σ."""
     how = Sampling(
-        settings["sigma"],
-        settings["selection"],
-        settings["copies"],
+        sigma=settings["sigma"],
+        selection=settings["selection"],
+        copies=settings["copies"],
         draw=settings["seed"],
     )
     return certify(model, how, data.classes, around.keep)

@@ -23,7 +23,9 @@ class Iterated(Derived):
     def _curves(self, k: int, direction: Direction) -> Curves:
         once = self.base.curves(1, direction)
         return reduce(
-            lambda so_far, _: Moved(so_far, once.upper, once.lower), range(1, k), once
+            lambda so_far, _: Moved(first=so_far, up=once.upper, down=once.lower),
+            range(1, k),
+            once,
         )
 
 
@@ -68,4 +70,9 @@ class RenyiDP(Guarantee):
             )
         if not len(orders):
             orders, epsilons = np.array([2.0]), np.array([np.inf])
-        return RenyiCurves(orders, epsilons, epsilons, self.refined)
+        return RenyiCurves(
+            orders=orders,
+            poisoned_over_clean=epsilons,
+            clean_over_poisoned=epsilons,
+            refined=self.refined,
+        )

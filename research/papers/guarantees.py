@@ -110,7 +110,9 @@ def _curve(
     at: Sequence[int],
 ) -> Floats:
     counts = np.array(result.values["votes"])
-    budget = ConfidenceBudget(CONFIDENCE, counts.shape[1], strict=True)
+    budget = ConfidenceBudget(
+        confidence=CONFIDENCE, classes=counts.shape[1], strict=True
+    )
     intervals = simuem(counts, budget, result.settings["models"])
     found = certify_predictions(intervals, guarantee, directions, limit=_MOST)
     counted = found.certified & (intervals.labels == np.array(result.values["labels"]))

@@ -55,7 +55,9 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     module = MODELS[settings["model"]](data)
     learner = Learner(module, around.device)
     initial = "zeros" if settings["model"] == "logistic" else "uniform"
-    section = model_section(module, settings["model"], initial, initial_seed=0)
+    section = model_section(
+        module, architecture=settings["model"], initial=initial, initial_seed=0
+    )
     start = torch.tensor(
         unrounded_start(ModelSection.model_validate(section)), dtype=torch.float32
     )
@@ -201,7 +203,7 @@ def probabilities(group: Sequence[Result]) -> Intervals:
 
 
 def _budget(classes: int) -> ConfidenceBudget:
-    return ConfidenceBudget(CONFIDENCE, classes, strict=True)
+    return ConfidenceBudget(confidence=CONFIDENCE, classes=classes, strict=True)
 
 
 def certified(
@@ -233,10 +235,17 @@ def as_published(
     def holds(r: int, points: Integers) -> Booleans:
         joint = -math.expm1(r * math.log1p(-one.rate))
         found = mixture_divergences(
-            group_shift(1, joint), one.effective_noise_multiplier, np.asarray(ORDERS)
+            group_shift(1, joint),
+            noise=one.effective_noise_multiplier,
+            orders=np.asarray(ORDERS),
         )
         worst = one.count * np.maximum(*found)
-        curves = RenyiCurves(np.asarray(ORDERS), worst, worst, refined=False)
+        curves = RenyiCurves(
+            orders=np.asarray(ORDERS),
+            poisoned_over_clean=worst,
+            clean_over_poisoned=worst,
+            refined=False,
+        )
         return curves.separates(a[points], b[points])
 
     radii = np.full(len(counted), -1.0)

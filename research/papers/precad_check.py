@@ -67,7 +67,10 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     """Accuracy by round; how many forged updates there were and how many counted."""
     data = load(settings["data"], around.data)
     parts = shards(
-        data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"]
+        data.train_y,
+        clients=settings["clients"],
+        shards_per_client=SHARDS_PER_CLIENT,
+        seed=settings["seed"],
     )
     problem = Problem(
         data=data, shares=parts, model=settings["model"], seed=settings["seed"]

@@ -57,7 +57,10 @@ def train(settings: Settings, around: Surroundings) -> dict[str, Any]:
     """One training by ``settings["algorithm"]``; accuracies of main and backdoor task, and ε."""
     data = load(settings["data"], around.data)
     parts = shards(
-        data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"]
+        data.train_y,
+        clients=settings["clients"],
+        shards_per_client=SHARDS_PER_CLIENT,
+        seed=settings["seed"],
     )
     attack = ATTACKS[settings["attack"]](**settings.get("attack_options", {}))
     notes: dict[str, Any] = {} if around.checkpoint is None else around.checkpoint.notes

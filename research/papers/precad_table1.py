@@ -71,7 +71,12 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         around.progress(done, settings["rounds"])
         models.append(theta)
 
-    parts = shards(data.train_y, settings["clients"], 1, settings["seed"])
+    parts = shards(
+        data.train_y,
+        clients=settings["clients"],
+        shards_per_client=1,
+        seed=settings["seed"],
+    )
     problem = Problem(
         data=data,
         shares=parts,

@@ -53,7 +53,9 @@ def sound_curve(
     # Column 0 is the right label: a point that is certified for it is right.
     counts = np.stack([right, models - right], axis=1)
     intervals = simuem(
-        counts, ConfidenceBudget(CONFIDENCE, BINARY, strict=True), models
+        counts,
+        ConfidenceBudget(confidence=CONFIDENCE, classes=BINARY, strict=True),
+        models,
     )
     guarantee = Replacements(ExactGroups(level.mechanism(group[0].settings)))
     found = certify_predictions(

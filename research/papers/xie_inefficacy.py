@@ -63,7 +63,10 @@ def inefficacy(result: Result) -> MeanInterval:
     """J, with bounds that hold together at 99 %."""
     bound = result.settings["bound"]
     return expected_loss(
-        result.values["losses"], bound, CONFIDENCE, ScoreBound.BERNSTEIN
+        result.values["losses"],
+        bound=bound,
+        confidence=CONFIDENCE,
+        how=ScoreBound.BERNSTEIN,
     )
 
 
@@ -102,7 +105,14 @@ def sound_fewest(clean: Result, level: Level, tau: float) -> int | None:
     """
     guarantee = Replacements(ExactGroups(level.mechanism(clean.settings)))
     lower, bound = inefficacy(clean).lower, clean.settings["bound"]
-    return fewest_attackers(lower, bound, tau, guarantee, _REPLACED, limit=200)
+    return fewest_attackers(
+        value=lower,
+        bound=bound,
+        ratio=tau,
+        guarantee=guarantee,
+        directions=_REPLACED,
+        limit=200,
+    )
 
 
 def both_bounds(

@@ -43,13 +43,13 @@ def two_labels(data: DataSet) -> DataSet:
     labels = np.array(_PAIRS.get(data.name, (0, 1)))
     train_part, test_part = np.isin(data.train_y, labels), np.isin(data.test_y, labels)
     return DataSet(
-        data.name,
-        data.train_x[train_part],
-        np.searchsorted(labels, data.train_y[train_part]),
-        data.test_x[test_part],
-        np.searchsorted(labels, data.test_y[test_part]),
-        BINARY,
-        None if data.owners is None else data.owners[train_part],
+        name=data.name,
+        train_x=data.train_x[train_part],
+        train_y=np.searchsorted(labels, data.train_y[train_part]),
+        test_x=data.test_x[test_part],
+        test_y=np.searchsorted(labels, data.test_y[test_part]),
+        classes=BINARY,
+        owners=None if data.owners is None else data.owners[train_part],
     )
 
 
@@ -115,7 +115,9 @@ def _train(settings: Settings, around: Surroundings, *, by_user: bool) -> Ensemb
     module = MODELS[settings["model"]](data)
     learner = Learner(module, around.device)
     initial = "zeros" if settings["model"].endswith("logistic") else "uniform"
-    section = model_section(module, settings["model"], initial, initial_seed=0)
+    section = model_section(
+        module, architecture=settings["model"], initial=initial, initial_seed=0
+    )
     start = torch.tensor(
         unrounded_start(ModelSection.model_validate(section)),
         dtype=torch.float32,

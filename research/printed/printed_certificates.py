@@ -49,8 +49,8 @@ def theorem_8_divergences(
     """[orders] each: T-fold Rényi divergences, with‖without and back, as Liu Thm 8 has them."""
     forward, reverse = mixture_divergences(
         group_shift(1, _joint_rate(mechanism, r)),
-        mechanism.effective_noise_multiplier,
-        np.asarray(orders),
+        noise=mechanism.effective_noise_multiplier,
+        orders=np.asarray(orders),
     )
     return mechanism.count * forward, mechanism.count * reverse
 
@@ -78,9 +78,12 @@ def theorem_8(
         # One divergence for both directions, as the paper has it.
         worst = np.maximum(*theorem_8_divergences(mechanism, r, orders))
         return bool(
-            RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(
-                p_a, p_b
-            )
+            RenyiCurves(
+                orders=np.asarray(orders),
+                poisoned_over_clean=worst,
+                clean_over_poisoned=worst,
+                refined=False,
+            ).separates(p_a, p_b)
         )
 
     return Reproduction(
@@ -133,7 +136,12 @@ def theorem_8_limit(
     divergence = (
         orders * mechanism.count / (2 * mechanism.effective_noise_multiplier**2)
     )
-    curves = RenyiCurves(orders, divergence, divergence, refined=False)
+    curves = RenyiCurves(
+        orders=orders,
+        poisoned_over_clean=divergence,
+        clean_over_poisoned=divergence,
+        refined=False,
+    )
     value = (float(curves.lower(p_a)), float(curves.upper(p_b)))
     return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)
 

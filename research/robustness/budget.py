@@ -40,7 +40,11 @@ def measured(
         for seed in seeds:
             how = replace(training_of({**cell, "seed": seed}), given_noise=noise)
             model = trained(how, data, every=1)
-            found = certify(model, Sampling(0.25, 100, COPIES, seed), data.classes)
+            found = certify(
+                model,
+                Sampling(sigma=0.25, selection=100, copies=COPIES, draw=seed),
+                data.classes,
+            )
             accuracy.append(model.accuracy)
             acr.append(average_certified_radius(found.radii, found.right))
         event = poisson_gaussian(

@@ -89,7 +89,7 @@ def certify(
             / f"{model.name}-{len(model.y)}-{how.sigma:g}-{how.copies}-{how.draw}.jsonl"
         )
     votes = sample_votes(model.module, model.x, how, keep=file, model=model.name)
-    budget = ConfidenceBudget(CONFIDENCE, classes)
+    budget = ConfidenceBudget(confidence=CONFIDENCE, classes=classes)
     found = certify_smoothing(votes.votes, how.sigma, budget, votes.selection)
     return Certified(
         found, np.asarray(found.certified & (found.labels == model.y.numpy()))

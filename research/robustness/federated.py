@@ -32,7 +32,10 @@ def task_of(how: Training, data: DataSet, clients: int) -> Task:
         {
             "name": "dp-cert",
             "model": model_section(
-                module_of(how.model, data), how.model, "uniform", how.seed
+                module_of(how.model, data),
+                architecture=how.model,
+                initial="uniform",
+                initial_seed=how.seed,
             ),
             "privacy": {
                 "record_clip": how.clip,

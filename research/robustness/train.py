@@ -127,7 +127,9 @@ def train(
     """
     module = module_of(how.model, data)
     section = ModelSection.model_validate(
-        model_section(module, how.model, "uniform", how.seed)
+        model_section(
+            module, architecture=how.model, initial="uniform", initial_seed=how.seed
+        )
     )
     gradients = RecordGradients(
         module, nn.functional.cross_entropy, section.parameters, objective=how.objective

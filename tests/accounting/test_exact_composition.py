@@ -161,7 +161,9 @@ def test_a_loss_between_two_points_of_a_coarser_lattice_is_never_told_as_less() 
     fine, coarse, masses = 2.0**-10, 2.0**-6, np.linspace(0.01, 1.0, 15)
     for place in range(1, 16):
         for mass in masses:
-            points, both = split(np.array([48 + place]), np.array([mass]), fine, coarse)
+            points, both = split(
+                np.array([48 + place]), np.array([mass]), fine=fine, coarse=coarse
+            )
             assert points.tolist() == [3, 4]
             with mp.workdps(40):
                 inside = mpf(place) * mpf(fine)

@@ -385,7 +385,9 @@ def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_sa
     until = EVENING.replace(tzinfo=timezone(timedelta(hours=1)))
     for later, left_h in ((0, 5), (4, 1), (96, 0)):
         now = NOW + timedelta(hours=later)
-        assert admission.window_of(DEPLOYED, until, now=now).seconds == left_h * 3600
+        assert (
+            admission.window_of(DEPLOYED, until=until, now=now).seconds == left_h * 3600
+        )
     cases: list[tuple[dict[str, Any], str]] = [
         ({"until": EVENING}, "say its time zone"),
         ({"until": NOW + timedelta(days=367)}, "within a year"),

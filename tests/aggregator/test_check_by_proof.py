@@ -65,7 +65,16 @@ def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> He
         role: Inbox(role, task, verifier(), folder / role.value) for role in SERVERS
     }
     for inbox in inboxes.values():
-        inbox.open(Opened(3, 3, tuple(names), Digest(b"m" * 32), frozenset(), holders))
+        inbox.open(
+            Opened(
+                attempt=3,
+                version=3,
+                cohort=tuple(names),
+                model=Digest(b"m" * 32),
+                counted=frozenset(),
+                seed_holders=holders,
+            )
+        )
     for client in names:
         stated: Any = [inboxes[role].proof_opening(3, client) for role in SERVERS]
         opened = ForProof(tuple(o for o, _ in stated), stated[0][1])

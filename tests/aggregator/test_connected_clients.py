@@ -62,7 +62,9 @@ async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
             yield item
 
 
-@pytest.mark.parametrize("wrap", [watched, LongStream(lambda: None).follow])
+@pytest.mark.parametrize(
+    "wrap", [watched, LongStream(_still_allowed=lambda: None).follow]
+)
 def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Any) -> None:
     """gRPC cancels the handler; closing a stream that still ran was an error in the log."""
     silent = asyncio.Event()
@@ -94,7 +96,10 @@ def test_a_stream_ends_once_its_caller_does_not_count(
 
     async def follow() -> None:
         items = some(2, asyncio.Event())
-        assert [item async for item in LongStream(still_allowed).follow(items)] == []
+        assert [
+            item
+            async for item in LongStream(_still_allowed=still_allowed).follow(items)
+        ] == []
 
     with pytest.raises(AccessDenied, match="revoked"):
         asyncio.run(follow())

@@ -71,7 +71,15 @@ class Side:
 
     def open(self, attempt: int = 3) -> None:
         self.inbox.cancel()
-        self.inbox.open(Opened(attempt, 2, (TWO, ONE), MODEL, frozenset()))
+        self.inbox.open(
+            Opened(
+                attempt=attempt,
+                version=2,
+                cohort=(TWO, ONE),
+                model=MODEL,
+                counted=frozenset(),
+            )
+        )
 
     def submission(self, client: ClientId = ONE, number: int = 3) -> Submission:
         return pair_of(TASK, client, number)[self.bodies]
@@ -435,7 +443,9 @@ def test_a_changed_file_is_no_other_body(
 
 
 NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
-OPENED = Opened(3, 2, NAMES, MODEL, frozenset(NAMES))
+OPENED = Opened(
+    attempt=3, version=2, cohort=NAMES, model=MODEL, counted=frozenset(NAMES)
+)
 WAIT_S = 240.0
 PAIRS = {name: {half.role: half for half in pair_of(TASK, name)} for name in NAMES}
 

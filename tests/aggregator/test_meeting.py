@@ -61,7 +61,9 @@ def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
 
 
 def begun(store: Store, number: int, version: int) -> None:
-    store.attempts.begin(number, version, 0, VALID_SET)
+    store.attempts.begin(
+        attempt=number, version=version, cohort_size=0, model=VALID_SET
+    )
     store.attempts.abandon_open()
 
 
@@ -396,7 +398,9 @@ def test_what_the_dealer_alone_remembers_charges_all(servers: Servers) -> None:
         assert (
             session.progress.next_attempt == session.store.attempts.next_number() == 1
         )
-        assert "left already" in doubt(session.store, servers.task, 1, 0)
+        assert "left already" in doubt(
+            session.store, servers.task, attempt=1, version=0
+        )
     # Once is enough.
     settled(servers, [[0]] * 2)
     # Nor does it get lost again with the database alone.
@@ -483,7 +487,7 @@ def test_what_one_server_alone_says_charges_nobody(
     # What the dealer or an owner tells the other server too is charged, without a word.
     honest.attempts.hear(999)
     model = servers.sessions[other(role)].model_store.current.digest
-    honest.attempts.begin(998, 1, 3, model)
+    honest.attempts.begin(attempt=998, version=1, cohort_size=3, model=model)
     assert (settle(servers), servers.charged()) == (
         [None, None],
         [{ANN: 2, BEN: 2, CLEO: 1}] * 2,
@@ -536,7 +540,10 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     """What the other server keeps of ``loser`` was signed before its certificate was renewed."""
     holder = B if loser is A else A
     old = server_messages.ServerSignatures(
-        servers.task.digest, loser, earlier_pen(loser), verifier()
+        task=servers.task.digest,
+        role=loser,
+        signer=earlier_pen(loser),
+        verifier=verifier(),
     )
     now = signatures(servers.task.digest, holder)
 
@@ -582,7 +589,7 @@ def test_what_was_signed_before_a_renewal_counts_where_it_is_kept(
     servers: Servers,
 ) -> None:
     old = server_messages.ServerSignatures(
-        servers.task.digest, B, earlier_pen(B), verifier()
+        task=servers.task.digest, role=B, signer=earlier_pen(B), verifier=verifier()
     )
     body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
     signed = old.sign(SignedKind.MODEL, body)
@@ -617,7 +624,7 @@ def test_a_revoked_certificates_statements_are_not_believed_and_keep_nobody_out(
     session = replace(servers.sessions[A], verifier=eye)
     statement, opening = shown_by_ann(servers, CertificateSigner(stolen))
     said = pb.StatementBody.FromString(
-        statement_of(session, ANN, statement, opening).body
+        statement_of(session, ANN, shown=statement, opening=opening).body
     )
     assert (list(said.charged), session.store.attempts.next_number()) == ([], 0)
     assert "isn't believed" in caplog.text

@@ -131,7 +131,9 @@ def test_a_message_above_the_limit_is_refused_while_it_arrives(ends: Any) -> Non
 
 
 def frame(payload: bytes, *, last: bool = False) -> Frame:
-    return Frame(TASK, -1, "body/0123", 7, payload, last)
+    return Frame(
+        task=TASK, attempt=-1, step="body/0123", sequence=7, payload=payload, last=last
+    )
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 1 << 19, 1 << 21])
@@ -295,11 +297,11 @@ def frames(number: int) -> list[Frame]:
     sizes = (1, 1 << 18, 0, 1 << 16, 7)
     return [
         Frame(
-            TASK,
-            0,
-            "step",
-            each,
-            bytes([each % 251]) * sizes[each % len(sizes)],
+            task=TASK,
+            attempt=0,
+            step="step",
+            sequence=each,
+            payload=bytes([each % 251]) * sizes[each % len(sizes)],
             last=True,
         )
         for each in range(number)

@@ -80,7 +80,9 @@ def opened(
 ) -> Any:
     """What A's and B's sides return or raise; B's coin drew everybody."""
     return at_both(
-        lambda: start_attempt.propose(pair[0], attempt, 3, cohort, MODEL),
+        lambda: start_attempt.propose(
+            pair[0], attempt=attempt, version=3, drawn=cohort, model=MODEL
+        ),
         lambda: answered(pair, then=then),
     )
 
@@ -92,7 +94,14 @@ def test_both_open_the_same_round(pair: Pair, cover: int) -> None:
     a, b = opened(pair, [NAMES[3], NAMES[0]], lambda *given: told.append(given))
     drawn = (NAMES[0], NAMES[3])
     cohort = tuple(NAMES) if cover else drawn
-    assert a == b == Opened(4, 3, cohort, MODEL, frozenset(drawn)) == told[0][0]
+    assert (
+        a
+        == b
+        == Opened(
+            attempt=4, version=3, cohort=cohort, model=MODEL, counted=frozenset(drawn)
+        )
+        == told[0][0]
+    )
     assert [states(server) for server in pair] == [{4: AttemptState.OPEN}] * 2
 
 
@@ -137,7 +146,7 @@ def test_b_refuses_and_says_why(
 
 @pytest.mark.parametrize("number", [0, 3, 4])
 def test_b_refuses_an_attempt_that_was_used(pair: Pair, number: int) -> None:
-    pair[1].store.attempts.begin(4, 0, 0, MODEL)
+    pair[1].store.attempts.begin(attempt=4, version=0, cohort_size=0, model=MODEL)
     proposed(pair, attempt=number)
     # An owner may just have shown B a later one: the servers meet again, and nothing
     # stops.
@@ -149,7 +158,10 @@ def test_b_refuses_an_attempt_that_was_used(pair: Pair, number: int) -> None:
 
 def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(pair: Pair) -> None:
     """The larger count is kept: a false one would never go again."""
-    (a, b), attempt = pair, Opened(4, 3, (), MODEL, frozenset())
+    (a, b), attempt = (
+        pair,
+        Opened(attempt=4, version=3, cohort=(), model=MODEL, counted=frozenset()),
+    )
     for count in (6, 5):
         a.link.send("opened", OpenedCount(count=count).to_bytes())
     with pytest.raises(PeerViolation, match="6 opened attempts of version 3"):
@@ -177,7 +189,9 @@ def test_only_whom_both_ledgers_allow_takes_part(pair: Pair, tight: int) -> None
 def test_a_takes_nobody_whom_it_did_not_propose(pair: Pair) -> None:
     pair[1].link.send("cohort", Verdict(clients=steps("c0", "c1")).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
-        start_attempt.propose(pair[0], 4, 3, [NAMES[0]], MODEL)
+        start_attempt.propose(
+            pair[0], attempt=4, version=3, drawn=[NAMES[0]], model=MODEL
+        )
     assert states(pair[0]) == {}
 
 
@@ -251,8 +265,8 @@ def test_another_attempt_needs_both_operators_word(
         shares, proofs = (
             task_with({"validation": check}) for check in ("crypten", "proof")
         )
-        assert why in start_attempt.doubt(store, shares, attempt + 1, 3)
-        assert start_attempt.doubt(store, proofs, attempt + 1, 3) == ""
+        assert why in start_attempt.doubt(store, shares, attempt=attempt + 1, version=3)
+        assert start_attempt.doubt(store, proofs, attempt=attempt + 1, version=3) == ""
 
 
 ROSTER = roster(("often", 100, 0.2), ("seldom", 100, 0.02), ("new", 100, 0.2))
@@ -283,7 +297,9 @@ def play(store: Store, number: int, *clients: ClientId, end: str = "done") -> No
     if end == "learned":
         store.attempts.learn([charge(number, number, *clients)])
         return
-    store.attempts.begin(number, number, len(clients), MODEL)
+    store.attempts.begin(
+        attempt=number, version=number, cohort_size=len(clients), model=MODEL
+    )
     store.attempts.prepare(number, clients, VALID_SET, {}, bytes(64))
     if end == "done":
         store.attempts.finish(number, MODEL)
@@ -298,19 +314,30 @@ def test_a_limit_that_is_met_exactly_isnt_passed() -> None:
     assert PrivacyCap(limited(exactly * (1 - 1e-12))).most(0.2) == 3
     # Without a limit everybody may, and under one of less than a round nobody.
     free, tight = (PrivacyCap(limited(limit)) for limit in (None, 1e-6))
-    assert (free.most(0.2), free.admits(0.2, 10**6, {}, 0)) == (None, True)
-    assert (tight.most(0.2), tight.admits(0.2, 0, {}, 0)) == (0, False)
+    assert (
+        free.most(0.2),
+        free.admits(0.2, spent=10**6, re_releases={}, charges=0),
+    ) == (None, True)
+    assert (tight.most(0.2), tight.admits(0.2, spent=0, re_releases={}, charges=0)) == (
+        0,
+        False,
+    )
     # Forfeited rounds are charged beside the task's own, up to twice as many and a few:
     # by ε alone.
     cap, most = PrivacyCap(limited(50.0, rounds=3)), 2 * 3 + SPARE_CHARGES
     assert cap.most(0.2) == 3
-    assert [cap.admits(0.2, n, {}, 0) for n in (3, most - 1, most)] == [
+    assert [
+        cap.admits(0.2, spent=n, re_releases={}, charges=0) for n in (3, most - 1, most)
+    ] == [
         True,
         True,
         False,
     ]
     tight = PrivacyCap(limited(exactly, rounds=3))
-    assert [tight.admits(0.2, n, {}, 0) for n in (3, 4)] == [True, False]
+    assert [tight.admits(0.2, spent=n, re_releases={}, charges=0) for n in (3, 4)] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("last", ["done", "written off", "learned"])
@@ -336,7 +363,9 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(
     # B would refuse the first too; A, for whom everybody is drawn, must not need it.
     b.send("cohort", Verdict(refusal="that is all").to_bytes())
     with pytest.raises(PeerViolation, match="that is all"):
-        start_attempt.propose(server, cap, cap, list(ROSTER), MODEL)
+        start_attempt.propose(
+            server, attempt=cap, version=cap, drawn=list(ROSTER), model=MODEL
+        )
     proposed = Cohort.from_bytes(b.receive("cohort")).clients
     assert Places(sorted(ROSTER)).clients(proposed) == (NEW, SELDOM)
 
@@ -376,7 +405,10 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
     costs = upgraded(rate, after)
     for limit, allowed in ((costs * (1 + 1e-9), True), (costs * (1 - 1e-6), False)):
         cap = PrivacyCap(limited(limit), AT_ONCE)
-        assert cap.admits(rate, spent, re_releases, charges) == allowed
+        assert (
+            cap.admits(rate, spent=spent, re_releases=re_releases, charges=charges)
+            == allowed
+        )
 
 
 def test_a_version_released_again_is_charged_before_the_release(store: Store) -> None:
@@ -407,10 +439,10 @@ def test_a_version_released_again_costs_a_round_no_account(
 
     monkeypatch.setattr(exact, "record_epsilon", account)
     for _ in range(2):
-        assert not cap.admits(0.2, 1, {}, charges=1)
+        assert not cap.admits(0.2, spent=1, re_releases={}, charges=1)
     go.set()
-    until(lambda: cap.admits(0.2, 1, {}, charges=1), "the account")
-    assert cap.admits(0.2, 5, {1: 1}, charges=0)
+    until(lambda: cap.admits(0.2, spent=1, re_releases={}, charges=1), "the account")
+    assert cap.admits(0.2, spent=5, re_releases={1: 1}, charges=0)
     assert threading.main_thread() not in asked
     assert len(set(asked)) == 1
 
@@ -447,7 +479,7 @@ def test_a_round_asks_for_no_account(store: Store, accountant: Mock) -> None:
     assert rates_of(accountant) == {0.2, 0.2 / 64, 0.1}
     again.prepare_accounts()
     assert rates_of(accountant) == {0.2, 0.2 / 64, 0.1}
-    assert again.cap.admits(0.1, 0, {}, 0)
+    assert again.cap.admits(0.1, spent=0, re_releases={}, charges=0)
     server = aggregator_of(store, roster=claims, cap=register.cap)
     for number in range(4):
         server.within_budget(claims, number)

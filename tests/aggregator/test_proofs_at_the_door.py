@@ -57,7 +57,14 @@ class Doors:
 
     def open(self, role: Role, attempt: int = 3) -> None:
         holders = {ONE: self.holder, TWO: other(self.holder)}
-        opened = Opened(attempt, 2, (ONE, TWO), MODEL, frozenset(), holders)
+        opened = Opened(
+            attempt=attempt,
+            version=2,
+            cohort=(ONE, TWO),
+            model=MODEL,
+            counted=frozenset(),
+            seed_holders=holders,
+        )
         self.inboxes[role].open(opened)
 
     def stated(self) -> ForProof:
@@ -67,7 +74,9 @@ class Doors:
 
     def pair(self, stated: ForProof | None = None) -> Pair:
         """An owner's: what the seed's holder gets, and what the body's."""
-        context = SubmissionContext(TASK.digest, 2, 3, ONE, MODEL)
+        context = SubmissionContext(
+            task=TASK.digest, version=2, attempt=3, client=ONE, model=MODEL
+        )
         x = np.arange(D, dtype=np.int64)
         parts: Any = share(TASK, x, context, signer(ONE), stated or self.stated())
         seed, body = parts if parts[0].seed is not None else parts[::-1]
@@ -167,7 +176,9 @@ def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(
         says = "the server that gets this client's body"
         doors.refuses(part, Rejection.MALFORMED, says)
     seed: Any = doors.pair()[0]
-    foreign = commit(other(doors.holder), seed.header.ctx, seed.salt, seed.seed)
+    foreign = commit(
+        other(doors.holder), seed.header.ctx, salt=seed.salt, seed=seed.seed
+    )
     for commitment in (foreign, OTHER):
         sent = replace(seed, header=signed(seed.header, commitment=commitment))
         doors.refuses(sent, Rejection.MALFORMED, "don't open the commitment")
@@ -193,7 +204,9 @@ def test_headers_of_another_check_are_none_of_this_ones(
     # And a proof at a task that has a dealer.
     task = task_with({}, D)
     inbox = Inbox(Role.SERVER_A, task, verifier(), tmp_path / "dealt")
-    inbox.open(Opened(3, 2, (ONE,), MODEL, frozenset()))
+    inbox.open(
+        Opened(attempt=3, version=2, cohort=(ONE,), model=MODEL, counted=frozenset())
+    )
     header = signed(seed.header, context=replace(seed.context, task=task.digest))
     with pytest.raises(RejectedSubmission, match="validation = 'crypten'"):
         inbox.start(replace(seed, header=header))

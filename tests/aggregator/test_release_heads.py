@@ -64,7 +64,16 @@ class Release:
         store = SimpleNamespace(attempts=kept, versions=kept, ledger=kept)
         self.a = aggregator(task, A, end, roster=roster, store=store)
         counted = Counted(
-            Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {}
+            opened=Opened(
+                attempt=7,
+                version=3,
+                cohort=(WARD,),
+                model=MODEL,
+                counted=frozenset({WARD}),
+            ),
+            valid=(WARD,),
+            valid_set=SET,
+            rejections={},
         )
         self.share = np.arange(task.dimension, dtype=np.int64)
         self.prepared, self.sent = (
@@ -179,7 +188,9 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
 
     Nor those of another attempt: its agreement would pass for the next one's.
     """
-    context = SubmissionContext(TASK.digest, 3, 7, WARD, MODEL)
+    context = SubmissionContext(
+        task=TASK.digest, version=3, attempt=7, client=WARD, model=MODEL
+    )
     # It took everything, and found it valid.
     verdicts = Verdicts({}, np.zeros(TASK.dimension, np.int64))
     validator: Any = SimpleNamespace(take=lambda _: None, decide=lambda: verdicts)
@@ -187,7 +198,7 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
     def digest(submission: Submission, attempt: int = 7) -> str:
         fresh = Release()
         opened = replace(fresh.prepared.counted.opened, attempt=attempt)
-        matched = Matched(opened, {WARD: submission}, {})
+        matched = Matched(opened=opened, submissions={WARD: submission}, rejections={})
         fresh.b.send(
             "valid-set", server_messages.SetCheck(digest="00" * 32, count=1).to_bytes()
         )

@@ -53,13 +53,13 @@ def meanwhile(owner: Any, name: str, act: Callable[[], object]) -> None:
 
 def test_its_last_word_isnt_looked_up(servers: Servers, checked: Mock) -> None:
     """Until a restart."""
-    first = notices.statement_of(servers.sessions[A], ANN, None)
+    first = notices.statement_of(servers.sessions[A], ANN, shown=None)
     notices.statement_of(
-        servers.sessions[A], ANN, pb.Signed.FromString(first.SerializeToString())
+        servers.sessions[A], ANN, shown=pb.Signed.FromString(first.SerializeToString())
     )
     checked.assert_not_called()
     session = servers.restarted(A)
-    notices.statement_of(session, ANN, first)
+    notices.statement_of(session, ANN, shown=first)
     checked.assert_called_once_with(session, ANN, first.SerializeToString())
     # Of each owner and each kind it knows the last one.
     signed = training.LastSigned()
@@ -79,9 +79,9 @@ def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -
     """And one to another owner: they are checked."""
     session, of_b = (
         servers.sessions[A],
-        notices.statement_of(servers.sessions[B], BEN, None),
+        notices.statement_of(servers.sessions[B], BEN, shown=None),
     )
-    first = notices.statement_of(session, ANN, None)
+    first = notices.statement_of(session, ANN, shown=None)
     other_body = pb.Signed(body=first.body[:-1] + b"\0\1", signature=first.signature)
     other_signature = pb.Signed(
         body=first.body, signature=first.signature[:-1] + b"\0\1"
@@ -91,7 +91,7 @@ def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -
     shown = [(ANN, other_body), (ANN, other_signature), (BEN, first), (BEN, of_b)]
     for client, word in shown:
         with pytest.raises(PeerViolation):
-            notices.statement_of(session, client, word)
+            notices.statement_of(session, client, shown=word)
         checked.assert_called_with(session, client, word.SerializeToString())
     assert checked.call_count == len(shown)
 
@@ -108,9 +108,9 @@ def test_a_statement_signed_while_a_version_ends_counts_none_of_it(
     session = servers.sessions[A]
     over(0)
     meanwhile(session.model_store, "get", partial(over, 1))
-    shown = notices.statement_of(session, ANN, None)
+    shown = notices.statement_of(session, ANN, shown=None)
     assert servers.versions() == (2, 2)
-    notices.statement_of(servers.restarted(A), ANN, shown)
+    notices.statement_of(servers.restarted(A), ANN, shown=shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
@@ -119,19 +119,25 @@ def test_a_charge_learned_while_an_owner_shows_it_counts_once(servers: Servers) 
     backup = servers.copy(A)
     servers.attempt(1)
     servers.sessions[A].store.versions.confirm(2)
-    shown = notices.statement_of(servers.sessions[A], ANN, None)
+    shown = notices.statement_of(servers.sessions[A], ANN, shown=None)
     servers.put_back(A, backup, journal=True)
     session = servers.sessions[A]
     assert servers.charged() == [{ANN: 1, BEN: 1}, {ANN: 2, BEN: 2}]
     meanwhile(session.store.statements._transaction, "write", servers.mend)
-    notices.statement_of(session, ANN, shown)
+    notices.statement_of(session, ANN, shown=shown)
     assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
 
 
 def test_what_is_signed_for_an_attempt_lacks_its_own_charge(servers: Servers) -> None:
     """And is of its version."""
     session = servers.sessions[A]
-    opened = Opened(0, 0, (ANN,), session.model_store.current.digest, frozenset())
+    opened = Opened(
+        attempt=0,
+        version=0,
+        cohort=(ANN,),
+        model=session.model_store.current.digest,
+        counted=frozenset(),
+    )
     inbox = SimpleNamespace(opened=opened, proof_opening=lambda *_: None)
     object.__setattr__(session, "inbox", inbox)
     said = pb.OpeningBody.FromString(notices.opening_of(session, ANN, 0).body)
@@ -166,12 +172,30 @@ def words(attempt: int) -> list[pb.Signed]:
 
 
 def events(attempt: int) -> list[training.Event]:
-    drawn = Opened(attempt, attempt, (ANN, BEN), MODEL, frozenset({ANN}))
+    drawn = Opened(
+        attempt=attempt,
+        version=attempt,
+        cohort=(ANN, BEN),
+        model=MODEL,
+        counted=frozenset({ANN}),
+    )
     longest = max(Rejection, key=lambda reason: len(reason.value))
     return [
         training.RoundOpened(drawn, 60.0),
-        training.RoundDone(drawn, frozenset({ANN}), {}, MODEL, 1),
-        training.RoundDone(drawn, frozenset(), {ANN: longest}, MODEL, 1),
+        training.RoundDone(
+            opened=drawn,
+            valid=frozenset({ANN}),
+            rejections={},
+            model=MODEL,
+            most_participations=1,
+        ),
+        training.RoundDone(
+            opened=drawn,
+            valid=frozenset(),
+            rejections={ANN: longest},
+            model=MODEL,
+            most_participations=1,
+        ),
         training.TrainingDone(attempt, MODEL),
         training.TrainingPaused(),
     ]

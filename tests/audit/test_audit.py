@@ -42,7 +42,9 @@ def test_ten_thousand_canaries_of_a_plain_gaussian_bound_epsilon_as_the_papers_d
     # and with the surest 400 the first one comes within a quarter.
     truth = gdp.epsilon_of_delta(1.0, 1e-5)
     assert truth == pytest.approx(4.38, abs=0.01)
-    found = lower_bound(gaussian, played(10_000, 1.0, 400, 1), 0.05, 8.0)
+    found = lower_bound(
+        gaussian, played(10_000, 1.0, 400, 1), significance=0.05, most=8.0
+    )
     assert 2.19 < gdp.epsilon_of_delta(found, 1e-5) < truth
 
 
@@ -58,7 +60,9 @@ def test_bounds_rarely_pass_the_truth_and_what_shows_everything_is_refuted() -> 
 def test_more_correct_guesses_never_bound_less(made: int, data: st.DataObject) -> None:
     correct = data.draw(st.integers(0, made - 1))
     two = (Guesses(400, made, right) for right in (correct, correct + 1))
-    fewer, more = (lower_bound(gaussian, each, 0.05, 8.0) for each in two)
+    fewer, more = (
+        lower_bound(gaussian, each, significance=0.05, most=8.0) for each in two
+    )
     assert more >= fewer - 1e-6
 
 
@@ -109,8 +113,8 @@ def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     caught = [
-        verdict.Statement("models", 1.0, 1.0, 1, 1e-5)
-        .plan(2000, 1e-4, less=less)
+        verdict.Statement(name="models", rate=1.0, noise=1.0, rounds=1, delta=1e-5)
+        .plan(canaries=2000, significance=1e-4, less=less)
         .caught
         for less in (1.0, 2.0, 8.0)
     ]
@@ -149,7 +153,9 @@ def test_who_is_there_shows_as_stated_and_owners_eight_times_as_long_as_allowed_
 def test_votes_refute_what_they_contradict(
     votes: list[int], expected: tuple[bool, bool]
 ) -> None:
-    before = simuem([[200, 0]], ConfidenceBudget(0.9999, 2, strict=True), 200)
+    before = simuem(
+        [[200, 0]], ConfidenceBudget(confidence=0.9999, classes=2, strict=True), 200
+    )
     after = np.array([votes])
     found = _judged(1, np.array([0]), after, before, GaussianDP(0.5), 1e-4)
     assert (found.flipped, found.refuted) == expected

@@ -52,7 +52,7 @@ MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
 REPLACED = replace(MECHANISM, adjacency=Adjacency.REPLACE_ONE, sensitivity=2.0)
 FIXED_SIZE = replace(REPLACED, sampling=Sampling.FIXED_SIZE)
 ONE = Intervals(np.array([0]), np.array([0.99]), np.array([0.01]))
-TWO_CLASSES = ConfidenceBudget(0.9, 2)
+TWO_CLASSES = ConfidenceBudget(confidence=0.9, classes=2)
 ADDED = Direction.ADDITIONS
 
 
@@ -75,17 +75,21 @@ def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_no
         poisson_gaussian(rate=0.5, noise_multiplier=1.0, count=10, participation=0.0),
     ):
         result = certify_prediction(0.6, 0.3, 0, ExactGroups(silent), limit=500)
-        assert result == Certified(0, 500, 500, 500)
+        assert result == Certified(label=0, radius=500, additions=500, deletions=500)
     loud = poisson_gaussian(rate=0.9, noise_multiplier=0.05, count=200)
     for guarantee in (
         ExactGroups(loud),
         RenyiGroups(loud),
         ExactGroups(loud).as_approximate(),
     ):
-        assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(0, 0, 0, 0)
+        assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(
+            label=0, radius=0, additions=0, deletions=0
+        )
     # Replacements cost about twice as much.
     for dp, radius in ((GaussianDP(0.1), 14), (Replacements(GaussianDP(0.1)), 7)):
-        assert certify_prediction(0.9, 0.05, 0, dp) == Certified(0, *[radius] * 3)
+        assert certify_prediction(0.9, 0.05, 0, dp) == Certified(
+            label=0, radius=radius, additions=radius, deletions=radius
+        )
 
 
 def test_validation_adds_malicious_submissions_times_its_soundness_error() -> None:
@@ -131,7 +135,7 @@ def test_a_reproduction_never_becomes_a_certificate() -> None:
         lambda: certify_predictions(ONE, printed),
         lambda: certify_prediction(0.99, 0.01, 0, printed),
         lambda: attack_bounds(0.5, 1.0, printed, 1),
-        lambda: fewest_attackers(0.5, 1.0, 2.0, printed),
+        lambda: fewest_attackers(value=0.5, bound=1.0, ratio=2.0, guarantee=printed),
     ):
         with pytest.raises(Misconfiguration, match="guarantee"):
             certify()
@@ -154,18 +158,25 @@ def test_nothing_published_issues_a_certificate() -> None:
 
 
 def test_the_budget_is_split_over_classes_points_and_strictness_and_covers() -> None:
-    assert ConfidenceBudget(0.999, 10).per_interval == pytest.approx(1e-4)
-    assert ConfidenceBudget(0.999, 10, points=100).per_interval == pytest.approx(1e-6)
-    assert ConfidenceBudget(0.999, 10, strict=True).per_interval == pytest.approx(5e-5)
+    assert ConfidenceBudget(confidence=0.999, classes=10).per_interval == pytest.approx(
+        1e-4
+    )
+    assert ConfidenceBudget(
+        confidence=0.999, classes=10, points=100
+    ).per_interval == pytest.approx(1e-6)
+    assert ConfidenceBudget(
+        confidence=0.999, classes=10, strict=True
+    ).per_interval == pytest.approx(5e-5)
     counts = [[700, 200, 100]]
     loose, strict = (
-        simuem(counts, ConfidenceBudget(0.999, 3, strict=s)) for s in (False, True)
+        simuem(counts, ConfidenceBudget(confidence=0.999, classes=3, strict=s))
+        for s in (False, True)
     )
     assert strict.p_a < loose.p_a
     assert strict.p_b > loose.p_b
     # And intervals cover at their confidence.
     drawn = np.random.default_rng(1).multinomial(200, [0.6, 0.3, 0.1], 4000)
-    found = simuem(drawn, ConfidenceBudget(0.9, 3))
+    found = simuem(drawn, ConfidenceBudget(confidence=0.9, classes=3))
     missed = (found.labels != 0) | (found.p_a > 0.6) | (found.p_b < 0.3)
     assert missed.mean() < 0.1
 
@@ -174,7 +185,7 @@ def test_the_others_expected_score_is_at_most_what_is_left() -> None:
     """A label whose scores vary has a wider Bernstein bound than the winner, which is certain."""
     scores = np.full((1, 100, 3), 0.5)
     scores[0, :3, 1], scores[0, 3:, 2] = 0, 0
-    budget = ConfidenceBudget(0.99, 3)
+    budget = ConfidenceBudget(confidence=0.99, classes=3)
     found = score_intervals(scores, budget, intervals.ScoreBound.BERNSTEIN)
     assert float(found.p_b[0]) == pytest.approx(1 - float(found.p_a[0]), abs=1e-5)
     # One model's scores don't sum to one: nothing is known of what is left.
@@ -187,7 +198,7 @@ def test_the_others_expected_score_is_at_most_what_is_left() -> None:
 def test_scores_bound_their_expectation(bound: intervals.ScoreBound) -> None:
     generator = np.random.default_rng(3)
     scores = generator.dirichlet([8.0, 1.0, 1.0], size=(300, 500))
-    found = score_intervals(scores, ConfidenceBudget(0.99, 3), bound)
+    found = score_intervals(scores, ConfidenceBudget(confidence=0.99, classes=3), bound)
     assert ((found.labels == 0) & (found.p_a > 0.6)).all()
     assert min((found.p_a < 0.8).mean(), (found.p_b > 0.1).mean()) > 0.99
 
@@ -208,14 +219,19 @@ def test_loss_bounds_take_the_worse_direction_and_attackers_the_first_that_reach
     assert both.lower == min(one.lower for one in single)
     # The fewest attackers are where a bound first allows the goal.
     dp = GaussianDP(0.2)
-    k = fewest_attackers(0.5, 1.0, 4.0, dp)
+    k = fewest_attackers(value=0.5, bound=1.0, ratio=4.0, guarantee=dp)
     assert k is not None
     least, before = (
         float(attack_bounds(0.5, 1.0, dp, each).lower) for each in (k, k - 1)
     )
     assert least <= 0.125 < before
-    assert fewest_attackers(0.5, 1.0, 1.0, dp) == 0
-    assert fewest_attackers(0.5, 1.0, 4.0, GaussianDP(0.0), limit=100) is None
+    assert fewest_attackers(value=0.5, bound=1.0, ratio=1.0, guarantee=dp) == 0
+    assert (
+        fewest_attackers(
+            value=0.5, bound=1.0, ratio=4.0, guarantee=GaussianDP(0.0), limit=100
+        )
+        is None
+    )
 
 
 def test_bagging_agrees_with_exact_fractions_over_all_sizes() -> None:
@@ -372,7 +388,7 @@ def test_a_groups_divergence_is_the_closed_form(
     k: int, rate: float, sigma: float, alpha: int
 ) -> None:
     forward, _ = mixture_divergences(
-        group_shift(k, rate), sigma, np.array([float(alpha)])
+        group_shift(k, rate), noise=sigma, orders=np.array([float(alpha)])
     )
     with mp.workdps(60):
         truth = mp.log(forward_moment(k, rate, sigma, alpha)) / (alpha - 1)
@@ -384,7 +400,9 @@ def test_a_groups_divergence_is_the_closed_form(
 def test_the_other_directions_is_the_integral(
     k: int, rate: float, sigma: float, alpha: float
 ) -> None:
-    _, reverse = mixture_divergences(group_shift(k, rate), sigma, np.array([alpha]))
+    _, reverse = mixture_divergences(
+        group_shift(k, rate), noise=sigma, orders=np.array([alpha])
+    )
     with mp.workdps(40):
         truth = mp.log(reverse_moment(k, rate, sigma, alpha)) / (mpf(alpha) - 1)
         assert truth <= mpf(reverse[0].item()) <= truth * (1 + 1e-10) + 1e-9
@@ -420,9 +438,14 @@ def test_a_loss_at_its_bound_is_out_of_reach_and_is_said_so_at_once() -> None:
         # What may be wrong with a probability of δ can take it there.
         (ApproximateDP.single(0.1, 1e-5), 86),
     ):
-        assert fewest_attackers(1.0, 1.0, 2.0, guarantee) == fewest
-    assert fewest_attackers(0.0, 1.0, 2.0, exact) == 0
-    assert (fewest_attackers(1 - 1e-9, 1.0, 2.0, exact) or 0) > 1
+        assert (
+            fewest_attackers(value=1.0, bound=1.0, ratio=2.0, guarantee=guarantee)
+            == fewest
+        )
+    assert fewest_attackers(value=0.0, bound=1.0, ratio=2.0, guarantee=exact) == 0
+    assert (
+        fewest_attackers(value=1 - 1e-9, bound=1.0, ratio=2.0, guarantee=exact) or 0
+    ) > 1
 
 
 def test_groups_that_are_told_apart_are_those_that_share_next_to_nothing() -> None:

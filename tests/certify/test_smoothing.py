@@ -37,19 +37,21 @@ def trained() -> Trained:
 
 def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: Trained) -> None:
     module, x = trained
-    how = Sampling(0.25, 30, 200, 7)
+    how = Sampling(sigma=0.25, selection=30, copies=200, draw=7)
     whole = sample_votes(module, x[:6], how)
     assert (whole.selection.sum(axis=1) == 30).all()
     assert (whole.votes.sum(axis=1) == 200).all()
     assert (sample_votes(module, x[:3], how).votes == whole.votes[:3]).all()
     assert (sample_votes(module, x[:6], how, batch=64).votes.sum(axis=1) == 200).all()
-    other = sample_votes(module, x[:6], Sampling(0.25, 30, 200, 8))
+    other = sample_votes(
+        module, x[:6], Sampling(sigma=0.25, selection=30, copies=200, draw=8)
+    )
     assert (other.votes != whole.votes).any()
 
 
 def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) -> None:
     module, x = trained
-    how, keep = Sampling(0.25, 10, 100), tmp_path / "votes.jsonl"
+    how, keep = Sampling(sigma=0.25, selection=10, copies=100), tmp_path / "votes.jsonl"
     whole = sample_votes(module, x[:5], how, keep=keep, model="m")
     lines = keep.read_text().splitlines()
     keep.write_text("\n".join([*lines[:3], lines[3][:7]]))
@@ -64,7 +66,10 @@ def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) 
         sample_votes(module, x[:2].long(), how)
     with pytest.raises(Misconfiguration, match="column for each class"):
         sample_votes(nn.Linear(64, 1), x[:2], how)
-    for other_model, other_sampling in (("n", how), ("m", Sampling(0.5, 10, 100))):
+    for other_model, other_sampling in (
+        ("n", how),
+        ("m", Sampling(sigma=0.5, selection=10, copies=100)),
+    ):
         with pytest.raises(Misconfiguration, match="another model or other sampling"):
             sample_votes(module, x[:5], other_sampling, keep=keep, model=other_model)
 
@@ -75,8 +80,10 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
     """PGD in L2 on the smoothed model; an attack wins where fresh votes change the label."""
     module, x = trained
     x, sigma = x[:40], 0.25
-    votes = sample_votes(module, x, Sampling(sigma, 100, 2000, 1))
-    budget = ConfidenceBudget(0.999, 10, points=len(x))
+    votes = sample_votes(
+        module, x, Sampling(sigma=sigma, selection=100, copies=2000, draw=1)
+    )
+    budget = ConfidenceBudget(confidence=0.999, classes=10, points=len(x))
     found = certify_smoothing(votes.votes, sigma, budget, votes.selection)
     some = np.flatnonzero(found.certified)
     assert len(some) > 25
@@ -87,7 +94,9 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
             module, x[some], torch.from_numpy(found.labels[some]), radius, sigma
         )
         assert ((moved - x[some]).flatten(1).norm(dim=1) <= radius * (1 + 1e-5)).all()
-        fresh = sample_votes(module, moved, Sampling(sigma, 1, 4000, 2)).votes
+        fresh = sample_votes(
+            module, moved, Sampling(sigma=sigma, selection=1, copies=4000, draw=2)
+        ).votes
         # Wins surely: another class leads by four standard deviations of the vote.
         held = fresh[np.arange(len(some)), found.labels[some]]
         best = np.where(np.arange(10) == found.labels[some][:, None], 0, fresh).max(

@@ -27,7 +27,15 @@ def scenario() -> Scenario:
 
 
 def row(number: int) -> RoundRow:
-    return RoundRow(number, 0.5, 2, 2, {}, 1.0, 0.5)
+    return RoundRow(
+        number=number,
+        accuracy=0.5,
+        cohort=2,
+        accepted=2,
+        rejected={},
+        epsilon_server=1.0,
+        epsilon_clients=0.5,
+    )
 
 
 def test_what_is_said_stays_and_what_is_redrawn_goes(scenario: Scenario) -> None:

@@ -247,7 +247,10 @@ def test_where_a_training_stands_is_said() -> None:
         (enrolled | present, Kind.BAD, "another process takes part"),
     ):
         found = checks._standing(
-            "server A", "a:1", WARD, connection.ServerState(**reply)
+            about="server A",
+            address="a:1",
+            client=WARD,
+            reply=connection.ServerState(**reply),
         )
         assert (found.kind, said in found.text) == (kind, True), found
 
@@ -328,10 +331,11 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads() -> None:
     for wait_s, kind in ((10_000.0, Kind.GOOD), (0.0, Kind.NOTE)):
         changes = {"deadlines.work": wait_s, "deadlines.collect": 20_000.0}
         task = task_with(
-            {"model": torch_models.model_section(model, "logistic")} | changes
+            {"model": torch_models.model_section(model, architecture="logistic")}
+            | changes
         )
         found = checks.look_at_owner(
-            task, WARD, records, 0.2, model, functional.cross_entropy
+            task, WARD, records, 0.2, model=model, loss=functional.cross_entropy
         )
         (pace,) = (each for each in found if each.about == "pace")
         assert (pace.kind, "deadlines.work" in pace.text) == (kind, kind is Kind.NOTE)

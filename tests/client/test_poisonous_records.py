@@ -227,7 +227,7 @@ def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays(
     assert (tiny * tiny)[0] != 0
 
 
-VIEW = RoundView(3, THETA, identifiers.Digest(bytes(32)))
+VIEW = RoundView(attempt=3, theta=THETA, model=identifiers.Digest(bytes(32)))
 
 
 def owner(y: Any = Y, state: Path | None = None) -> DataOwner:

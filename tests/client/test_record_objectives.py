@@ -49,7 +49,9 @@ def loss_of(
     objective: Objective, model: Any, x: Any, y: Any, noise: torch.Tensor
 ) -> torch.Tensor:
     """L' of one record; Algorithm 2, line 5."""
-    return objective.of_outputs(model(objective.copies(model, x, y, noise).detach()), y)
+    return objective.of_outputs(
+        model(objective.copies(model, x=x, y=y, randomness=noise).detach()), y
+    )
 
 
 def section(name: str, **how: Any) -> task_schema.ObjectiveSection:
@@ -190,7 +192,7 @@ def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
     model, (x, y) = net().requires_grad_(requires_grad=False), data()
     attack = section("dp-smoothadv", noise=0.1, attack_radius=0.7, attack_steps=6)
     noise = torch.randn(16, FEATURES, generator=torch.Generator().manual_seed(1))
-    copies = Objective(attack).copies(model, x[0], y[0], noise)
+    copies = Objective(attack).copies(model, x=x[0], y=y[0], randomness=noise)
     moved = copies[1:] - 0.1 * noise - x[0]
     assert torch.equal(copies[0], x[0])
     assert 0.5 < float(moved.norm(dim=1).max()) <= 0.7 * (1 + 1e-5)

@@ -46,7 +46,7 @@ def ended(version: int, spent: Any = None) -> VersionOver:
     step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     spent = spent or Counter({step: version + 1})
     return VersionOver(
-        version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent
+        version=version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent
     )
 
 
@@ -257,7 +257,9 @@ def info(number: int = 12, **changes: Any) -> RoundInfo:
         "epsilon": 0.9312,
     }
     return RoundInfo(
-        number, 400, **usual | {"epsilon_limit": 4.0, "seconds": 2.0} | changes
+        number=number,
+        rounds=400,
+        **usual | {"epsilon_limit": 4.0, "seconds": 2.0} | changes,
     )
 
 

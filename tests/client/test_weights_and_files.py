@@ -84,7 +84,9 @@ def test_a_model_is_the_same_on_records_in_chunks_and_alone() -> None:
 def section(
     module: nn.Module, architecture: str, initial: str = "zeros"
 ) -> ModelSection:
-    return ModelSection.model_validate(model_section(module, architecture, initial))
+    return ModelSection.model_validate(
+        model_section(module, architecture=architecture, initial=initial)
+    )
 
 
 def test_a_built_in_model_is_rebuilt_and_what_is_none_is_refused() -> None:
@@ -177,7 +179,9 @@ def trained(steps: int = 60) -> nn.Sequential:
 
 def task_from(module: nn.Module, path: Path) -> Task:
     save_file(module.state_dict(), path)
-    return task_with({"model": model_section(module, "custom", initial_file=path)})
+    return task_with(
+        {"model": model_section(module, architecture="custom", initial_file=path)}
+    )
 
 
 def hand_over(module: nn.Module, task: Task) -> None:

@@ -234,7 +234,6 @@ def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
     authority = company_authority("top", top, "top", top, ends_days=9)
     middle = company_authority("middle", below, "top", top, ends_days=2)
     own = company_authority("own", leaf, "middle", below, ends_days=5, constraints=None)
-    chain = own, [middle], [authority]
     now = datetime.now(UTC)
     for days, holds in (
         (0, True),
@@ -244,12 +243,16 @@ def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
         (-1, False),
         (1, True),
     ):
-        assert has_chain(*chain, now + timedelta(days=days)) is holds
+        later = now + timedelta(days=days)
+        assert (
+            has_chain(own, intermediates=[middle], authorities=[authority], now=later)
+            is holds
+        )
     # And is no other authority's.
     namesake = company_authority("top", other, "top", other)
     own = company_authority("own", leaf, "top", top, constraints=None)
     believed = [
-        has_chain(own, [], to)
+        has_chain(own, intermediates=[], authorities=to)
         for to in ([authority], [namesake], [namesake, authority])
     ]
     assert believed == [True, False, True]

@@ -48,7 +48,7 @@ def shown(
 
 
 def done(rounds: int) -> Metric:
-    return gauge("rounds_done", "Versions released.", rounds)
+    return gauge(name="rounds_done", says="Versions released.", values=rounds)
 
 
 def read(address: str) -> str:
@@ -63,9 +63,14 @@ def test_an_independent_parser_reads_what_was_meant(
     awkward = 'a "task"\\n of\nours'
     metrics = [
         about("b", awkward),
-        counter("bytes_total", "By link.", {"b to a": 2.5, "a to b": 10**18}, "link"),
-        gauge("epsilon", 'What\nruns \\ "here".', math.inf),
-        gauge("nothing", "No value yet.", {}, "step"),
+        counter(
+            name="bytes_total",
+            says="By link.",
+            values={"b to a": 2.5, "a to b": 10**18},
+            label="link",
+        ),
+        gauge(name="epsilon", says='What\nruns \\ "here".', values=math.inf),
+        gauge(name="nothing", says="No value yet.", values={}, label="step"),
     ]
     with shown(caplog, lambda: metrics) as address:
         found = {

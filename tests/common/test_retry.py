@@ -39,7 +39,7 @@ def give_up(retries: Retries) -> None:
 def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(
     lonely: LonelyClock,
 ) -> None:
-    retries = Retries(10, RetryPolicy(1, 3), lonely)
+    retries = Retries(total_s=10, policy=RetryPolicy(1, 3), clock=lonely)
     for _ in range(3):
         retries.wait(GONE)
     retries.renew()
@@ -49,7 +49,12 @@ def test_waits_grow_to_the_total_and_begin_anew_after_what_worked(
     assert (lonely.slept, lonely.time) == ([1, 2, 3, 1, 2, 3, 3, 1], 1116)
     # The total counts from now, or from a failure.
     for from_now, left in ((True, 6), (False, 10)):
-        retries = Retries(10, RetryPolicy(20, 20), lonely, counted_from_now=from_now)
+        retries = Retries(
+            total_s=10,
+            policy=RetryPolicy(20, 20),
+            clock=lonely,
+            counted_from_now=from_now,
+        )
         lonely.time += 4
         assert retries.remaining() == left
         give_up(retries)

@@ -22,7 +22,12 @@ from precad.common.share.submission import Submission, SubmissionContext, shard
 from precad.norm_check.norm_proof import share_with_proof
 
 CONTEXT = SubmissionContext(
-    Digest(b"\1" * 32), 5, 7, ClientId("ward-3"), Digest(b"\2" * 32), b"\3" * 32
+    task=Digest(b"\1" * 32),
+    version=5,
+    attempt=7,
+    client=ClientId("ward-3"),
+    model=Digest(b"\2" * 32),
+    nonce=b"\3" * 32,
 )
 X = np.arange(-4, 4, dtype=np.int64)
 A, B = Role.SERVER_A, Role.SERVER_B
@@ -31,7 +36,13 @@ A, B = Role.SERVER_A, Role.SERVER_B
 def made(
     x: NDArray[np.int64] = X, c: SubmissionContext = CONTEXT
 ) -> tuple[Submission, Submission]:
-    fresh = SubmissionContext(c.task, c.version, c.attempt, c.client, c.model)
+    fresh = SubmissionContext(
+        task=c.task,
+        version=c.version,
+        attempt=c.attempt,
+        client=c.client,
+        model=c.model,
+    )
     return shard(x, fresh, keys.signer(c.client))
 
 
@@ -71,11 +82,11 @@ def test_a_value_of_another_length_is_malformed() -> None:
     for odd in (Secret(bytes(length)) for length in (0, 31, 33, 64)):
         for salt, seed in ((right, odd), (odd, right)):
             assert not ring.opens(
-                ring.commit(A, CONTEXT.digest, salt, seed),
-                A,
-                CONTEXT.digest,
-                salt,
-                seed,
+                commitment=ring.commit(A, CONTEXT.digest, salt=salt, seed=seed),
+                role=A,
+                ctx=CONTEXT.digest,
+                salt=salt,
+                seed=seed,
             )
 
 

@@ -29,9 +29,16 @@ def test_derived_quantities_include_the_rounding() -> None:
     assert client_noise_multiplier(2, task.sensitivity_ratio) == pytest.approx(
         math.sqrt(2) * 2 * task.effective_record_clip / 30.1
     )
-    whole = effective_record_clip(1.0, 4.0, 650, 16)
+    whole = effective_record_clip(
+        record_clip=1.0, client_clip=4.0, dimension=650, fractional_bits=16
+    )
     assert whole == pytest.approx(1 + 650**0.5 / 65536 + 4 / 2**18)
-    assert sensitivity_ratio(1.0, 4.0, 650, 16) == whole / 4
+    assert (
+        sensitivity_ratio(
+            record_clip=1.0, client_clip=4.0, dimension=650, fractional_bits=16
+        )
+        == whole / 4
+    )
     for bad in (
         (0.0, 4.0, 650, 16),
         (1.0, 0.0, 650, 16),
@@ -39,7 +46,12 @@ def test_derived_quantities_include_the_rounding() -> None:
         (1.0, 4.0, 650, -1),
     ):
         with pytest.raises(Misconfiguration):
-            sensitivity_ratio(*bad)
+            sensitivity_ratio(
+                record_clip=bad[0],
+                client_clip=bad[1],
+                dimension=bad[2],
+                fractional_bits=bad[3],
+            )
 
 
 CLIP, NOISE, RECORD = (

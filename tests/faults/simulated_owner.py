@@ -170,7 +170,9 @@ class Calls:
             None if m is None else pb.Signed.FromString(m) for m in (shown, opening)
         )
         with self._call(f"statement {role.value}", role) as server:
-            signed = statement_of(server.session, self.client, first, last)
+            signed = statement_of(
+                server.session, self.client, shown=first, opening=last
+            )
         body = pb.StatementBody.FromString(signed.body)
         self.world.seen.given[body.version].add(Digest(body.model_digest))
         return signed.SerializeToString()
@@ -200,7 +202,11 @@ class Calls:
         proof: Any = None,
     ) -> Pair:
         context = SubmissionContext(
-            self.task.digest, version, attempt, self.client, model
+            task=self.task.digest,
+            version=version,
+            attempt=attempt,
+            client=self.client,
+            model=model,
         )
         return share(self.task, x, context, signer(self.client), proof or MADE_UP)
 
@@ -404,7 +410,7 @@ class Stranger(Calls):
         shown, opening = (
             (forged, None) if self._random.random() < 0.5 else (None, forged)
         )
-        statement_of(server.session, self.client, shown, opening)
+        statement_of(server.session, self.client, shown=shown, opening=opening)
 
     def _flood(self, server: Server) -> None:
         """A thousand watches that it never reads; a while later it lets go of what it got."""

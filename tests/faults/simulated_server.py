@@ -135,7 +135,12 @@ class DealerCalls:
         with self._call("squares"):
             self._check()
             dealer, patience_s = self._world.dealer, self._world.task.deadlines.peer
-        local = LocalDealing(dealer, self._role, patience_s, self._world.clock)
+        local = LocalDealing(
+            dealer=dealer,
+            role=self._role,
+            timeout_s=patience_s,
+            clock=self._world.clock,
+        )
         with local.squares(attempt) as conversation:
             yield conversation
 

@@ -98,7 +98,11 @@ def tries_again_what_is_prepared(patch: Patch) -> None:
 def forgets_charges(patch: Patch) -> None:
     """After a database was put back neither the file outside nor the other server is asked."""
     same = reconcile._same_history
-    patch.setattr(reconcile, "_same_history", lambda *given: same(*given) or True)
+    patch.setattr(
+        reconcile,
+        "_same_history",
+        lambda *given, **named: same(*given, **named) or True,
+    )
     patch.setattr(JournalFile, "read", lambda _: JournalEntries())
 
 

@@ -81,8 +81,20 @@ class SimulatedWorkerLink(WorkerLink):
         dealing = DealerCalls(world, role) if world.task.has_dealer else NoDealer()
         if isinstance(dealing, DealerCalls):
             dealing._epoch = int.from_bytes(begin.epoch, "big")
-        said = Begin(begin.attempt, begin.pair, Secret(begin.dealer_key), begin.nonces)
-        self._part = Attempt(task, role, said, dealing, cast("Any", reach), report)
+        said = Begin(
+            attempt=begin.attempt,
+            pair=begin.pair,
+            dealer_key=Secret(begin.dealer_key),
+            nonces=begin.nonces,
+        )
+        self._part = Attempt(
+            _task=task,
+            _role=role,
+            _begin=said,
+            _dealing=dealing,
+            _reach=cast("Any", reach),
+            _report=report,
+        )
         self._part._orders = orders(world.turns)
         world.turns.spawn(
             f"{self._worker.party}: attempt", self._worker, self._part.run
@@ -119,7 +131,7 @@ class ByPairs:
             worker=lambda number: SimpleNamespace(address=f"worker {number}"),
             place=SimpleNamespace(same_disk=False),
         )
-        own = OwnWorkers(pool, cast("Any", self), clock=self.world.clock)
+        own = OwnWorkers(pool=pool, identity=cast("Any", self), clock=self.world.clock)
         cast("Any", worker_pairs).WorkerLink = SimulatedWorkerLink
         try:
             with WorkerPairs(aggregator, opened, own, self._count) as validator:

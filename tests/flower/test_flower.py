@@ -64,7 +64,7 @@ def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(
     tmp_path: Path,
 ) -> None:
     changes = {
-        "model": model_section(net(), "net", "uniform"),
+        "model": model_section(net(), architecture="net", initial="uniform"),
         "training": {"learning_rate": 1.0, "rounds": ROUNDS},
         "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 40.0},
         "deadlines": {"enrol": 120.0, "collect": 60.0},

@@ -173,12 +173,18 @@ def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
     replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
     answers, own = (
-        DealerConversation(ROUND, lambda _: None, 0.0),
+        DealerConversation(attempt=ROUND, send=lambda _: None, timeout_s=0.0),
         identifiers.Secret(bytes(32)),
     )
     answers.ask(
         SquareRequest(
-            stage().task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own
+            task=stage().task.digest,
+            attempt=ROUND,
+            context=_CONTEXT,
+            commitment_a=bytes(32),
+            commitment_b=bytes(32),
+            seed=own,
+            salt=own,
         )
     )
     for each in (each for reply in replies for each in reply.answers):
@@ -188,7 +194,9 @@ def _square_replies(data: bytes) -> None:
 
 
 def _deals() -> list[bytes]:
-    wanted = deal_request(stage().task, ROUND, 0, 2, bytes(64))
+    wanted = deal_request(
+        stage().task, attempt=ROUND, batch=0, clients=2, nonces=bytes(64)
+    )
     return [
         dealer_client.request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()
     ]
@@ -203,7 +211,12 @@ target("deal-request", _deals)(
 
 
 def _words() -> list[bytes]:
-    words = deal_request(stage().task, ROUND, 0, 1, bytes(64)).correction_words * 8
+    words = (
+        deal_request(
+            stage().task, attempt=ROUND, batch=0, clients=1, nonces=bytes(64)
+        ).correction_words
+        * 8
+    )
     reply = pb.JoinReply(
         key=bytes(32), epoch=bytes(16), wire_version=mutual_tls.WIRE_VERSION
     )
@@ -219,7 +232,9 @@ def _deal_words(data: bytes) -> None:
     pieces = [parsed(pb.DealPiece, piece) for piece in others]
     dealer = stage().remote_dealer(pieces, parsed(pb.JoinReply, first))
     dealer.join()
-    dealer.deal(deal_request(stage().task, ROUND, 0, 1, bytes(64)))
+    dealer.deal(
+        deal_request(stage().task, attempt=ROUND, batch=0, clients=1, nonces=bytes(64))
+    )
 
 
 # What servers say to an owner, and what the owner keeps.

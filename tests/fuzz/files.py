@@ -123,7 +123,9 @@ def _certificate(data: bytes) -> None:
     summarise(stage().file(data, ".pem"))
     found = party.read_certificates(data, source="input")
     authorities = party.read_certificates(stage().identity.ca, source="ca")
-    party.has_chain(found[0], found[1:], authorities, None)
+    party.has_chain(
+        found[0], intermediates=found[1:], authorities=authorities, now=None
+    )
     party.validity_fault(found[0])
     party.check_algorithm(found[0].public_key(), source="input")
     party.check_purpose(found[0], party.principal_of(found[0]), source="input")
@@ -289,4 +291,6 @@ def _run_arrays(data: bytes) -> None:
         (folder / name).write_bytes(data)
     losses: guarantee.Floats | None = FinishedRun.read(folder).losses
     if losses is not None and losses.min() >= 0 and losses.max() <= 1:
-        inefficacy.expected_loss(losses, 1.0, 0.9, intervals.ScoreBound.HOEFFDING)
+        inefficacy.expected_loss(
+            losses, bound=1.0, confidence=0.9, how=intervals.ScoreBound.HOEFFDING
+        )

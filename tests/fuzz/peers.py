@@ -47,11 +47,11 @@ def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
 def _frames() -> list[bytes]:
     frames = [
         Frame(
-            stage().task.digest,
-            SETUP_ATTEMPT,
-            "cohort",
-            number,
-            b"x" * 8,
+            task=stage().task.digest,
+            attempt=SETUP_ATTEMPT,
+            step="cohort",
+            sequence=number,
+            payload=b"x" * 8,
             last=number != 1,
         )
         for number in range(4)
@@ -82,7 +82,15 @@ def _proof_words(data: bytes) -> None:
     task, own = stage("proof").task, _own_pair()[0]
     pieces = enumerate(zip(("proof-coin/0", "proof/0"), split(data), strict=False))
     frames = [
-        Frame(task.digest, SETUP_ATTEMPT, s, n, p, last=True) for n, (s, p) in pieces
+        Frame(
+            task=task.digest,
+            attempt=SETUP_ATTEMPT,
+            step=s,
+            sequence=n,
+            payload=p,
+            last=True,
+        )
+        for n, (s, p) in pieces
     ]
     link = _link_of(frames, task, 1 << 16)
     server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
@@ -214,7 +222,12 @@ def _read_seal(message: messages.SignedMessage) -> messages.HeadBody:
 
 def _seals(role: Role) -> ServerSignatures:
     session = stage().sessions[role]
-    return ServerSignatures(session.task.digest, role, session.signer, session.verifier)
+    return ServerSignatures(
+        task=session.task.digest,
+        role=role,
+        signer=session.signer,
+        verifier=session.verifier,
+    )
 
 
 def _journals() -> list[bytes]:

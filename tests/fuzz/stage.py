@@ -130,8 +130,14 @@ class Stage:
             role: AggregationService(s) for role, s in self.sessions.items()
         }
         self.operation = OperationService(self.sessions[Role.SERVER_A])
-        where = CLIENT, NOWHERE, NOWHERE, self.client_identity
-        self._servers = connection.Servers(self.task, *where, patience_s=0.01)
+        self._servers = connection.Servers(
+            self.task,
+            CLIENT,
+            server_a=NOWHERE,
+            server_b=NOWHERE,
+            identity=self.client_identity,
+            patience_s=0.01,
+        )
         self._channel = grpc.insecure_channel(NOWHERE)
         self._dealer = RemoteDealer(self._channel, NOWHERE, self.task, Role.SERVER_B)
 
@@ -167,7 +173,14 @@ class Stage:
         model = session.model_store.current.digest
         holders = {} if self.task.proof is None else {CLIENT: SEED_HOLDER}
         session.inbox.open(
-            Opened(ROUND, VERSION, (CLIENT,), model, frozenset(), holders)
+            Opened(
+                attempt=ROUND,
+                version=VERSION,
+                cohort=(CLIENT,),
+                model=model,
+                counted=frozenset(),
+                seed_holders=holders,
+            )
         )
         # Fresh in every attempt, and what is sent here was made before.
         opened = session.inbox._round
@@ -310,6 +323,12 @@ def stage(validation: str = "crypten") -> Stage:
 def pair(validation: str = "crypten") -> tuple[AnySubmission, AnySubmission]:
     here = stage(validation)
     model = here.sessions[Role.SERVER_A].model_store.current.digest
-    context = SubmissionContext(here.task.digest, VERSION, ROUND, CLIENT, model)
+    context = SubmissionContext(
+        task=here.task.digest,
+        version=VERSION,
+        attempt=ROUND,
+        client=CLIENT,
+        model=model,
+    )
     stated = ForProof(OPENINGS, SEED_HOLDER)
     return share(here.task, np.arange(D, dtype=np.int64), context, here.signer, stated)

@@ -272,12 +272,14 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
     # additions.
     five = Robustness(malicious=5, change="additions")
-    clip, sigma = five.clip_and_noise(1.0, 2.0, 0.01, 1000)
+    clip, sigma = five.clip_and_noise(
+        record_clip=1.0, noise_multiplier=2.0, client_rate=0.01, rounds=1000
+    )
     assert clip / sigma == pytest.approx(0.706, abs=5e-4)
     # C is never below R: σ is raised instead.
-    assert five.clip_and_noise(1.0, 0.5, 0.01, 1000) == pytest.approx(
-        (1.0, 1 / 0.706), rel=1e-3
-    )
+    assert five.clip_and_noise(
+        record_clip=1.0, noise_multiplier=0.5, client_rate=0.01, rounds=1000
+    ) == pytest.approx((1.0, 1 / 0.706), rel=1e-3)
 
 
 def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(
@@ -288,7 +290,9 @@ def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(
     )
     found, wanted = (each["task"]["privacy"] for each in (as_it_is, other))
     assert (found["noise_multiplier"], wanted["client_clip"]) == (2, 2)
-    assert wanted["noise_multiplier"] == least_noise(1.0, 1e-5, 0.1, 34)
+    assert wanted["noise_multiplier"] == least_noise(
+        epsilon=1.0, delta=1e-5, record_rate=0.1, participations=34
+    )
     assert other["statements"][0]["epsilon"] <= 1 < as_it_is["statements"][0]["epsilon"]
 
 

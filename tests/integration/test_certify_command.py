@@ -474,7 +474,7 @@ def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> list[str]:
-    model = model_section(make("logistic", 4, 2), "logistic")
+    model = model_section(make("logistic", 4, 2), architecture="logistic")
     task = tasks.task_with(
         {"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}}
     )

@@ -228,7 +228,7 @@ def test_the_pages_code_runs_and_shows_what_it_says(
 )
 def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
     data = load(name)
-    parts = shards(data.train_y, 10, 4, seed=1)
+    parts = shards(data.train_y, clients=10, shards_per_client=4, seed=1)
     owners = [(data.train_x[part], data.train_y[part]) for part in parts]
     task, test = Task.parse(demo_task(data, model, 10)), (data.test_x, data.test_y)
     assert (precad.simulate(task, owners, seed=0, test=test).accuracy or 0) >= least
@@ -299,19 +299,19 @@ def test_the_models_are_the_protocols_bit_for_bit(
                         drawn, lambda count, rate, _, of=sample: of(count, rate)
                     )
                     updates[name] = owner.update(
-                        RoundView(version, theta, Digest(bytes(32)))
+                        RoundView(attempt=version, theta=theta, model=Digest(bytes(32)))
                     )
         bad = np.array([updates[name] for name in BAD])
         honest = np.array(
             [update for name, update in updates.items() if name not in BAD]
         )
         view = View(
-            task,
-            version,
-            theta.astype(np.float64),
-            BAD,
-            honest,
-            shared.generator(version),
+            task=task,
+            version=version,
+            theta=theta.astype(np.float64),
+            clients=BAD,
+            others=honest,
+            generator=shared.generator(version),
         )
         updates |= dict(zip(BAD, attack(bad, view), strict=True))
         sent = {names[name]: update for name, update in updates.items()}

@@ -203,12 +203,18 @@ def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(
 ) -> None:
     """What a progress display shows while a server isn't there."""
     observer = Mock(spec=Observer)
-    clock, who = (
-        LeapingClock(),
-        (tasks.task_with({}), ClientId("ward-1"), closed, closed, OWNER),
-    )
+    clock = LeapingClock()
     with (
-        Servers(*who, patience_s=1.0, clock=clock, observer=observer) as servers,
+        Servers(
+            tasks.task_with({}),
+            ClientId("ward-1"),
+            server_a=closed,
+            server_b=closed,
+            identity=OWNER,
+            patience_s=1.0,
+            clock=clock,
+            observer=observer,
+        ) as servers,
         pytest.raises(PeerUnavailable),
     ):
         servers.check_task()
@@ -231,7 +237,9 @@ def test_a_connection_that_was_reset_before_tls_began_is_left_to_nobody() -> Non
         until(lambda: select.select([connection], [], [], 0)[0], "the reset")
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
-        found = mutual_tls._handshake(connection, OWNER, A, "server A", "here")
+        found = mutual_tls._handshake(
+            connection, OWNER, A, who="server A", address="here"
+        )
     assert isinstance(found, PeerUnavailable)
     descriptor = connection.fileno()
     connection.close()

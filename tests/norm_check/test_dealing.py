@@ -31,7 +31,7 @@ D, SQUARED = 5, 300
 A, B = SERVERS
 NONCES = bytes(range(64))
 REQUEST = dealing.DealRequest(
-    TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES
+    task=TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES
 )
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
@@ -181,7 +181,12 @@ def test_c_is_a_and_b_for_every_shape(
     keys: set[bytes], clients: int, width: int, attempt: int, batch: int, nonces: bytes
 ) -> None:
     request = dealing.DealRequest(
-        TASK, attempt, batch, clients, clients * width, nonces
+        task=TASK,
+        attempt=attempt,
+        batch=batch,
+        clients=clients,
+        comparisons=clients * width,
+        nonces=nonces,
     )
     dealer = DealerRole(TASK, 1, dict(zip(KEYS, map(Secret, keys), strict=True)))
     (of_a, of_b), shapes = both(request, dealer), []
@@ -215,7 +220,9 @@ class Table:
         self._stack = ExitStack()
         self.at: dict[Role, dealing.DealerConversation] = {
             role: self._stack.enter_context(
-                LocalDealing(self.dealer, role, clock=LonelyClock()).squares(attempt)
+                LocalDealing(
+                    dealer=self.dealer, role=role, clock=LonelyClock()
+                ).squares(attempt)
             )
             for role in SERVERS
         }
@@ -371,7 +378,9 @@ def test_an_older_attempt_is_refused_and_a_newer_one_ends_it() -> None:
 
 
 def test_what_a_dealer_may_not_answer_is_its_violation() -> None:
-    answers = dealing.DealerConversation(0, lambda _: None, 60.0, LonelyClock())
+    answers = dealing.DealerConversation(
+        attempt=0, send=lambda _: None, timeout_s=60.0, clock=LonelyClock()
+    )
     both, key = halves(TASK, "x", SQUARED), Secret.random()
 
     def violates(answer: dealing.Answer, says: str) -> None:

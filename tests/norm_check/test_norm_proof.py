@@ -57,7 +57,7 @@ class Transcript:
 
 
 def projected(shape: ProofShape, x: FieldVector, key: Secret) -> FieldVector:
-    rows = Rows(key, shape.dimension, shape.rows)
+    rows = Rows(key, dimension=shape.dimension, k=shape.rows)
     rows.absorb(x.view(np.int64))
     return norm_proof.projections(rows)
 
@@ -82,7 +82,9 @@ def transcript(
 
 def proved(made: Transcript, bits: FieldVector) -> Transcript:
     """The same with these bits, of which everything is proved."""
-    values = norm_proof.prove(made.shape, made.x, bits, made.mu, made.mask)
+    values = norm_proof.prove(
+        made.shape, x=made.x, bits=bits, mu=made.mu, mask=made.mask
+    )
     return replace(made, bits=bits, values=values)
 
 
@@ -99,7 +101,11 @@ def words_of(
     def answered(held: dict[str, FieldVector], *, holds: bool) -> norm_proof.ProofWords:
         z = projected(made.shape, held["x"], made.rows)
         beside = norm_proof.ProofShare(
-            held["bits"], held["mask"], held["values"], z, holds_constants=holds
+            bits=held["bits"],
+            mask=held["mask"],
+            values=held["values"],
+            z=z,
+            holds_constants=holds,
         )
         cuts = np.split(held["x"], range(pieces, made.shape.dimension, pieces))
         return norm_proof.answer(query, iter(cuts), lambda: beside, made.mu)
@@ -274,12 +280,14 @@ def test_padding_that_is_not_zero_is_refused(where: str) -> None:
     made, one = HONEST_PROOF, np.uint64(1)
     if where == "update":
         longer, x = ProofShape(D + 1, BETA), np.append(made.x, one)
-        values = norm_proof.prove(longer, x, made.bits, made.mu, made.mask)
+        values = norm_proof.prove(
+            longer, x=x, bits=made.bits, mu=made.mu, mask=made.mask
+        )
     else:
         assert SHAPE.bits % SHAPE.columns
         mu = np.concatenate([made.mu, np.ones((2, 1), dtype=np.uint64)], axis=1)
         values = norm_proof.prove(
-            SHAPE, made.x, np.append(made.bits, one), mu, made.mask
+            SHAPE, x=made.x, bits=np.append(made.bits, one), mu=mu, mask=made.mask
         )
     assert not accepted(replace(made, values=values))
 

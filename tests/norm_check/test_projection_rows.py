@@ -45,7 +45,7 @@ def projected(
     x: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret = KEY
 ) -> RingVector:
     """By ``Rows``, in pieces that end at the given places."""
-    rows = kernel.Rows(key, x.size, k)
+    rows = kernel.Rows(key, dimension=x.size, k=k)
     for piece in np.split(x, pieces):
         rows.absorb(piece)
     return rows.z()
@@ -115,7 +115,7 @@ def test_projections_are_exact_in_the_ring(dimension: int) -> None:
     ],
 )
 def test_pieces_that_do_not_fit_are_refused(pieces: list[int], words: str) -> None:
-    rows = kernel.Rows(KEY, 200, 40)
+    rows = kernel.Rows(KEY, dimension=200, k=40)
     with pytest.raises(ValueError, match=words):  # noqa: PT012 — the last piece raises
         for size in pieces:
             rows.absorb(np.zeros(size, dtype=np.int64))

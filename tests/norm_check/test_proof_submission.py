@@ -232,7 +232,7 @@ def test_seeds_alternate_along_an_order_that_no_client_chooses() -> None:
 
 def rows_of(header: proof_submission.ProofHeader, x: RingVector) -> FieldVector:
     """The circuit's rows but for the masking one, of whoever guesses x: all else is public."""
-    rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)
+    rows = Rows(header.rows_key, dimension=SHAPE.dimension, k=SHAPE.rows)
     rows.absorb(x)
     words = of_signed(x)
     bits = bits_of(SHAPE, rows.z(), math.dot(words, words))

@@ -39,7 +39,8 @@ def task_of(
 ) -> Task:
     clips = {"privacy.record_clip": record_clip, "privacy.client_clip": client_clip}
     return task_with(
-        {"model": model_section(MODEL, "custom"), "fractional_bits": bits} | clips
+        {"model": model_section(MODEL, architecture="custom"), "fractional_bits": bits}
+        | clips
     )
 
 
@@ -64,7 +65,7 @@ def update(
         np.array(indices, np.int64),
         THETA,
         task,
-        chunk,
+        chunk=chunk,
     )
 
 

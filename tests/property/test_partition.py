@@ -26,7 +26,7 @@ def test_every_record_is_dealt_once_and_shards_and_a_random_order_evenly(
     y: NDArray[np.int64], n: int, seed: int, each: int, alpha: float
 ) -> None:
     for parts, spread in (
-        (shards(y, n, each, seed), each),
+        (shards(y, clients=n, shards_per_client=each, seed=seed), each),
         (iid(len(y), n, seed), 1),
         (dirichlet(y, n, alpha, seed), len(y)),
     ):
@@ -34,8 +34,10 @@ def test_every_record_is_dealt_once_and_shards_and_a_random_order_evenly(
         assert len(parts) == n
         sizes = [len(part) for part in parts]
         assert max(sizes) - min(sizes) <= spread
-    again = shards(y, n, each, seed)
-    assert [p.tolist() for p in shards(y, n, each, seed)] == [p.tolist() for p in again]
+    again = shards(y, clients=n, shards_per_client=each, seed=seed)
+    assert [
+        p.tolist() for p in shards(y, clients=n, shards_per_client=each, seed=seed)
+    ] == [p.tolist() for p in again]
 
 
 def test_shards_give_clients_few_labels_and_dirichlet_by_its_alpha() -> None:
@@ -46,7 +48,7 @@ def test_shards_give_clients_few_labels_and_dirichlet_by_its_alpha() -> None:
     def mean_labels(parts: Partition) -> float:
         return float(np.mean([len(np.unique(y[part])) for part in parts]))
 
-    assert mean_labels(shards(y, 100, 4, 0)) <= 4
+    assert mean_labels(shards(y, clients=100, shards_per_client=4, seed=0)) <= 4
     assert mean_labels(dirichlet(y, 10, 0.05, 0)) < 5
     assert mean_labels(dirichlet(y, 10, 100.0, 0)) == 10
     assert mean_labels(iid(len(y), 10, 0)) == 10
@@ -55,7 +57,7 @@ def test_shards_give_clients_few_labels_and_dirichlet_by_its_alpha() -> None:
 @pytest.mark.parametrize("each", [3, 0])
 def test_impossible_shards_are_refused(each: int) -> None:
     with pytest.raises(Misconfiguration):
-        shards(np.zeros(10, np.int64), 4, each, 0)
+        shards(np.zeros(10, np.int64), clients=4, shards_per_client=each, seed=0)
 
 
 def test_a_clients_file_is_read_back_and_one_of_another_form_is_refused(

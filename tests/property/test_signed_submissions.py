@@ -40,7 +40,14 @@ from precad.protos import precad_pb2 as pb
 
 A, B = Role.SERVER_A, Role.SERVER_B
 TWO = ClientId("ward-2")
-CONTEXT = SubmissionContext(Digest(b"\1" * 32), 2, 3, ONE, MODEL, bytes(32))
+CONTEXT = SubmissionContext(
+    task=Digest(b"\1" * 32),
+    version=2,
+    attempt=3,
+    client=ONE,
+    model=MODEL,
+    nonce=bytes(32),
+)
 A_B_H = (Digest(b"\3" * 32), Digest(b"\4" * 32), Digest(b"\5" * 32))
 FEW = settings(max_examples=25)
 
@@ -63,12 +70,24 @@ changes = st.one_of(
 )
 
 
+def signed_by_name(
+    context: sharing.SubmissionContext, digests: Sequence[Digest]
+) -> bytes:
+    commitment_a, commitment_b, body_digest = digests
+    return sharing.signed_bytes(
+        context,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+        body_digest=body_digest,
+    )
+
+
 @FEW
 @given(changes, st.integers(0, 71), st.integers(1, 255))
 def test_a_signature_holds_for_no_other_field_and_no_other_bytes(
     change: tuple[Any, Any], at: int, flip: int
 ) -> None:
-    signed = sharing.signed_bytes(CONTEXT, *A_B_H)
+    signed = signed_by_name(CONTEXT, A_B_H)
     signature = signer(ONE).sign(signed)
     verifier().check(signature, signed)
     name, value = change
@@ -78,7 +97,7 @@ def test_a_signature_holds_for_no_other_field_and_no_other_bytes(
     else:
         context = replace(context, **{name: value})
     if (context, *named) != (CONTEXT, *A_B_H):
-        other = sharing.signed_bytes(context, *named)
+        other = signed_by_name(context, named)
         assert reason_of(verifier().check, signature, other) is Rejection.BAD_SIGNATURE
     value = bytearray(signature.value)
     value[at % len(value)] ^= flip
@@ -224,7 +243,15 @@ class Servers:
 
     def open(self) -> None:
         for inbox in self.inboxes.values():
-            inbox.open(Opened(3, 2, (ONE, TWO), MODEL, frozenset()))
+            inbox.open(
+                Opened(
+                    attempt=3,
+                    version=2,
+                    cohort=(ONE, TWO),
+                    model=MODEL,
+                    counted=frozenset(),
+                )
+            )
 
     def send(self, *submissions: Submission) -> None:
         for each in submissions:
@@ -270,7 +297,7 @@ def assembled(pairs: Sequence[Submission], whose: Mapping[str, int]) -> Submissi
     """What one server gets when each field is taken from one of two submissions to it."""
     of, signature, seed, salt = (pairs[whose[field]] for field in FIELDS)
     header = replace(of.header, signature=signature.header.signature)
-    submission = Submission(header, of.role, seed.seed, salt.salt)
+    submission = Submission(header=header, role=of.role, seed=seed.seed, salt=salt.salt)
     if of.role is A:
         return submission
     salt_h, body = (pairs[whose[field]].body for field in ("salt_h", "body"))
@@ -332,7 +359,9 @@ def test_commitments_with_the_roles_exchanged_are_refused(servers: Servers) -> N
     # Each with its own seed, and with the one that its commitment was made of.
     for to_a, to_b in ((a, b), (b, a)):
         for role, seeds in ((A, to_a), (B, to_b)):
-            sent = Submission(header, role, seeds.seed, seeds.salt, b.body)
+            sent = Submission(
+                header=header, role=role, seed=seeds.seed, salt=seeds.salt, body=b.body
+            )
             assert reason_of(servers.send, sent) is Rejection.MALFORMED
     servers.both_say(Rejection.MALFORMED)
 
@@ -398,13 +427,27 @@ cohorts = st.lists(st.tuples(items, items), max_size=6)
 def held(client: ClientId, role: Role, claim: Claim) -> Submission:
     context = replace(CONTEXT, client=client)
     signature = Signature(bytes([1, claim.signature]), (bytes([claim.certificate]),))
-    digests = Digest(bytes([claim.header, 1]) * 16), *A_B_H[1:]
-    header = sharing.SignedHeader(context, *digests, signature)
-    return Submission(header, role, Secret(bytes(32)), Secret(bytes(32)))
+    _, commitment_b, body_digest = A_B_H
+    header = sharing.SignedHeader(
+        context=context,
+        commitment_a=Digest(bytes([claim.header, 1]) * 16),
+        commitment_b=commitment_b,
+        body_digest=body_digest,
+        signature=signature,
+    )
+    return Submission(
+        header=header, role=role, seed=Secret(bytes(32)), salt=Secret(bytes(32))
+    )
 
 
 def opened(cohort: Sequence[ClientId]) -> Opened:
-    return Opened(3, 2, tuple(cohort), MODEL, frozenset(cohort))
+    return Opened(
+        attempt=3,
+        version=2,
+        cohort=tuple(cohort),
+        model=MODEL,
+        counted=frozenset(cohort),
+    )
 
 
 def collected(role: Role, given: list[Any]) -> dict[ClientId, Submission | Rejection]:

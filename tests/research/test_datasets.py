@@ -315,7 +315,9 @@ def test_owners_that_compute_apart_get_the_same(
 @pytest.mark.parametrize("owners", [10, 100, 1000])
 def test_the_demos_settings_keep_epsilon_3(owners: int) -> None:
     x, y = np.zeros((60_000, 1000), np.float32), np.zeros(60_000, np.int64)
-    data = DataSet("mnist", x, y, x[:1], y[:1], 10)
+    data = DataSet(
+        name="mnist", train_x=x, train_y=y, test_x=x[:1], test_y=y[:1], classes=10
+    )
     task = Task.parse(demo_task(data, "scattering", owners))
     rounds = task.training.rounds
     run = Run.of(task, rounds=rounds, participations=rounds)

@@ -287,7 +287,9 @@ def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:
     x: Any = np.random.default_rng(0).random((3, *shape))
     y = np.array([0, 1, classes - 1])
     x = (np.floor(x * words) if words else x).astype(np.float32)
-    return DataSet("some", x, y, x, y, classes)
+    return DataSet(
+        name="some", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes
+    )
 
 
 COLOUR = some(3, 32, 32, classes=10)
@@ -313,7 +315,9 @@ def test_a_model_has_its_size_and_per_record_gradients(name: str) -> None:
     module = MODELS[name](data)
     learner = Learner(module)
     assert learner.dimension == dimension
-    section = ModelSection.model_validate(model_section(module, name, "uniform", 1))
+    section = ModelSection.model_validate(
+        model_section(module, architecture=name, initial="uniform", initial_seed=1)
+    )
     theta = initial_vector(section)
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
     thetas = torch.tensor(theta, dtype=torch.float32).expand(2, -1)

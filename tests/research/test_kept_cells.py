@@ -102,7 +102,9 @@ def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(
     tmp_path: Path,
 ) -> None:
     data = load("digits")
-    described = model_section(module_of("mlp", data), "mlp", "uniform", 1)
+    described = model_section(
+        module_of("mlp", data), architecture="mlp", initial="uniform", initial_seed=1
+    )
     section = ModelSection.model_validate(described)
     drawn = tensors(first_vector(section, None), section.parameters)
     names = list(drawn)

@@ -113,7 +113,9 @@ def submissions_of(
     halves: Halves = {role: {} for role in SERVERS}
     for number, x in enumerate(vectors):
         client = ClientId(f"ward-{number:04d}")
-        context = submission.SubmissionContext(task.digest, 0, attempt, client, MODEL)
+        context = submission.SubmissionContext(
+            task=task.digest, version=0, attempt=attempt, client=client, model=MODEL
+        )
         stated = proof_submission.ForProof(OPENINGS, SERVERS[number % 2])
         pair = share(task, x, context, pen(client), stated)
         for role, half in zip(SERVERS, pair, strict=True):

@@ -42,7 +42,7 @@ def _identity(principal: Principal) -> Identity:
         "revocations": revoked,
     }
     own["cert"] = to_pem(root.issue(principal, key.public_key()))
-    return Identity(_NO_FOLDER, principal, **own)
+    return Identity(path=_NO_FOLDER, principal=principal, **own)
 
 
 @cache
@@ -52,7 +52,7 @@ def signer(client: ClientId) -> CertificateSigner:
 
 def signatures(task: Digest, role: Role) -> ServerSignatures:
     pen = CertificateSigner(identity(Principal.service(role)))
-    return ServerSignatures(task, role, pen, verifier())
+    return ServerSignatures(task=task, role=role, signer=pen, verifier=verifier())
 
 
 @cache

@@ -78,7 +78,11 @@ class LightClient:
     def prepare(self, event: RoundOpen, x: RingVector) -> Pair:
         stated = self.servers.stated_for_proof(event.attempt)
         return self.servers.prepare(
-            event.version, event.attempt, event.model, x, stated
+            version=event.version,
+            attempt=event.attempt,
+            model=event.model,
+            x=x,
+            proof=stated,
         )
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
@@ -120,7 +124,14 @@ def joined(
     with ExitStack() as stack:
         for client in clients or deployment.clients:
             own = Identity.load(deployment.folder / "keys" / client.name)
-            servers = Servers(deployment.task, client, a, b, own, patience_s=DEADLINE_S)
+            servers = Servers(
+                deployment.task,
+                client,
+                server_a=a,
+                server_b=b,
+                identity=own,
+                patience_s=DEADLINE_S,
+            )
             made.append(LightClient(servers))
             stack.callback(made[-1].close)
         for each in made:

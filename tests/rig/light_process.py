@@ -21,7 +21,11 @@ def main() -> None:
     identity = Identity.load(path.parent / settings["identity"])
     client = identifiers.ClientId(settings["client"])
     with Servers(
-        task, client, settings["server_a"], settings["server_b"], identity
+        task,
+        client,
+        server_a=settings["server_a"],
+        server_b=settings["server_b"],
+        identity=identity,
     ) as servers:
         servers.check_task()
         servers.enrol(1, task.privacy.record_rate)
@@ -32,13 +36,15 @@ def main() -> None:
                     if isinstance(notice, TrainingOver):
                         return
                     if isinstance(notice, RoundOpen) and notice.attempt > answered:
-                        answered, zeros = (
-                            notice.attempt,
-                            np.zeros(task.dimension, dtype=np.int64),
+                        answered = notice.attempt
+                        pair = servers.prepare(
+                            version=notice.version,
+                            attempt=answered,
+                            model=notice.model,
+                            x=np.zeros(task.dimension, dtype=np.int64),
+                            proof=servers.stated_for_proof(answered),
                         )
-                        stated = servers.stated_for_proof(answered)
-                        of = notice.version, answered, notice.model
-                        servers.submit(servers.prepare(*of, zeros, stated))
+                        servers.submit(pair)
             except errors.PeerUnavailable:
                 CLOCK.sleep(0.2)
 

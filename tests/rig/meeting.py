@@ -134,12 +134,28 @@ class Servers:
 
         def play(session: Session, own: Aggregator) -> None:
             current = session.model_store.current
-            session.store.attempts.begin(number, current.version, 3, current.digest)
+            session.store.attempts.begin(
+                attempt=number,
+                version=current.version,
+                cohort_size=3,
+                model=current.digest,
+            )
             if own.role not in prepared:
                 session.store.attempts.abandon_open()
                 return
-            of = number, current.version, (ANN, BEN, CLEO), current.digest
-            counted = Counted(Opened(*of, frozenset(valid)), valid, VALID_SET, {})
+            opened = Opened(
+                attempt=number,
+                version=current.version,
+                cohort=(ANN, BEN, CLEO),
+                model=current.digest,
+                counted=frozenset(valid),
+            )
+            counted = Counted(
+                opened=opened,
+                valid=valid,
+                valid_set=VALID_SET,
+                rejections={},
+            )
             share = np.full(
                 self.task.dimension, 3 if own.role is A else 4, dtype=np.int64
             )

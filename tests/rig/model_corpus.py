@@ -374,7 +374,11 @@ def outcome(
     found = np.concatenate(list(gradients.chunks(records, np.arange(N), theta)))[:N]
     expected = alone(model, loss, records.inputs, records.targets, theta)
     named = gradients.loaded(theta)
-    stacked = gradients.shared(named, records.inputs, records.targets).double().numpy()
+    stacked = (
+        gradients.shared(named, inputs=records.inputs, targets=records.targets)
+        .double()
+        .numpy()
+    )
     worst = max(np.abs(each - expected).max() for each in (found, stacked))
     assert np.abs(expected).max() > 1e-3
     return (

@@ -72,7 +72,12 @@ def context(
     task: Digest = TASK, client: ClientId = WARD, attempt: int = 3
 ) -> SubmissionContext:
     return SubmissionContext(
-        task, attempt, attempt, client, Digest(b"m" * 32), bytes(32)
+        task=task,
+        version=attempt,
+        attempt=attempt,
+        client=client,
+        model=Digest(b"m" * 32),
+        nonce=bytes(32),
     )
 
 
@@ -218,14 +223,25 @@ def halves(
     ctx = Digest.of(name.encode())
     seeds = {role: same.get("seed") or Secret.random() for role in SERVERS}
     salts = {role: same.get("salt") or Secret.random() for role in SERVERS}
-    c_a, c_b = (commit(role, ctx, salts[role], seeds[role]) for role in SERVERS)
-    public = task, attempt, ctx.value, c_a.value, c_b.value
+    c_a, c_b = (
+        commit(role, ctx, salt=salts[role], seed=seeds[role]) for role in SERVERS
+    )
     requests = {
-        role: dealing.SquareRequest(*public, seeds[role], salts[role])
+        role: dealing.SquareRequest(
+            task=task,
+            attempt=attempt,
+            context=ctx.value,
+            commitment_a=c_a.value,
+            commitment_b=c_b.value,
+            seed=seeds[role],
+            salt=salts[role],
+        )
         for role in SERVERS
     }
     parts = [
-        mask_stream(seeds[role], role, ctx, c_a, c_b).words(dimension)
+        mask_stream(
+            seeds[role], role, ctx=ctx, commitment_a=c_a, commitment_b=c_b
+        ).words(dimension)
         for role in SERVERS
     ]
     return Halves(requests, np.add(*parts))

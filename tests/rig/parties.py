@@ -73,7 +73,11 @@ def play_both(
 def opened(attempt: int, held: Collection[ClientId], counted: Any = None) -> Opened:
     clients = tuple(held)
     return Opened(
-        attempt, 0, clients, MODEL, frozenset(clients if counted is None else counted)
+        attempt=attempt,
+        version=0,
+        cohort=clients,
+        model=MODEL,
+        counted=frozenset(clients if counted is None else counted),
     )
 
 

@@ -163,7 +163,11 @@ class Script:
             model = self.model(event.version, event.model)[1]
             lasts_s = self.task.deadlines.collect
             return RoundOpen(
-                event.attempt, event.version, model, event.selected, lasts_s
+                attempt=event.attempt,
+                version=event.version,
+                model=model,
+                selected=event.selected,
+                collect_seconds=lasts_s,
             )
         states = event.states or (event.counted, event.counted)
         for role, counted in zip(SERVERS, states, strict=True):
@@ -171,7 +175,9 @@ class Script:
                 self.stated[role] = event.version + 1
                 self.said_counted[role] = counted
                 self.charged[role][0] += counted
-        return RoundOver(event.attempt, event.version, event.counted)
+        return RoundOver(
+            attempt=event.attempt, version=event.version, counted=event.counted
+        )
 
     def fetch_model(
         self, version: int, announced: Digest, **_: object
@@ -231,7 +237,11 @@ class Script:
     ) -> Pair:
         self.on_step("prepare")
         context = SubmissionContext(
-            self.task.digest, version, attempt, self.client, model
+            task=self.task.digest,
+            version=version,
+            attempt=attempt,
+            client=self.client,
+            model=model,
         )
         return share(self.task, x, context, signer(self.client), proof)
 

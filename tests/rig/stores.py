@@ -83,7 +83,7 @@ def prepared(
     store: Store, number: int = 0, version: int = 0, share: Any = SHARE
 ) -> None:
     """Two wards are valid, the third is absent."""
-    store.attempts.begin(number, version, 3, MODEL)
+    store.attempts.begin(attempt=number, version=version, cohort_size=3, model=MODEL)
     store.attempts.prepare(number, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
 
 
@@ -119,11 +119,11 @@ def released(store: Store, number: int = 0, version: int = 0) -> None:
 def play(store: Store) -> None:
     """A training with everything in it: done, empty, abandoned, lost, learned, voided, sent."""
     released(enrolled(store))
-    store.attempts.begin(1, 1, 2, NEXT)
+    store.attempts.begin(attempt=1, version=1, cohort_size=2, model=NEXT)
     reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
     store.attempts.prepare(1, [], VALID_SET, reasons, bytes(64))
     store.attempts.finish(1, NEXT)
-    store.attempts.begin(2, 2, 3, NEXT)
+    store.attempts.begin(attempt=2, version=2, cohort_size=3, model=NEXT)
     store.attempts.abandon_open()
     lost(store, 3, 2)
     store.attempts.learn([charge(5, 2, C)])

@@ -28,7 +28,9 @@ def pair_of(
 ) -> Pair:
     """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
     x = np.arange(task.dimension, dtype=np.int64) if x is None else x
-    of = SubmissionContext(task.digest, 2, attempt, client, MODEL)
+    of = SubmissionContext(
+        task=task.digest, version=2, attempt=attempt, client=client, model=MODEL
+    )
     return sharing.shard(x, of, signer(client))
 
 
@@ -88,10 +90,7 @@ def flipped(data: bytes, at: int) -> bytes:
 def signed_anew(
     header: sharing.SignedHeader, signer: sharing.Signer
 ) -> sharing.SignedHeader:
-    digests = header.commitment_a, header.commitment_b, header.body_digest
-    return replace(
-        header, signature=signer.sign(sharing.signed_bytes(header.context, *digests))
-    )
+    return replace(header, signature=signer.sign(header.signed))
 
 
 def upload(inbox: Inbox, submission: AnySubmission, cuts: Sequence[int] = ()) -> None:

@@ -52,7 +52,12 @@ def logistic(features: int, classes: int = 2) -> dict[str, Any]:
 
 def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
     changes = {f"privacy.{name}": value for name, value in privacy.items()}
-    return task_with({"model": model_section(module, "custom", initial), **changes})
+    return task_with(
+        {
+            "model": model_section(module, architecture="custom", initial=initial),
+            **changes,
+        }
+    )
 
 
 def data_owner(name: str, task: Task, data: Any, **more: Any) -> DataOwner:
@@ -67,4 +72,4 @@ def data_owner(name: str, task: Task, data: Any, **more: Any) -> DataOwner:
 
 def model_at(task: Task, theta: NDArray[np.float64], version: int = 0) -> TrainedModel:
     digest = model_digest(task.digest, version, task.model.parameters, theta)
-    return TrainedModel(task, version, theta, digest)
+    return TrainedModel(task=task, version=version, theta=theta, digest=digest)

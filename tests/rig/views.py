@@ -212,8 +212,14 @@ class DealerView:
 
         def mask(role: Role) -> Words:
             own = half[role]
-            known = map(Digest, (own.context, own.commitment_a, own.commitment_b))
-            return mask_stream(own.seed, role, *known).words(dimension)
+            stream = mask_stream(
+                own.seed,
+                role,
+                ctx=Digest(own.context),
+                commitment_a=Digest(own.commitment_a),
+                commitment_b=Digest(own.commitment_b),
+            )
+            return stream.words(dimension)
 
         return mask(Role.SERVER_A), mask(Role.SERVER_B)
 
@@ -309,7 +315,7 @@ def compared(role: Role, task: Task, words: Words) -> Words:
 
 def projected(task: Task, row_key: bytes, vector: Words) -> Words:
     """``vector`` on a submission's rows, ``[k] int64``."""
-    rows = kernel.Rows(Secret(row_key), task.dimension, task.projections)
+    rows = kernel.Rows(Secret(row_key), dimension=task.dimension, k=task.projections)
     rows.absorb(vector)
     return rows.z()
 
@@ -326,7 +332,9 @@ def _digests_of(
         hasher = body_hasher(ctx, Secret(salt))
         hasher.update(each)
         found.add(hasher.digest())
-        found |= {commit(r, ctx, Secret(salt), Secret(each)).value for r in SERVERS}
+        found |= {
+            commit(r, ctx, salt=Secret(salt), seed=Secret(each)).value for r in SERVERS
+        }
     return frozenset(found)
 
 
@@ -441,11 +449,16 @@ def named_to_dealer(
     ]
     nonces = [salt for salt in salts if salt] + counted
     context = functools.partial(
-        SubmissionContext, task.digest, attempt, attempt, client, model
+        SubmissionContext,
+        task=task.digest,
+        version=attempt,
+        attempt=attempt,
+        client=client,
+        model=model,
     )
     material = [client.encoded(), ring.encode_context("client", client.encoded())]
     known = [Digest(square.context) for _, square in view.asked]
-    found = {client.encoded()} | {context(nonce).digest.value for nonce in nonces}
+    found = {client.encoded()} | {context(nonce=nonce).digest.value for nonce in nonces}
     return found | digests(material, salts, known)
 
 

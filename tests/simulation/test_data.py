@@ -111,7 +111,7 @@ def test_built_in_data_are_scikit_learns_split_once_and_scaled(
 def test_inconsistent_arrays_are_refused() -> None:
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
     arrays: dict[str, Any] = {"train_x": x, "train_y": y, "test_x": x, "test_y": y}
-    assert DataSet("d", **arrays, classes=2).features == 3
+    assert DataSet(name="d", **arrays, classes=2).features == 3
     for changed in (
         {"train_y": np.array([0, 2])},
         {"train_y": np.array([0])},
@@ -120,4 +120,4 @@ def test_inconsistent_arrays_are_refused() -> None:
         {"owners": np.array([0])},
     ):
         with pytest.raises(Misconfiguration):
-            DataSet("d", **arrays | changed, classes=2)
+            DataSet(name="d", **arrays | changed, classes=2)

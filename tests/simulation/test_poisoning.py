@@ -132,7 +132,7 @@ def play(name: str, attackers: int, seed: int = 3) -> Any:
     data, attack = load("digits"), ATTACKS["pixel-backdoor"]()
     given: dict[str, Any] = {
         "data": data,
-        "shares": shards(data.train_y, 6, 4, 0),
+        "shares": shards(data.train_y, clients=6, shards_per_client=4, seed=0),
         "seed": seed,
     }
     problem = Problem(model="logistic", attack=attack, attackers=attackers, **given)

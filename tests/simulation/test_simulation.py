@@ -50,7 +50,8 @@ def small(
 ) -> Task:
     """A task for records of 12 numbers and 3 classes, four owners at 2 of 3 rounds."""
     usual = {
-        "model": section or model_section(logistic(FEATURES, CLASSES), "logistic"),
+        "model": section
+        or model_section(logistic(FEATURES, CLASSES), architecture="logistic"),
         "training": {"learning_rate": 1.0, "rounds": 4},
         "enrolment.clients": 4,
         "privacy.client_clip": 4.0,
@@ -100,7 +101,8 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(
     rng = np.random.default_rng(11)
     module = NETS[kind]()
     task = small(
-        {"privacy.client_clip": clip}, model_section(module, kind, "uniform", 5)
+        {"privacy.client_clip": clip},
+        model_section(module, architecture=kind, initial="uniform", initial_seed=5),
     )
     if objective is not None:
         task = with_objective(task, ObjectiveSection.model_validate(objective))
@@ -114,7 +116,9 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(
     owners, draws = Owners(shares, None, task, 0), Draws(task, 5)
     drawn = [
         Drawn(
-            owner, draws.sample(0, name, len(owner.records), 0.5), draws.copies(0, name)
+            owner,
+            draws.sample(version=0, client=name, count=len(owner.records), rate=0.5),
+            draws.copies(0, name),
         )
         for name, owner in owners.items()
     ]
@@ -247,7 +251,14 @@ def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(
 
 
 def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
-    task = small(section=model_section(mlp(FEATURES, 8, CLASSES), "mlp", "uniform", 5))
+    task = small(
+        section=model_section(
+            mlp(FEATURES, 8, CLASSES),
+            architecture="mlp",
+            initial="uniform",
+            initial_seed=5,
+        )
+    )
     plain, *named = (
         precad.simulate(task, data, clients=3, rounds=2, seed=4, loss=one)
         for one in (
@@ -265,7 +276,7 @@ def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
 def test_an_objective_of_ones_own_is_trained(data: Data) -> None:
     module, loss = nn.Linear(FEATURES, 1), nn.functional.mse_loss
     training = {"training": {"rounds": 20, "learning_rate": 2.0}}
-    task = small(training, model_section(module, "custom"))
+    task = small(training, model_section(module, architecture="custom"))
     pairs = data[0], (data[0][:, :1] - data[0][:, 1:2]).astype(np.float32)
     simulated = partial(precad.simulate, task, pairs, module, seed=0, loss=loss)
     # Numbers have no accuracy, but a loss.
@@ -323,7 +334,8 @@ def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(
 
     data[0][::10, 0] = 7
     task = small(
-        ALWAYS | {"privacy.record_rate": 1.0}, model_section(Poisoned(), "custom")
+        ALWAYS | {"privacy.record_rate": 1.0},
+        model_section(Poisoned(), architecture="custom"),
     )
     found = precad.simulate(task, data, Poisoned(), seed=0, path=path)
     assert [each.failed for each in found.rounds] == [0, 8, 8, 8]

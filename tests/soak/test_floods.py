@@ -144,7 +144,15 @@ def besieged(
             )
         addresses = [deployment.addresses[role.value] for role in (A, Role.SERVER_B)]
         keys = Identity.load(folder / ENROLLED.name)
-        client = LightClient(Servers(task, ENROLLED, addresses[0], addresses[1], keys))
+        client = LightClient(
+            Servers(
+                task,
+                ENROLLED,
+                server_a=addresses[0],
+                server_b=addresses[1],
+                identity=keys,
+            )
+        )
         client.join()
         # Its watch is there: it will be known to have gone.
         client.opened()

@@ -116,7 +116,11 @@ def test_a_transformer_s_gradients_are_autograd_s_one_by_one_or_it_is_refused_wi
     x = PICTURES if name.startswith("ViT") else TOKENS
     start = weights_of(model, tmp_path / "start.safetensors")
     task = tasks.task_with(
-        {"model": model_section(model, "words", "file", initial_file=start)}
+        {
+            "model": model_section(
+                model, architecture="words", initial="file", initial_file=start
+            )
+        }
     )
     found = outcome(model, functional.cross_entropy, x, Y, task)
     assert (found, found == "trains") == (row_on_the_page(name), name in TRAINED)

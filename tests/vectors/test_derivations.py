@@ -143,15 +143,18 @@ class Computed:
     @property
     def context(self) -> SubmissionContext:
         given = self.given
-        task, model, nonce = (
-            bytes.fromhex(given[name]) for name in ("task", "model", "nonce")
+        return SubmissionContext(
+            task=Digest(bytes.fromhex(given["task"])),
+            version=given["version"],
+            attempt=given["attempt"],
+            client=ClientId(given["client"]),
+            model=Digest(bytes.fromhex(given["model"])),
+            nonce=bytes.fromhex(given["nonce"]),
         )
-        attempt = given["version"], given["attempt"], ClientId(given["client"])
-        return SubmissionContext(Digest(task), *attempt, Digest(model), nonce)
 
     def commitment(self, letter: str) -> Digest:
         salt, seed = self.secret(f"salt_{letter}"), self.secret(f"seed_{letter}")
-        return commit(ROLES[letter], self.context.digest, salt, seed)
+        return commit(ROLES[letter], self.context.digest, salt=salt, seed=seed)
 
     def body_digest(self, b: bytes) -> Digest:
         hasher = body_hasher(self.context.digest, self.secret("salt_h"))
@@ -161,8 +164,13 @@ class Computed:
     def header(self, b: bytes) -> SignedHeader:
         certificates = tuple(bytes.fromhex(each) for each in self.given["certificates"])
         signature = Signature(bytes.fromhex(self.given["signature"]), certificates)
-        commitments = self.commitment("a"), self.commitment("b")
-        return SignedHeader(self.context, *commitments, self.body_digest(b), signature)
+        return SignedHeader(
+            context=self.context,
+            commitment_a=self.commitment("a"),
+            commitment_b=self.commitment("b"),
+            body_digest=self.body_digest(b),
+            signature=signature,
+        )
 
 
 GOOD = Computed(GIVEN)
@@ -195,8 +203,13 @@ def test_context_commitments_and_masks(letter: str) -> None:
     assert str(GOOD.commitment(letter)) == expected == MADE[f"commitment_{letter}"]
     # Masks are AES-256-CTR under a key by HKDF.
     names = given("ctx", "commitment_a", "commitment_b")
+    ctx, commitment_a, commitment_b = map(Digest, names)
     stream = mask_stream(
-        GOOD.secret(f"seed_{letter}"), ROLES[letter], *map(Digest, names)
+        GOOD.secret(f"seed_{letter}"),
+        ROLES[letter],
+        ctx=ctx,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
     )
     words = np.frombuffer(
         ctr(derived(opened[2], "mask", holder, *names), 0, 2), "<i8"
@@ -235,7 +248,9 @@ def test_what_must_not_open(bad: dict[str, Any]) -> None:
     for letter, role in ROLES.items():
         salt, seed = changed.secret(f"salt_{letter}"), changed.secret(f"seed_{letter}")
         name = f"commitment_{letter}"
-        opened[name] = opens(Digest(*given(name)), role, ctx, salt, seed)
+        opened[name] = opens(
+            commitment=Digest(*given(name)), role=role, ctx=ctx, salt=salt, seed=seed
+        )
     same = opened | {
         "ctx": str(ctx) == MADE["ctx"],
         "body_digest": str(changed.body_digest(B)) == MADE["body_digest"],

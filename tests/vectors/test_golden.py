@@ -250,8 +250,18 @@ def xie_theorem_3_both_signs(i: Any) -> dict[str, Any]:
 def xie_corollary_1(i: Any) -> dict[str, Any]:
     assert i.expected["neg_valid"] is (i.tau * i.J <= i.C_bar)
     given = i.C_bar, i.tau
-    fewest = fewest_attackers(i.J, *given, as_printed(i))
-    negative = fewest_attackers(-i.J, *given, as_printed(i), negative=True)
+
+    def fewest_of(value: float, *, negative: bool) -> int | None:
+        return fewest_attackers(
+            value=value,
+            bound=i.C_bar,
+            ratio=i.tau,
+            guarantee=as_printed(i),
+            negative=negative,
+        )
+
+    fewest = fewest_of(i.J, negative=False)
+    negative = fewest_of(-i.J, negative=True)
     assert [fewest, negative] == [
         i.expected[f"min_attackers_{sign}"] for sign in ("pos", "neg")
     ]
@@ -293,9 +303,9 @@ def group_tightness(i: Any) -> dict[str, Any]:
     single = orders * i.mu**2 / 2
     assert printed.xie_theorem_6(i.pa, i.pb, orders, single).value == e["thm6_k"]
     generic = RenyiDP(tuple(orders), tuple(single))
-    both = [e["mironov_2c"]] * 2
+    most = e["mironov_2c"]
     assert radius(i.pa, i.pb, generic) == prediction.Certified(
-        0, e["mironov_2c"], *both
+        label=0, radius=most, additions=most, deletions=most
     )
     most = groups.renyi_reach_poisoned_over_clean(i.pa, i.pb, orders)
     direct = max(k for k in range(100) if (k**2 * single < most).any())
@@ -313,7 +323,7 @@ def group_tightness(i: Any) -> dict[str, Any]:
 @of("cohen")
 def cohen_certify(i: Any) -> dict[str, Any]:
     counts = [[i.count_A, i.n - i.count_A]]
-    budget = intervals.ConfidenceBudget(1 - i.alpha, 2)
+    budget = intervals.ConfidenceBudget(confidence=1 - i.alpha, classes=2)
     found = prediction.certify_smoothing(counts, i.sigma, budget, selection=[[1, 0]])
     (result,) = found.results()
     assert isinstance(result, prediction.Abstained) is i.expected["abstain"]
@@ -326,7 +336,7 @@ def cohen_certify(i: Any) -> dict[str, Any]:
 @of("simuem")
 def simuem(i: Any) -> dict[str, Any]:
     classes = int(i.name.rsplit("_L", 1)[1])
-    budget = intervals.ConfidenceBudget(1 - i.alpha, classes)
+    budget = intervals.ConfidenceBudget(confidence=1 - i.alpha, classes=classes)
     got = intervals.simuem([i.counts], budget)
     assert bool(got.p_a[0] <= got.p_b[0]) is i.expected["abstain"]
     second, total = sorted(i.counts)[-2], sum(i.counts)
@@ -379,7 +389,7 @@ def average_certified_radius(i: Any) -> dict[str, Any]:
 def true_divergences(i: Any) -> tuple[float, float]:
     shift = Shift(np.arange(i.r + 1.0), log_binomial(i.r, i.q))
     forward, reverse = groups.mixture_divergences(
-        shift, i.sigma, np.array([float(i.alpha)])
+        shift, noise=i.sigma, orders=np.array([float(i.alpha)])
     )
     return float(forward[0]), float(reverse[0])
 
@@ -387,7 +397,9 @@ def true_divergences(i: Any) -> tuple[float, float]:
 @of("liu_thm8_q1")
 def theorem_8_is_false_without_sampling(i: Any) -> dict[str, Any]:
     order = np.array([float(i.alpha)])
-    published, _ = groups.mixture_divergences(group_shift(1, 1.0), i.sigma, order)
+    published, _ = groups.mixture_divergences(
+        group_shift(1, 1.0), noise=i.sigma, orders=order
+    )
     return {"true": true_divergences(i)[0], "published": float(published[0])}
 
 
@@ -429,7 +441,7 @@ def mnist_like_radii(i: Any) -> dict[str, Any]:
     published = reproduced(printed.theorem_8(i.pA, i.pB, mechanism(i)))
     if i.T in TO_THE_RECORD:
         assert (exact, published) == TO_THE_RECORD[i.T]
-        budget = intervals.ConfidenceBudget(0.999, 10)
+        budget = intervals.ConfidenceBudget(confidence=0.999, classes=10)
         p_a = float(intervals.simuem([[1000] + [0] * 9], budget).p_a[0])
         assert i.pA == pytest.approx(p_a)
     with_pld = reproduced(printed.theorem_8_exact(i.pA, i.pB, mechanism(i)))
@@ -467,7 +479,10 @@ def certificate_families(i: Any) -> dict[str, Any]:
     exact = groups.ExactGroups(m)
     whole = radius(p_a, p_b, exact)
     divergences = groups.mixture_divergences(
-        group_shift(1, m.rate), m.noise_multiplier, np.array(groups.ORDERS), 700.0
+        group_shift(1, m.rate),
+        noise=m.noise_multiplier,
+        orders=np.array(groups.ORDERS),
+        limit=700.0,
     )
     single = m.count * np.maximum(*divergences)
     profile = exact.as_approximate()

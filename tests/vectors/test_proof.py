@@ -74,9 +74,14 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
     drawn = [
         Secret(bytes.fromhex(given[x])) for x in ("seed", "salt", "salt_h", "mask_seed")
     ]
-    attempt = given["version"], given["attempt"], ClientId(given["client"])
-    model, nonce = digest(given["model"]), bytes.fromhex(given["nonce"])
-    context = SubmissionContext(digest(given["task"]), *attempt, model, nonce)
+    context = SubmissionContext(
+        task=digest(given["task"]),
+        version=given["version"],
+        attempt=given["attempt"],
+        client=ClientId(given["client"]),
+        model=digest(given["model"]),
+        nonce=bytes.fromhex(given["nonce"]),
+    )
     of_a, of_b = (digest(each) for each in given["openings"])
     stated = ForProof((of_a, of_b), Role(given["seed_holder"]))
     x = np.array(given["x"], dtype=np.int64)
@@ -151,7 +156,7 @@ def test_rows_and_challenges(case: Case, pair: Pair) -> None:
     shape, header = shape_of(case), pair[0].header
     x, z = np.array(case["given"]["x"], dtype=np.int64), case["made"]["z"]
     of_integers, of_field = (
-        Rows(header.rows_key, shape.dimension, shape.rows) for _ in range(2)
+        Rows(header.rows_key, dimension=shape.dimension, k=shape.rows) for _ in range(2)
     )
     of_integers.absorb(x)
     of_field.absorb(of_signed(x).view(np.int64))

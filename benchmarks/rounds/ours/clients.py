@@ -100,10 +100,10 @@ class Notices:
     def _hear(self, client: str, notice: pb.Notice) -> None:
         with self._changed:
             match read_notice(notice):
-                case RoundOpen(attempt) as opened:
+                case RoundOpen(attempt=attempt) as opened:
                     self._opened[client, attempt] = opened
                     self._heard["open", attempt] += 1
-                case RoundOver(attempt, counted=counted):
+                case RoundOver(attempt=attempt, counted=counted):
                     self._counted[attempt] += counted
                     self._heard["over", attempt] += 1
                 case other:
@@ -141,7 +141,12 @@ class Clients:
         identities = [Identity.load(keys / name) for name in names]
         self._servers = [
             Servers(
-                task, ClientId(name), server_a, server_b, identity, patience_s=START_S
+                task,
+                ClientId(name),
+                server_a=server_a,
+                server_b=server_b,
+                identity=identity,
+                patience_s=START_S,
             )
             for name, identity in zip(names, identities, strict=True)
         ]
@@ -155,7 +160,11 @@ class Clients:
         self._theta: NDArray[np.float64] = np.zeros(task.dimension)
         self._counted = 0
         self._following = RoundOpen(
-            0, 0, Digest(bytes(32)), selected=False, collect_seconds=0.0
+            attempt=0,
+            version=0,
+            model=Digest(bytes(32)),
+            selected=False,
+            collect_seconds=0.0,
         )
 
     def join(self) -> None:
@@ -245,7 +254,12 @@ def _take_part(
     stated, ask_s, _ = _timed(lambda: _ask(event, servers))
     _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
     prepare = partial(
-        servers.prepare, event.version, event.attempt, event.model, x, stated
+        servers.prepare,
+        version=event.version,
+        attempt=event.attempt,
+        model=event.model,
+        x=x,
+        proof=stated,
     )
     pair, prepare_s, prepare_cpu_s = _timed(prepare)
     receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
@@ -267,7 +281,13 @@ def _send_body(
     event = events[servers.client.name]
     stated = _ask(event, servers)
     _fetch(event, servers)
-    pair = servers.prepare(event.version, event.attempt, event.model, x, stated)
+    pair = servers.prepare(
+        version=event.version,
+        attempt=event.attempt,
+        model=event.model,
+        x=x,
+        proof=stated,
+    )
     seed, body = sorted(pair, key=lambda half: half.awaits_body)
     _send_half(servers, body)
     return seed
@@ -279,7 +299,7 @@ def _send_half(servers: Servers, half: AnySubmission) -> None:
 
 def _fetch(event: RoundOpen, servers: Servers) -> None:
     """The model; again where a busy server took too long to shake hands, as owners do."""
-    patience = Retries(START_S, WAITS)
+    patience = Retries(total_s=START_S, policy=WAITS)
     while True:
         try:
             servers.fetch_model(event.version, event.model, signed=True)

@@ -287,7 +287,10 @@ def test_nothing_is_wrong_with_good_settings_and_the_sdk_finds_the_same(
     assert settings.data_owner().check(WAIT_S).wrong == ()
     swap = {"server_a": settings.server_b, "server_b": settings.server_a}
     wrong = (
-        settings.model_copy(update=swap).data_owner((X[:, :63], Y)).check(WAIT_S).wrong
+        settings.model_copy(update=swap)
+        .data_owner(data=(X[:, :63], Y))
+        .check(WAIT_S)
+        .wrong
     )
     assert {each.about for each in wrong} == {"model and loss", "server A", "server B"}
 

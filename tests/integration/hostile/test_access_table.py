@@ -163,7 +163,7 @@ class Bench:
             data = to_bytes(initial_vector(task.model))
             yield pb.GivenPiece(**named, statement=signed, data=data)
 
-        wanted = deal_request(task, 0, 0, 1, bytes(64))
+        wanted = deal_request(task, attempt=0, batch=0, clients=1, nonces=bytes(64))
         requests: dict[str, Any] = {
             "Describe": pb.DescribeRequest(),
             "Enrol": pb.EnrolRequest(**named, records=50, record_rate=0.2),
@@ -196,13 +196,19 @@ def outcomes(make_site: Any) -> Outcomes:
         running[Role.SERVER_A].session.model_store.current.digest,
         ClientId("ward-1"),
     )
-    context = SubmissionContext(site.task.digest, 0, 0, ward, model)
+    context = SubmissionContext(
+        task=site.task.digest, version=0, attempt=0, client=ward, model=model
+    )
     submissions = shard(
         np.arange(8), context, CertificateSigner(site.identity("ward-1"))
     )
     for place in (Role.SERVER_A, Role.SERVER_B):
         session = running[place].session
-        session.inbox.open(Opened(0, 0, (ward,), model, frozenset()))
+        session.inbox.open(
+            Opened(
+                attempt=0, version=0, cohort=(ward,), model=model, counted=frozenset()
+            )
+        )
         # Streams end after the training's end: a call of the table needn't be cut off.
         session.event_log.publish(TrainingDone(0, model))
     address, server_a = running[Role.DEALER].address, site.identity("server-a")

@@ -76,7 +76,15 @@ class Bench:
     def round(self, number: int = ROUND) -> Iterator["Bench"]:
         """Submissions of both wards are taken."""
         inbox = self.server.session.inbox
-        inbox.open(Opened(number, 0, (HONEST, HOSTILE), self.model, frozenset()))
+        inbox.open(
+            Opened(
+                attempt=number,
+                version=0,
+                cohort=(HONEST, HOSTILE),
+                model=self.model,
+                counted=frozenset(),
+            )
+        )
         yield self
         inbox.cancel()
         for channel in self._channels.values():
@@ -96,7 +104,11 @@ class Bench:
         pair = shard(
             np.arange(D, dtype=np.int64),
             SubmissionContext(
-                self.site.task.digest, 0, number, ClientId(who), model or self.model
+                task=self.site.task.digest,
+                version=0,
+                attempt=number,
+                client=ClientId(who),
+                model=model or self.model,
             ),
             signatures.CertificateSigner(self.site.identity(who)),
         )

@@ -64,7 +64,12 @@ class Pair:
     def servers(self, first: Role = Role.SERVER_A) -> Servers:
         ward = keys.identity(Principal.client("ward-1"))
         found = Servers(
-            self.task, WARD, self.a.address, self.b.address, ward, patience_s=5
+            self.task,
+            WARD,
+            server_a=self.a.address,
+            server_b=self.b.address,
+            identity=ward,
+            patience_s=5,
         )
         found.serves_first = first
         return found
@@ -287,7 +292,7 @@ def test_what_is_no_vector_of_the_task_never_leaves_the_client(pair: Pair) -> No
             with pytest.raises(
                 errors.RejectedSubmission, match=r"this task's is int64\[8\]"
             ):
-                servers.prepare(0, 0, pair.task.digest, x)
+                servers.prepare(version=0, attempt=0, model=pair.task.digest, x=x)
 
 
 def test_a_task_that_changes_in_the_training(

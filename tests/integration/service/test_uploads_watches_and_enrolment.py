@@ -86,7 +86,9 @@ class Deployed:
 
     def opened(self, *counted: ClientId, cohort: Any = (ONE, TWO)) -> Opened:
         model = self.sessions[A].model_store.current.digest
-        return Opened(0, 0, cohort, model, frozenset(counted))
+        return Opened(
+            attempt=0, version=0, cohort=cohort, model=model, counted=frozenset(counted)
+        )
 
     def open_round(self) -> None:
         for session in self.sessions.values():
@@ -98,12 +100,15 @@ class Deployed:
         self.sessions[A].event_log.publish(opened)
 
     def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
-        addresses, identity = (
-            (self.addresses[A], self.addresses[B]),
-            self.owners[client],
+        servers = Servers(
+            self.task,
+            client,
+            server_a=self.addresses[A],
+            server_b=self.addresses[B],
+            identity=self.owners[client],
+            patience_s=DEADLINE_S,
+            clock=clock,
         )
-        patience: dict[str, Any] = {"patience_s": DEADLINE_S, "clock": clock}
-        servers = Servers(self.task, client, *addresses, identity, **patience)
         # A server ends a handshake that a busy machine draws out, and the channel tries
         # again.
         for channel in servers._channels.values():
@@ -120,7 +125,9 @@ class Deployed:
 
     def pair(self, servers: Servers, attempt: int = 0) -> Pair:
         x, stated = np.arange(self.task.dimension), servers.stated_for_proof(0)
-        return servers.prepare(0, attempt, self.opened().model, x, stated)
+        return servers.prepare(
+            version=0, attempt=attempt, model=self.opened().model, x=x, proof=stated
+        )
 
     def outcome(self) -> dict[ClientId, errors.Rejection | str]:
         opened = self.opened(ONE, TWO)
@@ -482,7 +489,13 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(
     deployed = deploy()
     session = deployed.sessions[A]
     opened = deployed.opened(ONE, cohort=(ONE,))
-    done = RoundDone(opened, frozenset((ONE,)), {}, opened.model, 1)
+    done = RoundDone(
+        opened=opened,
+        valid=frozenset((ONE,)),
+        rejections={},
+        model=opened.model,
+        most_participations=1,
+    )
     with deployed.connect(ONE) as one, deployed.connect(TWO) as two:
         # No attempt is open: who wants to know why asks.
         deployed.announce()

@@ -120,7 +120,7 @@ def test_on_a_full_disk_nothing_is_prepared(
             connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in how
         ]
     assert pragmas == ["wal", 2]
-    store.attempts.begin(0, 0, 3, MODEL)
+    store.attempts.begin(attempt=0, version=0, cohort_size=3, model=MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     share, before = bytes(1 << 20), resource.getrlimit(resource.RLIMIT_FSIZE)
     # As on a full disk, for this process's files.
@@ -265,7 +265,7 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
     # Never countersigned: not in the file.
     prepared(store, 3, 1)
     store.attempts.void(1, 3)
-    store.attempts.begin(5, 1, 3, stores.NEXT)
+    store.attempts.begin(attempt=5, version=1, cohort_size=3, model=stores.NEXT)
     store.versions.count_opened(1, 5)
     again = place.open(old=True)
     assert again.attempts.states() == {2: AttemptState.LEARNED}
@@ -278,7 +278,7 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
     )
     assert found == (0, 1, 6)
     with pytest.raises(errors.PeerViolation, match="isn't above 5"):
-        again.attempts.begin(5, 1, 3, stores.NEXT)
+        again.attempts.begin(attempt=5, version=1, cohort_size=3, model=stores.NEXT)
     length = again.ledger.head().length
     assert place.open().ledger.head().length == length
 
@@ -416,7 +416,7 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
         prepared(store, point, point, share)
         attempts.finish(point, MODEL)
     else:
-        attempts.begin(point, point, 3, MODEL)
+        attempts.begin(attempt=point, version=point, cohort_size=3, model=MODEL)
     arm(store, point)
     match operation:
         case "confirm":

@@ -62,7 +62,7 @@ def test_what_is_kept_unanswered_stands_once(
         ):
             register.enrol(Enrolment(A, 50, task.privacy.record_rate))
         assert (register.enrol(claim), register.roster()) == (1, Roster({A: claim}))
-    store.attempts.begin(0, 0, 3, MODEL)
+    store.attempts.begin(attempt=0, version=0, cohort_size=3, model=MODEL)
     with answers_lost(store):
         store.attempts.prepare(0, [A], MODEL, {}, SHARE)
     store.close()
@@ -167,7 +167,7 @@ def test_a_connection_broken_in_a_prepare_is_no_charge(
     postgres_url: str, opener: Opener
 ) -> None:
     store = opener(postgres_url)
-    store.attempts.begin(0, 0, 3, MODEL)
+    store.attempts.begin(attempt=0, version=0, cohort_size=3, model=MODEL)
 
     def cut(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith("INSERT INTO charge"):

@@ -114,7 +114,9 @@ def take(store: Store, step: str, number: int) -> object:
     other, attempts = keys.signatures(store.task.digest, Role.SERVER_B), store.attempts
     body = VoidBody(task="00" * 32, version=number, attempt=number)
     steps: dict[str, Callable[[], object]] = {
-        "begin": lambda: attempts.begin(number, number, 3, MODEL),
+        "begin": lambda: attempts.begin(
+            attempt=number, version=number, cohort_size=3, model=MODEL
+        ),
         "abandon": attempts.abandon_open,
         "prepare": lambda: attempts.prepare(number, [A, B], VALID_SET, {}, SHARE),
         "countersign": lambda: stores.bound(store, number, number, sent=False),
@@ -180,7 +182,7 @@ def test_a_model_gets_one_release_in_all_its_attempts(
     """A fresh noise on the same sum would average the noise away."""
     store = each_store
     assert taken(store, 0, *WAYS[earlier]) == earlier
-    store.attempts.begin(1, 0, 3, MODEL)
+    store.attempts.begin(attempt=1, version=0, cohort_size=3, model=MODEL)
     with pytest.raises(
         errors.AlreadyReleased, match=r"version 0 has its .* of attempt 0"
     ):
@@ -216,7 +218,7 @@ def test_an_attempts_number_is_of_one_version_and_never_used_twice(
     assert attempts.next_number() == 7
     for number in (0, 4, 6):
         with pytest.raises(errors.PeerViolation, match="isn't above 6"):
-            attempts.begin(number, 1, 3, MODEL)
+            attempts.begin(attempt=number, version=1, cohort_size=3, model=MODEL)
 
 
 def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
@@ -225,7 +227,7 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
     for number in range(3):
         stores.lost(store, number, 4)
         assert store.attempts.pending() is None
-    store.attempts.begin(3, 4, 3, MODEL)
+    store.attempts.begin(attempt=3, version=4, cohort_size=3, model=MODEL)
     store.attempts.prepare(3, [B, C], VALID_SET, {A: errors.Rejection.ABSENT}, SHARE)
     ledger, account_of = store.ledger, store.statements.account_of
     assert ledger.participations() == {A: 1, B: 1, C: 1}
@@ -274,7 +276,7 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
 ) -> None:
     """Share, charge and rejections are one transaction: no share without its charge."""
     store = each_store
-    store.attempts.begin(0, 0, 3, MODEL)
+    store.attempts.begin(attempt=0, version=0, cohort_size=3, model=MODEL)
     with pytest.raises((IntegrityError, AttributeError)):
         store.attempts.prepare(0, valid, VALID_SET, rejections, SHARE)
     assert shares(store) == [None]
@@ -283,7 +285,17 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
     # And it can still be prepared, once; whatever is asked afterwards, the first stays.
     store.attempts.prepare(0, [A, B], VALID_SET, {C: errors.Rejection.ABSENT}, SHARE)
     state, rejected = schema.AttemptState.PREPARED, {C: errors.Rejection.ABSENT}
-    record = ReleaseRecord(0, 0, state, 3, MODEL, VALID_SET, (A, B), rejected, SHARE)
+    record = ReleaseRecord(
+        attempt=0,
+        version=0,
+        state=state,
+        cohort_size=3,
+        model=MODEL,
+        valid_set=VALID_SET,
+        valid=(A, B),
+        rejections=rejected,
+        noisy_share=SHARE,
+    )
     for again, share in (([A, B, C], SHARE), ([], bytes(64)), ([A], SHARE[::-1])):
         with pytest.raises(errors.AlreadyReleased):
             store.attempts.prepare(0, again, MODEL, {}, share)

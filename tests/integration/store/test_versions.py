@@ -257,7 +257,7 @@ def test_a_database_without_an_encoding_of_its_own_serves(
     engine.dispose()
     url = make_url(postgres).set(database="plain").render_as_string(hide_password=False)
     store = opener(url)
-    store.attempts.begin(0, 0, 1, MODEL)
+    store.attempts.begin(attempt=0, version=0, cohort_size=1, model=MODEL)
     store.close()
     assert opener(url).attempts.next_number() == 1
 

@@ -147,7 +147,7 @@ def commitment_without_salt(watched: Watched, role: Role) -> bytes:
         hasher.update(lacks)
         return hasher.digest()
     return ring.commit(
-        view_of(watched, role).other, ctx, Secret(b""), Secret(lacks)
+        view_of(watched, role).other, ctx, salt=Secret(b""), seed=Secret(lacks)
     ).value
 
 

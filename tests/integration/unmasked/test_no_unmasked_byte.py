@@ -237,7 +237,13 @@ def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
     seen: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
     pen, dealer = signer(CLIENT), DealerRole(DIGEST, D)
     for _ in range(RUNS):
-        pair = shard(x, SubmissionContext(DIGEST, 0, 0, CLIENT, DIGEST), pen)
+        pair = shard(
+            x,
+            SubmissionContext(
+                task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST
+            ),
+            pen,
+        )
         a_a, a_b = (each.mask().words(D) for each in pair)
         b = from_bytes(submissions.words_of(pair[1]))
         assert (b + a_a + a_b == x).all()
@@ -264,7 +270,15 @@ def squared(dealer: DealerRole, pair: submissions.Pair) -> list[Any]:
     for each in pair:
         header, ctx = each.header, each.context.digest.value
         c_a, c_b = header.commitment_a.value, header.commitment_b.value
-        half = SquareRequest(DIGEST, 0, ctx, c_a, c_b, each.seed, each.salt)
+        half = SquareRequest(
+            task=DIGEST,
+            attempt=0,
+            context=ctx,
+            commitment_a=c_a,
+            commitment_b=c_b,
+            seed=each.seed,
+            salt=each.salt,
+        )
 
         def deliver(_: bytes, answer: Any, role: Role = each.role) -> None:
             told[role].append(answer)

@@ -33,8 +33,16 @@ def aggregation(
 
     def play(role: Role, link: PeerLink) -> Summed:
         link.begin_attempt(attempt)
-        dealing = NoDealer() if dealer is None else LocalDealing(dealer, role, 20.0)
-        matched = Matched(opened(attempt, halves[role], counted), halves[role], {})
+        dealing = (
+            NoDealer()
+            if dealer is None
+            else LocalDealing(dealer=dealer, role=role, timeout_s=20.0)
+        )
+        matched = Matched(
+            opened=opened(attempt, halves[role], counted),
+            submissions=halves[role],
+            rejections={},
+        )
         return aggregate(
             aggregating(task, role, link, dealing, dealing.join()), matched
         )

@@ -169,7 +169,7 @@ def told_apart(
     ]
     found = []
     for x in candidates:
-        rows = Rows(header.rows_key, SHAPE.dimension, SHAPE.rows)
+        rows = Rows(header.rows_key, dimension=SHAPE.dimension, k=SHAPE.rows)
         rows.absorb(x)
         words, mu = of_signed(x), norm_proof.bit_challenges(SHAPE, header.bits_key)
         bits = norm_proof.bits_of(SHAPE, rows.z(), math.dot(words, words))
@@ -181,7 +181,11 @@ def told_apart(
                 for n in (SHAPE.columns, SHAPE.values, SHAPE.rows)
             ]
             share = norm_proof.ProofShare(
-                bits, none[0], none[1], none[2], holds_constants=False
+                bits=bits,
+                mask=none[0],
+                values=none[1],
+                z=none[2],
+                holds_constants=False,
             )
             return norm_proof.answer(query, iter([words]), lambda: share, mu).wires
 

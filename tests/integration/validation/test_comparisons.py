@@ -52,7 +52,12 @@ def compare(
     """Both servers' parts, A's share of the values given."""
     n, width = values.shape
     request = DealRequest(
-        TASK.digest, 0, 0, clients=n, comparisons=n * width, nonces=bytes(64)
+        task=TASK.digest,
+        attempt=0,
+        batch=0,
+        clients=n,
+        comparisons=n * width,
+        nonces=bytes(64),
     )
     dealer = DealerRole(TASK.digest, 1)
 
@@ -188,7 +193,11 @@ def decided(
     values = np.zeros(TASK.projections + 1, dtype=np.int64)
     values[row], values[-1] = z, -1
     mask = np.full(values.size, 0x5DEECE66D1234567, dtype=np.int64)
-    dealt = randomness(dealer, role, deal_request(TASK, 0, 0, n, bytes(64)))
+    dealt = randomness(
+        dealer,
+        role,
+        deal_request(TASK, attempt=0, batch=0, clients=n, nonces=bytes(64)),
+    )
     usual: dict[str, Any] = {
         "link": link,
         "spent": MemorySpentTriples(),

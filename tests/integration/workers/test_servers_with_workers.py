@@ -151,7 +151,11 @@ class Site:
                 validator.take([held[client] for client in sorted(first)])
                 if disturb is not None:
                     disturb(role, validator)
-                return aggregate(server, Matched(state, held, {}, first), validator)
+                return aggregate(
+                    server,
+                    Matched(opened=state, submissions=held, rejections={}, early=first),
+                    validator,
+                )
 
         return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
 
@@ -229,7 +233,7 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
                 )
                 stack.callback(pool.close)
                 site.own_workers[role] = by_pairs.OwnWorkers(
-                    pool, identity, other_host="127.0.0.1"
+                    pool=pool, identity=identity, other_host="127.0.0.1"
                 )
             return site
 
