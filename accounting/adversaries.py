@@ -250,7 +250,9 @@ class Run:
         At the client level this is what bounds *robustness*: T Poisson(q) steps. For
         that the coin need only be beyond the attackers' influence, not unseen.
         """
-        rate, noise, share = self.record_rate, self.noise_multiplier, 1.0
+        rate = self.record_rate
+        noise = self.noise_multiplier
+        share = 1.0
         taken = self.participations
         match adversary:
             case Adversary.ONE_SERVER:
@@ -259,12 +261,14 @@ class Run:
             case Adversary.CLIENTS_ONLY:
                 noise *= math.sqrt(2)
                 if taken is None:
-                    taken, share = self.rounds, self.client_rate
+                    taken = self.rounds
+                    share = self.client_rate
             case Adversary.CLIENT_LEVEL:
                 if self.sensitivity_ratio is None:
                     remedy = "the client level needs R'/C: give both clips"
                     raise Misconfiguration("sensitivity_ratio", None, remedy)
-                rate, taken = self.client_rate, self.rounds
+                rate = self.client_rate
+                taken = self.rounds
                 noise = client_noise_multiplier(noise, self.sensitivity_ratio)
         return poisson_gaussian(
             rate=rate, noise_multiplier=noise, count=taken, participation=share

@@ -53,22 +53,30 @@ _TAIL_SHARE = 1e-9
 _ADDED_VARIANCE = 2e-4
 # Points of one transform, and of all distinct rounds' transforms together: time and
 # memory.
-_MOST_POINTS, _ALL_POINTS, _FEWEST_POINTS = 2**21, 2**24, 2**13
+_MOST_POINTS = 2**21
+_ALL_POINTS = 2**24
+_FEWEST_POINTS = 2**13
 # Where many kinds are composed, the tilt is found on lattices so much coarser.
 _FIRST_LOOK = 8
 # Losses of a round beyond so many cells are composed apart where there are many more,
 # on a lattice so many times as wide (which their points lie on already).
-_LEVEL, _LEVEL_STEP, _MOST_LEVEL = 2**12, 2**3, 2**16
+_LEVEL = 2**12
+_LEVEL_STEP = 2**3
+_MOST_LEVEL = 2**16
 # Tilts and scales tried until the next would be as large as the last, but for this
 # factor.
-_RETRIES, _CLOSE = 6, 1.5
+_RETRIES = 6
+_CLOSE = 1.5
 # What a lattice is fine against is a deviation, or this share of ε where that is less.
-_SCALE, _LEAST_SCALE = 0.25, 1e-6
-_LARGEST_LOG_ORDER, _TOLD_APART = 40.0, -40.0
+_SCALE = 0.25
+_LEAST_SCALE = 1e-6
+_LARGEST_LOG_ORDER = 40.0
+_TOLD_APART = -40.0
 # ln of the most that λ·loss may be: 2^40 is right to 5e-4.
 _LARGEST_LOG_EXPONENT = 40 * math.log(2)
 # Where δ can't be told from 0; and a composed variance that can't.
-_LEAST_LOG_DELTA, _LEAST_VARIANCE = -640.0, 1e-200
+_LEAST_LOG_DELTA = -640.0
+_LEAST_VARIANCE = 1e-200
 # A whole curve leaves out what an answer at δ = 1e-6 leaves out.
 _PROFILE_LOG_DELTA = math.log(1e-6)
 # Chernoff's bound is tried at these multiples of the tilt: the best one is at most a
@@ -124,7 +132,9 @@ def _delta(rounds: Rounds, epsilon: float, *, reverse: bool) -> float:
 
 def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
     direction = _Direction(rounds, reverse, math.log(delta))
-    order, scale, found = direction.saddle_point(), math.inf, math.inf
+    order = direction.saddle_point()
+    scale = math.inf
+    found = math.inf
     for _ in range(_RETRIES):
         tilted = direction.tilted(order, scale)
         found = min(found, tilted.epsilon(delta))
@@ -135,7 +145,8 @@ def _epsilon(rounds: Rounds, delta: float, *, reverse: bool) -> float:
         better = direction.saddle_point(found), found * _SCALE
         if better[0] > order / _CLOSE and better[1] > tilted.scale / _CLOSE:
             break
-        order, scale = min(order, better[0]), better[1]
+        order = min(order, better[0])
+        scale = better[1]
     return max(0.0, found)
 
 
@@ -156,7 +167,8 @@ class _Part:
         dropped = int(np.searchsorted(above, tail / count, side="right"))
         infinite = losses.infinite + (float(above[dropped - 1]) if dropped else 0.0)
         kept = len(above) - dropped
-        points, log_masses = losses.points[:kept], losses.log_masses[:kept]
+        points = losses.points[:kept]
+        log_masses = losses.log_masses[:kept]
         left = Losses(
             points=points, log_masses=log_masses, infinite=infinite, cell=losses.cell
         )
@@ -178,11 +190,13 @@ class _Part:
         cut = int(np.searchsorted(losses.points, _LEVEL, side="right"))
         if losses.points[-1] <= _MOST_LEVEL or cut == len(losses.points):
             return [self]
-        usual, rare = np.exp(losses.log_masses[:cut]), np.exp(losses.log_masses[cut:])
+        usual = np.exp(losses.log_masses[:cut])
+        rare = np.exp(losses.log_masses[cut:])
         share = float(usual.sum())
         of_q = 1 - float(rare @ np.exp(-losses.losses[cut:]))
         off = math.log(share / of_q)
-        points, wide = losses.points[cut:] // _LEVEL_STEP, losses.cell * _LEVEL_STEP
+        points = losses.points[cut:] // _LEVEL_STEP
+        wide = losses.cell * _LEVEL_STEP
         # A rare loss lies at l − off, which is split onto the lattice like any other.
         shift = math.floor(-off / wide)
         up = min(
@@ -249,10 +263,8 @@ class _Window:
                 lambda s: (log_moments(order + side * s) - here - outside) / s, steps
             )
 
-        low, plain = (
-            -under_tilt(-1),
-            _least(lambda s: (log_moments(s) - self.log_tail) / s, steps),
-        )
+        low = -under_tilt(-1)
+        plain = _least(lambda s: (log_moments(s) - self.log_tail) / s, steps)
         return low, max(low, under_tilt(1), plain)
 
 
@@ -270,7 +282,8 @@ class _Direction:
         return math.exp(self.log_delta) * _TAIL_SHARE / (2 * len(self.rounds) + 1)
 
     def parts(self) -> list[_Part]:
-        tail, reverse = self.tail, self.reverse
+        tail = self.tail
+        reverse = self.reverse
         return [
             _Part.of(one, n, tail, reverse=reverse) for one, n in self.rounds.items()
         ]
@@ -282,7 +295,8 @@ class _Direction:
 
     def saddle_point(self, epsilon: float | None = None) -> float:
         """λ ≥ 0 that minimises Chernoff's bound of ε at δ, or of δ at ``epsilon``."""
-        parts, log_delta = self.first_look(), self.log_delta
+        parts = self.first_look()
+        log_delta = self.log_delta
 
         def slope(log_order: float) -> float:
             order = math.exp(log_order)
@@ -297,7 +311,8 @@ class _Direction:
         most = max(_largest(parts), _LEAST_VARIANCE)
         largest = min(_LARGEST_LOG_ORDER, _LARGEST_LOG_EXPONENT - math.log(most))
         while slope(high) < 0 and high < largest:
-            low, high = high, min(high + 2, largest)
+            low = high
+            high = min(high + 2, largest)
         while slope(low) > 0 and low > -_LARGEST_LOG_ORDER:
             low, high = low - 2, low
         # Any λ is sound; where no one is best, the largest tried is taken.
@@ -347,7 +362,9 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
             )
         part = part.on(2 * part.losses.cell)
         low, high = window.around(part.log_moments)
-    losses, order, cell = part.losses, window.order, part.losses.cell
+    losses = part.losses
+    order = window.order
+    cell = part.losses.cell
     moment = losses.tilted(order)[0]
     exponents = order * losses.losses
     spoiled = 1 + UNIT * (16 + 4 * (np.abs(exponents) + abs(moment)))
@@ -386,7 +403,8 @@ def _together(parts: Sequence[Composed], window: _Window) -> Composed:
     """All kinds, on one lattice."""
     if len(parts) == 1:
         return parts[0]
-    share, order = _ADDED_VARIANCE / (2 * len(parts)), window.order
+    share = _ADDED_VARIANCE / (2 * len(parts))
+    order = window.order
     wanted = _power_of_two(window.scale * math.sqrt(6 * share))
     # Every part lies on the finest lattice of all.
     cell = max(wanted, min(part.cell for part in parts))

@@ -41,9 +41,11 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     """
     log_product = np.zeros(size // 2 + 1, dtype=np.complex128)
     log_largest, arithmetic = np.zeros((2, size // 2 + 1))
-    log_atom, loss = 0.0, 8 * UNIT * math.log2(size)
+    log_atom = 0.0
+    loss = 8 * UNIT * math.log2(size)
     for masses, count in factors:
-        others, atom = masses.copy(), float(masses[0])
+        others = masses.copy()
+        atom = float(masses[0])
         others[0] = 0.0
         rest = rfft(others)
         wrong = loss * float(rest[0].real)
@@ -58,7 +60,8 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     if atoms > _MOSTLY_NOTHING:
         product = atoms * np.expm1(log_product - log_atom)
     else:
-        atoms, product = 0.0, np.exp(log_product)
+        atoms = 0.0
+        product = np.exp(log_product)
     whole = np.exp(log_product.real)
     wrong_by = np.exp(log_largest) - whole + 8 * UNIT * arithmetic * whole
     wrong_by += (8 * UNIT + loss) * np.abs(product)
@@ -72,7 +75,8 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
 
 def _log1p(values: Complexes) -> Complexes:
     """ln(1 + z), relatively exact also near 0, unlike NumPy's; its real part at least −700."""
-    x, y = values.real, values.imag
+    x = values.real
+    y = values.imag
     found = np.empty_like(values)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = 0.5 * np.log1p(x * (2 + x) + y * y)
@@ -107,7 +111,8 @@ class Composed:
     def on(self, cell: float, tilt: float) -> "Composed":
         """The same on another lattice; where that is coarser, split onto it."""
         if cell <= self.cell:
-            points, masses = self.points * round(self.cell / cell), self.masses
+            points = self.points * round(self.cell / cell)
+            masses = self.masses
         else:
             points, masses = split(
                 self.points, self.masses, fine=self.cell, coarse=cell, tilt=tilt
@@ -175,7 +180,8 @@ class Tilted:
         if not len(over):
             return self.lowest
         j = int(over[-1])
-        over_by, held = float(self._deltas[j]) - left, float(self._held[j])
+        over_by = float(self._deltas[j]) - left
+        held = float(self._held[j])
         inside = math.log1p(over_by / held) if held > over_by * 1e-300 else math.inf
         return float(self._losses[j]) + min(inside, self._cell)
 

@@ -30,8 +30,11 @@ from precad.common.errors import Misconfiguration
 
 # A round with more noise, a smaller rate or a smaller share is counted as one with
 # these: it costs no more than they do, and less than these floating point can't hold.
-_MOST_NOISE, _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-9, 1e-9
-_LEAST_NOISE, _TOLD_APART = 0.01, math.log(1e-12)
+_MOST_NOISE = 1e6
+_LEAST_RATE = 1e-9
+_LEAST_SHARE = 1e-9
+_LEAST_NOISE = 0.01
+_TOLD_APART = math.log(1e-12)
 
 
 class ExactAccountant(events.Accountant):
@@ -211,8 +214,10 @@ def most_participations(
 def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
     """The largest n ≤ ``ceiling`` that is allowed, 0 if none; what is allowed stays so below."""
     checks.count("ceiling", ceiling)
-    within, beyond = 0, 1
+    within = 0
+    beyond = 1
     while beyond <= ceiling and allowed(beyond):
-        within, beyond = beyond, beyond * 2
+        within = beyond
+        beyond = beyond * 2
     between = range(within + 1, min(beyond, ceiling + 1))
     return within + bisect_left(between, x=True, key=lambda n: not allowed(n))

@@ -121,7 +121,8 @@ class _Filter(ABC):
         bound here, or ``instead_of`` was never charged.
         """
         after = _after(self._charged, event, instead_of)
-        if (total := self._total(after)) > self._most:
+        total = self._total(after)
+        if total > self._most:
             raise BudgetExceeded(f"the account's limit is {self._refusal(total)}")
         self._charged = after
 

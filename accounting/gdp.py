@@ -18,7 +18,8 @@ from precad.common.errors import Misconfiguration
 
 # Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in
 # 10^6.
-_LARGE_MU, _LARGEST_EXPONENT = 1e6, 700.0
+_LARGE_MU = 1e6
+_LARGEST_EXPONENT = 700.0
 
 
 def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:

@@ -248,7 +248,8 @@ def _epsilon_and_mu(
 
 def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
     """Return the most participations at the task's p that its limit lets count, or T."""
-    privacy, rounds = task.privacy, task.training.rounds
+    privacy = task.privacy
+    rounds = task.training.rounds
     if privacy.epsilon_limit is None:
         return rounds
     of = privacy.model_dump(
@@ -263,7 +264,8 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     Where norms are proved, the last is a record's at the cap: a server that cheats
     decides when an owner takes part (docs/cheating-server.md).
     """
-    run, delta = Run.of(task), task.privacy.delta
+    run = Run.of(task)
+    delta = task.privacy.delta
     planned = guarantees(run, delta, accountants=EXACT)
     if not run.malicious_server:
         return planned
@@ -277,7 +279,9 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
 
 PRECISION = 1e-4
 """Relative width at which the search ends."""
-_LEAST_NOISE, _MOST_LOG_NOISE, _LARGEST = 0.02, 12, 1e12
+_LEAST_NOISE = 0.02
+_MOST_LOG_NOISE = 12
+_LARGEST = 1e12
 
 
 def least_noise_multiplier(
@@ -322,10 +326,14 @@ def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
     Twice the least one's where that suffices; 12 and more where none up to 12 does.
     """
     least = math.log(_LEAST_NOISE)
-    low, high, step = 0.0, 0.0, 1.0
+    low = 0.0
+    high = 0.0
+    step = 1.0
     if excess(high) > 0:
         while excess(high) > 0 and low < _MOST_LOG_NOISE:
-            low, high, step = high, min(high + step, _MOST_LOG_NOISE + 1), 2 * step
+            low = high
+            high = min(high + step, _MOST_LOG_NOISE + 1)
+            step = 2 * step
         return low, high
     while excess(low) <= 0 and low > least:
         low, high, step = max(least, low - step), low, 2 * step

@@ -38,17 +38,21 @@ _TAIL = 12.0
 _CELLS_PER_DEVIATION = 30
 # Away from 0 a cell may be this share of the loss in it, and at most this wide, or this
 # share of the largest loss.
-_SHARE_OF_LOSS, _WIDEST_CELL, _SHARE_OF_LARGEST = 1 / 256, 0.02, 1 / 4000
+_SHARE_OF_LOSS = 1 / 256
+_WIDEST_CELL = 0.02
+_SHARE_OF_LARGEST = 1 / 4000
 # Weights of a group's shifts under e^−46 are left out and count as infinite loss.
 _LEAST_LOG_WEIGHT = -46.0
 # Points from which a group's loss is inverted, by interpolation and Newton's steps.
-_TABLE, _STEPS = 4001, 3
+_TABLE = 4001
+_STEPS = 3
 # Exponents held at once.
 _BLOCK = 2**17
 # Gauss and Legendre's nodes: their error on an interval of half a standard deviation is
 # below rounding.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_WIDEST_INTERVAL, _MOST_INTERVALS = 0.5, 2**16
+_WIDEST_INTERVAL = 0.5
+_MOST_INTERVALS = 2**16
 # From e^30 on, 1 is nothing beside an exponential that is itself far below overflow.
 _LARGE = 30.0
 # Lattices with more points between first and last are kept by their occupied points
@@ -273,7 +277,8 @@ def _where(losses: Floats, one: Round) -> Floats:
 
 
 def _where_of_group(losses: Floats, one: Round) -> Floats:
-    shift, sigma = group_shift(one.group, one.rate), one.noise_multiplier
+    shift = group_shift(one.group, one.rate)
+    sigma = one.noise_multiplier
     x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
     guess = np.interp(losses, log_ratio(x, shift, sigma)[0], x)
     for _ in range(_STEPS):
@@ -296,7 +301,8 @@ def natural_cell(one: Round) -> float:
     losses = loss_at(x, one)
     size = math.sqrt(float(density @ losses**2) / float(density.sum()))
     if one.group == 1:
-        deviation, most = min(size, 1 / sigma), 1.0
+        deviation = min(size, 1 / sigma)
+        most = 1.0
     else:
         # A group's losses may lie far from 0, all together.
         mean = float(density @ losses) / float(density.sum())
@@ -313,7 +319,9 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
 
     def outwards(end: float) -> list[Integers]:
         last = math.ceil(end / cell)
-        block, step, found = 0, 1, []
+        block = 0
+        step = 1
+        found = []
         # Steps double; each block runs until a step twice as wide is a small enough
         # share.
         while block < last:
@@ -321,7 +329,8 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
             stop = min(last, math.ceil(2 * step / _SHARE_OF_LOSS)) if fits else last
             ends = np.arange(block, stop + step, step, dtype=np.int64)
             found.append(ends)
-            block, step = int(ends[-1]), 2 * step
+            block = int(ends[-1])
+            step = 2 * step
         return found
 
     parts = [np.zeros(1, dtype=np.int64), *outwards(max(high, cell))]
@@ -342,10 +351,13 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     the cell's width). A group's L is right to 4 units of its largest exponent: so much
     more, and the share of a cell that it is.
     """
-    sigma, cell = one.noise_multiplier, natural_cell(one)
+    sigma = one.noise_multiplier
+    cell = natural_cell(one)
     shift = group_shift(one.group, one.rate)
-    most, bounded = float(shift.sizes[-1]), shift.sizes[0] == 0
-    first, last = -_TAIL * sigma, most + _TAIL * sigma
+    most = float(shift.sizes[-1])
+    bounded = shift.sizes[0] == 0
+    first = -_TAIL * sigma
+    last = most + _TAIL * sigma
     ends = loss_at(np.array([first, last]), one)
     lowest = one.group * math.log1p(-one.rate) if bounded else float(ends[0])
     points = _lattice(min(lowest, 0.0), max(float(ends[1]), 0.0), cell)
@@ -354,13 +366,15 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     even = math.ceil((last - first) / (_WIDEST_INTERVAL * sigma))
     between = np.linspace(first, last, min(even, _MOST_INTERVALS) + 1)
     x = np.unique(np.concatenate([edges, between]))
-    middle, half = (x[1:] + x[:-1]) / 2, np.diff(x) / 2
+    middle = (x[1:] + x[:-1]) / 2
+    half = np.diff(x) / 2
     at = np.clip(np.searchsorted(edges, middle) - 1, 0, len(points) - 2)
 
     nodes = middle[:, None] + half[:, None] * _NODES
     log_q = -0.5 * (nodes / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
     losses = loss_at(nodes, one)
-    lower, upper = (points[:-1] * cell)[at], (points[1:] * cell)[at]
+    lower = (points[:-1] * cell)[at]
+    upper = (points[1:] * cell)[at]
     q = np.exp(log_q) * _WEIGHTS * half[:, None]
     p = np.exp(log_q + losses) * _WEIGHTS * half[:, None]
     width = -np.expm1(lower - upper)
@@ -380,7 +394,8 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
         + rounding / cell
     )
     slack /= np.diff(points)
-    p_mass, q_mass = by_cell(p.sum(axis=1)), by_cell(q.sum(axis=1))
+    p_mass = by_cell(p.sum(axis=1))
+    q_mass = by_cell(q.sum(axis=1))
     up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
     down = np.minimum(by_cell(falling) + slack * q_mass, q_mass)
     forward = np.append(p_mass - up, 0.0) + np.append(0.0, up)
@@ -400,7 +415,8 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     if bounded:
         reverse[0] += reverse_infinite
         reverse_infinite = 0.0
-    share, raised = one.participation, 1 + 64 * UNIT + rounding
+    share = one.participation
+    raised = 1 + 64 * UNIT + rounding
     return (
         _direction(points, forward * raised, infinite=infinite, share=share, cell=cell),
         _direction(

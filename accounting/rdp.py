@@ -32,7 +32,9 @@ _LEAST_NOISE = 0.01
 _ROUNDING = 64 * UNIT
 # Where a series takes the place of e^z − 1; and from where e^z leaves nothing beside
 # it.
-_SMALL, _LARGE, _LEAST = 0.25, 30.0, 1e-300
+_SMALL = 0.25
+_LARGE = 30.0
+_LEAST = 1e-300
 _SERIES = [*(1 / math.factorial(k + 1) for k in range(13, 0, -1)), 0.0]
 
 

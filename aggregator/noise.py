@@ -117,15 +117,14 @@ def weight(magnitude: int, noise_units: float) -> Decimal:
 def _alias_table(masses: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Thresholds and other blocks such that each block q is picked by exactly m_q of 2^64 words."""
     full = 1 << COLUMN_BITS
-    left, thresholds, others = (
-        list(masses),
-        [full] * len(masses),
-        list(range(len(masses))),
-    )
+    left = list(masses)
+    thresholds = [full] * len(masses)
+    others = list(range(len(masses)))
     short = [q for q, mass in enumerate(left) if mass < full]
     long = [q for q, mass in enumerate(left) if mass > full]
     while short:
-        column, giver = short.pop(), long[-1]
+        column = short.pop()
+        giver = long[-1]
         thresholds[column], others[column] = left[column], giver
         left[giver] -= full - left[column]
         if left[giver] <= full:
@@ -190,7 +189,8 @@ class DiscreteGaussian:
 
     def draw(self, dimension: int) -> RingVector:
         """As ``NoiseSource.draw``."""
-        stream, drawn = self._stream(), np.empty(dimension, dtype=np.int64)
+        stream = self._stream()
+        drawn = np.empty(dimension, dtype=np.int64)
         done = 0
         while done < dimension:
             missing = dimension - done
@@ -206,7 +206,8 @@ class DiscreteGaussian:
         pick, place, chance = (
             stream.words(_WORDS * count).view(np.uint64).reshape(_WORDS, count)
         )
-        blocks, width_bits = self._blocks, self._blocks.width_bits
+        blocks = self._blocks
+        width_bits = self._blocks.width_bits
         column = (pick % COLUMNS).astype(np.intp)
         # The upper 56 bits of a word that is uniform; the lower 8 picked the column.
         own = pick >> np.uint64(8) < blocks.thresholds[column]
@@ -283,7 +284,8 @@ class DrawnAhead:
             self._taken = True
             while self._outcome is None:
                 self._changed.wait()
-            outcome, self._outcome = self._outcome, None
+            outcome = self._outcome
+            self._outcome = None
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

@@ -149,7 +149,8 @@ class PeerLink:
     def _pieces(
         self, step: str, most: int, timeout_s: float | None = None
     ) -> Iterator[bytes | memoryview]:
-        length, last = 0, False
+        length = 0
+        last = False
         while not last:
             piece, last = self.receive_piece(step, timeout_s=timeout_s)
             length += len(piece)

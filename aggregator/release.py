@@ -52,7 +52,8 @@ def aggregate(
     counted = tuple(client for client in valid if client in opened.counted)
     digest = _set_digest(aggregator, matched, counted)
     own = SetCheck(digest=str(digest), count=len(counted))
-    if (theirs := exchange(aggregator.link, "valid-set", own)) != own:
+    theirs = exchange(aggregator.link, "valid-set", own)
+    if theirs != own:
         raise PeerViolation(
             f"the servers disagree at step 'valid-set': ours {own.digest}"
             f" ({own.count}), theirs {theirs.digest} ({theirs.count}); nothing more is"
@@ -71,7 +72,8 @@ def _set_digest(
     aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]
 ) -> Digest:
     """Salted with what only the two servers know: else the digest were the list itself."""
-    task, attempt = aggregator.task.digest.value, matched.opened.attempt
+    task = aggregator.task.digest.value
+    attempt = matched.opened.attempt
     salt = derive(aggregator.set_secret, "set-salt", task, attempt).reveal()
     parts: list[bytes | int] = [salt, task, attempt]
     for client in valid:
@@ -104,15 +106,19 @@ def prepare(store: Store, noised: Noised) -> Prepared:
 
     Raises AlreadyReleased.
     """
-    counted, noisy = noised.counted, byte_view(noised.noisy_share)
-    attempt, valid = counted.opened.attempt, counted.valid
+    counted = noised.counted
+    noisy = byte_view(noised.noisy_share)
+    attempt = counted.opened.attempt
+    valid = counted.valid
     store.attempts.prepare(attempt, valid, counted.valid_set, counted.rejections, noisy)
     return Prepared(counted, noised.noisy_share)
 
 
 def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     """Sign the own head, countersign the other's; with both, the noisy share may leave."""
-    link, store, signatures = aggregator.link, aggregator.store, aggregator.signatures
+    link = aggregator.link
+    store = aggregator.store
+    signatures = aggregator.signatures
     own = _head(aggregator, prepared)
     theirs, head = signatures.exchange(link, "head", SignedKind.HEAD, own)
     if _common(head) != _common(own):
@@ -132,8 +138,10 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
 
 
 def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
-    store, opened = aggregator.store, prepared.counted.opened
-    head, version = store.ledger.head(), opened.version
+    store = aggregator.store
+    opened = prepared.counted.opened
+    head = store.ledger.head()
+    version = opened.version
     return HeadBody(
         task=str(aggregator.task.digest),
         version=version,
@@ -161,12 +169,14 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     Raises PeerViolation: the other's share has another size or words, or its next model
     differs.
     """
-    link, signatures = aggregator.link, aggregator.signatures
+    link = aggregator.link
+    signatures = aggregator.signatures
     link.send("noisy-share", byte_view(sent.noisy_share))
     other_share = np.empty(aggregator.task.dimension, dtype="<i8")
     link.receive_into("noisy-share", byte_view(other_share))
     words = other_share.astype(np.int64, copy=False)
-    if (at := group_of(aggregator.task).first_foreign(words)) is not None:
+    at = group_of(aggregator.task).first_foreign(words)
+    if at is not None:
         raise PeerViolation(
             f"word {at} of the other server's noisy share isn't of the field"
         )
@@ -193,7 +203,8 @@ def step(
     The other server's becomes the noisy sum, and θ_t the next model where it is
     float32.
     """
-    task, counted = aggregator.task, sent.counted
+    task = aggregator.task
+    counted = sent.counted
     group = group_of(task)
     group.add(theirs, sent.noisy_share)
     noisy_sum = group.decode(theirs)

@@ -102,7 +102,8 @@ _RATE = 1e-4
 rounds."""
 _LOUDER = 12.0
 """Gradients pass eight times the clip: what a clip that isn't kept lets through."""
-_OWNERS, _RECORDS = 2, 50
+_OWNERS = 2
+_RECORDS = 50
 _ROOM = 10.0
 """Of the client clip: it shall hide nothing that the record clip should have stopped.
 """
@@ -222,7 +223,8 @@ def train(
 
     A broken build plays the task ``ran``, or has a ``server_a_noise`` of its own.
     """
-    task, canaries = made.task, made.canaries
+    task = made.task
+    canaries = made.canaries
     ran = task if ran is None else ran
     data = {**made.shares, AUDITED: canaries.records}
     models = [initial_vector(task.model)]
@@ -278,7 +280,9 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
     Scores are ``[periods, m] float64``; the other owners may be the adversary's. Raises
     Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
-    task, privacy, canaries = made.task, made.task.privacy, made.canaries
+    task = made.task
+    privacy = made.task.privacy
+    canaries = made.canaries
     models = trained.models
     rounds = len(models) - 1
     if privacy.client_rate < 1:
@@ -292,7 +296,8 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
         build(task.model), functional.cross_entropy, task.model.parameters
     )
     gradients.prepare(canaries.records)
-    clip, rate = privacy.record_clip, privacy.record_rate
+    clip = privacy.record_clip
+    rate = privacy.record_rate
     others = [as_records(share) for share in made.shares.values()]
     scale = trained.denominator / task.training.learning_rate
     found: dict[verdict.Statement, list[list[Vector]]] = {
@@ -358,7 +363,8 @@ def planned(
     """
     coins = made.canaries.coins
     both = statements(made.task, len(coins))
-    each, crowding = SIGNIFICANCE / len(both), made.crowding
+    each = SIGNIFICANCE / len(both)
+    crowding = made.crowding
     return {
         of: of.plan(
             canaries=coins.size,

@@ -122,8 +122,11 @@ def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
     symmetric.
     """
     checks.inside_unit_interval("significance", significance)
-    m, made, correct = guesses.canaries, guesses.made, guesses.correct
-    right, wrong = significance * correct / m, significance * (made - correct) / m
+    m = guesses.canaries
+    made = guesses.made
+    correct = guesses.correct
+    right = significance * correct / m
+    wrong = significance * (made - correct) / m
     for i in range(correct - 1, -1, -1):
         # The inverse of 1 − f at `right`: by symmetry f(1 − right).
         allowed = max(wrong, f(1.0 - right))
@@ -149,7 +152,8 @@ def lower_bound(
     grows: less private. ``significance`` is 1 − confidence; the range is halved
     ``steps`` times.
     """
-    low, high = least, most
+    low = least
+    high = most
     if refutes(family(most), guesses, significance):
         return most
     for _ in range(steps):
@@ -162,7 +166,8 @@ def lower_bound(
 
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
-_LEAST, _LEAST_MU = 10, 1e-3
+_LEAST = 10
+_LEAST_MU = 1e-3
 _TRIALS, _POWER_TRIALS = 15, 20
 """Audits that are played to find the number of guesses, and its power."""
 MODELS, ONE_SERVER = "models", "one server"
@@ -239,7 +244,8 @@ class Statement:
 
     def accountant(self, share: float = 1.0) -> ExactAccountant:
         """Of the same training with this share of the noise."""
-        noise, accountant = self.noise * share, ExactAccountant()
+        noise = self.noise * share
+        accountant = ExactAccountant()
         accountant.compose(
             poisson_gaussian(rate=self.rate, noise_multiplier=noise, count=self.rounds)
         )
@@ -310,8 +316,10 @@ class Statement:
             ]
             return np.asarray(np.median(bounds, axis=0))
 
-        half, sound = medians(self.noise / 2), medians(self.noise)
-        best, stated = int(half.argmax()), self.family()(1.0)
+        half = medians(self.noise / 2)
+        sound = medians(self.noise)
+        best = int(half.argmax())
+        stated = self.family()(1.0)
 
         def refuted() -> bool:
             # As `judge` does: in two ways, which share the significance.
@@ -389,11 +397,13 @@ def judge(
 
     ``power`` and the ways are fixed before the scores were seen.
     """
-    family, epsilon = statement.family(), statement.epsilon
+    family = statement.family()
+    epsilon = statement.epsilon
     each = significance / len(ways)
     times = {way: _largest_refuted(family, way, each) for way in ways}
     best = max(ways, key=times.__getitem__)
-    less, refuted = times[best], refutes(family(1.0), best, each)
+    less = times[best]
+    refuted = refutes(family(1.0), best, each)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
     return Verdict(
         statement=statement,
@@ -412,9 +422,11 @@ def _largest_refuted(
     """How many times less noise at most is refuted; 0 where nothing is."""
     # The stated noise first: whether that is refuted is the verdict, and stays on its
     # side.
-    least, most = _LEAST_TIMES, 1.0
+    least = _LEAST_TIMES
+    most = 1.0
     if refutes(family(1.0), guesses, significance):
-        least, most = 1.0, _MOST_TIMES
+        least = 1.0
+        most = _MOST_TIMES
     elif not refutes(family(least), guesses, significance):
         return 0.0
     return lower_bound(

@@ -171,10 +171,8 @@ class FinishedRun:
         inputs = parsed(
             CertificateInputs, given, {"missing": f"{path} lacks it; use a newer run"}
         )
-        predictions, losses = (
-            _array(folder / "predictions.npy"),
-            _array(folder / "losses.npy"),
-        )
+        predictions = _array(folder / "predictions.npy")
+        losses = _array(folder / "losses.npy")
         if predictions is not None:
             if predictions.dtype.kind not in "iu":
                 raise Misconfiguration(
@@ -215,9 +213,10 @@ class Ensemble:
                 raise Misconfiguration(
                     "runs", str(run.folder), "a run votes once; give it once"
                 )
-            if differing := ", ".join(
+            differing = ", ".join(
                 of for of in shared if getattr(run.inputs, of) != shared[of]
-            ):
+            )
+            if differing:
                 remedy = (
                     f"differs from {first.folder} in {differing}; use runs of one task"
                 )
@@ -273,7 +272,8 @@ class Ensemble:
         A record's against one server counts every round as a participation, the most it
         can be.
         """
-        given, total = self.inputs, len(self.runs) * self.inputs.rounds
+        given = self.inputs
+        total = len(self.runs) * self.inputs.rounds
         tests = len(self.runs) * given.most_attempts
         k = given.malicious_submission_soundness_bits
         run = replace(given.run(total), attempts=tests, projections=k)

@@ -55,7 +55,8 @@ _USELESS = 700.0
 _MOMENT_ROUNDING = 1e-13
 # Points of one grid, and its points times components: seconds for all orders of a
 # group.
-_MOST_POINTS, _MOST_WORK = 2**20, 2**23
+_MOST_POINTS = 2**20
+_MOST_WORK = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +90,25 @@ class HockeyStick:
     @classmethod
     def of(cls, profile: Profile) -> "HockeyStick":
         """From the composed profile of numerator over denominator."""
-        epsilons, deltas = profile[0], profile[1] + _ROUNDING
+        epsilons = profile[0]
+        deltas = profile[1] + _ROUNDING
         keep = np.abs(epsilons) <= _STEEPEST
         if not keep.any():
             # Every loss decides the test: the pair is told apart, and 0 ≤ p' ≤ 1 is all
             # there is.
             return cls(np.zeros(1), np.ones(1), np.zeros(0))
-        epsilons, deltas = epsilons[keep], deltas[keep]
+        epsilons = epsilons[keep]
+        deltas = deltas[keep]
         # Steeper lines than the first whose δ has reached its floor gain nothing.
         stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
-        epsilons, deltas = epsilons[:stop], deltas[:stop]
+        epsilons = epsilons[:stop]
+        deltas = deltas[:stop]
         if len(epsilons) > _LINES:
             chosen = np.unique(
                 np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64)
             )
-            epsilons, deltas = epsilons[chosen], deltas[chosen]
+            epsilons = epsilons[chosen]
+            deltas = deltas[chosen]
         # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential
         # overflows.
         thresholds = (
@@ -225,7 +230,8 @@ class RenyiCurves(Curves):
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
-        p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
+        p_a = probabilities("p_a", p_a)
+        p_b = probabilities("p_b", p_b)
         apart = Curves.separates(self, p_a, p_b)
         if not self.refined:
             return apart
@@ -258,7 +264,8 @@ def renyi_reach_poisoned_over_clean(
     Xie's Lemma 5 and Thm 5, whose text names the other direction. Broadcasts; 0 where
     p_a ≤ p_b.
     """
-    p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
+    p_a = probabilities("p_a", p_a)
+    p_b = probabilities("p_b", p_b)
     eta = _power_mean(p_a, p_b, 1 - np.asarray(order, dtype=np.float64))
     with np.errstate(divide="ignore"):
         return np.asarray(
@@ -275,7 +282,8 @@ def renyi_reach_clean_over_poisoned(
     clean^α poisoned^{1−α} over poisoned distributions that give A and B the same
     weight.
     """
-    p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
+    p_a = probabilities("p_a", p_a)
+    p_b = probabilities("p_b", p_b)
     order = np.asarray(order, dtype=np.float64)
     mean = _power_mean(p_a, p_b, order)
     return np.asarray(
@@ -305,7 +313,8 @@ class RenyiGroups(_Groups):
         return m.count * one, m.count * other
 
     def _both(self, k: int) -> tuple[Curves, Curves]:
-        orders, (one, other) = np.asarray(self.orders), self.divergences(k)
+        orders = np.asarray(self.orders)
+        (one, other) = self.divergences(k)
         return (
             RenyiCurves(
                 orders=orders,
@@ -362,7 +371,8 @@ def mixture_divergences(
     for some in _blocks(np.arange(len(orders))):
         reverse[some] = _reverse_divergences(shift, noise, orders[some])
     for some in _blocks(np.flatnonzero(nearest)):
-        these, near = orders[some], int(nearest[some].max())
+        these = orders[some]
+        near = int(nearest[some].max())
         ends = (-12 * noise, float(these.max()) * shift.sizes[near - 1] + 12 * noise)
         forward[some] = _divergences(
             shift, noise, orders=these, near=near, exponents=these, ends=ends
@@ -407,7 +417,8 @@ def _divergences(
     # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a
     # mode's standard deviation is about σ: this step leaves both errors under 1e-14.
     step = min(noise / 8, noise**2 / 2)
-    low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
+    low = math.floor(ends[0] / step)
+    high = math.ceil(ends[1] / step)
     if high - low > min(_MOST_POINTS, _MOST_WORK // near):
         return np.full(len(orders), np.inf)
     x = np.arange(low, high + 1, dtype=np.float64) * step

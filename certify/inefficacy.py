@@ -135,7 +135,8 @@ def expected_loss(
     scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
-    low, high = max(0.0, mean - width), min(1.0, mean + width)
+    low = max(0.0, mean - width)
+    high = min(1.0, mean + width)
     return MeanInterval(
         mean=bound * mean, lower=bound * low, upper=bound * high, runs=scaled.size
     )

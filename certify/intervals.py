@@ -77,7 +77,8 @@ def clopper_pearson_lower(
 
     Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1).
     """
-    s, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    s = np.asarray(successes, dtype=np.float64)
+    n = np.asarray(trials, dtype=np.float64)
     return np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, error), 0.0)
 
 
@@ -244,7 +245,8 @@ def score_intervals(
         raise Misconfiguration("scores", f"shape {array.shape}", remedy)
     budget.require_classes(array.shape[2])
     labels = np.empty(len(array), dtype=np.int64)
-    p_a, p_b = np.empty(len(array)), np.empty(len(array))
+    p_a = np.empty(len(array))
+    p_b = np.empty(len(array))
     # In blocks of points: a file of scores may be larger than memory.
     block = max(1, 4_000_000 // (array.shape[1] * array.shape[2]))
     for start in range(0, len(array), block):

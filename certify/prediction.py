@@ -157,7 +157,8 @@ def certify_predictions(
             "directions", directions, "give additions, deletions or both"
         )
     count("limit", limit)
-    p_a, p_b = probabilities("p_a", intervals.p_a), probabilities("p_b", intervals.p_b)
+    p_a = probabilities("p_a", intervals.p_a)
+    p_b = probabilities("p_b", intervals.p_b)
     certified = p_a > p_b
     # Few distinct pairs among many points: each is searched once.
     pairs, back = np.unique(
@@ -183,10 +184,8 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
 
     Raises Misconfiguration: other shapes, or no points.
     """
-    radius, counted = (
-        np.asarray(radius, dtype=np.float64),
-        np.asarray(counted, dtype=bool),
-    )
+    radius = np.asarray(radius, dtype=np.float64)
+    counted = np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
         remedy = f"same shape as the mask {counted.shape}, not 0"
         raise Misconfiguration("radius", radius.shape, remedy)
@@ -240,16 +239,15 @@ def certify_smoothing(
     total = int(array[0].sum())
     budget.require_classes(array.shape[1])
     if selection is None:
-        labels, error = np.argmax(array, axis=1), budget.per_interval
+        labels = np.argmax(array, axis=1)
+        error = budget.per_interval
     else:
         chosen = vote_counts(selection)
         if chosen.shape != array.shape:
             remedy = f"same shape as the votes {array.shape}"
             raise Misconfiguration("selection", chosen.shape, remedy)
-        labels, error = (
-            np.argmax(chosen, axis=1),
-            (1 - budget.confidence) / budget.points,
-        )
+        labels = np.argmax(chosen, axis=1)
+        error = (1 - budget.confidence) / budget.points
     p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
     certified = p_a > 1 - p_a
     # `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half.
@@ -337,10 +335,8 @@ def plot_smoothing(
     noise: float,
 ) -> None:
     """Certified accuracy by ℓ2 radius; ``counted`` as in ``certified_accuracy``."""
-    title, x = (
-        f"Randomised smoothing, σ = {noise:g}",
-        "radius: ℓ2 distance of the input",
-    )
+    title = f"Randomised smoothing, σ = {noise:g}"
+    x = "radius: ℓ2 distance of the input"
     with picture(path, title=title, x=x, y=_share_name(known=known)) as axes:
         radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)
         share = 100 * certified_accuracy(certificates.radius, counted, radii)

@@ -186,7 +186,8 @@ class Cost(NamedTuple):
 
 def _asked(request: AccountRequest) -> list[Asked]:
     require_poisson(request.sampling)
-    tasks, counts = request.task, request.participations
+    tasks = request.task
+    counts = request.participations
     many = max(1, len(tasks))
     if request.cap is not None:
         checks.count("cap", request.cap)

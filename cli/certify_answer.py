@@ -63,10 +63,8 @@ def answer(request: CertifyRequest) -> None:
 def _prediction(request: Prediction) -> Document:
     trained = inputs.Trained.of(request)
     intervals, models, classes = inputs.vote_intervals(request, trained.runs)
-    known, correct = (
-        request.labels is not None,
-        np.ones(len(intervals.labels), dtype=bool),
-    )
+    known = request.labels is not None
+    correct = np.ones(len(intervals.labels), dtype=bool)
     if request.labels is not None:
         truth = inputs.true_labels(request.labels, len(correct), request.header)
         correct = np.asarray(intervals.labels == truth)
@@ -83,7 +81,8 @@ def _prediction(request: Prediction) -> Document:
     )
     radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
     if request.plot is not None:
-        confidence, unit = f"confidence {request.confidence:g}", trained.unit.plural
+        confidence = f"confidence {request.confidence:g}"
+        unit = trained.unit.plural
         title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
         prediction.plot_certified_accuracy(
             request.plot, certificates, correct, known=known, unit=unit, title=title
@@ -145,7 +144,8 @@ def _loss(request: Loss) -> Document:
         """For a level of mean/τ, starting from the lower confidence bound."""
         if not tau >= 1:
             raise Misconfiguration("--tau", tau, "give a ratio of at least 1")
-        lower, level = of.lower, of.mean / tau
+        lower = of.lower
+        level = of.mean / tau
         if lower <= level:
             return 0
         return fewest_attackers(
@@ -218,7 +218,8 @@ def _bounds(
     vacuous = False
     for k in counts:
         if vacuous:
-            lower, upper = np.zeros_like(clean), np.full_like(clean, request.bound)
+            lower = np.zeros_like(clean)
+            upper = np.full_like(clean, request.bound)
         else:
             lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
             upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
@@ -367,7 +368,8 @@ def _first_points(points: list[Document], radius_name: str) -> Parts:
 def _cost(found: Document) -> Parts:
     if found["runs"] is None:
         return
-    whose, rows = "Privacy cost of this run", []
+    whose = "Privacy cost of this run"
+    rows = []
     if found["runs"]["count"] > 1:
         whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
     for one in found["runs"]["joint_privacy_cost"]:
@@ -387,7 +389,9 @@ def _show_loss(request: Loss, found: Document) -> Parts:
     yield f"Attackers: {_changed(found)}."
     if found["asymptotic"]:
         yield "GDP-CLT is a limit for many rounds: its bounds are not guaranteed."
-    expected, bounds, bound = found["expected_loss"], found["bounds"], request.bound
+    expected = found["expected_loss"]
+    bounds = found["bounds"]
+    bound = request.bound
     what = f"Expected loss (of at most {bound:g}) after"
     if expected is None:
         yield (

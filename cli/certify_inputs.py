@@ -71,11 +71,9 @@ class Trained:
     @classmethod
     def of(cls, request: OfTrainings) -> "Trained":
         """From the runs' ledgers, or from the options, never from both."""
-        rate, noise, rounds = (
-            request.sampling_rate,
-            request.noise_multiplier,
-            request.rounds,
-        )
+        rate = request.sampling_rate
+        noise = request.noise_multiplier
+        rounds = request.rounds
         typed: dict[str, object]
         typed = {
             "--sampling-rate": rate,
@@ -101,7 +99,8 @@ class Trained:
             if unit is Unit.CLIENT:
                 bits = inputs.malicious_submission_soundness_bits
             redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
-            mechanism, points = inputs.mechanism(unit), inputs.proof_points
+            mechanism = inputs.mechanism(unit)
+            points = inputs.proof_points
             return cls(
                 runs=runs,
                 unit=unit,
@@ -169,7 +168,8 @@ class Trained:
         self, request: OfTrainings, guarantee: guarantees.Guarantee
     ) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
-        m, runs = self.mechanism, self.runs
+        m = self.mechanism
+        runs = self.runs
         return {
             "guarantee": request.guarantee,
             "asymptotic": guarantee.asymptotic,
@@ -250,7 +250,8 @@ def vote_intervals(
         )
         match request.form or ("scores" if array.ndim == 3 else "votes"):
             case "scores":
-                scores, bound = _stacked(array), intervals.ScoreBound(request.interval)
+                scores = _stacked(array)
+                bound = intervals.ScoreBound(request.interval)
                 points, models, classes = (*scores.shape, 0, 0, 0)[:3]
                 shares = budget(request, points, max(classes, 2))
                 return intervals.score_intervals(scores, shares, bound), models, classes
@@ -281,7 +282,9 @@ def _stacked(array: Array) -> Array:
 
 def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
     """The clean expected loss: given, or estimated; None for one run alone."""
-    given, bound, sources = request.expected, request.bound, request.sources
+    given = request.expected
+    bound = request.bound
+    sources = request.sources
     if given is not None:
         if sources and runs is None:
             raise Misconfiguration(
@@ -341,7 +344,9 @@ def votes_of_file(request: Smoothing) -> Smoothed:
         raise Misconfiguration(
             "--sigma", None, "say how much noise the votes are under"
         )
-    header, chosen, truth = request.header, request.selection, request.labels
+    header = request.header
+    chosen = request.selection
+    truth = request.labels
     counts = intervals.vote_counts(
         read_array("votes", request.votes, header, counted=True)
     )
@@ -373,7 +378,8 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     assert request.data is not None
     columns = None if settings is None else settings.columns
     records = as_records(read_records(request.data, found.task.data, columns))
-    inputs, labels = records.inputs[: request.first], records.targets[: request.first]
+    inputs = records.inputs[: request.first]
+    labels = records.targets[: request.first]
     draw = (
         secrets.randbelow(noisy_votes.DRAWS) if request.draw is None else request.draw
     )
@@ -391,7 +397,8 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     how = noisy_votes.Sampling(
         sigma=sigma, selection=request.select, copies=request.copies, draw=draw
     )
-    net, digest = found.load_into(module), str(found.digest)
+    net = found.load_into(module)
+    digest = str(found.digest)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = noisy_votes.sample_votes(
             net, inputs, how, keep=request.keep, model=digest, progress=line.at
@@ -441,7 +448,8 @@ def read_array(
     try:
         # Spreadsheets begin a file with a byte-order mark.
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
-        below, array = _below(lines, header), np.zeros((0, 0))
+        below = _below(lines, header)
+        array = np.zeros((0, 0))
         if lines[below:]:
             array = np.loadtxt(lines[below:], delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
@@ -489,7 +497,8 @@ def _below(lines: list[str], header: asked.Header) -> int:
 
 def _may_be_names(array: Array, *, counted: bool) -> bool:
     """Whether the first row may be columns' numbers: 0, 1, 2, …, or some of them."""
-    first, others = array[0], array[1:]
+    first = array[0]
+    others = array[1:]
     if not len(others) or (first % 1 != 0).any() or first[0] < 0:
         return False
     if counted or len(first) == 1:

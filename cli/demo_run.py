@@ -53,7 +53,8 @@ class Display(Bar):
         """What happens now, with the seconds since it began; elsewhere a line now and then."""
         now = time.monotonic()
         if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
-            self._since, self._said = now, now - PLAIN_S
+            self._since = now
+            self._said = now - PLAIN_S
         if self.disable and text != self._doing and now - self._said >= PLAIN_S:
             self._said = now
             self.say(text)
@@ -89,10 +90,8 @@ class Display(Bar):
             ">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients"
         )
         for row in list(self._recent):
-            accepted, reasons = (
-                f"{row.accepted}/{row.cohort}",
-                ", ".join(_reasons(row.rejected)),
-            )
+            accepted = f"{row.accepted}/{row.cohort}"
+            reasons = ", ".join(_reasons(row.rejected))
             epsilon = f"{row.epsilon_server:.3f}", f"{row.epsilon_clients:.3f}"
             table.add(
                 str(row.number),
@@ -114,7 +113,8 @@ def run(
     PeerViolation where training stops.
     """
     started = time.monotonic()
-    outcome, task = Outcome(scenario), scenario.task
+    outcome = Outcome(scenario)
+    task = scenario.task
     with display, ExitStack() as running:
         display.doing("making keys, and writing each party's settings and records")
         made = LocalDeployment(
@@ -159,10 +159,12 @@ def _sum_up(
     started: float,
     statuses: tuple[ServerStatus, ServerStatus],
 ) -> dict[str, Any]:
-    scenario, evaluation = outcome.scenario, demo_training.Evaluation(outcome.scenario)
+    scenario = outcome.scenario
+    evaluation = demo_training.Evaluation(outcome.scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
-    said, labels = evaluation.probabilities(theta), scenario.dataset.test_y
+    said = evaluation.probabilities(theta)
+    labels = scenario.dataset.test_y
     np.save(folder / "predictions.npy", said.argmax(axis=1))
     # 1 − probability of the right class: a bounded loss.
     np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
@@ -234,7 +236,8 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
 
 def announce(out: TextIO, scenario: Scenario) -> None:
     """What is about to run."""
-    privacy, data = scenario.task.privacy, scenario.dataset
+    privacy = scenario.task.privacy
+    data = scenario.dataset
     servers = "two servers and a dealer" if scenario.task.has_dealer else "two servers"
     say(
         out,
@@ -294,28 +297,26 @@ def conclude(
 
 def _bounds(result: dict[str, Any]) -> Table:
     bounds = Table("who looks", ">ε exact", "what is protected")
-    server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
+    server = result["epsilon_exact_server"]
+    clients = result["epsilon_exact_clients"]
     bounds.add(
         "one curious server and any other clients", upper(server, 3), "any one record"
     )
-    if (malicious := result.get("epsilon_exact_malicious_server")) is not None:
+    malicious = result.get("epsilon_exact_malicious_server")
+    if malicious is not None:
         cap = f"any one record, at the cap of {result['version']} rounds"
         bounds.add(
             "one malicious server and any other clients", upper(malicious, 3), cap
         )
     bounds.add("other clients only", upper(clients, 3), "any one record")
     level = result["epsilon_exact_client_level"]
-    shown, whole = (
-        "none",
-        "a whole data owner (too large to bound what a bad one can do)",
-    )
+    shown = "none"
+    whole = "a whole data owner (too large to bound what a bad one can do)"
     if level is not None and level > MEANINGLESS:
         shown = f"over {MEANINGLESS:g}"
     elif level is not None:
-        shown, whole = (
-            upper(level, 3),
-            "a whole data owner (bounds what a bad one can do)",
-        )
+        shown = upper(level, 3)
+        whole = "a whole data owner (bounds what a bad one can do)"
     bounds.add("anyone who sees the models; servers honest", shown, whole)
     return bounds
 

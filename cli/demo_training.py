@@ -42,7 +42,9 @@ from precad.simulation.result import draw_training
 Found: TypeAlias = dict[str, Any]
 """Plain values, for JSON."""
 SHARDS_PER_CLIENT = 4
-COLLECT_S, REJOIN_S, LEAST_WAIT_S = 60.0, 1.0, 0.05
+COLLECT_S = 60.0
+REJOIN_S = 1.0
+LEAST_WAIT_S = 0.05
 ROOM = 2.0
 """Of the wait above the work."""
 
@@ -66,7 +68,8 @@ class Scenario:
 
 def make_scenario(request: DemoRequest) -> Scenario:
     """Decide everything, or refuse. Raises Misconfiguration naming the option."""
-    clients, bad_count = request.clients, _attackers(request)
+    clients = request.clients
+    bad_count = _attackers(request)
     data = load(request.dataset, request.data)
     values = demo_task(
         data, request.model, clients, request.rounds, request.client_rate
@@ -131,7 +134,8 @@ def _attackers(request: DemoRequest) -> int:
 
 
 RADII = (0.0, 0.125, 0.25, 0.5, 0.75)
-CONFIDENCE, COPIES = 0.999, 10_000
+CONFIDENCE = 0.999
+COPIES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,8 @@ class Outcome:
 
     def add(self, report: RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
-        task, rounds = self.scenario.task, report.version + 1
+        task = self.scenario.task
+        rounds = report.version + 1
         run = Run.of(task, rounds=rounds, participations=report.most_participations)
         found = guarantees(run, task.privacy.delta, RECORD_LEVEL, EXACT)
         server, clients = (each.epsilon for each in found)
@@ -237,7 +242,8 @@ def summary(
     exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
     level = exact[Adversary.CLIENT_LEVEL]
     # At the cap, of T participations, where the task's check allows the statement.
-    capped, at_cap = run.at_cap(status_a.version), {}
+    capped = run.at_cap(status_a.version)
+    at_cap = {}
     if capped.covers_a_malicious_server(Adversary.ONE_SERVER):
         (statement,) = guarantees(
             capped, task.privacy.delta, (Adversary.ONE_SERVER,), EXACT
@@ -295,7 +301,8 @@ def load_plot() -> None:
 
 def plot(outcome: Outcome, path: Path) -> None:
     """Write a PNG: accuracy above, exact ε of both adversaries and rejections below."""
-    scenario, reasons = outcome.scenario, sorted(outcome.rejected)
+    scenario = outcome.scenario
+    reasons = sorted(outcome.rejected)
     bad = (
         f", {len(scenario.bad)} of them bad ({scenario.attack})" if scenario.bad else ""
     )
@@ -355,7 +362,8 @@ def _poisoning(result: Found) -> Found:
 def _smoothing(
     scenario: Scenario, theta: ModelVector, folder: Path, sigma: float
 ) -> Found:
-    module, data = build(scenario.task.model), scenario.dataset
+    module = build(scenario.task.model)
+    data = scenario.dataset
     load_vector(module, theta)
     how = Sampling(
         sigma=sigma, selection=100, copies=COPIES, draw=secrets.randbelow(DRAWS)
@@ -382,7 +390,8 @@ def _smoothing(
 
 
 def _in_words(found: Found) -> str:
-    poisoning, smoothing = found["poisoning"], found["smoothing"]
+    poisoning = found["poisoning"]
+    smoothing = found["smoothing"]
     rows = poisoning["bounds"]
     bounds = "; ".join(
         f"{r['records']} bad: {r['lower']:.1%} to {r['upper']:.1%}" for r in rows

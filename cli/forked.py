@@ -113,7 +113,8 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Exit status. Raises TimeoutExpired."""
         self._process.join(timeout)
-        if (status := self.poll()) is None:
+        status = self.poll()
+        if status is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return status
 

@@ -193,7 +193,8 @@ def show(
 
     Shows no key.
     """
-    if (asked := deployment_keys.request_summary(path)) is not None:
+    asked = deployment_keys.request_summary(path)
+    if asked is not None:
         party, fingerprint = asked
         found = [{"party": party, "state": "request", "fingerprint": fingerprint}]
         lines = [

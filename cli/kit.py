@@ -37,7 +37,10 @@ from precad.common.task import Task, require_dealer
 
 Contents: TypeAlias = dict[str, str | bytes]
 """Of an archive, by path."""
-IDENTITY, TASK, SETTINGS, NEXT = "keys", "task.toml", "settings.toml", "NEXT.txt"
+IDENTITY = "keys"
+TASK = "task.toml"
+SETTINGS = "settings.toml"
+NEXT = "NEXT.txt"
 
 
 @command()
@@ -170,7 +173,8 @@ class Consortium(BaseModel):
     def load(cls, path: Path) -> Self:
         """Read the file. Raises Misconfiguration naming file, field, remedy."""
         found = parsed_toml(cls, "consortium", path)
-        if taken := sorted(set(found.owners) & set(_WRITTEN)):
+        taken = sorted(set(found.owners) & set(_WRITTEN))
+        if taken:
             remedy = (
                 f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
             )
@@ -257,7 +261,8 @@ def _first(
     if party.role is Role.OPERATOR:
         return contents
     command = f"precad {_command(party.role)} --config {party.name}/{SETTINGS}"
-    own, when = _filled("first-owner.txt", named) if client else "", _WHEN[party.role]
+    own = _filled("first-owner.txt", named) if client else ""
+    when = _WHEN[party.role]
     contents[NEXT] = begin + _filled(
         "first-start.txt", named, when=when, own=own, command=command
     )
@@ -284,7 +289,8 @@ def _further(
         servers = {"server_a": agreed.server_a, "server_b": agreed.server_b}
         contents[NEXT] += _filled("further-operator.txt", named, **servers)
     else:
-        settings, service = agreed.further(party, task), f"{party.name}-{task}"
+        settings = agreed.further(party, task)
+        service = f"{party.name}-{task}"
         client = party.role is Role.CLIENT
         command = (
             f"precad {_command(party.role)} --config {party.name}/{task}/{SETTINGS}"
@@ -344,7 +350,8 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         if keys:
             place = tarfile.TarInfo(f"{folder}/{IDENTITY}")
-            place.type, place.mode = tarfile.DIRTYPE, FOLDER_MODE
+            place.type = tarfile.DIRTYPE
+            place.mode = FOLDER_MODE
             archive.addfile(place)
         for name in sorted(contents):
             data = contents[name]
@@ -352,10 +359,8 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
             member = tarfile.TarInfo(f"{folder}/{name}")
             # Its owner's token goes into the settings, or a database's password.
             private = name.endswith(SETTINGS)
-            member.size, member.mode = (
-                len(data),
-                PRIVATE_MODE if private else PUBLIC_MODE,
-            )
+            member.size = len(data)
+            member.mode = PRIVATE_MODE if private else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(raw.getvalue(), mtime=0)
 
@@ -385,7 +390,8 @@ def setup(
     if folder.exists():
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")
     agreed = Task.load(task)
-    enrolment, servers = agreed.enrolment, local.servers_of(agreed)
+    enrolment = agreed.enrolment
+    servers = local.servers_of(agreed)
     names = [
         ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
         for path in data

@@ -151,7 +151,8 @@ def _url(state: str) -> str:
 
 
 def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
-    privacy, cap = view.task.privacy, PrivacyCap(view.task)
+    privacy = view.task.privacy
+    cap = PrivacyCap(view.task)
     shown = [c for c in view.clients if only is None or c.client.name == only]
     if only is not None and not shown:
         raise Misconfiguration("--client", only, "is neither enrolled nor charged here")
@@ -298,11 +299,9 @@ def receipts(
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
-    charges, limit, spent = (
-        list(account.charges.values()),
-        account.limit,
-        account.filter,
-    )
+    charges = list(account.charges.values())
+    limit = account.limit
+    spent = account.filter
     if delta is None:
         delta = (
             limit.delta
@@ -412,7 +411,8 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
             own[step] = max(charge.re_releases, own.get(step, 0))
     models: dict[int, set[str]] = {}
     for role, (_, body) in kept.statements.items():
-        task, digest = Digest(body.task_digest), body.model_digest.hex()
+        task = Digest(body.task_digest)
+        digest = body.model_digest.hex()
         models.setdefault(body.version, set()).add(digest)
         served = kept.models.get((task, body.version))
         if served is not None and str(served) != digest:
@@ -438,7 +438,8 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
 
 
 def _against(kept: KeptStatements, other: KeptStatements) -> list[str]:
-    ours, theirs = kept.served(), other.served()
+    ours = kept.served()
+    theirs = other.served()
     found = [
         f"model {version} was {ours[task, version]} for this owner and {digest} for the"
         " other one"

@@ -119,7 +119,9 @@ def write_parties(
     where the task has one, the dealer; ``owners`` has, by name, what each has besides
     name, addresses and state. Servers whose training ended stay for ``linger_s``.
     """
-    a, b, dealer = addresses["server-a"], addresses["server-b"], addresses.get("dealer")
+    a = addresses["server-a"]
+    b = addresses["server-b"]
+    dealer = addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
         "server-a": {"listen": a, "server_b": way("server-a", b)},
         "server-b": {"listen": b},
@@ -272,7 +274,8 @@ class LocalDeployment:
 
         Raises PeerUnavailable at the deadline.
         """
-        deadline, statuses = time.monotonic() + timeout_s, {}
+        deadline = time.monotonic() + timeout_s
+        statuses = {}
         for name in names:
             try:
                 statuses[name] = self.processes[name].wait(
@@ -325,7 +328,8 @@ class LocalDeployment:
             str(self.folder / f"{name}.toml"),
         ]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            both, environment = subprocess.STDOUT, environment_of_parts()
+            both = subprocess.STDOUT
+            environment = environment_of_parts()
             self.processes[name] = self._popen(
                 arguments, stdout=log, stderr=both, env=environment
             )

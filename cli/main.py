@@ -94,9 +94,8 @@ class ErrorsInOneLine(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            if (
-                shown := without_logins(error.format_message())
-            ) == error.format_message():
+            shown = without_logins(error.format_message())
+            if shown == error.format_message():
                 raise
             raise click.UsageError(shown, error.ctx) from None
         except (PrecadError, ModuleNotFoundError) as error:
@@ -194,7 +193,8 @@ def _option(
     parameter: Parameter, kind: Any, text: str, *more: Any
 ) -> Callable[..., Any]:
     names = tuple(each for each in more if isinstance(each, str))
-    parts, given = get_args(kind), parameter.default is not Parameter.empty
+    parts = get_args(kind)
+    given = parameter.default is not Parameter.empty
     plain = kind
     if parts and get_origin(kind) is not Literal:
         plain = next(each for each in parts if each not in (NoneType, ...))
@@ -306,7 +306,8 @@ def refuse_given(
 ) -> None:
     """Refuse a number beside the task, or another option, that says it."""
     for name in names:
-        if (value := of[name]) is not None:
+        value = of[name]
+        if value is not None:
             raise Misconfiguration(
                 name, value, f"{why}: leave {option_of(name)} out, or {by}"
             )

@@ -39,10 +39,8 @@ class AskedServer:
 
     def connection(self) -> AbstractContextManager[OperatorConnection]:
         """Return the connection until the block ends. Raises Misconfiguration."""
-        address, role = (
-            by_proxy(self.address, self.proxy),
-            Role(f"server-{self.server}"),
-        )
+        address = by_proxy(self.address, self.proxy)
+        role = Role(f"server-{self.server}")
         return closing(OperatorConnection(address, role, Identity.load(self.identity)))
 
 
@@ -118,7 +116,8 @@ def health(
         precad health --config settings.toml
     """
     settings = read_toml("config", config)
-    listen, folder = settings.get("listen"), settings.get("identity")
+    listen = settings.get("listen")
+    folder = settings.get("identity")
     if not isinstance(listen, str) or not isinstance(folder, str):
         remedy = "needs listen and identity, as those of a server and a dealer"
         raise Misconfiguration("config", str(config), remedy)
@@ -348,14 +347,16 @@ def reminders(facts: Facts) -> list[tuple[str, str]]:
     """Who is still to come while owners enrol, and who came twice; each with its style."""
     lines = []
     if facts["phase"] == "enrolling":
-        least, most = facts["least_owners"], facts["most_owners"]
+        least = facts["least_owners"]
+        most = facts["most_owners"]
         left = facts["enrolment_left_s"] / 3600
         lines.append(
             (f"enrolment takes {least} to {most} owners, for {left:.1f} hours more", "")
         )
     if facts["missing"]:
         lines.append((f"not enrolled yet: {', '.join(facts['missing'])}", "yellow"))
-    if unused := facts["unused_tokens"]:
+    unused = facts["unused_tokens"]
+    if unused:
         # Whoever has one brings it under its own name: nobody knows it before.
         text = f"{unused} enrolment tokens, made for nobody by name, aren't used yet"
         lines.append((text, "yellow"))
@@ -388,7 +389,8 @@ def _screen(
     # By owner it would be a page where there are a thousand; without --watch each is
     # listed.
     often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
-    rejected, megabytes = _rejected(facts), sum(facts["bytes"].values()) / 1e6
+    rejected = _rejected(facts)
+    megabytes = sum(facts["bytes"].values()) / 1e6
     lines = [
         (f"{facts['enrolled']} owners enrolled{often}", ""),
         *reminders(facts),
@@ -413,15 +415,18 @@ def _screen(
 
 def _whole(text: str, style: str) -> Text:
     line = plain(text, style)
-    line.no_wrap, line.overflow = True, "ellipsis"
+    line.no_wrap = True
+    line.overflow = "ellipsis"
     return line
 
 
 def _position(facts: Facts, seen: list[tuple[int, float]]) -> str:
     """The round, how long one takes by what was seen, and what is left by that."""
-    done, total = facts["version"], facts["rounds"]
+    done = facts["version"]
+    total = facts["rounds"]
     pace = ""
-    if (rounds := seen[-1][0] - seen[0][0]) >= _SEEN:
+    rounds = seen[-1][0] - seen[0][0]
+    if rounds >= _SEEN:
         each = (seen[-1][1] - seen[0][1]) / rounds
         left = f", about {(total - done) * each:.0f} s left" if done < total else ""
         pace = f", {each:.2g} s each{left}"

@@ -269,7 +269,8 @@ def trained(request: OfModel) -> tuple[TrainedModel, Any, JoinSettings | None]:
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
 
-    task, model_file = request.task, request.model_file
+    task = request.task
+    model_file = request.model_file
     settings = None if request.config is None else JoinSettings.load(request.config)
     if settings is not None:
         task = settings.task if task is None else task

@@ -117,7 +117,9 @@ class Plan:
         }
 
     def _robustness(self) -> dict[str, Any]:
-        asked, mu, n = self.asked, client_mu(self.task), self.owners
+        asked = self.asked
+        mu = client_mu(self.task)
+        n = self.owners
         # √d/(n·μ) at least, if all gradients agreed, at every σ, q, p and T: "Planning"
         # of docs/privacy-accounting.md.
         return {
@@ -133,7 +135,8 @@ class Plan:
 
     def show(self) -> None:
         """Print the plan for people."""
-        privacy, record = self.task.privacy, self.statements[0]
+        privacy = self.task.privacy
+        record = self.statements[0]
         rate = self.task.training.learning_rate
         gives = (
             f"σ = {privacy.noise_multiplier:g} gives a record ε ="
@@ -160,18 +163,18 @@ class Plan:
             f"{self.upload_bytes / 1e6:,.1f} MB of uploads.",
         )
         for each in self.statements:
-            what, why = "planned", "for honest rejection"
+            what = "planned"
+            why = "for honest rejection"
             if each.malicious_server:
-                what, why = f"at {each.compositions:,} participations", f"({ASSUMED})"
+                what = f"at {each.compositions:,} participations"
+                why = f"({ASSUMED})"
             added = f"; δ and {upper(each.added_delta or 0.0, 2)} more {why}"
             epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adversary.adjacency})"
             say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()
-        owners, some, costs = (
-            found["malicious"],
-            found["certified"],
-            found["noise_over_signal"],
-        )
+        owners = found["malicious"]
+        some = found["certified"]
+        costs = found["noise_over_signal"]
         say(
             sys.stdout,
             f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of"
@@ -201,7 +204,8 @@ def _of_task(request: PlanRequest) -> Task:
     loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
-    privacy, values = loaded.privacy, loaded.model_dump(mode="json")
+    privacy = loaded.privacy
+    values = loaded.model_dump(mode="json")
     taken = participations_of(privacy.client_rate, loaded.training.rounds)
     sigma = least_noise(
         epsilon=request.epsilon,
@@ -227,7 +231,8 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
         )
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
-        model, why = ("architecture", "model", "weights"), "it is in place of a model"
+        model = ("architecture", "model", "weights")
+        why = "it is in place of a model"
         refuse_given(asdict(request), model, why=why, by="--dimension")
     clip_for = None if request.malicious is None else asked.clip_and_noise
     task, _, _ = planned(
@@ -282,7 +287,8 @@ def client_mu(task: Task) -> float:
 
 def certified(task: Task, robustness: Robustness) -> dict[str, int]:
     """Return how many attackers at most keep the loss tolerated, exactly, as `precad certify`."""
-    loss, bound = robustness.loss, robustness.loss_bound
+    loss = robustness.loss
+    bound = robustness.loss_bound
 
     def most(
         guarantee: Guarantee, mechanism: SampledGaussian, of: tuple[Direction, ...]

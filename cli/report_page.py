@@ -198,7 +198,8 @@ def longer_update_passes(task: Task) -> str:
 
 def enforced(task: Task) -> list[Rule]:
     """What the system made sure of, with its numbers."""
-    privacy, limit = task.privacy, task.privacy.epsilon_limit
+    privacy = task.privacy
+    limit = task.privacy.epsilon_limit
     seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
     stop = "no limit was set" if limit is None else f"{limit:g}"
     checks = {
@@ -257,12 +258,11 @@ Whether a model is fair, useful or safe to act on isn't looked at here."""
 
 def not_guaranteed(task: Task) -> list[str]:
     """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
-    together, everybody = " see", "both servers"
+    together = " see"
+    everybody = "both servers"
     if task.has_dealer:
-        together, everybody = (
-            ", or a dealer with one of them, see",
-            "both servers and the dealer",
-        )
+        together = ", or a dealer with one of them, see"
+        everybody = "both servers and the dealer"
     return _NOT_GUARANTEED.format(
         together=together, cheating=_CHEATING[task.validation], all=everybody
     ).splitlines()

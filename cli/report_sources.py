@@ -151,9 +151,12 @@ def gather(given: Sequence[str]) -> facts.Report:
         raise Misconfiguration(
             "RUN", names, "no round was released yet; wait for the first"
         )
-    data, accuracies, inputs = None, {}, None
+    data = None
+    accuracies = {}
+    inputs = None
     if folder is not None:
-        summary, accuracies = _summary(folder / SUMMARY), _history(folder / HISTORY)
+        summary = _summary(folder / SUMMARY)
+        accuracies = _history(folder / HISTORY)
         data = summary.get("dataset")
         inputs = _inputs(folder / SUMMARY, summary.get("robustness"))
     run = _run(course, course.most_participations, course.versions[-1].version + 1)
@@ -214,7 +217,8 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
 
 
 def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
-    delta, limit = course.task.privacy.delta, course.task.privacy.epsilon_limit
+    delta = course.task.privacy.delta
+    limit = course.task.privacy.epsilon_limit
     stated = [(run, each) for each in guarantees(run, delta, accountants=EXACT)]
     if run.malicious_server:
         capped = run.at_cap(cap_of(course.task))
@@ -250,8 +254,10 @@ def _found(run: Run, said: PrivacyStatement) -> float:
 
 
 def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.Round]:
-    total, delta = len(course.versions), course.task.privacy.delta
-    step, found = max(1, total // POINTS), []
+    total = len(course.versions)
+    delta = course.task.privacy.delta
+    step = max(1, total // POINTS)
+    found = []
     for number, version in enumerate(course.versions, start=1):
         server = models = None
         if number in (1, total) or number % step == 0:
@@ -281,10 +287,12 @@ def _robustness(run: Run, error: float) -> list[facts.Robustness]:
         bounds: list[facts.Bound] = []
         silent: int | None = None
         for k in sizes:
-            lower, upper = 0.0, 1.0
+            lower = 0.0
+            upper = 1.0
             if silent is None:
                 both = attack_bounds(error, 1.0, guarantee, k)
-                lower, upper = float(both.lower), float(both.upper)
+                lower = float(both.lower)
+                upper = float(both.upper)
                 silent = k if upper - lower >= SAYS_NOTHING else None
             bounds.append(facts.Bound(attackers=k, lower=lower, upper=upper))
         found.append(

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from precad.simulation import SimulatedRound, SimulatedTraining
 
 PLAIN_EVERY = 10
-_SOME, _TWENTY = click.IntRange(min=1), click.IntRange(min=20)
+_SOME = click.IntRange(min=1)
+_TWENTY = click.IntRange(min=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +263,8 @@ def compare(
         *numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected"
     )
     for words, training in tried:
-        last, spent = training.rounds[-1], training.epsilon(len(training.rounds))
+        last = training.rounds[-1]
+        spent = training.epsilon(len(training.rounds))
         epsilon = None if spent is None else spent[0]
         rows.append(
             {**words, "accuracy": last.accuracy, "loss": last.loss, "epsilon": epsilon}
@@ -387,7 +389,8 @@ def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
         "who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", ""
     )
     for verdict in verdicts:
-        guesses, said = verdict.guesses, "REFUTED" if verdict.refuted else "not refuted"
+        guesses = verdict.guesses
+        said = "REFUTED" if verdict.refuted else "not refuted"
         right = f"{guesses.correct} of {guesses.made}"
         bounds = f"{verdict.by_family:.2f}", f"{verdict.epsilon:.2f}"
         table.add(verdict.statement.name, str(guesses.canaries), right, *bounds, said)

@@ -215,5 +215,6 @@ def plan(request: PlanRequest) -> None:
 
 def warn_of_clip(task: Task, records: int | None = None) -> None:
     """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
-    if (text := excess_of_clip(task, records)) is not None:
+    text = excess_of_clip(task, records)
+    if text is not None:
         say(sys.stderr, f"! {text}", style="yellow")

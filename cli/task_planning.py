@@ -129,7 +129,8 @@ def planned(
     matrices = sum(len(each["shape"]) > 1 for each in model["parameters"])
     kind = "classes" if matrices <= 1 else "classes, hidden layers"
     values |= _numbers(wishes, sizes, "regression" if classes == 1 else kind, clip_for)
-    made, tried = Task.parse(values), True
+    made = Task.parse(values)
+    tried = True
     if wishes.model is not None:
         tried = _tried(made, module, wishes.model, shape, classes)
     if wishes.weights is not None:
@@ -145,12 +146,15 @@ def _numbers(
     def given(value: Any, otherwise: Any) -> Any:
         return otherwise if value is None else value
 
-    record_clip, rounds = given(wishes.record_clip, 1.0), given(wishes.rounds, 200)
+    record_clip = given(wishes.record_clip, 1.0)
+    rounds = given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
     rate = given(wishes.record_rate, default_rate(max(sizes)))
     client_rate = given(wishes.client_rate, cohort_rate(len(sizes)))
     delta = given(wishes.delta, 1e-5)
-    sigma, epsilon, clip = wishes.noise_multiplier, wishes.epsilon, wishes.client_clip
+    sigma = wishes.noise_multiplier
+    epsilon = wishes.epsilon
+    clip = wishes.client_clip
     if (sigma is None) == (epsilon is None):
         raise Misconfiguration(
             "epsilon", epsilon, "give --epsilon or --noise-multiplier"
@@ -169,10 +173,8 @@ def _numbers(
         # that bounds.
         sigma = raised if wishes.noise_multiplier is None else sigma
     clip = given(clip, default_clip(record_clip, max(sizes), rate))
-    expected, known = (
-        client_rate * rate * sum(sizes),
-        {"record_clip": record_clip, "kind": kind},
-    )
+    expected = client_rate * rate * sum(sizes)
+    known = {"record_clip": record_clip, "kind": kind}
     step = default_step(
         expected_records=expected, noise_multiplier=sigma, rounds=rounds, **known
     )
@@ -202,7 +204,8 @@ def _recipe(path: Path) -> DataSection:
     try:
         return DataSection.model_validate(values.get("data", values))
     except ValidationError as error:
-        missing, unknown = f"is required in {path}", f"unknown key in {path}"
+        missing = f"is required in {path}"
+        unknown = f"unknown key in {path}"
         remedies = {"extra_forbidden": unknown, "missing": missing}
         raise checks.refusal(error, remedies) from None
 
@@ -212,7 +215,8 @@ _SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
 
 def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None]:
     """Shape of a record's input and number of classes, from the recipe or as they were given."""
-    features, classes = wishes.features, wishes.classes
+    features = wishes.features
+    classes = wishes.classes
     if data is not None:
         refuse_given(
             asdict(wishes),
@@ -292,7 +296,8 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
             raise Misconfiguration(
                 "records", text, f"{where}give whole numbers {_FORM}"
             )
-        owners, size = int(found[1] or "1"), int(found[2])
+        owners = int(found[1] or "1")
+        size = int(found[2])
         if not owners or not size:
             remedy = f"'{part.strip()}': give 1 or more, owners and records alike"
             raise Misconfiguration("records", text, remedy)
@@ -362,7 +367,8 @@ def upload_bytes(task: Task) -> int:
     return prefix + words * WORD_BYTES
 
 
-_WIDTH, _NO_PROTECTION = 98, 20.0
+_WIDTH = 98
+_NO_PROTECTION = 20.0
 
 
 def described(made: Task, wishes: Wishes) -> str:
@@ -436,7 +442,9 @@ def _comment(text: str) -> str:
 
 def sentences(made: Task) -> list[str]:
     """What holds for records and owners, and what is asked of an owner."""
-    privacy, training, enrolment = made.privacy, made.training, made.enrolment
+    privacy = made.privacy
+    training = made.training
+    enrolment = made.enrolment
     record, other, whole, *cheating = guarantees.planned_guarantees(made)
     limit = privacy.epsilon_limit
     stop = "nothing stops an owner at any ε"

@@ -169,7 +169,8 @@ class AccountFile:
         forgotten.
         """
         if self.path is None:
-            found, self._unread = self._unread, []
+            found = self._unread
+            self._unread = []
             return found
         rest = self._rest()
         whole = rest[: rest.rfind(b"\n") + 1]
@@ -202,7 +203,8 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         if not all(words):
             raise ValueError(words)
         if kind == "charge":  # as versions before wrote it: without the check of norms
-            kind, words = _CHARGE, [*words, _NONE]
+            kind = _CHARGE
+            words = [*words, _NONE]
         form = _FORMS[kind]
         entry = form(
             **{

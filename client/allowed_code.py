@@ -31,7 +31,8 @@ def code_from(field: str, place: str, folder: Path | None) -> Iterator[None]:
     Raises Misconfiguration: it, or what it imports, lies in ``folder``, and its owner
     hasn't allowed what is there.
     """
-    usual, found = list(sys.path), [str(Path.cwd())]
+    usual = list(sys.path)
+    found = [str(Path.cwd())]
     beside = None
     if folder is not None:
         beside = _Beside(field, place, folder.resolve())
@@ -57,7 +58,9 @@ class _Beside(MetaPathFinder):
     """
 
     def __init__(self, field: str, place: str, folder: Path) -> None:
-        self._field, self._place, self._folder = field, place, folder
+        self._field = field
+        self._place = place
+        self._folder = folder
         self._installed = _installed(folder)
         self._looked_at: frozenset[str] = frozenset()
         self._came: set[str] = set()
@@ -83,7 +86,8 @@ class _Beside(MetaPathFinder):
         spec = PathFinder.find_spec(name, path, target) if looks else None
         if spec is None or not spec.has_location or spec.origin is None:
             return None
-        if (file := self._file(Path(spec.origin))) is None:
+        file = self._file(Path(spec.origin))
+        if file is None:
             return None
         if not self._looked_at:
             self.require_allowed()
@@ -135,7 +139,8 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
     Raises Misconfiguration: they may not.
     """
     try:
-        known, (names, digest) = allowed_file(), _digest(folder)
+        known = allowed_file()
+        (names, digest) = _digest(folder)
     except OSError as error:
         raise Misconfiguration(
             field,
@@ -169,11 +174,9 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
 
 def _digest(folder: Path) -> tuple[list[str], str]:
     """All that Python may import from the folder, by name, and a SHA-256 of names and contents."""
-    suffixes, digest, others = (
-        tuple(all_suffixes()),
-        hashlib.sha256(),
-        _installed(folder),
-    )
+    suffixes = tuple(all_suffixes())
+    digest = hashlib.sha256()
+    others = _installed(folder)
     files = (
         path
         for path in folder.rglob("*")

@@ -67,7 +67,8 @@ def fetched_model(
         try:
             theta = _checked(task, version, announced, role, bytes_of(role, last))
         except PeerUnavailable as error:
-            away, why = error, str(error)
+            away = error
+            why = str(error)
         except PeerViolation as error:
             wrong.append(why := str(error))
         else:

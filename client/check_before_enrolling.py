@@ -120,10 +120,8 @@ def look_at_owner(
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
 
     findings = Findings()
-    shape, kind = (
-        list(records.inputs.shape[1:]),
-        str(records.inputs.dtype).removeprefix("torch."),
-    )
+    shape = list(records.inputs.shape[1:])
+    kind = str(records.inputs.dtype).removeprefix("torch.")
     claim = Enrolment(client, len(records), record_rate)
     most = most_records(len(records), record_rate)
     if findings.passes("data", lambda: claim.check(task)):
@@ -232,11 +230,9 @@ def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
     """How many of the task's rounds the owner's limit covers, and whether that is all of them."""
     if account.limit is None:
         return "no limit of your own", True
-    drawn, rounds, taken = (
-        account.planned(),
-        task.training.rounds,
-        account.participations,
-    )
+    drawn = account.planned()
+    rounds = task.training.rounds
+    taken = account.participations
     left = account.rounds_left(rounds - taken)
     of = f"the task's {rounds:,} rounds"
     if drawn < rounds:
@@ -280,7 +276,8 @@ def look_at_servers(
 
     def look(role: Role, address: str) -> None:
         try:
-            if (fault := why_unreachable(address, identity, role)) is not None:
+            fault = why_unreachable(address, identity, role)
+            if fault is not None:
                 raise fault
             began = time.time()
             state = ask_for_state(task, identity, role, address, left(), token)
@@ -323,7 +320,8 @@ def look_at_servers(
 def _standing(
     *, about: str, address: str, client: ClientId, reply: ServerState
 ) -> Finding:
-    kind, why = Kind.BAD, one_line(reply.refusal[:_LONGEST])
+    kind = Kind.BAD
+    why = one_line(reply.refusal[:_LONGEST])
     if reply.finished and reply.enrolled:
         kind = Kind.NOTE
         text = f"the training at {address} is finished: nothing is left to take part"
@@ -353,7 +351,8 @@ def _standing(
         text = f"{about} at {address} wouldn't enrol this client: {why}"
     else:
         where = "this client is enrolled" if reply.enrolled else "enrolment is open"
-        kind, text = Kind.GOOD, f"answers at {address} with the same task; {where}"
+        kind = Kind.GOOD
+        text = f"answers at {address} with the same task; {where}"
     return Finding(about, kind, text)
 
 

@@ -191,7 +191,8 @@ class Servers:
         """
         for role, stub in self._stubs.items():
             reply = self._patiently(role, stub.Describe, pb.DescribeRequest())
-            if (found := _state(self.task, role, reply).role) != role.value:
+            found = _state(self.task, role, reply).role
+            if found != role.value:
                 raise errors.PeerViolation(
                     f"{self._addresses[role]} is {found}, not {role.value}: mend the"
                     " addresses"
@@ -294,8 +295,10 @@ class Servers:
         timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
         pieces: Any = self._stubs[role].FetchModel(request, timeout=timeout_s)
         idle_s = None if patient else deadlines.peer
-        data, most = bytearray(), most_bytes(self.task.dimension)
-        over, idle = threading.Event(), threading.Event()
+        data = bytearray()
+        most = most_bytes(self.task.dimension)
+        over = threading.Event()
+        idle = threading.Event()
 
         def watch() -> None:
             came = 0
@@ -379,7 +382,8 @@ class Servers:
         """
 
         def pieces() -> Iterator[pb.GivenPiece]:
-            statement, digest = pb.Signed.FromString(shown), self.task.digest.value
+            statement = pb.Signed.FromString(shown)
+            digest = self.task.digest.value
             yield pb.GivenPiece(
                 task_digest=digest, client=self.client.name, statement=statement
             )

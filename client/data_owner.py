@@ -230,7 +230,8 @@ class DataOwner:
             it signed. StorageFailure: the state folder can't be written.
         """
         before.check_name(self.client, self._identity)
-        if (path := before.final_model(self.task, self._folder)) is not None:
+        path = before.final_model(self.task, self._folder)
+        if path is not None:
             model = TrainedModel.load(path, self.task)
             spent = self.budget.epsilon()
             return Participation(
@@ -266,11 +267,10 @@ class DataOwner:
             finally:
                 model_file = self._keep_model(reporter.newest)
         result.model_file = model_file
-        result.history, result.validation = tuple(reporter.history), reporter.validation
-        result.callback_failures, result.callback_error = (
-            reporter.failures,
-            reporter.first_failure,
-        )
+        result.history = tuple(reporter.history)
+        result.validation = reporter.validation
+        result.callback_failures = reporter.failures
+        result.callback_error = reporter.first_failure
         return result
 
     def _take_part(

@@ -62,7 +62,8 @@ class Account:
             match entry:
                 case RenyiLimit() | WholeLimit():
                     if self.takes(entry):
-                        self.limit, self.filter = entry, None
+                        self.limit = entry
+                        self.filter = None
                         # Another task may have been charged while this limit was being
                         # written.
                         with suppress(BudgetExceeded):
@@ -206,7 +207,8 @@ class OwnAccount:
     def allows(self, version: int, re_releases: int = 0) -> bool:
         """Whether ``charge`` would count it."""
         self._account.catch_up()
-        charge, own = self._charge(version, re_releases), self.limit
+        charge = self._charge(version, re_releases)
+        own = self.limit
         opens = own is not None and self._account.takes(own)
         return self._own_limit_admits(charge) and (
             opens or self._account.admits(charge)
@@ -217,7 +219,8 @@ class OwnAccount:
         if self.limit is None:
             return most
         self._account.catch_up()
-        step, spent = self._charge(-1, 0).event, self._account.under(self.limit)
+        step = self._charge(-1, 0).event
+        spent = self._account.under(self.limit)
         further = range(1, most + 1)
         return bisect_left(
             further, x=True, key=lambda n: not spent.allows(step.times(n))
@@ -310,7 +313,8 @@ class OwnAccount:
 
     def _own_limit_admits(self, charge: Charge) -> bool:
         """Whether the limit that this process was started with does, where it is the stricter."""
-        own, opened = self.limit, self._account.limit
+        own = self.limit
+        opened = self._account.limit
         if own is None or self._account.holds(charge):
             return True
         if (
@@ -422,7 +426,8 @@ class OwnAccount:
 
     def planned(self) -> int:
         """How many rounds of this task a client is drawn for at most, with .999 of certainty."""
-        rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
+        rate = self._task.privacy.client_rate
+        rounds = self._task.training.rounds
         return rounds if rate == 1 else planned_participations(rate, rounds)
 
     def _lasts(self, limit: Limit, rounds: int) -> bool:
@@ -451,7 +456,8 @@ class OwnAccount:
 
         Room is left under it only for what other tasks the filter then still admits.
         """
-        step, delta = self._charge(0, 0).event, self._task.privacy.delta
+        step = self._charge(0, 0).event
+        delta = self._task.privacy.delta
         all_rounds = step.times(self.planned())
 
         def enough(hundredths: int) -> bool:

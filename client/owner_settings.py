@@ -254,7 +254,8 @@ def _look_at_training(
     rate = findings.attempt("settings", lambda: _rate(settings, task))
     if found is None or module is None or loss is None or rate is None:
         return
-    others, path = None, settings.held_out
+    others = None
+    path = settings.held_out
     if path is not None:
         others = findings.attempt("held-out records", lambda: records(path))
     findings.extend(

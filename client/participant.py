@@ -286,7 +286,8 @@ class _Participant:
             )
         # The model that this owner helped to make, in case both servers lose it.
         version = over.version + 1
-        if (model := self.statements.stated(version)) is not None:
+        model = self.statements.stated(version)
+        if model is not None:
             with suppress(errors.PeerUnavailable):
                 theta = self.servers.fetch_model(version, model, signed=True)
                 self._saw(version, model, theta)
@@ -340,7 +341,8 @@ class _Participant:
         return kept
 
     def _make(self, event: wire.RoundOpen, came: float) -> None:
-        version, model = event.version, event.model
+        version = event.version
+        model = event.model
         # Before the models of all owners fill the servers' lines.
         try:
             opened = self.statements.opening(self.servers, event)
@@ -428,7 +430,8 @@ class _Participant:
         return update
 
     def _may_share(self, event: wire.RoundOpen, re_releases: int) -> bool:
-        version, model = event.version, event.model
+        version = event.version
+        model = event.model
         kept_of = self.pending.model(version)
         if self.statements.released(version):
             why = "a server has stated that this version is over"

@@ -164,7 +164,8 @@ def _encode(kept: Kept) -> bytes:
 
 def _decode(data: bytes, task: Task) -> Kept:
     whole = memoryview(data)
-    kept, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
+    kept = whole[:-_DIGEST_BYTES]
+    digest = whole[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
         raise ValueError("not a whole pending file")
     file = BytesIO(kept[len(_MAGIC) :])

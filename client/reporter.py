@@ -317,7 +317,8 @@ class OwnerProgress:
         """Of the last round."""
         if self.last is None:
             return ""
-        if (found := self.last.validation) is None:
+        found = self.last.validation
+        if found is None:
             return outcome(self.last)
         right = found.accuracy
         well = f"loss {found.loss:.4g}" if right is None else f"{right:.1%} right"

@@ -58,7 +58,8 @@ class ServerStatements:
         self._files: dict[str, bytes] = {}
         """By name: all of them without a folder, else what isn't written yet."""
         if folder is not None:
-            if (models := folder / _MODELS).exists():
+            models = folder / _MODELS
+            if models.exists():
                 data = models.read_bytes()
                 # A line that a crash cut short goes: the next would be written onto its
                 # end.
@@ -81,7 +82,8 @@ class ServerStatements:
         Raises PeerViolation: a signature or what it is over isn't right; nothing may be
         sent. PeerUnavailable: a server isn't there. NotOnOffer: the attempt is over.
         """
-        came, bodies = {Role.SERVER_A: event.signed}, []
+        came = {Role.SERVER_A: event.signed}
+        bodies = []
         with self._kept():
             for role in SERVERS:
                 message = came.get(role) or servers.opening(role, event.attempt)
@@ -131,7 +133,8 @@ class ServerStatements:
                 self._exchange(servers, role)
 
     def _says_all(self, role: Role, body: wire.Statement) -> bool:
-        last, opening = self._statements.get(role), self._openings.get(role)
+        last = self._statements.get(role)
+        opening = self._openings.get(role)
         if last is not None and (
             body.version < last[1].version or _less(last[1], body)
         ):
@@ -280,7 +283,8 @@ class ServerStatements:
             yield
         finally:
             if self._folder is not None and self._files:
-                files, self._files = self._files, {}
+                files = self._files
+                self._files = {}
                 with writing(self._folder / next(iter(files))):
                     for name in files:
                         remove_drafts(self._folder / name)
@@ -331,7 +335,8 @@ def _read_signed(
     """
     found = {}
     for role in SERVERS:
-        if (path := folder / name.format(role.value)).exists():
+        path = folder / name.format(role.value)
+        if path.exists():
             message = path.read_bytes()
             try:
                 found[role] = message, read(message)

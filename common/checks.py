@@ -119,7 +119,8 @@ def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfigura
     words.
     """
     first = error.errors(include_url=False)[0]
-    kind, value = first["type"], first["input"]
+    kind = first["type"]
+    value = first["input"]
     field = ".".join(str(part) for part in first["loc"]) or error.title.lower()
     if kind == "missing":
         value = None

@@ -112,7 +112,8 @@ class Retries:
 
     def renew(self) -> None:
         """Begin anew after a success: the next failure is a first one."""
-        self._wait_s, self._since = self.policy.first_s, None
+        self._wait_s = self.policy.first_s
+        self._since = None
 
     def remaining(self) -> float:
         """Return the seconds that are left; may be negative."""
@@ -126,7 +127,8 @@ class Retries:
         """
         if self._since is None:
             self._since = self.clock.now()
-        if (remaining := self.remaining()) <= 0:
+        remaining = self.remaining()
+        if remaining <= 0:
             raise error
         spread = self.clock.jitter() if self.policy.spread else 1.0
         self.clock.sleep(min(self._wait_s * spread, remaining))

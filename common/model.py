@@ -70,14 +70,16 @@ def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
             ]
             return np.concatenate(parts)
         case "file":
-            field, path = "model.initial_file", Path(model.initial_file or "")
+            field = "model.initial_file"
+            path = Path(model.initial_file or "")
             source = (
                 "everybody has it beside the task's file, from whoever made the task"
             )
             if not path.is_file():
                 raise Misconfiguration(field, str(path), f"isn't there: {source}")
             theta = read_weights(path, model.parameters)
-            if (found := weights_digest(theta)) != model.initial_digest:
+            found = weights_digest(theta)
+            if found != model.initial_digest:
                 why = (
                     f"their SHA-256 is {found}, the task's {model.initial_digest};"
                     f" {source}"
@@ -101,7 +103,8 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.fl
     Raises Misconfiguration: names the file, or the tensor that is missing or can't be
     one.
     """
-    field, parts = "model.initial_file", []
+    field = "model.initial_file"
+    parts = []
     named, _ = _read_safetensors(field, path, [each.name for each in parameters])
     for parameter in parameters:
         tensor = named.get(parameter.name)
@@ -355,7 +358,8 @@ def _header(
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for parameter in parameters:
-        start, end = end, end + parameter.size * each
+        start = end
+        end = end + parameter.size * each
         place = {"shape": list(parameter.shape), "data_offsets": [start, end]}
         header[parameter.name] = {"dtype": f"F{8 * each}"} | place
     text = json.dumps(header).encode()
@@ -374,7 +378,8 @@ def load_model(path: Path, task: Task) -> SavedModel:
     named, metadata = _read_safetensors("model file", path)
     if metadata.get("format") != FORMAT:
         raise Misconfiguration("model file", str(path), f"isn't a {FORMAT} file")
-    task_digest, count = metadata.get("task", ""), metadata.get("version", "")
+    task_digest = metadata.get("task", "")
+    count = metadata.get("version", "")
     if task_digest != str(task.digest):
         raise TaskMismatch(str(task.digest), task_digest)
     if not _ROUND.fullmatch(count):
@@ -404,10 +409,8 @@ def _check_tensors(named: dict[str, NDArray[Any]], task: Task) -> None:
             raise Misconfiguration(f"model file, tensor {name}", None, state)
         tensor = named[name]
         if tensor.dtype != dtype or tensor.shape != expected[name]:
-            found, wanted = (
-                f"{tensor.dtype}{list(tensor.shape)}",
-                f"{dtype}{list(expected[name])}",
-            )
+            found = f"{tensor.dtype}{list(tensor.shape)}"
+            wanted = f"{dtype}{list(expected[name])}"
             raise Misconfiguration(
                 f"model file, tensor {name}", found, f"must be {wanted}"
             )

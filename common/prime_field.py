@@ -48,7 +48,8 @@ def root_of_unity(order: int) -> int:
 
 def powers(base: int, count: int) -> FieldVector:
     """1, base, base² …, ``[count]``."""
-    found, value = [], 1
+    found = []
+    value = 1
     for _ in range(count):
         found.append(value)
         value = value * base % P
@@ -75,7 +76,8 @@ def first_not_below(words: NDArray[np.uint64]) -> int | None:
 @cache
 def _transform(n: int, by: int) -> tuple[FieldVector, FieldVector, FieldVector]:
     """ω^j and ω^−j for j < n/2, and by^j/n for the coefficients in bit-reversed order."""
-    omega, bits = root_of_unity(n), n.bit_length() - 1
+    omega = root_of_unity(n)
+    bits = n.bit_length() - 1
     order = [int(f"{j:0{bits}b}"[::-1], 2) if bits else 0 for j in range(n)]
     inverse = np.full(n, pow(n, -1, P), dtype=np.uint64)
     scale = Arithmetic().multiply(powers(by, n)[order], inverse)
@@ -100,7 +102,10 @@ class Arithmetic:
 
     def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
         """a·b."""
-        a_low, a_high, b_low, b_high = a & _FOLD, a >> _HALF, b & _FOLD, b >> _HALF
+        a_low = a & _FOLD
+        a_high = a >> _HALF
+        b_low = b & _FOLD
+        b_high = b >> _HALF
         lowest = a_low * b_low
         middle = a_high * b_low + (lowest >> _HALF)
         other = a_low * b_high + (middle & _FOLD)
@@ -135,17 +140,21 @@ class Arithmetic:
         """
         n = len(rows)
         roots, inverses, scale = _transform(n, by)
-        half, step = n // 2, 1
+        half = n // 2
+        step = 1
         while half:
             pairs = rows.reshape(n // (2 * half), 2, half, -1)
-            first, second = pairs[:, 0].copy(), pairs[:, 1].copy()
+            first = pairs[:, 0].copy()
+            second = pairs[:, 1].copy()
             pairs[:, 0] = self.add(first, second)
             pairs[:, 1] = self.multiply(
                 self.subtract(first, second), inverses[::step, None][None]
             )
-            half, step = half // 2, step * 2
+            half = half // 2
+            step = step * 2
         rows[:] = self.multiply(rows, scale[:, None])
-        half, step = 1, n // 2
+        half = 1
+        step = n // 2
         while half < n:
             pairs = rows.reshape(n // (2 * half), 2, half, -1)
             first = pairs[:, 0].copy()
@@ -154,14 +163,16 @@ class Arithmetic:
                 self.add(first, second),
                 self.subtract(first, second),
             )
-            half, step = half * 2, step // 2
+            half = half * 2
+            step = step // 2
 
     def lagrange(self, n: int, t: int) -> FieldVector:
         """The weights ``[n]`` with Σ_k weights[k]·f(ω^k) = f(t), ω of order n, deg f < n.
 
         n is a power of two, t no n-th root of unity.
         """
-        omega, point = root_of_unity(n), 1
+        omega = root_of_unity(n)
+        point = 1
         factor = (pow(t, n, P) - 1) * pow(n, -1, P) % P
         found = []
         for _ in range(n):
@@ -177,7 +188,8 @@ class Arithmetic:
 
     def _reduced(self, low: FieldVector, high: FieldVector) -> FieldVector:
         """Low + 2^64·high: 2^64 = 2^32 − 1 and 2^96 = −1."""
-        top, middle = high >> _HALF, high & _FOLD
+        top = high >> _HALF
+        middle = high & _FOLD
         total = low - top - np.where(low < top, _FOLD, np.uint64(0))
         folded = (middle << _HALF) - middle
         total += folded
@@ -189,7 +201,9 @@ class _Compiled(Arithmetic):
     """``field.c``; it can't check lengths, so this does."""
 
     def __init__(self, library: Any) -> None:
-        word, size, address = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
+        word = ctypes.c_uint64
+        size = ctypes.c_size_t
+        address = ctypes.c_void_p
         arguments = {
             **dict.fromkeys(
                 ("add", "subtract", "multiply"), (address, address, address, size)
@@ -203,7 +217,8 @@ class _Compiled(Arithmetic):
         self._functions: dict[str, Any] = {}
         for name, types in arguments.items():
             function = library[f"precad_field_{name}"]
-            function.argtypes, function.restype = types, word if name == "dot" else None
+            function.argtypes = types
+            function.restype = word if name == "dot" else None
             self._functions[name] = function
 
     def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
@@ -238,7 +253,8 @@ class _Compiled(Arithmetic):
         )
 
     def lagrange(self, n: int, t: int) -> FieldVector:
-        prefix, weights = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.uint64)
+        prefix = np.empty(n, dtype=np.uint64)
+        weights = np.empty(n, dtype=np.uint64)
         data = prefix.ctypes.data, weights.ctypes.data
         self._functions["lagrange"](root_of_unity(n), n, t, *data)
         return weights
@@ -372,7 +388,8 @@ def _change(
         part[:] = how(part, by[start : start + _AT_ONCE].view(np.uint64))
 
 
-RING, FIELD = Group(), _Field()
+RING = Group()
+FIELD = _Field()
 
 
 def group_of(task: Task) -> Group:

@@ -161,7 +161,8 @@ def unchanged_libraries(smaps: str) -> list[tuple[int, int]]:
     """From and to which address libraries are mapped with nothing changed, by /proc/pid/smaps."""
     found = []
     for block in re.split(r"^(?=[0-9a-f]+-)", smaps, flags=re.MULTILINE):
-        if mapping := _MAPPING.match(block):
+        mapping = _MAPPING.match(block)
+        if mapping:
             start, end, allowed, path = mapping.groups()
             fixed = allowed[1] == "-" and allowed[3] == "p" and _LIBRARY.fullmatch(path)
             # A count that isn't there isn't known to be none.

@@ -118,7 +118,8 @@ def proxy_of(address: str) -> HttpProxy | None:
 
 
 def _address(text: str, least_port: int = 1) -> str:
-    if fault := address_fault(text, least_port=least_port):
+    fault = address_fault(text, least_port=least_port)
+    if fault:
         raise ValueError(fault)
     return text
 

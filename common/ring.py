@@ -50,7 +50,8 @@ SEED_BYTES = KEY_BYTES
 SALT_BYTES = 32
 DOMAIN = b"precad/v1/"
 _ZEROS = memoryview(bytes(1 << 18))
-_LENGTH, _NUMBER = struct.Struct("<I").pack, struct.Struct("<IQ").pack
+_LENGTH = struct.Struct("<I").pack
+_NUMBER = struct.Struct("<IQ").pack
 
 
 def signed(value: int) -> int:

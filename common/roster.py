@@ -50,7 +50,8 @@ def on_grid(task: Task, record_rate: float) -> float:
     A client samples, claims and accounts with it. Raises Misconfiguration: below the
     grid's floor, or above the task's p.
     """
-    grid, most = rate_grid(task), task.privacy.record_rate
+    grid = rate_grid(task)
+    most = task.privacy.record_rate
     if not 0 < record_rate <= most:
         remedy = f"must be above 0 and at most the task's {most}"
         raise Misconfiguration("record_rate", record_rate, remedy)
@@ -76,15 +77,14 @@ class Enrolment:
             raise Misconfiguration(
                 "records", self.records, f"must be from 1 to {MAX_RECORDS}"
             )
-        if (nearest := on_grid(task, self.record_rate)) != self.record_rate:
+        nearest = on_grid(task, self.record_rate)
+        if nearest != self.record_rate:
             remedy = (
                 f"isn't on the task's grid of rates; claim and sample with {nearest!r}"
             )
             raise Misconfiguration("record_rate", self.record_rate, remedy)
-        expected, most = (
-            self.records * self.record_rate,
-            task.enrolment.max_expected_records,
-        )
+        expected = self.records * self.record_rate
+        most = task.enrolment.max_expected_records
         if expected > most:
             remedy = (
                 f"records·record_rate = {expected:g} passes the task's "
@@ -133,7 +133,8 @@ class Roster(Mapping[ClientId, Enrolment]):
                     source, entry.client, "is listed twice; remove one entry"
                 )
             enrolments[claim.client] = claim
-        least, most = task.enrolment.min_clients, task.enrolment.clients
+        least = task.enrolment.min_clients
+        most = task.enrolment.clients
         if not least <= len(enrolments) <= most:
             size = f"{len(enrolments)} clients"
             raise Misconfiguration(source, size, f"the task takes {least} to {most}")
@@ -207,12 +208,15 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     at most, and empty in all rounds in which it samples nothing. ``records``: how many
     the largest owner holds; what the task admits unless given.
     """
-    clip, rate = task.privacy.client_clip, task.privacy.record_rate
+    clip = task.privacy.client_clip
+    rate = task.privacy.record_rate
     if records is None:
         records = math.floor(task.enrolment.max_expected_records / rate * (1 + 1e-9))
     records = max(1, records)
-    sampled, record_clip = most_records(records, rate), task.privacy.record_clip
-    longest, usual = record_clip * sampled, record_clip * (rate * records)
+    sampled = most_records(records, rate)
+    record_clip = task.privacy.record_clip
+    longest = record_clip * sampled
+    usual = record_clip * (rate * records)
     owner = f"an owner of {records:,} record{'' if records == 1 else 's'}"
     weight = f"one bad owner weighs as much as {clip / usual:.3g} honest ones"
     if clip > longest:

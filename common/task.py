@@ -93,7 +93,8 @@ class Task(schema.Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if wrong := _wrong_together(self):
+        wrong = _wrong_together(self)
+        if wrong:
             field, remedy, *other = wrong
             raise Misconfiguration(
                 field, other[0] if other else attrgetter(field)(self), remedy
@@ -222,7 +223,9 @@ _Wrong = tuple[str, str] | tuple[str, str, object]
 
 def _wrong_together(task: Task) -> _Wrong | None:
     """The first rule that no field decides alone and that is broken."""
-    privacy, enrolment, deadlines = task.privacy, task.enrolment, task.deadlines
+    privacy = task.privacy
+    enrolment = task.enrolment
+    deadlines = task.deadlines
     names = [parameter.name for parameter in task.model.parameters]
     most = MAX_CLIP_RATIO * privacy.record_clip
     if privacy.record_clip > privacy.client_clip:
@@ -258,7 +261,8 @@ def _wrong_together(task: Task) -> _Wrong | None:
             "names two parameters; each needs its own name",
             twice,
         )
-    if (broken := _headroom(task)) is not None:
+    broken = _headroom(task)
+    if broken is not None:
         return _to_keep(broken, task)
     if privacy.client_clip > most:
         return (
@@ -299,7 +303,8 @@ def _to_keep(rule: _Rule, task: Task) -> _Wrong:
     """What to change where that rule is broken."""
     match rule:
         case "bound":
-            if fitting := _fitting_bits(task, "range", "noise", "sum"):
+            fitting = _fitting_bits(task, "range", "noise", "sum")
+            if fitting:
                 said = (
                     f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 ="
                     f" {MAX_BOUND}"
@@ -325,7 +330,8 @@ def _to_keep(rule: _Rule, task: Task) -> _Wrong:
                 f"the noise's standard deviation is {task.noise_units:.4g} units of the"
                 f" last place and must be at least {MIN_NOISE_UNITS:g}"
             )
-            if fitting := _fitting_bits(task):
+            fitting = _fitting_bits(task)
+            if fitting:
                 use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
                 return "fractional_bits", f"{said}; {use}"
             least = _four_digits(MIN_NOISE_UNITS / _clip_units(task), up=True)

@@ -159,7 +159,8 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if wrong := _wrong_columns(self):
+        wrong = _wrong_columns(self)
+        if wrong:
             raise wrong
         return self
 
@@ -174,26 +175,28 @@ def _wrong_columns(section: DataSection) -> Misconfiguration | None:
     every = (*section.columns, section.target)
     names = Counter(column.name for column in every)
     for column in every:
-        field, levels = f"data, column {column.name}", column.levels
+        field = f"data, column {column.name}"
+        levels = column.levels
         if names[column.name] > 1:
             return Misconfiguration(
                 field, column.name, "stands there twice; name each column once"
             )
         foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
         # By value: a file that a program wrote has every field.
-        if beside := [
-            name for name in foreign if getattr(column, name) != _PLAIN[name]
-        ]:
+        beside = [name for name in foreign if getattr(column, name) != _PLAIN[name]]
+        if beside:
             remedy = f"isn't for a {column.kind} column; leave out"
             return Misconfiguration(field, beside[0], remedy)
         if column.kind == "categorical" and not levels:
             return Misconfiguration(field, [], "list at least one level")
         read = Counter(map(level_text, levels))
-        if alike := [level for level in levels if read[level_text(level)] > 1]:
+        alike = [level for level in levels if read[level_text(level)] > 1]
+        if alike:
             return Misconfiguration(
                 field, alike, "are read alike: list each level once"
             )
-        if both := set(levels) & set(section.missing):
+        both = set(levels) & set(section.missing)
+        if both:
             remedy = "is a level here and means a missing value in data.missing"
             return Misconfiguration(field, min(both), remedy)
     if section.target.fill is not None or section.target.fill_level is not None:

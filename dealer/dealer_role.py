@@ -149,7 +149,8 @@ class DealerRole:
         where it was dealt before. Raises as ``corrections``.
         """
         self.key_for(role)
-        half, ctx = _Half(role, request, deliver), request.context
+        half = _Half(role, request, deliver)
+        ctx = request.context
         once = PeerUnavailable(f"{ctx.hex()} is dealt for once; take a new attempt")
         with self._lock:
             self._begin(request)
@@ -210,7 +211,8 @@ class DealerRole:
 
 
 def _square(one: _Half, other: _Half, dimension: int) -> None:
-    ctx, r = one.request.context, sum(dot(a, a) for a in _masks(one, other, dimension))
+    ctx = one.request.context
+    r = sum(dot(a, a) for a in _masks(one, other, dimension))
     # Whose share is drawn and whose is the rest, is all the same: either alone is
     # uniform.
     drawn = secrets.randbits(64)
@@ -267,9 +269,8 @@ class LocalDealing:
 
         def send(request: SquareRequest) -> None:
             try:
-                if (
-                    work := self.dealer.ask(self.role, request, conversation.put)
-                ) is not None:
+                work = self.dealer.ask(self.role, request, conversation.put)
+                if work is not None:
                     work()
             except PrecadError as error:
                 conversation.end(error)

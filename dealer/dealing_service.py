@@ -145,7 +145,8 @@ class DealingService(DealingServicer):
         self._left.discard(role)
         self.counts["joins", role.value] += 1
         log.info("%s joined", role.value)
-        key, newest = self._dealer.key_for(role).reveal(), self._dealer.newest_attempt
+        key = self._dealer.key_for(role).reveal()
+        newest = self._dealer.newest_attempt
         return pb.JoinReply(
             key=key, epoch=self._epoch, newest_attempt=newest, wire_version=WIRE_VERSION
         )
@@ -157,7 +158,8 @@ class DealingService(DealingServicer):
         async with Refusing(context):
             role = self._server(context, request.role)
             self._check(request)
-            most, each = self._task.enrolment.clients, 2 * self._task.projections + 1
+            most = self._task.enrolment.clients
+            each = 2 * self._task.projections + 1
             asked = (request.clients, request.comparisons)
             if asked[0] > most or asked[1] != asked[0] * each:
                 why = (
@@ -213,7 +215,8 @@ class DealingService(DealingServicer):
         context: Context,
         deliver: Deliver,
     ) -> None:
-        taken, most = 0, self._task.enrolment.clients
+        taken = 0
+        most = self._task.enrolment.clients
         async for message in requests:
             # Connections live for weeks: the certificate may have lapsed since the last
             # one.
@@ -221,7 +224,8 @@ class DealingService(DealingServicer):
             self._check(message)
             self.counts["halves", role.value] += len(message.halves)
             self.counts["bytes", f"{role.value} to dealer"] += message.ByteSize()
-            if (taken := taken + len(message.halves)) > most:
+            taken = taken + len(message.halves)
+            if taken > most:
                 raise Misconfiguration(
                     "squares", taken, f"this task has at most {most} clients"
                 )
@@ -240,7 +244,8 @@ class DealingService(DealingServicer):
 
     def _done(self, work: Future[None]) -> None:
         self.dealing.discard(work)
-        if (error := work.exception()) is not None:
+        error = work.exception()
+        if error is not None:
             log.error("a submission's dealing failed: %r", error, exc_info=error)
 
     def _check(self, request: pb.DealRequest | pb.SquareRequest) -> None:

@@ -46,7 +46,8 @@ async def serve(settings: DealerSettings) -> int:
     """
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    task, identity = Task.load(settings.task), Identity.load(settings.identity)
+    task = Task.load(settings.task)
+    identity = Identity.load(settings.identity)
     doing(part="dealer", task=task.name)
     port = GuardedPort("the dealer", identity)
     stop = asyncio.Event()
@@ -82,7 +83,8 @@ def collect(
     """
     from precad.common.wire.metrics_page import about, counter, gauge  # noqa: PLC0415
 
-    counts, names = service.counts.copy(), [role.value for role in SERVERS]
+    counts = service.counts.copy()
+    names = [role.value for role in SERVERS]
 
     def of_each(what: str) -> dict[str, float]:
         return {name: counts[what, name] for name in names}

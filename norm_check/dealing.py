@@ -190,11 +190,13 @@ class DealtRandomness:
         return self._binary_triples()
 
     def _binary_triples(self) -> Iterator[BinaryTriple]:
-        request, start = self.request, 0
+        request = self.request
+        start = 0
         shapes = program(request.clients, request.comparisons)
         for number, (shape, size) in enumerate(zip(shapes, request.sizes, strict=True)):
             stream = request.stream(self._key, number)
-            a, b = stream.words(size), stream.words(size)
+            a = stream.words(size)
+            b = stream.words(size)
             if self.role is Role.SERVER_A:
                 c = stream.words(size)
             else:
@@ -284,11 +286,11 @@ class DealerConversation:
             if context not in self._asked:
                 raise ValueError(f"nothing was asked about {context.hex()}")
             while (found := self._found.get((kind, context))) is None:
-                if (
-                    error := self._found.get((PrecadError, context), self._ended)
-                ) is not None:
+                error = self._found.get((PrecadError, context), self._ended)
+                if error is not None:
                     raise error
-                if (left := deadline - self.clock.now()) <= 0:
+                left = deadline - self.clock.now()
+                if left <= 0:
                     raise PeerUnavailable(
                         f"the dealer dealt nothing for {context.hex()} in"
                         f" {self.timeout_s:g} s; check that the other server has"

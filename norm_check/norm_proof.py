@@ -62,7 +62,8 @@ def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVecto
     ``[k] int64``; ``squared`` is X·X.
     """
     shifted = (z + shape.half_width) % (2 * shape.half_width)
-    width, last = len(shape.weights), shape.weights[-1]
+    width = len(shape.weights)
+    last = shape.weights[-1]
     top = shifted >= 2 ** (width - 1)
     rest = np.where(top, shifted - last, shifted)
     bits = (rest[:, None] >> np.arange(width)) & 1
@@ -165,7 +166,8 @@ class Query:
     @classmethod
     def drawn(cls, shape: ProofShape, coin: Secret, submission: Digest) -> "Query":
         """(t, ρ) of a submission from the servers' joint coin, alike at both."""
-        key, again = derive(coin, "proof/query", submission.value), 0
+        key = derive(coin, "proof/query", submission.value)
+        again = 0
         while True:
             words = FieldKeystream(key, "proof/query", again).words(
                 1 + shape.challenges
@@ -214,7 +216,8 @@ def answer(
     ``beside`` gives the rest of what it holds, once they have ended; ``mu`` is of
     ``bit_challenges``.
     """
-    shape, math = query.shape, arithmetic()
+    shape = query.shape
+    math = arithmetic()
     wires = np.zeros(shape.columns, dtype=np.uint64)
     _add_rows(query, wires, pieces, 1)
     share = beside()
@@ -231,7 +234,9 @@ def _add_rows(
     query: Query, wires: FieldVector, pieces: Iterator[FieldVector], first: int
 ) -> None:
     """Add rows, from row ``first`` on, each times its weight at t, to the wires."""
-    math, columns, done = arithmetic(), query.shape.columns, 0
+    math = arithmetic()
+    columns = query.shape.columns
+    done = 0
     for piece in pieces:
         at = 0
         while at < piece.size:
@@ -241,12 +246,14 @@ def _add_rows(
             words = piece[at : at + size].reshape(whole, -1)
             weights = query.wires[first + row : first + row + whole]
             math.combine(words, weights, wires[column : column + words.shape[1]])
-            at, done = at + size, done + size
+            at = at + size
+            done = done + size
 
 
 def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
     """Σ of ρ times each relation: the norm, the bits twice, every row."""
-    shape, math = query.shape, arithmetic()
+    shape = query.shape
+    math = arithmetic()
     outputs = [int(each) for each in share.values[1 : 1 + shape.used]]
     of_rows = share.bits[: shape.rows * len(shape.weights)].reshape(shape.rows, -1)
     of_slack = share.bits[of_rows.size :]

@@ -45,7 +45,8 @@ class Leader:
 
     def agree_roster(self, link: PeerLink) -> None:
         """Wait for everybody or both servers' deadlines; freeze those whom B holds too."""
-        session, register = self._session, self._session.register
+        session = self._session
+        register = self._session.register
         roster = None
         while roster is None:
             while len(register.roster()) < (least := session.awaited()):
@@ -62,7 +63,8 @@ class Leader:
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Agree on who is drawn and open; after the last round tell B that there is no other."""
-        session, progress = self._session, self._session.progress
+        session = self._session
+        progress = self._session.progress
         current = session.model_store.current
         if session.finished:
             say_over(aggregator, progress.next_attempt, current.digest)

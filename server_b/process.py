@@ -74,7 +74,8 @@ class Helper:
 
     def agree_roster(self, link: PeerLink) -> None:
         """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
-        session, deadlines = self._session, self._session.task.deadlines
+        session = self._session
+        deadlines = self._session.task.deadlines
         agreed = False
         while not agreed:
             left = session.started + session.enrolling.seconds - session.clock.now()
@@ -109,7 +110,8 @@ class Helper:
         self, opened: Opened, link: PeerLink, closes: float, take: Take
     ) -> Closed:
         """Take what A holds alike until it closes; wait for its other halves, say what is held."""
-        session, deadlines = self._session, self._session.task.deadlines
+        session = self._session
+        deadlines = self._session.task.deadlines
         session.inbox.close_at(closes)
         patience_s = deadlines.collect + deadlines.peer
         taken = matching.offer(opened, session.inbox, link, take, patience_s)

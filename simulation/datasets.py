@@ -43,7 +43,8 @@ class DataSet:
 
     def __post_init__(self) -> None:
         if self.owners is not None and self.owners.shape != self.train_y.shape:
-            field, remedy = f"{self.name}, owners", "one for each training record"
+            field = f"{self.name}, owners"
+            remedy = "one for each training record"
             raise Misconfiguration(field, self.owners.shape, remedy)
         for part, x, y in (
             ("train", self.train_x, self.train_y),
@@ -59,10 +60,8 @@ class DataSet:
                     field, f"{x.shape}, {y.shape}", "one label for each record"
                 )
             if y.min() < 0 or y.max() >= self.classes:
-                found, remedy = (
-                    [int(y.min()), int(y.max())],
-                    f"must lie in [0, {self.classes})",
-                )
+                found = [int(y.min()), int(y.max())]
+                remedy = f"must lie in [0, {self.classes})"
                 raise Misconfiguration(f"{field} labels", found, remedy)
 
     @property
@@ -71,7 +70,8 @@ class DataSet:
         return int(np.prod(self.train_x.shape[1:]))
 
 
-SPLIT_SEED, _TEST_PART = 0, 0.2
+SPLIT_SEED = 0
+_TEST_PART = 0.2
 
 # Ten measurements each: their means, their standard errors, their worst values.
 # fmt: off
@@ -130,7 +130,8 @@ def _split(
     """The same 80/20 split everywhere: it is no secret."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
     test, train = np.split(order, [round(_TEST_PART * len(x))])
-    x32, y64 = x.astype(np.float32), y.astype(np.int64)
+    x32 = x.astype(np.float32)
+    y64 = y.astype(np.int64)
     return DataSet(
         name=name,
         train_x=x32[train],

@@ -96,7 +96,8 @@ class SimulatedTraining:
         """
         if self.replaced:
             return None
-        taken, privacy = self.rounds[number - 1].participations, self.task.privacy
+        taken = self.rounds[number - 1].participations
+        privacy = self.task.privacy
         spent = partial(
             record_epsilon, record_rate=privacy.record_rate, delta=privacy.delta
         )
@@ -243,7 +244,9 @@ def draw_training(
     heights = (3, 2, 1) if counted else (3, 2)
     figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    top, middle, last = axes[0], axes[1], axes[-1]
+    top = axes[0]
+    middle = axes[1]
+    last = axes[-1]
     measured = [
         (row["round"], row["accuracy"]) for row in rows if row["accuracy"] is not None
     ]

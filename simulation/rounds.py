@@ -249,7 +249,8 @@ class Rounds:
         self, version: int, theta: ModelVector
     ) -> tuple[ModelVector, dict[str, Any]]:
         """θ_{t+1}, ``[d] float32``, and what there is to say of the round."""
-        task, privacy = self.task, self.task.privacy
+        task = self.task
+        privacy = self.task.privacy
         names = tuple(self.owners)
         drawn = self._known(
             "cohort", self.cohort(version, names, privacy.client_rate), names
@@ -261,7 +262,8 @@ class Rounds:
         total = np.zeros(task.dimension, dtype=np.int64)
         view = partial(self._view, version, theta)
         accepted: list[str] = []
-        failed, records = self.honest.failed, 0
+        failed = self.honest.failed
+        records = 0
         for block in self._blocks(present):
             samples = [self._drawn(version, self.owners[name]) for name in block]
             records += sum(len(each.indices) for each in samples)
@@ -270,7 +272,8 @@ class Rounds:
             counted = [name for name, good in zip(block, valid, strict=True) if good]
             total += self._combined(updates[np.array(valid, bool)], counted, view)
             accepted += counted
-        if over := len(present) - len(accepted):
+        over = len(present) - len(accepted)
+        if over:
             rejected[Rejection.NORM_EXCEEDED.value] = over
         for server in (Role.SERVER_A, Role.SERVER_B):
             total += self._vector("noise", self.noise(server, version, task.dimension))
@@ -294,7 +297,8 @@ class Rounds:
         return [present[start : start + size] for start in range(0, len(present), size)]
 
     def _drawn(self, version: int, owner: Owner) -> Drawn:
-        count, name = len(owner.records), owner.name
+        count = len(owner.records)
+        name = owner.name
         drawn = self.sampler(version, name, count, self.task.privacy.record_rate)
         indices = np.asarray(drawn)
         if not indices.size:
@@ -369,7 +373,8 @@ class Rounds:
     ) -> tuple[str, ...]:
         """The names that a function gave, in the order of the clients, each once."""
         chosen = set(found)
-        if strangers := sorted(map(str, chosen - set(allowed))):
+        strangers = sorted(map(str, chosen - set(allowed)))
+        if strangers:
             raise Misconfiguration(
                 field, strangers[:3], "must be of the clients that it was given"
             )

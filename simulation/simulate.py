@@ -109,7 +109,8 @@ def simulate(
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
     if isinstance(loss, str | ObjectiveSection):
-        task, loss = with_objective(task, loss), None
+        task = with_objective(task, loss)
+        loss = None
     loss = loss or functional.cross_entropy
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
@@ -165,7 +166,8 @@ def simulate(
         taken=state.taken,
     )
     applied = None if test is None else Applied(module, task.model.parameters, loss)
-    theta, history = state.theta, state.history
+    theta = state.theta
+    history = state.history
     for version in range(len(history), task.training.rounds):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
@@ -255,7 +257,8 @@ def _bad(
                 "attackers", count, f"there are {len(names)} clients"
             )
         return frozenset(names[len(names) - count :])
-    if strangers := sorted(set(attackers) - set(names)):
+    strangers = sorted(set(attackers) - set(names))
+    if strangers:
         raise Misconfiguration(
             "attackers", strangers[:3], "are no clients of this simulation"
         )

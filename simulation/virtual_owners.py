@@ -54,7 +54,8 @@ class Owners(dict[str, Owner]):
             raise Misconfiguration(
                 "data", "no owners", "give at least one owner's records"
             )
-        rate, start = task.privacy.record_rate, 0
+        rate = task.privacy.record_rate
+        start = 0
         for name, records in shares.items():
             ClientId(name)
             if not len(records):
@@ -79,7 +80,8 @@ class Owners(dict[str, Owner]):
 
     def fitted(self, task: Task, rounds: int | None) -> Task:
         """The task for so many owners and rounds; refuses what a real one refuses."""
-        values, fitted = task.model_dump(mode="json"), task
+        values = task.model_dump(mode="json")
+        fitted = task
         values["enrolment"]["clients"] = len(self)
         values["enrolment"]["min_clients"] = min(task.enrolment.min_clients, len(self))
         if rounds is not None:
@@ -149,7 +151,9 @@ class PerClient:
     """The code of a real owner for each: ``local_update``, record for record."""
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task) -> None:
-        self._model, self._loss, self._task = model, loss, task
+        self._model = model
+        self._loss = loss
+        self._task = task
         self.failed = 0
         """Records that gave no gradient and counted as zero, so far."""
 
@@ -184,7 +188,8 @@ class Stacked:
     def __init__(
         self, model: nn.Module, loss: Loss, task: Task, owners: Owners
     ) -> None:
-        self._task, self._records = task, owners.stacked
+        self._task = task
+        self._records = owners.stacked
         parameters = task.model.parameters
         self._gradients = RecordGradients(
             model, loss, parameters, objective=task.objective
@@ -208,7 +213,8 @@ class Stacked:
         place = np.repeat(
             np.array(numbers, np.int64), [len(one.indices) for one in whole]
         )
-        every, places = np.concatenate(rows), torch.from_numpy(place)
+        every = np.concatenate(rows)
+        places = torch.from_numpy(place)
         shape = (len(drawn), self._task.dimension)
         sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
         named = self._gradients.loaded(theta)
@@ -227,7 +233,8 @@ class Stacked:
                 for owner, rows_of in zip(owners.tolist(), parts, strict=True):
                     sums[owner] += rows_of.sum(dim=0)
         found = sums.cpu().numpy()
-        bound, bits = self._task.bound, self._task.fractional_bits
+        bound = self._task.bound
+        bits = self._task.fractional_bits
         for number in range(len(found)):
             found[number] = clip_update(found[number], bound, bits)
         return found
@@ -236,13 +243,12 @@ class Stacked:
         self, drawn: Sequence[Drawn], rows: NDArray[np.int64], places: torch.Tensor
     ) -> torch.Tensor:
         """``[n, K, …]``: what each record's owner draws for its copies."""
-        copies, shape = (
-            self._gradients.objective.noisy,
-            tuple(self._records.inputs.shape[1:]),
-        )
+        copies = self._gradients.objective.noisy
+        shape = tuple(self._records.inputs.shape[1:])
         found = torch.zeros(len(rows), copies, *shape)
         for number in np.unique(places.numpy()).tolist() if copies else ():
-            one, mine = drawn[number], places == number
+            one = drawn[number]
+            mine = places == number
             indices = rows[mine.numpy()] - one.owner.start
             found[mine] = Augmentation(one.copies, copies, shape).of(
                 indices, len(indices)

@@ -150,10 +150,8 @@ class Inbox:
 
     def open(self, opened: Opened) -> None:
         """Take submissions for an attempt that both servers opened."""
-        cohort, opening = (
-            frozenset(opened.cohort),
-            Digest(secrets.token_bytes(DIGEST_BYTES)),
-        )
+        cohort = frozenset(opened.cohort)
+        opening = Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
             self._round = _OpenAttempt(
                 opened=opened, cohort=cohort, spool=Spool(self._spool), opening=opening
@@ -195,7 +193,8 @@ class Inbox:
         try:
             self._check(submission, current)
             with self._changed:
-                first, own = self._current(*at).first, submission.header.whole_digest
+                first = self._current(*at).first
+                own = submission.header.whole_digest
                 if first.setdefault(context.client, own) != own:
                     raise RejectedSubmission(
                         Rejection.DUPLICATE,
@@ -280,7 +279,8 @@ class Inbox:
         """End the attempt's collection: for each client of the cohort what is held, or why not."""
         with self._changed:
             current = self._require_open()
-            self._round, self._closed = None, current
+            self._round = None
+            self._closed = current
             # Where nobody's came, an outage kept them away: nobody is less waited for
             # after it.
             for client in current.cohort if current.held else ():
@@ -326,7 +326,9 @@ class Inbox:
             self._no_longer_awaited(current, client)
 
     def _check(self, submission: AnySubmission, current: _OpenAttempt) -> None:
-        header, context, opened = submission.header, submission.context, current.opened
+        header = submission.header
+        context = submission.context
+        opened = current.opened
         if context.version != opened.version:
             there = f"attempt {opened.attempt} is of version {opened.version}"
             why = f"submission is for version {context.version}, {there}"

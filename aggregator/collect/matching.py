@@ -45,7 +45,9 @@ class Places:
 
         Raises PeerViolation: a step leads out of them.
         """
-        place, size, found = -1, len(self._clients), []
+        place = -1
+        size = len(self._clients)
+        found = []
         for step in steps:
             place += step
             if step < 1 or place >= size:
@@ -91,7 +93,8 @@ class HeldList(Message):
 
     @model_validator(mode="after")
     def _has_a_digest_for_each_that_is_held(self) -> Self:
-        if (held := self.reasons.count(0)) != len(self.signed):
+        held = self.reasons.count(0)
+        if held != len(self.signed):
             raise ValueError(f"{len(self.signed)} digests of {held} that are held")
         return self
 
@@ -223,7 +226,9 @@ def ask(
     Raises PeerUnavailable; PeerViolation: B offers who isn't in the cohort, or somebody
     twice.
     """
-    places, offered, taken = Places(opened.cohort), set[ClientId](), set[ClientId]()
+    places = Places(opened.cohort)
+    offered = set[ClientId]()
+    taken = set[ClientId]()
     # Offered and not here yet, with its digest; here and not offered yet; both, and not
     # taken yet.
     expected: dict[ClientId, str] = {}
@@ -238,12 +243,14 @@ def ask(
         patient = not expected and not (size and alike)
         link.send("ask", Ask(patient=patient).to_bytes())
         answer = Offer.from_bytes(link.receive("offer"))
-        clients, signed = places.clients(answer.clients), answer.signed
+        clients = places.clients(answer.clients)
+        signed = answer.signed
         if len(clients) != len(signed):
             raise PeerViolation(
                 f"server B offers {len(clients)} clients, {len(signed)} digests"
             )
-        if again := offered.intersection(clients):
+        again = offered.intersection(clients)
+        if again:
             raise PeerViolation(
                 f"server B offers {min(again)}, who isn't to be offered now"
             )
@@ -285,7 +292,8 @@ def offer(
     offered.
     """
     offered: dict[ClientId, AnySubmission] = {}
-    places, taken = Places(opened.cohort), set[ClientId]()
+    places = Places(opened.cohort)
+    taken = set[ClientId]()
     while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
         if turn.patient:
             inbox.wait_arrival(LOOK_S)

@@ -78,7 +78,8 @@ class Listed(Admission):
         return list(self.roster)
 
 
-TOKEN_BYTES, _TEXT_LENGTH = 32, 52
+TOKEN_BYTES = 32
+_TEXT_LENGTH = 52
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -92,7 +93,8 @@ def token_digest(token: str) -> Digest:
 
     Raises AccessDenied: not a token.
     """
-    if len(text := token.strip()) != _TEXT_LENGTH or not text.isascii():
+    text = token.strip()
+    if len(text) != _TEXT_LENGTH or not text.isascii():
         raise AccessDenied(
             f"a token has {_TEXT_LENGTH} characters of base32: copy the whole"
         )
@@ -257,7 +259,8 @@ def window_of(
     restarts; ``quorum`` the task's most owners. Raises Misconfiguration: a quorum that
     the task doesn't take, or a date without a time zone or beyond a year.
     """
-    most, least = task.enrolment.clients, task.enrolment.min_clients
+    most = task.enrolment.clients
+    least = task.enrolment.min_clients
     if quorum is not None and not least <= quorum <= most:
         raise Misconfiguration(
             "enrol_quorum", quorum, f"the task takes {least} to {most} owners"

@@ -60,11 +60,9 @@ def propose_roster(
     Raises PeerViolation: B refuses, or answers with somebody who wasn't proposed;
     Misconfiguration: the servers hold too few clients alike.
     """
-    own, frozen, signed = (
-        register.roster(),
-        register.frozen,
-        register.kept.roster_seal(),
-    )
+    own = register.roster()
+    frozen = register.frozen
+    signed = register.kept.roster_seal()
     proposal = messages.RosterProposal(
         entries=_entries(own), signed=signed, least=least
     )
@@ -114,7 +112,8 @@ def accept_roster(
         link.receive("roster", timeout_s=timeout_s)
     )
     try:
-        proposed, known = _roster(proposal.entries), register.roster()
+        proposed = _roster(proposal.entries)
+        known = register.roster()
         signed = register.kept.roster_seal()
         if register.frozen:
             # Who of it is missing at A is missing by A's loss, or A's is another
@@ -210,7 +209,8 @@ def _freeze(
 
     Raises Misconfiguration: they are too few.
     """
-    if left_out := sorted(client.name for client in proposed if client not in roster):
+    left_out = sorted(client.name for client in proposed if client not in roster)
+    if left_out:
         names = ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else "")
         said = (
             "did not enrol at both servers with the same claims, within the task's caps"

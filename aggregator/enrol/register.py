@@ -22,7 +22,9 @@ class Register:
         admission: Admission | None = None,
         clock: Clock = CLOCK,
     ) -> None:
-        self._task, self.kept, self._clock = task, store.enrolment, clock
+        self._task = task
+        self.kept = store.enrolment
+        self._clock = clock
         self._admission = admission or Admission()
         self._changed = clock.condition()
         self.cap = PrivacyCap(task, clock)
@@ -66,7 +68,8 @@ class Register:
         known = self._enrolments.get(enrolment.client)
         if known == enrolment:
             return False
-        name, most = enrolment.client.name, self._task.enrolment.clients
+        name = enrolment.client.name
+        most = self._task.enrolment.clients
         if known is not None:
             said = f"{enrolment.records} records at rate {enrolment.record_rate}"
             kept = (

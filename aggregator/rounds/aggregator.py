@@ -93,7 +93,8 @@ class Aggregator:
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
         ledger = self.store.ledger
-        spent, again = ledger.participations(), ledger.re_releases()
+        spent = ledger.participations()
+        again = ledger.re_releases()
         charged = ledger.charges_in(version)
 
         def admitted(client: ClientId) -> bool:
@@ -108,10 +109,9 @@ class Aggregator:
 
     def precompute_re_releases(self, version: int) -> None:
         """Have the accounts computed, in threads, that another release of ``version`` needs."""
-        again, charged = (
-            self.store.ledger.re_releases(),
-            self.store.ledger.charges_in(version),
-        )
+        again = self.store.ledger.re_releases()
+        charged = self.store.ledger.charges_in(version)
         for client, claim in self.roster.items():
-            rate, charges = claim.record_rate, charged.get(client, 0)
+            rate = claim.record_rate
+            charges = charged.get(client, 0)
             self.cap.precompute_re_release(rate, again.get(client, {}), charges)

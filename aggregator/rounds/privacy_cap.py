@@ -58,7 +58,8 @@ class PrivacyCap:
         if self._limit is None:
             return
         for rate in dict.fromkeys((self._highest_rate, record_rate)):
-            if (cap := self._most(rate)) is None:
+            cap = self._most(rate)
+            if cap is None:
                 remedy = (
                     "so no limit can be kept; claim a higher rate, up to the task's"
                 )
@@ -147,7 +148,8 @@ class PrivacyCap:
         self, record_rate: float, participations: int, re_releases: Mapping[int, int]
     ) -> int | None:
         """Return how many more versions the limit allows, released once each; None without one."""
-        cap, limit = self.most(record_rate), self._limit
+        cap = self.most(record_rate)
+        limit = self._limit
         if cap is None or limit is None:
             return None
         left = max(0, cap - participations)
@@ -178,7 +180,8 @@ class PrivacyCap:
         from precad.accounting import exact  # noqa: PLC0415
 
         record_rate, again = account
-        repeated, limit = sum(count for _, count in again), self._limit
+        repeated = sum(count for _, count in again)
+        limit = self._limit
         assert limit is not None
 
         def within(participations: int) -> bool:

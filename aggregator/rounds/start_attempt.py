@@ -70,7 +70,8 @@ def draw(aggregator: Aggregator, version: int) -> tuple[ClientId, ...]:
 
     Raises as ``agree_coin``.
     """
-    coin, rate = agree_coin(aggregator, version), aggregator.task.privacy.client_rate
+    coin = agree_coin(aggregator, version)
+    rate = aggregator.task.privacy.client_rate
     return cohort_of(coin, aggregator.roster, rate, version)
 
 
@@ -81,7 +82,9 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     PeerUnavailable: a server takes its lost bytes back, and the link starts anew with
     them; NeedsOperators: a coin key is lost, and with it bytes that nobody had opened.
     """
-    link, store, signatures = aggregator.link, aggregator.store, aggregator.signatures
+    link = aggregator.link
+    store = aggregator.store
+    signatures = aggregator.signatures
     own = _own(aggregator, version)
     committed = commitment_to(own, signatures.role)
     kept = store.versions.commitment(version)
@@ -122,10 +125,10 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
 
 
 def _own(aggregator: Aggregator, version: int) -> CoinOpening:
-    signatures, kind = aggregator.signatures, SignedKind.COIN_OPENING
-    if (
-        given_back := aggregator.store.versions.coin_opening(version, own=True)
-    ) is None:
+    signatures = aggregator.signatures
+    kind = SignedKind.COIN_OPENING
+    given_back = aggregator.store.versions.coin_opening(version, own=True)
+    if given_back is None:
         return aggregator.coin_key.opening(aggregator.task.digest, version)
     return signatures.check(signatures.role, kind, given_back, CoinOpening)
 
@@ -137,7 +140,8 @@ def _commitment(
     *,
     kept: bool = False,
 ) -> CoinCommitment:
-    signatures, kind = aggregator.signatures, SignedKind.COIN_COMMITMENT
+    signatures = aggregator.signatures
+    kind = SignedKind.COIN_COMMITMENT
     found = signatures.check(signatures.other, kind, signed, CoinCommitment, kept=kept)
     if (found.task, found.version) != (str(signatures.task), version):
         raise PeerViolation("a coin was committed to for another task or version")
@@ -154,7 +158,8 @@ def _mend(
     theirs_lost: bool,
 ) -> None:
     """A server's bytes aren't those that it committed to: it lost its coin key."""
-    store, signatures = aggregator.store, aggregator.signatures
+    store = aggregator.store
+    signatures = aggregator.signatures
     # From before the operators' word it isn't: the other would choose between two of
     # its coins.
     if own_lost and theirs.held is not None and not store.versions.was_redrawn(version):
@@ -227,7 +232,8 @@ def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
     Raises PeerViolation.
     """
     over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
-    if refusal := _ask(aggregator, over).refusal:
+    refusal = _ask(aggregator, over).refusal
+    if refusal:
         raise PeerViolation(f"server B refused the training's end: {refusal}")
 
 
@@ -251,10 +257,14 @@ def answer(
     link = aggregator.link
     link.begin_attempt(SETUP_ATTEMPT)
     proposal = Cohort.from_bytes(link.receive("cohort"))
-    attempt, places = proposal.attempt, Places(aggregator.roster)
+    attempt = proposal.attempt
+    places = Places(aggregator.roster)
     proposed = set(places.clients(proposal.clients))
-    refusal, why, used = "", "", False
-    if strangers := sorted(map(str, proposed - set(drawn))):
+    refusal = ""
+    why = ""
+    used = False
+    strangers = sorted(map(str, proposed - set(drawn)))
+    if strangers:
         refusal = f"the coin didn't draw {strangers[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
@@ -304,7 +314,8 @@ def _opened(
             " come to it"
         )
         raise PeerViolation(f"attempt {attempt} is {why}")
-    task, roster = aggregator.task, aggregator.roster
+    task = aggregator.task
+    roster = aggregator.roster
     cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
     aggregator.store.attempts.begin(
         attempt=attempt, version=version, cohort_size=len(cohort), model=model
@@ -364,6 +375,7 @@ def doubt(store: Store, task: Task, *, attempt: int, version: int) -> str:
     opened = store.versions.opened(version)
     if opened >= OPENED_CAP and task.has_dealer:
         return f"the comparisons of {opened} of its attempts were opened"
-    if (tried := store.attempts.count_of(version)) >= task.training.attempts:
+    tried = store.attempts.count_of(version)
+    if tried >= task.training.attempts:
         return f"{tried} attempts failed (training.attempts = {task.training.attempts})"
     return ""

@@ -78,7 +78,9 @@ class AggregationService(AggregationServicer):
         """The task that this server runs, where it stands, and whether the caller is in it."""
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
-        session, task, refusal = self._session, self._session.task, ""
+        session = self._session
+        task = self._session.task
+        refusal = ""
         # Nothing of anybody else: who takes part is no client's business.
         client = ClientId(caller.name) if caller.role is Role.CLIENT else None
         if client is not None:
@@ -123,15 +125,14 @@ class AggregationService(AggregationServicer):
         Raises as ``Register.enrol``, and TooManyCalls: another one of this client's is
         computed.
         """
-        register, rate = self._session.register, claim.record_rate
+        register = self._session.register
+        rate = claim.record_rate
         admitted = await asyncio.to_thread(register.admits, claim, token)
         if admitted and not register.cap.is_ready(rate):
             # In a thread of its own: the others keep their places for claims and
             # status.
-            loop, caller = (
-                asyncio.get_running_loop(),
-                Principal.client(claim.client.name),
-            )
+            loop = asyncio.get_running_loop()
+            caller = Principal.client(claim.client.name)
             with self.calls.one_more(caller, Call.CLAIM):
                 await loop.run_in_executor(
                     self._accounts, register.cap.precompute, rate
@@ -166,7 +167,8 @@ class AggregationService(AggregationServicer):
     ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
-            caller, model = self._caller(context, *_MODELS_FOR), self._model(request)
+            caller = self._caller(context, *_MODELS_FOR)
+            model = self._model(request)
             self._note_final(caller, model)
             return pb.ModelDigestReply(model_digest=model.digest.value)
 
@@ -175,7 +177,8 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces."""
         async with Refusing(context):
-            caller, slot = self._caller(context, *_MODELS_FOR), self._fetch_slots.one()
+            caller = self._caller(context, *_MODELS_FOR)
+            slot = self._fetch_slots.one()
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
                 model = self._model(request)
                 await slot.take()
@@ -246,7 +249,8 @@ class AggregationService(AggregationServicer):
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
     ) -> pb.GivenReply:
         """A model that this server has signed and lost; no byte of one that it has is taken."""
-        session, size = self._session, most_bytes(self._session.task.dimension)
+        session = self._session
+        size = most_bytes(self._session.task.dimension)
         # A model is long, and one owner's is taken at a time: who dawdles is cut off.
         idle_s = self.calls.limits.idle_s
         total_s = min(session.task.deadlines.collect, idle_s + size / _GIVEN_RATE)
@@ -254,10 +258,8 @@ class AggregationService(AggregationServicer):
             with self.calls.one_more(self._caller(context, Role.CLIENT), Call.FETCH):
                 pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s)
                 first = await anext(pieces, pb.GivenPiece())
-                client, shown = (
-                    self._client(context, first),
-                    first.statement.SerializeToString(),
-                )
+                client = self._client(context, first)
+                shown = first.statement.SerializeToString()
                 lost = await asyncio.to_thread(lost_model, session, client, shown)
                 if lost is not None:
                     async with self._in_turn(client, total_s):
@@ -298,8 +300,10 @@ class AggregationService(AggregationServicer):
 
         Raises RejectedSubmission, AccessDenied.
         """
-        slot, total_s = self._upload_slots.one(), self._session.task.deadlines.collect
-        inbox, idle_s = self._session.inbox, self.calls.limits.idle_s
+        slot = self._upload_slots.one()
+        total_s = self._session.task.deadlines.collect
+        inbox = self._session.inbox
+        idle_s = self.calls.limits.idle_s
         pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s, slot=slot)
         upload: Upload | None = None
         link = f"clients to {self._session.role.value}"
@@ -375,9 +379,8 @@ class AggregationService(AggregationServicer):
         """
         client = ClientId(name)
         named = Principal.client(client.name)
-        if (
-            principal := require(context, self._session.identity, Role.CLIENT)
-        ) != named:
+        principal = require(context, self._session.identity, Role.CLIENT)
+        if principal != named:
             raise AccessDenied(
                 f"the certificate is {principal}'s, the call is {named}'s"
             )

@@ -65,8 +65,12 @@ class RemoteDealer:
         role: Role,
         why: Callable[[], PeerUnavailable | None] = lambda: None,
     ) -> None:
-        self._stub, self._address, self._why = DealingStub(channel), address, why
-        self._task, self._role, self._timeout_s = task, role, task.deadlines.peer
+        self._stub = DealingStub(channel)
+        self._address = address
+        self._why = why
+        self._task = task
+        self._role = role
+        self._timeout_s = task.deadlines.peer
         self.bytes_received = 0
         self._counting = threading.Lock()
         self.epoch = b""
@@ -88,7 +92,8 @@ class RemoteDealer:
                 why=self._why,
             )
         check_version("the dealer", reply.wire_version)
-        self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
+        self.epoch = reply.epoch
+        self.newest_attempt = reply.newest_attempt
         return Secret(reply.key)
 
     def deal(self, request: dealing.DealRequest) -> RingVector:
@@ -183,7 +188,8 @@ def _together(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
     while (message := outgoing.get()) is not None:
         # What waits goes along: a message costs more than a half in it.
         while not outgoing.empty() and len(message.halves) < _HALVES:
-            if (further := outgoing.get()) is None:
+            further = outgoing.get()
+            if further is None:
                 return
             message.MergeFrom(further)
             del further
@@ -202,7 +208,8 @@ def square_request_to_wire(
         seed=request.seed.reveal(),
         salt=request.salt.reveal(),
     )
-    task, attempt = request.task.value, request.attempt
+    task = request.task.value
+    attempt = request.attempt
     return pb.SquareRequest(
         task_digest=task, epoch=epoch, attempt=attempt, halves=[half]
     )

@@ -63,7 +63,8 @@ class OpenCalls:
     @contextmanager
     def one_more(self, caller: Principal, call: Call) -> Iterator[None]:
         """Keep one call open. Raises TooManyCalls: the caller has as many as it may."""
-        key, most = (caller, call), self.limits.most(call)
+        key = (caller, call)
+        most = self.limits.most(call)
         if self._open[key] >= most:
             said = f"{caller} has {most} calls of kind {call.value} open"
             raise TooManyCalls(
@@ -98,7 +99,8 @@ class TransferSlots:
         self._places = asyncio.Semaphore(at_once)
         self.least_rate = LEAST_RATE / at_once
         """Of one slot."""
-        self._shares_grace, self._waiting = shares_grace, 0
+        self._shares_grace = shares_grace
+        self._waiting = 0
 
     @classmethod
     def for_models(cls) -> Self:
@@ -128,7 +130,9 @@ class TransferSlot:
     """One vector's: a slot is held from ``take`` to ``close``, or until the client is too slow."""
 
     def __init__(self, slots: TransferSlots) -> None:
-        self._slots, self._held, self._left_s = slots, False, 0.0
+        self._slots = slots
+        self._held = False
+        self._left_s = 0.0
 
     async def take(self, limit_s: float | None = None) -> None:
         """Wait for the others.
@@ -185,7 +189,8 @@ async def in_time(
     deadline = clock() + total_s
     iterator = aiter(pieces)
     while True:
-        if (remaining := deadline - clock()) <= 0:
+        remaining = deadline - clock()
+        if remaining <= 0:
             text = f"the upload took longer than {total_s:g} s"
             raise RejectedSubmission(Rejection.TRUNCATED, text)
         wait_s = min(idle_s, remaining)

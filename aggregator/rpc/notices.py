@@ -88,7 +88,8 @@ def _notice(event: training.Event, client: ClientId) -> pb.Notice:
         case training.RoundDone(opened=opened):
             over = pb.RoundOver(attempt=opened.attempt, version=opened.version)
             over.counted = client in event.valid
-            if (rejection := event.rejections.get(client)) is not None:
+            rejection = event.rejections.get(client)
+            if rejection is not None:
                 over.rejection = rejection.value
             return pb.Notice(over=over)
         case training.TrainingDone(version, model):
@@ -119,8 +120,10 @@ def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.
     # It goes on meanwhile: once it is closed its own charge may be among them.
     if session.inbox.opened is not opened:
         raise NotOnOffer(f"attempt {attempt} isn't open any more")
-    if (stated := session.inbox.proof_opening(attempt, client)) is not None:
-        body.proof_opening, body.seed_holder = stated[0].value, stated[1].value
+    stated = session.inbox.proof_opening(attempt, client)
+    if stated is not None:
+        body.proof_opening = stated[0].value
+        body.seed_holder = stated[1].value
     return _say(session, client, "opening", body)
 
 

@@ -53,7 +53,8 @@ class OperationService(OperationServicer):
             require(context, self._session.identity, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             known = {each.value: each for each in Permission}
-            if (allowed := known.get(request.word)) is None:
+            allowed = known.get(request.word)
+            if allowed is None:
                 raise Misconfiguration(
                     "word", request.word, f"give one of {', '.join(known)}"
                 )

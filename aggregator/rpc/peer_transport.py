@@ -133,7 +133,9 @@ class DialledTransport(_Receiving):
         self._outgoing = [
             queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))
         ]
-        self._put, self._closed, self._timeout_s = 0, False, timeout_s
+        self._put = 0
+        self._closed = False
+        self._timeout_s = timeout_s
         self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
         self._call = self._open(channel, 0, str(len(self._outgoing)))
         self._reader = threading.Thread(
@@ -146,7 +148,8 @@ class DialledTransport(_Receiving):
         ):
             # Before anything is said: the call was refused, or another version answers.
             super().get(timeout_s)
-        if (link := dict(self._call.initial_metadata()).get(_LINK)) is None:
+        link = dict(self._call.initial_metadata()).get(_LINK)
+        if link is None:
             self._call.cancel()
             raise PeerViolation(
                 f"server B at {address} names no link that other streams belong to"
@@ -230,7 +233,8 @@ def _wait(
     except grpc.FutureTimeoutError:
         # Said at once, and tried again by whoever hears it: a wrong address shows in
         # seconds.
-        if (cause := why()) is not None:
+        cause = why()
+        if cause is not None:
             raise cause from None
     for each in ready:
         each.result(timeout=max(0.0, ends - time.monotonic()))
@@ -256,7 +260,8 @@ class ServedTransport(_Receiving):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__()
-        self._loop, self._timeout_s = loop, timeout_s
+        self._loop = loop
+        self._timeout_s = timeout_s
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(_WAITING)
 
@@ -319,12 +324,14 @@ class _Streams:
         async for message in first:
             yield message
             for other in self._others:
-                if (another := await other.get()) is None:
+                another = await other.get()
+                if another is None:
                     return
                 yield another
 
 
-_SERVICE, _METHOD = "precad.v1.Peer", "Link"
+_SERVICE = "precad.v1.Peer"
+_METHOD = "Link"
 METHOD = f"/{_SERVICE}/{_METHOD}"
 """To be called with messages as bytes: ``frame_to_wire``, ``frame_from_wire``."""
 _LINK = "precad-link"
@@ -368,7 +375,8 @@ def frame_from_wire(message: bytes) -> Frame:
         raise Misconfiguration("frame", len(message), said) from None
     if payload and other.payload:
         raise Misconfiguration("frame", len(message), "has two payloads")
-    task, body = Digest(other.task_digest), payload or other.payload
+    task = Digest(other.task_digest)
+    body = payload or other.payload
     return Frame(
         task=task,
         attempt=other.attempt,

@@ -89,7 +89,8 @@ async def run_server(
     port = make_port(session)
     if extend is not None:
         extend(port.server, session)
-    ended, stop = asyncio.Event(), asyncio.Event()
+    ended = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     set_when_told_to_stop(ended, stop)
 
@@ -161,11 +162,9 @@ def make_port(
     session: Session, limits: Limits | None = None, rate: CallRate | None = None
 ) -> GuardedPort:
     """The port with what every server offers; not yet listening."""
-    role, identity, clients = (
-        session.role,
-        session.identity,
-        session.task.enrolment.clients,
-    )
+    role = session.role
+    identity = session.identity
+    clients = session.task.enrolment.clients
     port = GuardedPort(role.value, identity, clients, rate)
     AggregationService(session, limits).add_to(port.server)
     OperationService(session).add_to(port.server)
@@ -231,13 +230,16 @@ def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
 
 async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
     """Until it is time, or ``stop`` is set."""
-    clients, model_store = session.connected_clients, session.model_store
-    done, roster = session.clock.now(), list(session.register.roster())
+    clients = session.connected_clients
+    model_store = session.model_store
+    done = session.clock.now()
+    roster = list(session.register.roster())
     # Owners that have the final model call nobody any more.
     awaited = [] if model_store.fetched else roster
     while not stop.is_set():
         leaves = leaves_at(done, clients.last_heard(awaited), linger_s)
-        if (left := leaves - session.clock.now()) <= 0:
+        left = leaves - session.clock.now()
+        if left <= 0:
             break
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(
@@ -278,7 +280,8 @@ def peers_of(
 
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
     """Begin to tell the dealer that a finished training is over; return what is set once tried."""
-    left, loop = asyncio.Event(), asyncio.get_running_loop()
+    left = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def leave(dealer: str) -> None:
         try:
@@ -323,10 +326,8 @@ class PeerService:
                 )
                 self._session.twice[Role.SERVER_A.value] += 1
                 raise PeerUnavailable(LINKED)
-            loop, timeout_s = (
-                asyncio.get_running_loop(),
-                self._session.task.deadlines.peer,
-            )
+            loop = asyncio.get_running_loop()
+            timeout_s = self._session.task.deadlines.peer
             transport = self._current = ServedTransport(loop, timeout_s)
             self._links.put(transport)
             async with aclosing(transport.serve(request_iterator)) as frames:

@@ -29,7 +29,8 @@ class Metrics:
     """One server's metrics."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._lock = session, threading.Lock()
+        self._session = session
+        self._lock = threading.Lock()
         self._seconds: dict[str, float] = defaultdict(float)
         self._cpu_seconds: dict[str, float] = defaultdict(float)
         self._backlog = Backlog()
@@ -50,8 +51,10 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """The present values, one metric after the other; called in a thread."""
-        session, progress = self._session, self._session.progress
-        task, store = session.task, session.store
+        session = self._session
+        progress = self._session.progress
+        task = session.task
+        store = session.store
         yield about(session.role.value, task.name)
         phases = {each.value: float(each is progress.phase) for each in Phase}
         yield gauge(
@@ -91,7 +94,8 @@ class Metrics:
             says="Submissions charged.",
             values=sum(taken.values()),
         )
-        by_state, by_reason = store.attempts.by_state(), store.attempts.rejections()
+        by_state = store.attempts.by_state()
+        by_reason = store.attempts.rejections()
         states = {each.value: by_state.get(each, 0) for each in AttemptState}
         yield gauge(
             name="attempts", says="Attempts by state.", values=states, label="state"
@@ -104,8 +108,10 @@ class Metrics:
             label="reason",
         )
         with self._lock:
-            seconds, cpu = dict(self._seconds), dict(self._cpu_seconds)
-            backlog, links = self._backlog, dict(self._traffic)
+            seconds = dict(self._seconds)
+            cpu = dict(self._cpu_seconds)
+            backlog = self._backlog
+            links = dict(self._traffic)
         yield counter(
             name="step_seconds_total",
             says="Since this start.",
@@ -130,10 +136,8 @@ class Metrics:
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
         session = self._session
-        released, again = (
-            session.model_store.current.version,
-            session.store.ledger.re_releases(),
-        )
+        released = session.model_store.current.version
+        again = session.store.ledger.re_releases()
         epsilons = self._epsilons.by_adversary(released, taken, again)
         spent = {who.value: each.spent for who, each in epsilons.items()}
         yield gauge(
@@ -145,7 +149,8 @@ class Metrics:
         left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
         said = "How much more it may become until the task is over."
         yield gauge(name="epsilon_left", says=said, values=left, label="adversary")
-        if (limit := session.task.privacy.epsilon_limit) is not None:
+        limit = session.task.privacy.epsilon_limit
+        if limit is not None:
             said = "Where both servers stop counting an owner."
             yield gauge(
                 name="epsilon_limit",
@@ -177,7 +182,8 @@ class Epsilons:
     """ε by adversary; a tenth of a second where a charge or a release has come."""
 
     def __init__(self, task: Task, cap: PrivacyCap) -> None:
-        self._task, self._cap = task, cap
+        self._task = task
+        self._cap = cap
         # From one look to the next most is the same, however many owners differ.
         self._once = lru_cache(_KEPT)(lambda compute, *asked: compute(*asked))
 

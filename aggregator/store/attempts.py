@@ -46,9 +46,12 @@ _AT_ONCE = 8
 """Noisy shares that are removed with one version's end."""
 
 # Put together once: SQLAlchemy takes longer over a statement than SQLite.
-_ATTEMPT, _SHARE = schema.attempts.c, schema.noisy_share.c
-_LEDGER, _REJECTION = schema.ledger.c, schema.rejection.c
-_LATEST, _OF = _ATTEMPT.attempt.desc(), bindparam("of", type_=Integer)
+_ATTEMPT = schema.attempts.c
+_SHARE = schema.noisy_share.c
+_LEDGER = schema.ledger.c
+_REJECTION = schema.rejection.c
+_LATEST = _ATTEMPT.attempt.desc()
+_OF = bindparam("of", type_=Integer)
 _NEWEST = select(func.max(_ATTEMPT.attempt))
 _HEARD = select(schema.task.c.heard)
 _ROW = select(schema.attempts).where(_ATTEMPT.attempt == _OF)
@@ -115,8 +118,11 @@ class Attempts:
         versions: Versions,
         journal: JournalFile,
     ) -> None:
-        self._transaction, self._ledger, self._versions = transaction, ledger, versions
-        self._journal_file, self._entries = journal, journal.read()
+        self._transaction = transaction
+        self._ledger = ledger
+        self._versions = versions
+        self._journal_file = journal
+        self._entries = journal.read()
 
     # --- numbers
     # -----------------------------------------------------------------------------
@@ -227,8 +233,10 @@ class Attempts:
                 raise AlreadyReleased(
                     f"attempt {attempt} was prepared already, or never opened"
                 )
-            version, state = opened.version, AttemptState.PREPARED
-            if (earlier := connection.scalar(_RELEASE_OF, {"of": version})) is not None:
+            version = opened.version
+            state = AttemptState.PREPARED
+            earlier = connection.scalar(_RELEASE_OF, {"of": version})
+            if earlier is not None:
                 said = (
                     f"version {version} has its release already, of attempt {earlier}"
                 )
@@ -248,9 +256,8 @@ class Attempts:
                     share_digest=digest,
                 )
             found = rejections.items()
-            if rows := [
-                {"attempt": attempt, "client": c, "reason": r} for c, r in found
-            ]:
+            rows = [{"attempt": attempt, "client": c, "reason": r} for c, r in found]
+            if rows:
                 connection.execute(insert(schema.rejection), rows)
 
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
@@ -263,7 +270,8 @@ class Attempts:
             head.version, attempt, self._ledger.charged(attempt)
         )
         with self._transaction.write() as connection:
-            if (state := _state(connection, attempt)) not in PENDING:
+            state = _state(connection, attempt)
+            if state not in PENDING:
                 raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
             if state is AttemptState.PREPARED:
                 state = AttemptState.COUNTERSIGNED
@@ -286,7 +294,8 @@ class Attempts:
         Raises StorageFailure: its share changed.
         """
         with self._transaction.read():
-            if (row := self._transaction.first(_PENDING)) is None:
+            row = self._transaction.first(_PENDING)
+            if row is None:
                 return None
             share = self.noisy_share(row.attempt)
             digest = self._transaction.value(_SHARE_DIGEST, of=row.attempt)
@@ -409,7 +418,8 @@ class Attempts:
                 self._ledger.append(state, attempt=attempt, version=known.version)
 
     def _void(self, connection: Connection, version: int, attempt: int) -> None:
-        if (known := _row(connection, attempt)) is not None:
+        known = _row(connection, attempt)
+        if known is not None:
             if known.state is AttemptState.VOIDED:
                 return
             if known.state in _NEVER_VOIDED or known.version != version:

@@ -158,7 +158,8 @@ def _chain_findings(
 
 
 def _rate_findings(connection: Connection) -> Iterator[Finding]:
-    charge, claim = schema.charge.c, schema.enrolment.c
+    charge = schema.charge.c
+    claim = schema.enrolment.c
     charged = select(schema.charge, claim.record_rate.label("claimed")).order_by(
         charge.sequence
     )
@@ -177,15 +178,15 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
     Covered uploads of clients that the coin didn't draw are valid and not charged. Of
     versions whose model both servers hold the noisy share may be gone.
     """
-    connection, covered = server.connection, server.task.privacy.cover_uploads
-    over_on_both, newest = (
-        server.versions.confirmed(),
-        {entry.attempt: entry for entry in chain},
-    )
+    connection = server.connection
+    covered = server.task.privacy.cover_uploads
+    over_on_both = server.versions.confirmed()
+    newest = {entry.attempt: entry for entry in chain}
     releases = {
         entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED
     }
-    attempts, rejection = schema.attempts, schema.rejection.c
+    attempts = schema.attempts
+    rejection = schema.rejection.c
     rejected = (
         select(func.count())
         .where(rejection.attempt == attempts.c.attempt)
@@ -201,7 +202,8 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
             )
             yield Finding(where, f"is {row.state.value}, and the ledger {said}")
             continue
-        if (release := releases.get(row.attempt)) is None:
+        release = releases.get(row.attempt)
+        if release is None:
             continue
         if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")
@@ -216,10 +218,13 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
 
 def _sum_findings(server: Snapshot) -> Iterator[Finding]:
     """Hold the sums that rounds go by against the charges and counts that they are of."""
-    connection, ledger = server.connection, server.ledger
-    kept, computed = ledger.sums(), ledger.computed_sums()
+    connection = server.connection
+    ledger = server.ledger
+    kept = ledger.sums()
+    computed = ledger.computed_sums()
     for client, m in sorted(kept.keys() | computed.keys()):
-        has, is_so = kept.get((client, m), 0), computed.get((client, m), 0)
+        has = kept.get((client, m), 0)
+        is_so = computed.get((client, m), 0)
         if has != is_so:
             said = (
                 f"name {has} versions that were released 1 + {m} times, the charges"

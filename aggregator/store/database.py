@@ -63,7 +63,9 @@ class Store:
         role: Role,
         journal_file: JournalFile,
     ) -> None:
-        self.task, self.role, self.transaction = task, role, transaction
+        self.task = task
+        self.role = role
+        self.transaction = transaction
         self.enrolment = Enrolments(transaction)
         self.ledger = Ledger(transaction, task)
         self.versions = Versions(transaction, journal_file)
@@ -80,7 +82,8 @@ class Store:
         one round twice, each with a noise of its own.
         """
         engine = self.transaction.engine
-        if (path := file_of(engine.url)) is not None:
+        path = file_of(engine.url)
+        if path is not None:
             self._lock = _lock_beside(path)
         elif engine.dialect.name == "postgresql":
             hold_session(engine)

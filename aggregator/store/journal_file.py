@@ -56,7 +56,8 @@ class JournalFile:
     """
 
     def __init__(self, path: Path | None, task: Digest) -> None:
-        self._path, self._task = path, str(task)
+        self._path = path
+        self._task = str(task)
 
     def read(self) -> JournalEntries:
         """Return what was written for this task.

@@ -30,10 +30,15 @@ from precad.common.ring import encode_context
 from precad.common.task import Task
 
 # Put together once: SQLAlchemy takes longer over a statement than SQLite.
-_ATTEMPT, _CHARGE, _VERSION = schema.attempts.c, schema.charge.c, schema.versions.c
-_SUM, _SHOWN, _TASK = schema.participation.c, schema.shown_statement.c, schema.task.c
+_ATTEMPT = schema.attempts.c
+_CHARGE = schema.charge.c
+_VERSION = schema.versions.c
+_SUM = schema.participation.c
+_SHOWN = schema.shown_statement.c
+_TASK = schema.task.c
 _CHARGES = schema.charge.join(schema.attempts, _CHARGE.attempt == _ATTEMPT.attempt)
-_OF, _COUNTS = bindparam("of", type_=Integer), _ATTEMPT.state.in_(CHARGED)
+_OF = bindparam("of", type_=Integer)
+_COUNTS = _ATTEMPT.state.in_(CHARGED)
 _CHARGED_IN = select(_CHARGE.client, func.count()).select_from(_CHARGES)
 _IN_VERSION = _CHARGED_IN.where(_ATTEMPT.version == _OF, _COUNTS).group_by(
     _CHARGE.client
@@ -158,7 +163,8 @@ class Ledger:
     """One server's ledger: its chain, what it says of each version, and sums by client."""
 
     def __init__(self, transaction: Transaction, task: Task) -> None:
-        self._transaction, self._task = transaction, task
+        self._transaction = transaction
+        self._task = task
 
     # --- the chain
     # ---------------------------------------------------------------------------
@@ -209,10 +215,11 @@ class Ledger:
             }
             connection.execute(insert(schema.ledger), fields)
             of = {"attempt": attempt, "sequence": entry.sequence}
-            if charges := [
+            charges = [
                 of | {"client": c.client, "record_rate": c.record_rate}
                 for c in entry.charges
-            ]:
+            ]
+            if charges:
                 connection.execute(insert(schema.charge), charges)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
             connection.execute(update(schema.task), head)
@@ -228,11 +235,12 @@ class Ledger:
             for client in before.keys() | after.keys():
                 by[client, after.get(client, 0) - 1] += 1
                 by[client, before.get(client, 0) - 1] -= 1
-            if changes := [
+            changes = [
                 {"client": client.name, "re_releases": m, "by": change}
                 for (client, m), change in by.items()
                 if change and m >= 0
-            ]:
+            ]
+            if changes:
                 connection.execute(_ADD_TO_SUM, changes)
             known = [
                 {
@@ -327,7 +335,8 @@ class Ledger:
 
     def charges_in(self, version: int) -> dict[ClientId, int]:
         """Return how many releases of ``version`` may have left with each client in them."""
-        rows, what = self._transaction.rows, ("charges", version)
+        rows = self._transaction.rows
+        what = ("charges", version)
         return self._transaction.look(what, lambda: dict(rows(_IN_VERSION, of=version)))
 
     def participations(self) -> dict[ClientId, int]:

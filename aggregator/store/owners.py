@@ -40,7 +40,8 @@ class Enrolments:
         """Keep one client's claim, and return it, or the one that is kept: nobody heard of it."""
         with self._transaction.write() as connection:
             same = schema.enrolment.c.client == enrolment.client
-            if kept := _roster(connection.execute(_ALL.where(same))):
+            kept = _roster(connection.execute(_ALL.where(same)))
+            if kept:
                 return kept[enrolment.client]
             connection.execute(insert(schema.enrolment), _row(enrolment))
             return enrolment
@@ -69,11 +70,13 @@ class Enrolments:
         ``taken_back``: this server has signed it, and may have lost claims of it since.
         """
         with self._transaction.write() as connection:
-            if kept := self.roster():
+            kept = self.roster()
+            if kept:
                 if kept.digest() != roster.digest():
                     raise PeerViolation("the roster is frozen and can't change")
                 return
-            table, claims = schema.enrolment, self.claims()
+            table = schema.enrolment
+            claims = self.claims()
             for client, claim in roster.items():
                 if claims.get(client) == claim:
                     continue
@@ -128,8 +131,10 @@ class Statements:
         versions: Versions,
         ledger: Ledger,
     ) -> None:
-        self._transaction, self._attempts = transaction, attempts
-        self._versions, self._ledger = versions, ledger
+        self._transaction = transaction
+        self._attempts = attempts
+        self._versions = versions
+        self._ledger = ledger
 
     def keep(self, shown: Statement) -> bool:
         """Keep a statement that says more than this database, put back since; return if it does."""
@@ -187,7 +192,8 @@ class Statements:
         """
         by_m = self._ledger.charged_before(max(version, promised)).get(client, {})
         charged = [by_m.get(m, 0) for m in range(max(by_m, default=-1) + 1)]
-        if lost := self._ledger.forgotten().get(client, 0):
+        lost = self._ledger.forgotten().get(client, 0)
+        if lost:
             charged = charged or [0]
             charged[0] += lost
         counted = client in self._ledger.charges_in(version - 1)

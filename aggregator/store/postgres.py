@@ -146,9 +146,8 @@ def require_own_tables(connection: Connection) -> None:
     if connection.dialect.name != "postgresql":
         return
     names = [*metadata.tables, "alembic_version"]
-    if (
-        found := connection.execute(_FOREIGN_TABLES, {"names": names}).first()
-    ) is not None:
+    found = connection.execute(_FOREIGN_TABLES, {"names": names}).first()
+    if found is not None:
         said = f"table {found.relname} belongs to user {found.owner}"
         remedy = f"{said}; give a schema in which this server's user alone makes tables"
         raise Misconfiguration("database", connection.engine.url.database, remedy)

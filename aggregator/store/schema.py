@@ -76,7 +76,9 @@ class _Kept(TypeDecorator[Any]):
         self, stored: TypeEngine[Any], kind: Callable[[Any], Any], plain: str = "value"
     ) -> None:
         super().__init__()
-        self.stored, self.kind, self.plain = stored, kind, plain
+        self.stored = stored
+        self.kind = kind
+        self.plain = plain
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
         """The column's own type."""
@@ -98,8 +100,10 @@ class _Kept(TypeDecorator[Any]):
 
 _DIGEST = _Kept(sa.LargeBinary(), Digest)
 _CLIENT = _Kept(sa.String(63), ClientId, "name")
-_ROLE, _STATE = _Kept(sa.String(16), Role), _Kept(sa.String(16), AttemptState)
-_REASON, _PERMISSION = _Kept(sa.String(32), Rejection), _Kept(sa.String(16), Permission)
+_ROLE = _Kept(sa.String(16), Role)
+_STATE = _Kept(sa.String(16), AttemptState)
+_REASON = _Kept(sa.String(32), Rejection)
+_PERMISSION = _Kept(sa.String(16), Permission)
 
 ONE_RELEASE = "state IN ('prepared', 'countersigned', 'sent', 'done')"
 

@@ -84,7 +84,9 @@ def read_training(url: str) -> TrainingSummary:
     Raises Misconfiguration: there is no such database, or its schema isn't this
     version's; StorageFailure: it can't be read.
     """
-    of, enrolment, charge = schema.attempts.c, schema.enrolment.c, schema.charge.c
+    of = schema.attempts.c
+    enrolment = schema.enrolment.c
+    charge = schema.charge.c
     tried = select(of.attempt, of.version, of.state, of.next_model).order_by(of.attempt)
     rate_of = select(charge.client, func.max(charge.record_rate)).group_by(
         charge.client
@@ -96,7 +98,8 @@ def read_training(url: str) -> TrainingSummary:
         ).all()
         attempts = connection.execute(tried).all()
         charged_at = connection.execute(rate_of).all()
-        counts, again = server.ledger.participations(), server.ledger.re_releases()
+        counts = server.ledger.participations()
+        again = server.ledger.re_releases()
         redrawn = server.versions.redrawn_coins()
         versions = tuple(_versions(connection, attempts))
     rates = {claim.client: claim.record_rate for claim in claims} | dict(charged_at)
@@ -131,7 +134,8 @@ def read_training(url: str) -> TrainingSummary:
 def _versions(
     connection: Connection, attempts: Sequence[Any]
 ) -> Iterator[VersionSummary]:
-    charge, rejection = schema.charge.c, schema.rejection.c
+    charge = schema.charge.c
+    rejection = schema.rejection.c
     charged: dict[int, set[ClientId]] = defaultdict(set)
     for number, client in connection.execute(select(charge.attempt, charge.client)):
         charged[number].add(client)

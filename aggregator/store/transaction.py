@@ -52,7 +52,8 @@ class Transaction:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self._turn = engine, threading.RLock()
+        self.engine = engine
+        self._turn = threading.RLock()
         self._connection: Connection | None = None
         self._broken = self._writing = False
         self._looks: dict[Hashable, Any] = {}
@@ -62,7 +63,8 @@ class Transaction:
         """A block that changes something, durable at its end. Raises StorageFailure."""
         with self.read() as connection:
             self._looks.clear()
-            outer, self._writing = self._writing, True
+            outer = self._writing
+            self._writing = True
             try:
                 yield connection
             except BaseException:
@@ -93,7 +95,8 @@ class Transaction:
                             "a transaction goes on after a part of it has failed"
                         )
             finally:
-                self._connection, self._broken = None, False
+                self._connection = None
+                self._broken = False
 
     def rows(self, query: Executable, **parameters: object) -> Sequence[Any]:
         """Return all that ``query`` finds.
@@ -306,10 +309,8 @@ def _read_only_sqlite(connection: Any, _record: object) -> None:
 
 
 def _explain(error: BaseException) -> str:
-    said, again = (
-        " ".join(str(error).split()),
-        "start again: the state is as it was before",
-    )
+    said = " ".join(str(error).split())
+    again = "start again: the state is as it was before"
     remedy = f"see to the database, then {again}"
     if "malformed" in said or "not a database" in said:
         remedy = (

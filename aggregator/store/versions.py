@@ -10,7 +10,8 @@ from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.store.transaction import Transaction
 
-_VERSION, _PERMISSION = schema.versions.c, schema.permission.c
+_VERSION = schema.versions.c
+_PERMISSION = schema.permission.c
 _ROW = select(schema.versions).where(_VERSION.version == bindparam("of"))
 _NEWEST_FIRST = select(_VERSION.version).order_by(_VERSION.version.desc())
 _CONFIRMED = _NEWEST_FIRST.where(_VERSION.confirmed).limit(1)
@@ -22,7 +23,8 @@ class Versions:
     """What one server keeps of each version, but for its charges; each method a transaction."""
 
     def __init__(self, transaction: Transaction, journal_file: JournalFile) -> None:
-        self._transaction, self._journal_file = transaction, journal_file
+        self._transaction = transaction
+        self._journal_file = journal_file
         self._confirmed: int | None = None
 
     # --- opened attempts
@@ -41,7 +43,8 @@ class Versions:
         if at_least <= self.opened(version):
             return
         with self._transaction.write() as connection:
-            if (more := at_least - self.opened(version)) > 0:
+            more = at_least - self.opened(version)
+            if more > 0:
                 _set_opened(connection, version=version, count=at_least, more=more)
 
     def opened(self, version: int) -> int:
@@ -137,10 +140,8 @@ class Versions:
 
     def allow(self, what: Permission, version: int, until: int) -> None:
         """Keep the operators' permission."""
-        table, of = (
-            schema.permission,
-            (_PERMISSION.word == what, _PERMISSION.version == version),
-        )
+        table = schema.permission
+        of = (_PERMISSION.word == what, _PERMISSION.version == version)
         with self._transaction.write() as connection:
             if not connection.execute(
                 update(table).where(*of).values(until=until)

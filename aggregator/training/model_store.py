@@ -132,10 +132,12 @@ class ModelStore:
 
         Raises StorageFailure, if changed too.
         """
-        current, task = self.current, self._task
+        current = self.current
+        task = self._task
         kind = models.little_endian(current.stored.length, task.dimension)
         theta = np.empty(task.dimension, kind)
-        out, done = theta.data.cast("B"), 0
+        out = theta.data.cast("B")
+        done = 0
         for piece in current.pieces(_TOGETHER):
             out[done : done + len(piece)] = piece
             done += len(piece)

@@ -68,8 +68,10 @@ def meet(session: Session, link: PeerLink) -> Recovery:
 
 def position_of(session: Session) -> Position:
     """Return where this server stands, from its durable state."""
-    store, current = session.store, session.model_store.current
-    pending, head = store.attempts.pending(), store.ledger.head()
+    store = session.store
+    current = session.model_store.current
+    pending = store.attempts.pending()
+    head = store.ledger.head()
     prepared = pending and messages.PreparedView(
         version=pending.version,
         attempt=pending.attempt,
@@ -92,7 +94,8 @@ def position_of(session: Session) -> Position:
 
 def _greet(session: Session, link: PeerLink, own: Position) -> Position:
     """Take the larger of both servers' attempts, and of their counts of opened ones."""
-    theirs, progress = exchange(link, "position", own), session.progress
+    theirs = exchange(link, "position", own)
+    progress = session.progress
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
     # Attempts are numbered from 0, and each is opened once: a larger count would stay
@@ -102,7 +105,8 @@ def _greet(session: Session, link: PeerLink, own: Position) -> Position:
             f"the other server has counted {theirs.opened} opened attempts of a"
             f" version, and there were at most {most}"
         )
-    progress.frozen_there, progress.next_attempt = theirs.frozen, most
+    progress.frozen_there = theirs.frozen
+    progress.next_attempt = most
     if theirs.version == own.version:
         session.store.versions.raise_opened(theirs.version, theirs.opened)
     return theirs
@@ -133,7 +137,8 @@ def _same_history(
 
 def _learn(session: Session, link: PeerLink) -> None:
     """Show what this server's ledger holds, and take what this server had signed itself."""
-    store, signatures = session.store, session.signatures
+    store = session.store
+    signatures = session.signatures
     shown = _evidence(session)
     link.send("evidence", shown[0].to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
@@ -162,7 +167,8 @@ def _learn(session: Session, link: PeerLink) -> None:
         for fact in found
         if fact != first.pending or _believed(session, fact, found)
     ]
-    if learned := store.attempts.learn(known):
+    learned = store.attempts.learn(known)
+    if learned:
         log.warning(
             "this server had forgotten %d charges that it signed: they are in its"
             " ledger again. Its database was put back from an old copy, or changed",
@@ -188,7 +194,8 @@ def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
 
 
 def _evidence(session: Session) -> list[Evidence]:
-    store, version = session.store, session.version
+    store = session.store
+    version = session.version
     pending = store.attempts.pending()
     shown: Fact | None = None
     if pending is None or pending.version < version:
@@ -245,12 +252,15 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
 
 
 def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
-    store, attempts, link = session.store, session.store.attempts, aggregator.link
+    store = session.store
+    attempts = session.store.attempts
+    link = aggregator.link
     own = messages.Remembered(
         unused=attempts.unused_here(), unheard=attempts.next_number()
     )
     theirs = exchange(link, "remembered", own)
-    unused, unheard = max(own.unused, theirs.unused), max(own.unheard, theirs.unheard)
+    unused = max(own.unused, theirs.unused)
+    unheard = max(own.unheard, theirs.unheard)
     current = session.version
     if unheard > unused and own.unheard != theirs.unheard:
         # The dealer says its number to both, and owners show each server its own
@@ -326,7 +336,8 @@ def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
 
     Raises as ``remember`` does.
     """
-    if (body := _own(session, client, opening, check_opening)) is not None:
+    body = _own(session, client, opening, check_opening)
+    if body is not None:
         session.store.attempts.hear(body.attempt)
 
 
@@ -364,7 +375,8 @@ def give_back(
 
 def take_back(session: Session) -> None:
     """At a link's beginning: go on from a model that an owner has given back."""
-    given, session.progress.given_back = session.progress.given_back, None
+    given = session.progress.given_back
+    session.progress.given_back = None
     if given is not None and given[0] > session.version:
         session.model_store.put(*given)
 
@@ -375,7 +387,8 @@ def require_nothing_lost(session: Session) -> None:
     Raises PeerUnavailable: a version that owners may have heard of would be released
     again; or its model has just come back.
     """
-    version, promised = session.version, session.store.statements.promised_version()
+    version = session.version
+    promised = session.store.statements.promised_version()
     if session.progress.given_back is not None:
         raise PeerUnavailable("a lost model has come back; going on from it")
     if promised > version:

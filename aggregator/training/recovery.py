@@ -51,11 +51,14 @@ class Remedy(Enum):
     # Both are prepared and neither is done.
     RELEASE = "release"
     # One alone is prepared, and has countersigned nothing: this server, or the other.
-    VOID, CONFIRM_VOID = "void", "confirm-void"
+    VOID = "void"
+    CONFIRM_VOID = "confirm-void"
     # One has countersigned or sent, and the other isn't prepared.
-    LOST, LEARN_LOST = "lost", "learn-lost"
+    LOST = "lost"
+    LEARN_LOST = "learn-lost"
     # One lacks the model that the other has.
-    SERVE, CATCH_UP = "serve", "catch-up"
+    SERVE = "serve"
+    CATCH_UP = "catch-up"
 
 
 class Recovery(NamedTuple):
@@ -80,7 +83,8 @@ def compare(own: Position, theirs: Position) -> Recovery:
             f" {own.model} here, {theirs.model} there. Restore both servers' newest"
             " state, or start a new task"
         )
-    here, there = own.prepared, theirs.prepared
+    here = own.prepared
+    there = theirs.prepared
     if here is None or there is None:
         if here is not None:
             return Recovery(Remedy.LOST if here.bound else Remedy.VOID, here.attempt)
@@ -169,7 +173,8 @@ def keep(
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
     most = max(session.store.ledger.participations().values(), default=0)
-    valid, costs = frozenset(counted.valid), tuple(steps.costs)
+    valid = frozenset(counted.valid)
+    costs = tuple(steps.costs)
     session.progress.unannounced = RoundDone(
         opened=opened,
         valid=valid,
@@ -200,7 +205,8 @@ def say_kept(session: Session, link: PeerLink) -> None:
 def confirm(session: Session) -> None:
     """Announce the current model, which the other server is known to hold too."""
     session.store.versions.confirm(session.version)
-    done, session.progress.unannounced = session.progress.unannounced, None
+    done = session.progress.unannounced
+    session.progress.unannounced = None
     if done is not None:
         session.event_log.publish(done)
 
@@ -252,7 +258,9 @@ def _void(
     First durable where it isn't prepared, so that it never can be; the holder voids on
     that.
     """
-    link, signatures, version = aggregator.link, aggregator.signatures, session.version
+    link = aggregator.link
+    signatures = aggregator.signatures
+    version = session.version
     own = messages.VoidBody(
         task=str(session.task.digest), version=version, attempt=attempt
     )
@@ -319,8 +327,10 @@ def require_word(
 
 def _serve(session: Session, aggregator: Aggregator) -> None:
     """Send the model, with the other server's own word on its digest."""
-    signatures, current = aggregator.signatures, session.model_store.current
-    version, digest = current.version, str(current.digest)
+    signatures = aggregator.signatures
+    current = session.model_store.current
+    version = current.version
+    digest = str(current.digest)
     body = messages.ModelBody(
         task=str(session.task.digest), version=version, digest=digest
     )
@@ -347,8 +357,10 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
 
 def _catch_up(session: Session, aggregator: Aggregator) -> None:
     """Take a model that this server has signed itself, and finish or void what led to it."""
-    signatures, link = aggregator.signatures, aggregator.link
-    task, store = session.task, session.store
+    signatures = aggregator.signatures
+    link = aggregator.link
+    task = session.task
+    store = session.store
     transfer = messages.ModelTransfer.from_bytes(link.receive("transfer"))
     data = link.receive("model-bytes")
     body = signatures.check(
@@ -371,7 +383,8 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         raise PeerViolation(
             "the other server's model isn't the one that both servers signed"
         )
-    pending, newest = store.attempts.pending(), transfer.version - 1
+    pending = store.attempts.pending()
+    newest = transfer.version - 1
     for version in range(session.version, newest + 1):
         if all(fact.voided for fact in store.ledger.facts(version)):
             raise PeerViolation(

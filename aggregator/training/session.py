@@ -193,7 +193,8 @@ class Progress:
         """
         away = None if self.lost_at is None else now - self.lost_at
         self.contacts += 1
-        self.error, self.lost_at = "", None
+        self.error = ""
+        self.lost_at = None
         return away
 
 

@@ -130,8 +130,10 @@ def run_to_end(session: Session, training: Callable[[Session], None]) -> None:
 
 def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
     """Train over one link; return when both servers know that the training is over."""
-    progress, traffic = session.progress, session.traffic
-    role, other = session.role.value, session.signatures.other.value
+    progress = session.progress
+    traffic = session.traffic
+    role = session.role.value
+    other = session.signatures.other.value
     session.identity.check_time()
     with peers.connect() as (transport, dealer):
         with _unless_another_leads(session):
@@ -144,7 +146,8 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
         with _unless_another_leads(session):
             behaviour.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, peers.noise)
-        if (away := progress.heard_from_peers(session.clock.now())) is not None:
+        away = progress.heard_from_peers(session.clock.now())
+        if away is not None:
             others = (
                 f"{other} and the dealer are"
                 if session.task.has_dealer
@@ -163,7 +166,8 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             before = link.bytes_sent, dealer.bytes_received
             require_nothing_lost(session)
             session.identity.check_time()
-            if (opened := behaviour.open(aggregator)) is None:
+            opened = behaviour.open(aggregator)
+            if opened is None:
                 return
             run_attempt(session, behaviour, aggregator, opened, peers.validation)
             traffic[f"{role} to {other}"] += link.bytes_sent - before[0]
@@ -231,7 +235,9 @@ def run_attempt(
     finally:
         # Spooled shares go, however the round ends.
         session.inbox.cancel()
-    counted, theta, model = sent.counted, finished.theta, finished.model
+    counted = sent.counted
+    theta = finished.theta
+    model = finished.model
     del sent, finished
     keep(session, counted, theta, model, steps)
     say_kept(session, aggregator.link)
@@ -239,7 +245,8 @@ def run_attempt(
 
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:
     """Count the attempt as opened, durably, before a masked word leaves; the larger one stands."""
-    version, store = opened.version, aggregator.store
+    version = opened.version
+    store = aggregator.store
     own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
     theirs = exchange(aggregator.link, "opened", own)
     # Attempts are numbered from 0, and each is opened once: a larger count would stay
@@ -275,11 +282,10 @@ def note_done(session: Session) -> None:
     database is older than the model, and the other server knows what became of the
     attempt (``meet``).
     """
-    current, attempts = session.model_store.current, session.store.attempts
-    pending, sealed = (
-        attempts.pending(),
-        session.store.versions.model_seal(current.version),
-    )
+    current = session.model_store.current
+    attempts = session.store.attempts
+    pending = attempts.pending()
+    sealed = session.store.versions.model_seal(current.version)
     if (
         pending is not None
         and pending.version == current.version - 1
@@ -366,7 +372,8 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
             # No deadline: who decides is a person.
             if progress.error != str(error):
                 log.warning("%s", error)
-            progress.error, progress.needs = str(error), error
+            progress.error = str(error)
+            progress.needs = error
             patience.renew()
             failures.clear()
             session.clock.sleep(_OPERATORS_S)

@@ -94,12 +94,11 @@ class ByProof:
 
         The digests fix the batch before.
         """
-        link, role, task = (
-            self._server.link,
-            self._server.role,
-            self._server.task.digest,
-        )
-        own, step = Secret.random(KEY_BYTES).reveal(), f"proof-coin/{self._turn}"
+        link = self._server.link
+        role = self._server.role
+        task = self._server.task.digest
+        own = Secret.random(KEY_BYTES).reveal()
+        step = f"proof-coin/{self._turn}"
         batch = Digest.of(
             encode_context("proof-batch", *(each.value for each in digests))
         )
@@ -110,12 +109,14 @@ class ByProof:
 
         if role is Role.SERVER_A:
             link.send(step, committed(own))
-            of_a, of_b = own, link.receive(step)
+            of_a = own
+            of_b = link.receive(step)
             link.send(step, own)
         else:
             commitment = link.receive(step)
             link.send(step, own)
-            of_a, of_b = link.receive(step), own
+            of_a = link.receive(step)
+            of_b = own
             if not hmac.compare_digest(committed(of_a), commitment):
                 raise PeerViolation(
                     "server A opened another coin, or holds other submissions"
@@ -133,11 +134,10 @@ class ByProof:
 
         None where its body can't be read any more: then nothing of it is in the sum.
         """
-        shape, header = self._shape, submission.header
-        share, rows = (
-            Share(submission, shape),
-            Rows(header.rows_key, dimension=shape.dimension, k=shape.rows),
-        )
+        shape = self._shape
+        header = submission.header
+        share = Share(submission, shape)
+        rows = Rows(header.rows_key, dimension=shape.dimension, k=shape.rows)
         counted = submission.context.client in self._counted
         summed = 0
 
@@ -176,7 +176,8 @@ class ByProof:
         self, submission: ProofSubmission, own: ProofWords | None, theirs: bytes
     ) -> None:
         """The verdict on one, the same at both; what isn't valid is taken out of the sum."""
-        status, other = theirs[:1], _decoded(theirs[1:], self._shape)
+        status = theirs[:1]
+        other = _decoded(theirs[1:], self._shape)
         if status not in (_WHOLE, _DROPPED):
             raise PeerViolation("the other server's words begin with no verdict")
         client = submission.context.client

@@ -131,7 +131,8 @@ class WithDealer:
     def _absorb(
         self, submission: Submission, squares: DealerConversation
     ) -> "Absorber | None":
-        server, client = self._server, submission.context.client
+        server = self._server
+        client = submission.context.client
         row_key = squares.row_key(submission.context.digest.value)
         total = self._total if client in self._counted else None
         absorber = Absorber(server.role, server.task, submission.mask(), row_key, total)
@@ -153,7 +154,8 @@ class WithDealer:
     def _take_out(self, submission: Submission, absorbed: int) -> None:
         if submission.context.client not in self._counted:
             return
-        mask, done = submission.mask(), 0
+        mask = submission.mask()
+        done = 0
         pieces = (
             submission.body_pieces() if self._server.role is Role.SERVER_B else None
         )
@@ -168,7 +170,8 @@ class WithDealer:
 
 
 def _square(submission: Submission) -> SquareRequest:
-    header, context = submission.header, submission.context
+    header = submission.header
+    context = submission.context
     return SquareRequest(
         task=context.task,
         attempt=context.attempt,
@@ -219,7 +222,8 @@ class Absorber:
         """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
         for at in range(0, b.size, _TOGETHER):
             piece = b[at : at + _TOGETHER]
-            share, start = self._share[: piece.size], self.absorbed
+            share = self._share[: piece.size]
+            start = self.absorbed
             self._mask.words_into(share)
             total = (
                 None if self._total is None else self._total[start : start + piece.size]
@@ -288,7 +292,8 @@ def receive(
 
     Raises Dropped: B can't; PeerViolation: B vouches for what the client hasn't signed.
     """
-    header, left = submission.header, dimension * WORD_BYTES
+    header = submission.header
+    left = dimension * WORD_BYTES
     piece, last = link.receive_piece(step)
     if not last:
         if len(piece) != SALT_BYTES:

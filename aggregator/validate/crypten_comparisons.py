@@ -47,7 +47,8 @@ def decide(
     server is out of step, or decides on others; ValueError: it is for something else, a
     caller's mistake.
     """
-    request, k = randomness.request, task.projections
+    request = randomness.request
+    k = task.projections
     if request != deal_request(
         task,
         attempt=request.attempt,
@@ -60,7 +61,8 @@ def decide(
     rank = 0 if randomness.role is Role.SERVER_A else 1
     # Public constants are added by server A alone.
     half_width = 0 if rank else TAU * task.bound
-    z, y = np.stack(words)[:, :k], np.stack(words)[:, k:]
+    z = np.stack(words)[:, :k]
+    y = np.stack(words)[:, k:]
     compared = np.concatenate([half_width + z, half_width - z, y], axis=1)
     provider = DealtProvider(randomness.binary_triples())
     with acting_as(rank, link, provider, step=f"decide/{request.batch}/{label}"):
@@ -92,7 +94,8 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
         bits = bits ^ torch.from_numpy((~negative).astype(np.int64))
     while (width := bits.shape[1]) > 1:
         pairs = width // 2
-        left, right = _sharing(bits[:, :pairs]), _sharing(bits[:, pairs : 2 * pairs])
+        left = _sharing(bits[:, :pairs])
+        right = _sharing(bits[:, pairs : 2 * pairs])
         bits = torch.cat([(left & right).share, bits[:, 2 * pairs :]], dim=1)
     opened: NDArray[np.int64] = _sharing(bits[:, 0] & 1).reveal().numpy()
     passes: NDArray[np.bool_] = opened == 1
@@ -198,7 +201,8 @@ class DealtProvider:
         if triple is None:
             raise UnexpectedDemand("all dealt binary triples are used up")
         asked = tuple(size0), tuple(size1)
-        if (dealt := (triple.a.shape, triple.b.shape)) != asked:
+        dealt = (triple.a.shape, triple.b.shape)
+        if dealt != asked:
             raise UnexpectedDemand(
                 f"dealt a binary triple of shapes {dealt}, asked for {asked}"
             )
@@ -240,7 +244,8 @@ def acting_as(
 
 
 def _current() -> _Party:
-    if (party := _party.get()) is None:
+    party = _party.get()
+    if party is None:
         raise RuntimeError("CrypTen is only used inside crypten_comparisons.acting_as")
     return party
 

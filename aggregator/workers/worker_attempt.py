@@ -143,7 +143,8 @@ class Attempt:
             return True
 
     def _linked(self, transport: FrameTransport) -> PeerLink:
-        most, patience_s = longest_opening(self._task) + 4096, self._task.deadlines.peer
+        most = longest_opening(self._task) + 4096
+        patience_s = self._task.deadlines.peer
         link = PeerLink(
             transport, self._task.digest, max_message_bytes=most, timeout_s=patience_s
         )

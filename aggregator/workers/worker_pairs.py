@@ -214,7 +214,8 @@ class WorkerLink:
 
 def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     """One submission: where its body lies if the worker can read it there, else all of it."""
-    body, header = taken.submission.body, header_to_wire(taken.submission)
+    body = taken.submission.body
+    header = header_to_wire(taken.submission)
     take = pb.WorkTake(submission=header, counted=taken.counted, batch=taken.batch)
     if same_disk and isinstance(body, SpooledBody):
         spooled = pb.SpooledFile(
@@ -289,7 +290,8 @@ class WorkerPairs:
 
     def ready(self) -> None:
         """As ``Validator.ready``; returns when a pair is there and has what waited."""
-        clock, patience_s = self._own.clock, self._aggregator.task.deadlines.peer
+        clock = self._own.clock
+        patience_s = self._aggregator.task.deadlines.peer
         deadline = clock.now() + patience_s
         # Both count the same turns, up to the length of a wait: whoever gives up first
         # ends it.
@@ -310,7 +312,8 @@ class WorkerPairs:
         for link in busy:
             link.decide()
         task = self._aggregator.task
-        total, group = np.zeros(task.dimension, dtype=np.int64), group_of(task)
+        total = np.zeros(task.dimension, dtype=np.int64)
+        group = group_of(task)
         rejections: dict[ClientId, Rejection] = {}
         for link in busy:
             while (outcome := link.wait(_LOOK_S)) is None:
@@ -326,7 +329,8 @@ class WorkerPairs:
         ready = self._linked()
         while self._waiting and ready:
             number = min(ready, key=lambda n: (self._loads[n], n))
-            submission, link = self._waiting.popleft(), self._links[number]
+            submission = self._waiting.popleft()
+            link = self._links[number]
             if self._loads[number] % MAX_BATCH_CLIENTS == 0:
                 self._aggregator.store.attempts.spend(
                     self._opened.attempt, self._batches
@@ -355,7 +359,8 @@ class WorkerPairs:
         return [number for number, (mine, other) in both if mine.ready and other.ready]
 
     def _state(self, number: int) -> WorkerState:
-        placed, link = self._own.pool.worker(number), self._links.get(number)
+        placed = self._own.pool.worker(number)
+        link = self._links.get(number)
         told = placed is not None and self._aggregator.role is Role.SERVER_B
         address = placed.address if placed is not None and told else ""
         return WorkerState(address=address, ready=link is not None and link.ready)
@@ -363,7 +368,8 @@ class WorkerPairs:
     def _drop_the_lost(self) -> None:
         """Forget links that have taken nothing. Raises the error of one that has."""
         for number, link in list(self._links.items()):
-            if (error := link.error) is None:
+            error = link.error
+            if error is None:
                 continue
             if self._loads[number]:
                 raise error
@@ -375,7 +381,8 @@ class WorkerPairs:
         placed = self._own.pool.worker(number)
         if placed is None or number in self._links:
             return
-        aggregator, own = self._aggregator, self._own
+        aggregator = self._aggregator
+        own = self._own
 
         def at(host: str, address: str) -> str:
             return f"{host}{address}" if address.startswith(":") else address
@@ -389,10 +396,8 @@ class WorkerPairs:
             epoch=aggregator.dealing.epoch,
             nonces=aggregator.nonces,
         )
-        address, whose = (
-            at(own.own_host, placed.address),
-            (aggregator.task, aggregator.role),
-        )
+        address = at(own.own_host, placed.address)
+        whose = (aggregator.task, aggregator.role)
         same_disk = own.pool.place.same_disk
         self._links[number] = WorkerLink(
             address, *whose, own.identity, begin, same_disk=same_disk

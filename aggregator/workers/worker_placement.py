@@ -78,7 +78,8 @@ class WorkerProcess:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._input, said = self._process.stdin, ""
+        self._input = self._process.stdin
+        said = ""
         with self._process.stdout as output, contextlib.suppress(OSError):
             self._input.write(worker.model_dump_json() + "\n")
             self._input.flush()
@@ -134,7 +135,8 @@ class RayCluster:
     same_disk = False
 
     def __init__(self, address: str) -> None:
-        if (mode := os.environ.get("RAY_AUTH_MODE", "")) != "token":
+        mode = os.environ.get("RAY_AUTH_MODE", "")
+        if mode != "token":
             why = (
                 "whoever reaches Ray's ports could read this server's key: set it to"
                 " token for "
@@ -173,7 +175,8 @@ class RayWorker:
     """A worker behind an actor. Raises PeerUnavailable: it didn't come up."""
 
     def __init__(self, actor: Any) -> None:
-        self._actor, ray = actor, _ray()
+        self._actor = actor
+        ray = _ray()
         try:
             self.address: str = ray.get(actor.address.remote(), timeout=_START_S)
         except ray.exceptions.RayError as error:

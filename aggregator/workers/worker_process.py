@@ -76,7 +76,8 @@ async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
     Raises Misconfiguration.
     """
     role = Role(start.role)
-    task, identity = Task.load(start.task), Identity.load(start.identity)
+    task = Task.load(start.task)
+    identity = Identity.load(start.identity)
     load_check(task)
     remove_left_over()
     port = GuardedPort(f"a worker of {role.value}", identity)
@@ -216,7 +217,8 @@ class Working(WorkingServicer):
         self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, client: ClientId
     ) -> SpooledBody:
         first, words = body_layout(self.task)
-        prefix, left = (await anext(orders)).body, words * WORD_BYTES
+        prefix = (await anext(orders)).body
+        left = words * WORD_BYTES
         if len(prefix) != first:
             raise Misconfiguration(
                 "body", len(prefix), f"must begin with {first} bytes"
@@ -258,7 +260,9 @@ def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
     if not take.HasField("spooled"):
         return submission
     file = take.spooled
-    path, key, prefix = Path(file.path), Secret(file.key), Secret(file.prefix)
+    path = Path(file.path)
+    key = Secret(file.key)
+    prefix = Secret(file.prefix)
     return replace(
         submission,
         body=SpooledBody(

@@ -109,7 +109,8 @@ class Applied:
                     " training",
                 ) from error
             losses.append(found.double())
-        accuracy, targets = None, records.targets
+        accuracy = None
+        targets = records.targets
         # For a column a class and whole labels.
         classes = outputs.ndim == _MATRIX and outputs.shape[1] > 1
         if classes and targets.ndim == 1 and not targets.is_floating_point():

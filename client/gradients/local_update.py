@@ -114,7 +114,8 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
 
     Raises Misconfiguration: a gradient isn't finite.
     """
-    objective, clip = task.objective, task.privacy.record_clip
+    objective = task.objective
+    clip = task.privacy.record_clip
     if objective is None or objective.clipping == "flat":
         return ring.clip_record_norm(gradients, clip)
     return ring.clip_record_adaptively(gradients, clip, objective.stabiliser)
@@ -162,7 +163,8 @@ def padded_work_s(
     """
     # The work doesn't depend on what is drawn, nor on θ.
     drawn = np.arange(min(count, round(rate * count)))
-    theta, most = np.zeros(task.dimension), most_records(count, rate)
+    theta = np.zeros(task.dimension)
+    most = most_records(count, rate)
     # An owner's are read and checked once, before its first round.
     records = as_records(data)
     took = []

@@ -65,7 +65,8 @@ def check_layers(model: nn.Module) -> None:
     Raises Misconfiguration: names the layer or the parameter.
     """
     for name, layer in model.named_modules():
-        if (fault := _fault(layer)) is not None:
+        fault = _fault(layer)
+        if fault is not None:
             field = f"model layer {name or 'itself'}"
             raise Misconfiguration(field, type(layer).__name__, fault)
     parameters = dict(model.named_parameters())
@@ -92,7 +93,8 @@ def _fault(layer: nn.Module) -> str | None:
     # A hook may be what makes a layer one of these.
     for part in (layer, *layer._forward_pre_hooks.values()):  # noqa: SLF001
         kind = type(part)
-        if (fault := _BY_NAME.get(f"{kind.__module__}.{kind.__name__}")) is not None:
+        fault = _BY_NAME.get(f"{kind.__module__}.{kind.__name__}")
+        if fault is not None:
             return fault
         for classes, said in _BY_CLASS:
             if isinstance(part, classes):
@@ -196,7 +198,8 @@ def explained(error: BaseException) -> str | None:
         (*(f.filename for f in extract_tb(error.__traceback__)), str(error))
     )
     for pattern, does, remedy in _SAID:
-        if found := re.search(pattern, text):
+        found = re.search(pattern, text)
+        if found:
             operation = f" ({found[1]})" if found.lastindex else ""
             return f"{does}{operation}{place_in_own_code(error)}: {remedy}"
     return None

@@ -169,7 +169,8 @@ def _kept(
         # What follows the last end of line was cut short.
         rows = [json.loads(line) for line in lines[1:-1] if line]
     except ValueError:
-        same, rows = False, []
+        same = False
+        rows = []
     if not same:
         raise _foreign(path)
     if lines[-1]:

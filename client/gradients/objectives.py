@@ -115,7 +115,8 @@ class Objective:
         self, model: Model, *, x: Tensor, y: Tensor, around: Tensor
     ) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
-        radius, steps = self.section.attack_radius, self.section.attack_steps
+        radius = self.section.attack_radius
+        steps = self.section.attack_steps
         pieces = torch.split(around, MOST_COPIES)
 
         def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
@@ -220,7 +221,8 @@ class Augmentation:
     """
 
     def __init__(self, key: Secret, copies: int, shape: tuple[int, ...]) -> None:
-        self._key, self._shape = key, (copies, *shape)
+        self._key = key
+        self._shape = (copies, *shape)
         self._count = math.prod(self._shape)
 
     def of(self, indices: NDArray[np.int64], rows: int) -> Tensor:

@@ -31,7 +31,8 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
 
     Raises Misconfiguration: names a parameter and both ways out.
     """
-    if (name := _chosen(module, section)) is not None:
+    name = _chosen(module, section)
+    if name is not None:
         file = section.initial == "file"
         start = "the file's weights" if file else f'model.initial = "{section.initial}"'
         raise Misconfiguration(
@@ -89,7 +90,8 @@ def _drawn_again(module: nn.Module, turn: int) -> nn.Module:
         # An outer layer's own start comes after those of the layers in it.
         for layer in reversed(list(other.modules())):
             for name in ("reset_parameters", "_reset_parameters"):
-                if callable(draw := getattr(layer, name, None)):
+                draw = getattr(layer, name, None)
+                if callable(draw):
                     try:
                         draw()
                     except Exception:  # noqa: BLE001, S112 -- one that is told more, or has to be
@@ -102,7 +104,8 @@ def check_file(module: nn.Module, path: Path) -> None:
 
     Raises Misconfiguration: names the tensor.
     """
-    trained, state = dict(module.named_parameters()), module.state_dict()
+    trained = dict(module.named_parameters())
+    state = module.state_dict()
     with safe_open(path, framework="pt") as file:
         for name in sorted(set(file.keys()) - trained.keys()):
             if name not in state:

@@ -33,7 +33,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
 
-_ROWS, _TRIED = 8, 4
+_ROWS = 8
+_TRIED = 4
 _TOLERANCE = 1e-4
 _NO_START = (
     "no record's loss is finite at the task's initial model: a single number or a"
@@ -92,7 +93,8 @@ def try_model(
     Raises Misconfiguration: as ``rehearse``, or it takes no record of this shape.
     """
     check_layers(model)
-    module, fault = copy.deepcopy(model).float().train(), None
+    module = copy.deepcopy(model).float().train()
+    fault = None
     tokens = any(
         isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules()
     )
@@ -173,7 +175,8 @@ class _CancelledWeights(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         if func in (functional.cross_entropy, functional.nll_loss):
-            target, averages = args[1], given["reduction"] == "mean"
+            target = args[1]
+            averages = given["reduction"] == "mean"
             one_label = target.numel() == 1 and not target.is_floating_point()
             if given["weight"] is not None and averages and one_label:
                 self.seen = func.__name__
@@ -374,7 +377,8 @@ def _unusable(
     gradients: RecordGradients, model: nn.Module, records: Records, error: Exception
 ) -> Misconfiguration:
     kind = type(model).__name__
-    if (construct := explained(error)) is not None:
+    construct = explained(error)
+    if construct is not None:
         return Misconfiguration("model or loss", kind, construct)
     if gradients.gives is not None:
         return Misconfiguration(

@@ -116,7 +116,8 @@ def model_section(
         section["initial_digest"] = weights_digest(
             read_weights(Path(initial_file), parameters)
         )
-    if buffers := buffers_of(module):
+    buffers = buffers_of(module)
+    if buffers:
         section["buffers"] = buffers
     return section
 

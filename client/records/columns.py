@@ -147,7 +147,8 @@ class _Cells:
 
     def numbers(self) -> NDArray[np.float64]:
         """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
-        column, cells = self._column, self._cells
+        column = self._column
+        cells = self._cells
         if isinstance(cells, np.ndarray) and cells.dtype != np.bool_:
             values = exact(cells).astype(np.float64)
             empty = np.isnan(values)
@@ -225,7 +226,8 @@ class _Cells:
                 levels[place] for place in np.flatnonzero((codes < 0) & ~empty)
             )
             notes = self.notes
-            notes.filled, notes.unlisted = int(empty.sum()), others.total()
+            notes.filled = int(empty.sum())
+            notes.unlisted = others.total()
             notes.examples = [level for level, _ in others.most_common(3)]
             codes[codes < 0] = unknown
         return codes
@@ -243,7 +245,8 @@ class _Cells:
 
     def _rounded(self, kind: np.dtype[Any]) -> frozenset[float]:
         """What floats of this kind make of listed whole numbers that they can't all hold."""
-        most, found = 2 ** (np.finfo(kind).nmant + 1), set()
+        most = 2 ** (np.finfo(kind).nmant + 1)
+        found = set()
         for level in map(level_text, self._column.levels):
             if _WHOLE.fullmatch(level) and abs(int(level)) >= most:
                 with np.errstate(over="ignore"):

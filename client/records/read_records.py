@@ -39,7 +39,8 @@ def read_records(
     Raises Misconfiguration: a file can't be read, a column isn't there, or a cell can't
     be used.
     """
-    path, mine = _file(data), columns or Columns()
+    path = _file(data)
+    mine = columns or Columns()
     if path is not None and path.suffix == ".npz":
         x, y = read_client_data(path)
         if recipe is not None and x.shape[1:] != (recipe.features,):
@@ -157,7 +158,8 @@ def of_csv(path: Path, separator: str) -> Table:
                 others = (
                     each for each in ";\t|," if each != separator and each in names[0]
                 )
-                if (other := next(others, None)) is not None:
+                other = next(others, None)
+                if other is not None:
                     remedy = (
                         f"the first line of {path} has {other!r} between its names:"
                         " give that"

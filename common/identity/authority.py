@@ -46,7 +46,8 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
     """The key as PKCS #8 PEM, unencrypted: a server restarts without anyone typing."""
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem = serialization.Encoding.PEM
+    pkcs8 = serialization.PrivateFormat.PKCS8
     return Secret(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
@@ -101,7 +102,8 @@ class Authority:
     def create(cls) -> Self:
         """A new root, good for names in .precad alone."""
         key = new_key()
-        public, subject = key.public_key(), _common_name("precad root")
+        public = key.public_key()
+        subject = _common_name("precad root")
         # A root that leaks, or that somebody installs elsewhere, speaks for nobody
         # else.
         names = x509.NameConstraints(

@@ -113,7 +113,8 @@ class Identity:
         clock.
         """
         own = certificates.read_certificates(self.cert, source=str(self.path))[0]
-        if (fault := certificates.validity_fault(own)) is not None:
+        fault = certificates.validity_fault(own)
+        if fault is not None:
             raise PeerUnavailable(
                 f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"
                 f" certificate is {fault}: set the clock, or {_NEW_ONE}"
@@ -137,7 +138,8 @@ def check_certificate(
     """
     own, *intermediates = chain
     certificates.check_algorithm(own.public_key(), source=source)
-    if (fault := certificates.validity_fault(own, now)) is not None:
+    fault = certificates.validity_fault(own, now)
+    if fault is not None:
         why = (
             f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to"
             f" {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock"
@@ -183,7 +185,8 @@ def accept(folder: Path, offered: Path) -> Identity:
         files[certificate.name], source=str(certificate)
     )
     certificates.own_key(key, chain[0], source=str(certificate))
-    known, present = folder / root.name, folder / lists.name
+    known = folder / root.name
+    present = folder / lists.name
     if (
         known.exists()
         and certificates.read_pem(known, "folder", remedy) != files[root.name]
@@ -250,14 +253,16 @@ def _take_over(old: Path, folder: Path, principal: Principal) -> None:
         raise Misconfiguration("--renew", str(old), why)
     remedy = "it has no certificate to renew; leave --renew out"
     held = certificates.certificates_in(old / CERTIFICATE_FILE, "--renew", remedy)
-    if (whose := certificates.principal_of(held[0])) != principal:
+    whose = certificates.principal_of(held[0])
+    if whose != principal:
         raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
     remedy = "put the root's certificate back there"
     root = certificates.read_pem(old / CA_FILE, "--renew", remedy)
     make_folder(folder)
     try:
         if principal.role in DRAWING_ROLES:
-            path, to = old / COIN_FILE, folder / COIN_FILE
+            path = old / COIN_FILE
+            to = folder / COIN_FILE
             if not path.is_file():
                 remedy = (
                     f"has no {COIN_FILE}: put the server's own back there. With a new"
@@ -310,7 +315,8 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
     Raises Misconfiguration: the file isn't a key, or there is none and none can be
     written.
     """
-    path, field = _task_coin_key(journal, task), "journal"
+    path = _task_coin_key(journal, task)
+    field = "journal"
     earlier = _task_coin_key(identity, task)
     try:
         if not path.exists() and earlier.exists():
@@ -318,7 +324,8 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
             # known.
             write_file(path, earlier.read_bytes())
         if not path.exists():
-            path, field = identity / COIN_FILE, "identity"
+            path = identity / COIN_FILE
+            field = "identity"
             # Not over one that is there: the folder may be read-only.
             if not path.exists():
                 make_coin_key(identity)

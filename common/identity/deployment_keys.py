@@ -154,7 +154,8 @@ class Deployment:
         path = folder / credentials.CERTIFICATE_FILE
         remedy = "without one to renew, use precad keys issue"
         old = certificates.certificates_in(path, "folder", remedy)[0]
-        if (whose := certificates.principal_of(old)) != principal:
+        whose = certificates.principal_of(old)
+        if whose != principal:
             raise Misconfiguration("folder", str(folder), f"belongs to {whose}")
         self.issue(principal, out=folder, days=days, replace=True)
         if revoke_old:
@@ -333,10 +334,8 @@ def summarise(path: Path) -> list[CertificateSummary]:
         ]
     if not (path / credentials.CERTIFICATE_FILE).exists():
         return [_summary(each, None) for each in _read(path)]
-    roots, chain = (
-        _read(path / credentials.CA_FILE),
-        _read(path / credentials.CERTIFICATE_FILE),
-    )
+    roots = _read(path / credentials.CA_FILE)
+    chain = _read(path / credentials.CERTIFICATE_FILE)
     lists = RevocationList(path / credentials.REVOCATION_FILE, roots)
     found = [_summary(each, lists) for each in (*chain, *roots)]
     if (path / credentials.KEY_FILE).exists():

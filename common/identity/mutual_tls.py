@@ -128,7 +128,8 @@ def dialling(
     in force.
     """
     certificates.check_serving(expect)
-    if fault := address_fault(address):
+    fault = address_fault(address)
+    if fault:
         raise Misconfiguration("address", address, fault)
     _check_tls13()
     credentials = grpc.ssl_channel_credentials(
@@ -145,7 +146,8 @@ def dialling(
         USER_AGENT,
         *_OPTIONS,
     ]
-    if (proxy := proxy_of(address)) is None:
+    proxy = proxy_of(address)
+    if proxy is None:
         return address, credentials, options
     # By these two gRPC's own proxy mapper works, which would ask the environment.
     options.append(("grpc.http_connect_server", str(address)))
@@ -158,7 +160,8 @@ def dialling(
 def _check_tls13() -> None:
     """Refuse where gRPC was imported before precad and may speak TLS 1.2."""
     variable, wanted = TLS13_ALONE
-    if (value := os.environ.get(variable)) != wanted:
+    value = os.environ.get(variable)
+    if value != wanted:
         remedy = (
             "gRPC was imported before precad and would still speak TLS 1.2: import"
             f" precad first, or start the process with {variable}={wanted}"
@@ -178,7 +181,8 @@ def add_port(
     """
     certificates.check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
-    if fault := address_fault(address, least_port=0):
+    fault = address_fault(address, least_port=0)
+    if fault:
         raise Misconfiguration("address", address, fault)
     _check_tls13()
     credentials = grpc.ssl_server_credentials(
@@ -211,7 +215,8 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
         raise AccessDenied(
             "the certificate names no single precad party", Denial.MALFORMED_NAME
         )
-    if (fault := certificates.validity_fault(certificate)) is not None:
+    fault = certificates.validity_fault(certificate)
+    if fault is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
         by = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
         raise AccessDenied(f"the certificate of {principal} is {fault} {by}", denial)
@@ -267,14 +272,15 @@ def why_unreachable(
     ``Misidentified`` where waiting won't help: another party or authority. None where
     nothing is wrong, as seen from here.
     """
-    who, proxy = f"{expect.title} at {address}", proxy_of(address)
-    via, remedy, hint = who, "check that it runs, and its address", _unused_proxy()
+    who = f"{expect.title} at {address}"
+    proxy = proxy_of(address)
+    via = who
+    remedy = "check that it runs, and its address"
+    hint = _unused_proxy()
     if proxy is not None:
-        via, remedy, hint = (
-            f"the proxy at {proxy.address}",
-            "check proxy in the settings",
-            "",
-        )
+        via = f"the proxy at {proxy.address}"
+        remedy = "check proxy in the settings"
+        hint = ""
     try:
         to = split_address(address if proxy is None else proxy.address)
         with socket.create_connection(to, TIMEOUT_S) as connection:
@@ -300,7 +306,8 @@ def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
     answer = b""
     # A byte at a time: what follows is TLS's.
     while not answer.endswith(b"\r\n\r\n") and len(answer) < _LONGEST_ANSWER:
-        if not (byte := connection.recv(1)):
+        byte = connection.recv(1)
+        if not byte:
             break
         answer += byte
     first = answer.partition(b"\r\n")[0].decode("latin-1")
@@ -312,7 +319,8 @@ def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
 def _unused_proxy() -> str:
     """A word for whoever has a proxy in the environment, which isn't asked."""
     names = ("grpc_proxy", "https_proxy", "http_proxy")
-    if (name := next(filter(os.environ.get, names), None)) is None:
+    name = next(filter(os.environ.get, names), None)
+    if name is None:
         return ""
     return (
         f"; the proxy that {name} names isn't used: where there is no other way, name"

@@ -92,7 +92,8 @@ class Principal:
         ]
         if len(ours) != 1:
             raise Misconfiguration("DNS names in .precad", ours, _REMEDY)
-        if role := _SINGULAR_ROLES.get(ours[0]):
+        role = _SINGULAR_ROLES.get(ours[0])
+        if role:
             return cls.service(role)
         if ours[0].endswith(_CLIENT_SUFFIX):
             return cls.client(ours[0].removesuffix(_CLIENT_SUFFIX))

@@ -66,7 +66,8 @@ class RevocationList:
         if issued_at < self._issued_at:
             _log.warning("%s is older than the list in force, which stays", self._path)
             return
-        self._revoked, self._issued_at = revoked, issued_at
+        self._revoked = revoked
+        self._issued_at = issued_at
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

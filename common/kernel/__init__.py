@@ -41,7 +41,8 @@ class Sharing(Protocol):
 VARIABLE = "PRECAD_KERNEL"
 """The environment variable that names the kernel to use, for tests and measurements."""
 NUMPY = "numpy"
-_WORD, _MASK = np.dtype(np.int64), np.dtype("<u8")
+_WORD = np.dtype(np.int64)
+_MASK = np.dtype("<u8")
 _T = TypeVar("_T")
 _COMPILED = {"avx512-vnni": 2, "avx2": 1, "c": 0}
 """Best first, each with its bit in what the library says of the processor."""
@@ -116,7 +117,8 @@ def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[s
 
 def _projection(function: Any) -> Projection:
     """A function of the library as a ``Projection``; it can't check lengths, so this does."""
-    address, size = ctypes.c_void_p, ctypes.c_size_t
+    address = ctypes.c_void_p
+    size = ctypes.c_size_t
     function.argtypes = (address, address, size, size, address)
     function.restype = None
 
@@ -137,7 +139,8 @@ def _projection(function: Any) -> Projection:
 
 def _sharing(function: Any) -> Sharing:
     """A function of the library as a ``Sharing``, with its checks."""
-    address, size = ctypes.c_void_p, ctypes.c_size_t
+    address = ctypes.c_void_p
+    size = ctypes.c_size_t
     function.argtypes = (address, address, size, ctypes.c_int, address, address)
     function.restype = None
 
@@ -213,7 +216,8 @@ def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) 
 
 def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
     n, k, _ = masks.shape
-    u, v = masks[:, :, 0].T, masks[:, :, 1].T
+    u = masks[:, :, 0].T
+    v = masks[:, :, 1].T
     # A byte of an index holds four bits of u below the same four of v. The even
     # quarters of all bytes come first, then the odd ones; the words are put into the
     # same order.
@@ -244,7 +248,8 @@ def share_words(
     b may be read-only. What comes back is ⟨b, a⟩ with the mask, and ⟨b, b⟩, both mod
     2^64 and signed.
     """
-    crossed, squared = dot(b, a), dot(b, b)
+    crossed = dot(b, a)
+    squared = dot(b, b)
     if adds_b:
         a += b
     if total is not None:

@@ -229,7 +229,8 @@ class ProofBodyHash:
         view = memoryview(piece)
         while len(view) > 0:
             name, length, hasher = self._left[0]
-            part, view = view[:length], view[length:]
+            part = view[:length]
+            view = view[length:]
             hasher.update(part)
             self._require_words(name, part)
             self._left[0] = name, length - len(part), hasher
@@ -284,7 +285,8 @@ class Share:
 
         Raises BodyUnreadable.
         """
-        submission, dimension = self._submission, self._shape.dimension
+        submission = self._submission
+        dimension = self._shape.dimension
         if submission.seed is not None:
             stream = submission.header.stream(submission.seed, "x")
             for start in range(0, dimension, PIECE_WORDS):
@@ -294,10 +296,12 @@ class Share:
             raise AssertionError(
                 f"{submission.context.client} was matched without a body"
             )
-        left, self._tail = dimension, []
+        left = dimension
+        self._tail = []
         for piece in submission.body.pieces():
             words = np.frombuffer(piece, dtype="<u8").astype(np.uint64, copy=False)
-            of_update, rest = words[:left], words[left:]
+            of_update = words[:left]
+            rest = words[left:]
             left -= of_update.size
             for start in range(0, of_update.size, PIECE_WORDS):
                 yield of_update[start : start + PIECE_WORDS]
@@ -310,16 +314,13 @@ class Share:
 
         A body's are there once ``update`` has ended.
         """
-        submission, shape, stream = (
-            self._submission,
-            self._shape,
-            self._submission.header.stream,
-        )
-        if (seed := submission.seed) is not None:
-            bits, mask = (
-                stream(seed, "e").words(shape.bits),
-                stream(seed, "u").words(shape.columns),
-            )
+        submission = self._submission
+        shape = self._shape
+        stream = self._submission.header.stream
+        seed = submission.seed
+        if seed is not None:
+            bits = stream(seed, "e").words(shape.bits)
+            mask = stream(seed, "u").words(shape.columns)
             return bits, mask, stream(seed, "h").words(shape.values)
         assert submission.body is not None
         _, mask_seed = halves(submission.body.prefix)

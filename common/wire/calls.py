@@ -141,7 +141,8 @@ def call_with_retries(
             unreachable = error
             if clock.now() >= look_at:
                 look_at = clock.now() + LOOK_S
-                if isinstance(cause := why(), errors.Misidentified):
+                cause = why()
+                if isinstance(cause, errors.Misidentified):
                     raise cause from None
                 if cause is None and unexplained:
                     # In TLS 1.3 a refused certificate shows only after its owner's
@@ -299,7 +300,8 @@ class OperatorConnection:
     def model(self, task: Task, version: int) -> ModelVector:
         """The model that round ``version`` starts from, ``[d]``; server A only."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
-        timeout_s, data = max(CALL_TIMEOUT_S, task.deadlines.collect), bytearray()
+        timeout_s = max(CALL_TIMEOUT_S, task.deadlines.collect)
+        data = bytearray()
         with self._errors():
             for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data

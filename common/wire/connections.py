@@ -159,7 +159,8 @@ class Connections:
 
     def look(self) -> None:
         """Shut what is too many, too silent, or to end."""
-        ending, self._ending = self._ending, set()
+        ending = self._ending
+        self._ending = set()
         self._list()
         here = [each for each in self._open.values() if each is not None]
         by_caller: defaultdict[Caller | None, list[_Open]] = defaultdict(list)
@@ -233,7 +234,8 @@ def _sockets() -> Iterator[tuple[int, int]]:
     """This process's sockets: descriptor and inode."""
     for descriptor in _DESCRIPTORS.iterdir():
         with contextlib.suppress(OSError):
-            if found := _SOCKET.fullmatch(str(descriptor.readlink())):
+            found = _SOCKET.fullmatch(str(descriptor.readlink()))
+            if found:
                 yield int(descriptor.name), int(found[1])
 
 

@@ -54,7 +54,8 @@ def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
 
 def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
     """The first piece of an upload: all but the body."""
-    header, context = submission.header, submission.context
+    header = submission.header
+    context = submission.context
     message = pb.SubmissionHeader(
         task_digest=context.task.value,
         version=context.version,
@@ -99,10 +100,8 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
         body_digest = Digest(message.body_digest)
         if message.HasField("proof"):
             return _with_proof(message, role, context, body_digest)
-        commitment_a, commitment_b = (
-            Digest(message.commitment_a),
-            Digest(message.commitment_b),
-        )
+        commitment_a = Digest(message.commitment_a)
+        commitment_b = Digest(message.commitment_b)
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
     header = SignedHeader(
