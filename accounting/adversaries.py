@@ -38,7 +38,11 @@ class Basis(StrEnum):
             "counted; holds if nothing but the servers' coin decided when it took part"
         )
         cap = "the cap; holds whatever decided when it took part, releases included"
-        return {Basis.PLANNED: "planned", Basis.COUNTED: counted, Basis.CAP: cap}[self]
+        return {
+            Basis.PLANNED: "planned",
+            Basis.COUNTED: counted,
+            Basis.CAP: cap,
+        }[self]
 
 
 class Adversary(StrEnum):
@@ -92,7 +96,11 @@ def planned_participations(client_rate: float, rounds: int) -> int:
 
 
 def sensitivity_ratio(
-    *, record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+    *,
+    record_clip: float,
+    client_clip: float,
+    dimension: int,
+    fractional_bits: int,
 ) -> float:
     """R'/C of a run without a task."""
     checks.positive("client_clip", client_clip, "the bound on a client's update")
@@ -213,7 +221,12 @@ class Run:
         least = max(self.participations or 0, again)
         cap = min(cap, self.rounds) if least <= cap else self.rounds
         counts = self._counts_of(cap) if again else None
-        return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
+        return replace(
+            self,
+            participations=cap,
+            counts=counts,
+            basis=Basis.CAP,
+        )
 
     def _counts_of(self, versions: int) -> ReleaseCounts:
         """So many versions, those among them that were released again as they were."""
@@ -271,5 +284,8 @@ class Run:
                 taken = self.rounds
                 noise = client_noise_multiplier(noise, self.sensitivity_ratio)
         return poisson_gaussian(
-            rate=rate, noise_multiplier=noise, count=taken, participation=share
+            rate=rate,
+            noise_multiplier=noise,
+            count=taken,
+            participation=share,
         )

@@ -160,7 +160,14 @@ class _Part:
     """Probability that one of them has infinite loss, or one left out."""
 
     @classmethod
-    def of(cls, one: Round, count: int, tail: float, *, reverse: bool) -> "_Part":
+    def of(
+        cls,
+        one: Round,
+        count: int,
+        tail: float,
+        *,
+        reverse: bool,
+    ) -> "_Part":
         """On its natural lattice, without losses that are met with a probability of ``tail``."""
         losses = one_round(one)[reverse]
         above = np.cumsum(np.exp(losses.log_masses[::-1])) * (1 + SUMMED)
@@ -170,7 +177,10 @@ class _Part:
         points = losses.points[:kept]
         log_masses = losses.log_masses[:kept]
         left = Losses(
-            points=points, log_masses=log_masses, infinite=infinite, cell=losses.cell
+            points=points,
+            log_masses=log_masses,
+            infinite=infinite,
+            cell=losses.cell,
         )
         return cls(left, count, min(1.0, count * infinite))
 
@@ -382,7 +392,11 @@ def _alone(part: _Part, window: _Window, parts: int) -> Composed:
     masses = once if part.count == 1 else convolved([(once, part.count)], size)
     left_out = part.infinite + math.exp(window.log_tail)
     return dense(
-        first, masses, cell=cell, log_moment=part.count * moment, left_out=left_out
+        first,
+        masses,
+        cell=cell,
+        log_moment=part.count * moment,
+        left_out=left_out,
     )
 
 
@@ -425,7 +439,11 @@ def _together(parts: Sequence[Composed], window: _Window) -> Composed:
     left_out = math.fsum(part.left_out for part in parts) + math.exp(window.log_tail)
     moment = math.fsum(part.log_moment for part in parts)
     return dense(
-        first, convolved(factors, size), cell=cell, log_moment=moment, left_out=left_out
+        first,
+        convolved(factors, size),
+        cell=cell,
+        log_moment=moment,
+        left_out=left_out,
     )
 
 

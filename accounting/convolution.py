@@ -115,7 +115,11 @@ class Composed:
             masses = self.masses
         else:
             points, masses = split(
-                self.points, self.masses, fine=self.cell, coarse=cell, tilt=tilt
+                self.points,
+                self.masses,
+                fine=self.cell,
+                coarse=cell,
+                tilt=tilt,
             )
         return Composed(
             points=points,
@@ -127,7 +131,12 @@ class Composed:
 
 
 def dense(
-    first: int, wrapped: Floats, *, cell: float, log_moment: float, left_out: float
+    first: int,
+    wrapped: Floats,
+    *,
+    cell: float,
+    log_moment: float,
+    left_out: float,
 ) -> Composed:
     """Masses by point modulo their number, put in order from ``first``."""
     size = len(wrapped)

@@ -143,7 +143,11 @@ class SampledGaussian:
 
 
 def poisson_gaussian(
-    *, rate: float, noise_multiplier: float, count: int = 1, participation: float = 1.0
+    *,
+    rate: float,
+    noise_multiplier: float,
+    count: int = 1,
+    participation: float = 1.0,
 ) -> SampledGaussian:
     """What this system runs: Poisson sampling, add/remove, one clip, fixed denominator."""
     return SampledGaussian(

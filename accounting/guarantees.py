@@ -197,7 +197,10 @@ def guarantees(
 
 
 def _statement(
-    runs: tuple[Run, ...], delta: float, adversary: Adversary, name: AccountantName
+    runs: tuple[Run, ...],
+    delta: float,
+    adversary: Adversary,
+    name: AccountantName,
 ) -> PrivacyStatement:
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon, mu = _epsilon_and_mu(events, delta, name)
@@ -255,7 +258,11 @@ def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
     of = privacy.model_dump(
         include={"record_rate", "noise_multiplier", "delta", "epsilon_limit"}
     )
-    return most_participations(**of, ceiling=rounds, again=again)
+    return most_participations(
+        **of,
+        ceiling=rounds,
+        again=again,
+    )
 
 
 def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:

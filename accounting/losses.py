@@ -199,7 +199,12 @@ class Losses:
 
 
 def split(
-    points: Integers, masses: Floats, *, fine: float, coarse: float, tilt: float = 0.0
+    points: Integers,
+    masses: Floats,
+    *,
+    fine: float,
+    coarse: float,
+    tilt: float = 0.0,
 ) -> tuple[Integers, Floats]:
     """Masses of losses ``points·fine``, each split onto both neighbours in a coarser lattice.
 
@@ -237,7 +242,15 @@ def discounted(values: Floats, factor: float) -> Floats:
     # second.
     rows = np.ones((2, len(values)), order="F")
     rows[1] = -factor
-    return np.asarray(dtbsv(1, rows, values, lower=1, diag=1))
+    return np.asarray(
+        dtbsv(
+            1,
+            rows,
+            values,
+            lower=1,
+            diag=1,
+        )
+    )
 
 
 def loss_at(x: Floats, one: Round) -> Floats:
@@ -418,7 +431,13 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
     share = one.participation
     raised = 1 + 64 * UNIT + rounding
     return (
-        _direction(points, forward * raised, infinite=infinite, share=share, cell=cell),
+        _direction(
+            points,
+            forward * raised,
+            infinite=infinite,
+            share=share,
+            cell=cell,
+        ),
         _direction(
             -points[::-1],
             reverse[::-1] * raised,
@@ -430,7 +449,12 @@ def one_round(one: Round) -> tuple[Losses, Losses]:
 
 
 def _direction(
-    points: Integers, masses: Floats, *, infinite: float, share: float, cell: float
+    points: Integers,
+    masses: Floats,
+    *,
+    infinite: float,
+    share: float,
+    cell: float,
 ) -> Losses:
     masses = masses * share
     masses[np.searchsorted(points, 0)] += 1 - share

@@ -238,7 +238,12 @@ class DiscreteGaussian:
         return signed[accepted]
 
     def _exactly(
-        self, *, chance: int, magnitude: int, block: int, stream: Keystream
+        self,
+        *,
+        chance: int,
+        magnitude: int,
+        block: int,
+        stream: Keystream,
     ) -> bool:
         """Whether U < c·f(y)/m_q, where ``chance`` is U's first 64 bits."""
         bits = 64

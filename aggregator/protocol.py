@@ -92,7 +92,13 @@ def run_round(
             # Whoever isn't in the cohort is refused, whatever it proves.
             (o_a, holder), (o_b, _) = of_a or NOBODYS, of_b or NOBODYS
             stated = ForProof((o_a, o_b), holder)
-        return share(task, x, context, signers[client], stated)
+        return share(
+            task,
+            x,
+            context,
+            signers[client],
+            stated,
+        )
 
     def play(role: Role) -> Finished:
         patience_s = task.deadlines.peer
@@ -102,7 +108,11 @@ def run_round(
         dealing = (
             NoDealer()
             if dealer is None
-            else LocalDealing(dealer=dealer, role=role, timeout_s=patience_s)
+            else LocalDealing(
+                dealer=dealer,
+                role=role,
+                timeout_s=patience_s,
+            )
         )
         aggregator = Aggregator(
             task=task,
@@ -125,12 +135,20 @@ def run_round(
         opened: Opened | None
         if role is Role.SERVER_A:
             opened = propose(
-                aggregator, attempt=attempt, version=attempt, drawn=drawn, model=model
+                aggregator,
+                attempt=attempt,
+                version=attempt,
+                drawn=drawn,
+                model=model,
             )
             inbox.open(opened)
         else:
             opened = answer(
-                aggregator, attempt, drawn, model, before_agreeing=inbox.open
+                aggregator,
+                attempt,
+                drawn,
+                model,
+                before_agreeing=inbox.open,
             )
             if opened is None:
                 raise AssertionError("A ended a training that has a round to play")

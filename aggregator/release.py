@@ -63,7 +63,12 @@ def aggregate(
         submission.discard()
     rejections = {**matched.rejections, **verdicts.rejections}
     return Summed(
-        Counted(opened=opened, valid=counted, valid_set=digest, rejections=rejections),
+        Counted(
+            opened=opened,
+            valid=counted,
+            valid_set=digest,
+            rejections=rejections,
+        ),
         verdicts.share_sum,
     )
 
@@ -110,7 +115,13 @@ def prepare(store: Store, noised: Noised) -> Prepared:
     noisy = byte_view(noised.noisy_share)
     attempt = counted.opened.attempt
     valid = counted.valid
-    store.attempts.prepare(attempt, valid, counted.valid_set, counted.rejections, noisy)
+    store.attempts.prepare(
+        attempt,
+        valid,
+        counted.valid_set,
+        counted.rejections,
+        noisy,
+    )
     return Prepared(counted, noised.noisy_share)
 
 
@@ -183,7 +194,9 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     finished = step(aggregator, sent, theta, words)
     version = finished.opened.version + 1
     own = ModelBody(
-        task=str(aggregator.task.digest), version=version, digest=str(finished.model)
+        task=str(aggregator.task.digest),
+        version=version,
+        digest=str(finished.model),
     )
     theirs, found = signatures.exchange(link, "model", SignedKind.MODEL, own)
     if found != own:
@@ -196,7 +209,10 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
 
 
 def step(
-    aggregator: Aggregator, sent: Sent, theta: ModelVector, theirs: RingVector
+    aggregator: Aggregator,
+    sent: Sent,
+    theta: ModelVector,
+    theirs: RingVector,
 ) -> Finished:
     """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
 
@@ -210,7 +226,13 @@ def step(
     noisy_sum = group.decode(theirs)
     out = theta if theta.dtype == np.float32 else None
     denominator = aggregator.roster.denominator(task.privacy.client_rate)
-    stepped = apply_update(theta, noisy_sum, task, denominator, out)
+    stepped = apply_update(
+        theta,
+        noisy_sum,
+        task,
+        denominator,
+        out,
+    )
     digest = model_digest(
         task.digest, counted.opened.version + 1, task.model.parameters, stepped
     )

@@ -111,7 +111,11 @@ class ServerSignatures:
         return SignedMessage.model_validate({"body": made.body, **seal})
 
     def exchange(
-        self, link: PeerLink, step: str, kind: SignedKind, own: Body
+        self,
+        link: PeerLink,
+        step: str,
+        kind: SignedKind,
+        own: Body,
     ) -> tuple[SignedMessage, Body]:
         """Send ``own``, signed; return what the other server signed alike, and what it says.
 
@@ -147,7 +151,13 @@ class ServerSignatures:
             ) from None
         earlier = kept or role is self.role
         signed = ServerSigned(bytes.fromhex(message.body), signature)
-        data = check_server_signed(self.verifier, role, kind, signed, kept=earlier)
+        data = check_server_signed(
+            self.verifier,
+            role,
+            kind,
+            signed,
+            kept=earlier,
+        )
         return read_body(data, body) if earlier else body.from_bytes(data)
 
 

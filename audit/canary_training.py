@@ -157,7 +157,12 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
     }
     like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
     found = loud_canaries(
-        like, count=canaries, classes=_CLASSES, seed=seed, loud=_LOUDER, periods=rounds
+        like,
+        count=canaries,
+        classes=_CLASSES,
+        seed=seed,
+        loud=_LOUDER,
+        periods=rounds,
     )
     return Designed(
         task=Task.parse(values),
@@ -232,8 +237,18 @@ def train(
     draws = Draws(ran, 0 if seed is None else seed)
     rounds = task.training.rounds
 
-    def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
-        drawn = draws.sample(version=version, client=client, count=count, rate=rate)
+    def sample(
+        version: int,
+        client: str,
+        count: int,
+        rate: float,
+    ) -> NDArray[np.int64]:
+        drawn = draws.sample(
+            version=version,
+            client=client,
+            count=count,
+            rate=rate,
+        )
         counts = coins_at(canaries.coins, version, rounds)
         return drawn[counts[drawn]] if client == AUDITED else drawn
 
@@ -332,7 +347,10 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
 
 
 def _clipped(
-    gradients: RecordGradients, records: Records, theta: ModelVector, clip: float
+    gradients: RecordGradients,
+    records: Records,
+    theta: ModelVector,
+    clip: float,
 ) -> Iterator[Vector]:
     """Clipped gradients of all records, ``[any, d] float64`` at a time."""
     named = gradients.loaded(theta)

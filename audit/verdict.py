@@ -247,7 +247,11 @@ class Statement:
         noise = self.noise * share
         accountant = ExactAccountant()
         accountant.compose(
-            poisson_gaussian(rate=self.rate, noise_multiplier=noise, count=self.rounds)
+            poisson_gaussian(
+                rate=self.rate,
+                noise_multiplier=noise,
+                count=self.rounds,
+            )
         )
         return accountant
 
@@ -391,7 +395,10 @@ class Verdict:
 
 
 def judge(
-    statement: Statement, power: Power, ways: Sequence[Guesses], significance: float
+    statement: Statement,
+    power: Power,
+    ways: Sequence[Guesses],
+    significance: float,
 ) -> Verdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
 

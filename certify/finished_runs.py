@@ -57,7 +57,11 @@ class CertificateInputs(BaseModel):
     client_clip: Positive = Field(description="C.")
     client_rate: Share = Field(description="q.")
     record_rate: Share = Field(description="p, the largest over clients.")
-    rounds: int = Field(ge=0, le=MOST_ROUNDS, description="T, rounds charged.")
+    rounds: int = Field(
+        ge=0,
+        le=MOST_ROUNDS,
+        description="T, rounds charged.",
+    )
     delta: float = Field(gt=0, lt=1, description="δ of the task.")
     clients: int = Field(ge=1, description="Enrolled.")
     malicious_submission_soundness_bits: int = Field(
@@ -180,7 +184,12 @@ class FinishedRun:
                 )
             predictions = predictions.astype(np.int64)
         losses = None if losses is None else losses.astype(np.float64)
-        return cls(folder=folder, inputs=inputs, predictions=predictions, losses=losses)
+        return cls(
+            folder=folder,
+            inputs=inputs,
+            predictions=predictions,
+            losses=losses,
+        )
 
 
 def _array(path: Path) -> Array | None:

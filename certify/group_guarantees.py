@@ -147,7 +147,10 @@ def _pair_curves(
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
 
     return Moved(
-        first=Identity(), up=poisoned_over_clean.upper, down=lower, refined=True
+        first=Identity(),
+        up=poisoned_over_clean.upper,
+        down=lower,
+        refined=True,
     )
 
 
@@ -333,7 +336,11 @@ class RenyiGroups(_Groups):
 
 @lru_cache(maxsize=4096)
 def _group_divergences(
-    *, probability: float, noise: float, k: int, orders: tuple[float, ...]
+    *,
+    probability: float,
+    noise: float,
+    k: int,
+    orders: tuple[float, ...],
 ) -> tuple[Floats, Floats]:
     # Rényi's divergence of order 1/2 is no larger than any other, and the same both
     # ways.
@@ -342,7 +349,10 @@ def _group_divergences(
     else:
         shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))
         forward, reverse = mixture_divergences(
-            shift, noise=noise, orders=np.asarray(orders), limit=_USELESS
+            shift,
+            noise=noise,
+            orders=np.asarray(orders),
+            limit=_USELESS,
         )
     forward.setflags(write=False)
     reverse.setflags(write=False)
@@ -350,7 +360,11 @@ def _group_divergences(
 
 
 def mixture_divergences(
-    shift: Shift, *, noise: float, orders: Floats, limit: float = math.inf
+    shift: Shift,
+    *,
+    noise: float,
+    orders: Floats,
+    limit: float = math.inf,
 ) -> tuple[Floats, Floats]:
     """One round's D_α(P‖Q) and D_α(Q‖P) for P = Σ w_i N(i, σ²) and Q = N(0, σ²).
 
@@ -375,7 +389,12 @@ def mixture_divergences(
         near = int(nearest[some].max())
         ends = (-12 * noise, float(these.max()) * shift.sizes[near - 1] + 12 * noise)
         forward[some] = _divergences(
-            shift, noise, orders=these, near=near, exponents=these, ends=ends
+            shift,
+            noise,
+            orders=these,
+            near=near,
+            exponents=these,
+            ends=ends,
         )
     return forward, reverse
 

@@ -185,7 +185,12 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
     orders = (add, delete), (delete, add)
     return Best(
         tuple(
-            Moved(first=first, up=then.upper, down=then.lower) for first, then in orders
+            Moved(
+                first=first,
+                up=then.upper,
+                down=then.lower,
+            )
+            for first, then in orders
         )
     )
 
@@ -252,7 +257,9 @@ class Redrawn(Derived):
         inner = self.base.curves(k, direction)
         times = 2.0**self.redraws
         return Moved(
-            first=inner, up=lambda p: p * times, down=lambda p: 1 - (1 - p) * times
+            first=inner,
+            up=lambda p: p * times,
+            down=lambda p: 1 - (1 - p) * times,
         )
 
 
@@ -297,7 +304,11 @@ class ValidationAllowance(Derived):
         if direction is Direction.DELETIONS:
             return inner
         by = chance_to_pass(k * self.attempts, self.soundness_bits, self.proof_points)
-        return Moved(first=inner, up=lambda p: p + by, down=lambda p: p - by)
+        return Moved(
+            first=inner,
+            up=lambda p: p + by,
+            down=lambda p: p - by,
+        )
 
 
 def require_guarantee(value: object) -> Guarantee:
@@ -384,7 +395,12 @@ class ApproximateDP(Guarantee):
                 (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
             ).reshape(p.shape)
 
-        return Moved(first=Identity(), up=up, down=down, refined=self.refined)
+        return Moved(
+            first=Identity(),
+            up=up,
+            down=down,
+            refined=self.refined,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,10 @@ def expected_loss(
     low = max(0.0, mean - width)
     high = min(1.0, mean + width)
     return MeanInterval(
-        mean=bound * mean, lower=bound * low, upper=bound * high, runs=scaled.size
+        mean=bound * mean,
+        lower=bound * low,
+        upper=bound * high,
+        runs=scaled.size,
     )
 
 
@@ -154,9 +157,19 @@ def plot_loss_bounds(
     """The band in which the expected loss stays, by number of attackers; [n] float64 each."""
     title = f"What so many attackers can do to an expected loss of {expected:.3g}"
     x = f"attackers: {unit} added or deleted"
-    with picture(path, title=title, x=x, y="expected loss") as axes:
+    with picture(
+        path,
+        title=title,
+        x=x,
+        y="expected loss",
+    ) as axes:
         axes.fill_between(
-            attackers, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0
+            attackers,
+            lower,
+            upper,
+            color=COLOURS[0],
+            alpha=0.15,
+            linewidth=0,
         )
         axes.plot(attackers, upper, color=COLOURS[1], label="at most")
         axes.plot(attackers, lower, color=COLOURS[0], label="at least")

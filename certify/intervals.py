@@ -214,7 +214,10 @@ def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) ->
 
 
 def mean_half_width(
-    scores: Floats, error: float, bound: ScoreBound, axis: int = 0
+    scores: Floats,
+    error: float,
+    bound: ScoreBound,
+    axis: int = 0,
 ) -> Floats:
     """Half-width around the mean along ``axis`` by the chosen inequality; broadcasts."""
     samples = scores.shape[axis]

@@ -254,7 +254,10 @@ def certify_smoothing(
     cohen = GaussianDP(1 / positive("sigma", noise)).radius(p_a, 1 - p_a)
     radius = np.where(certified, cohen, 0.0)
     return SmoothingCertificates(
-        labels=labels.astype(np.int64), certified=certified, radius=radius, p_a=p_a
+        labels=labels.astype(np.int64),
+        certified=certified,
+        radius=radius,
+        p_a=p_a,
     )
 
 
@@ -270,7 +273,13 @@ _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
 @contextmanager
-def picture(path: Path, *, title: str, x: str, y: str) -> Iterator["Axes"]:
+def picture(
+    path: Path,
+    *,
+    title: str,
+    x: str,
+    y: str,
+) -> Iterator["Axes"]:
     """Axes to draw on; the picture, its format by suffix, is written when the block ends."""
     # Slow to import, and needed only here.
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -308,7 +317,10 @@ def plot_certified_accuracy(
     """
     name = _share_name(known=known)
     with picture(
-        path, title=title, x=f"radius: {unit} added or deleted", y=name
+        path,
+        title=title,
+        x=f"radius: {unit} added or deleted",
+        y=name,
     ) as axes:
         for i, one in enumerate(certificates):
             counted = one.certified & correct
@@ -337,7 +349,12 @@ def plot_smoothing(
     """Certified accuracy by ℓ2 radius; ``counted`` as in ``certified_accuracy``."""
     title = f"Randomised smoothing, σ = {noise:g}"
     x = "radius: ℓ2 distance of the input"
-    with picture(path, title=title, x=x, y=_share_name(known=known)) as axes:
+    with picture(
+        path,
+        title=title,
+        x=x,
+        y=_share_name(known=known),
+    ) as axes:
         radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)
         share = 100 * certified_accuracy(certificates.radius, counted, radii)
         axes.plot(radii, share, color=COLOURS[0], linewidth=1.8)

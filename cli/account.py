@@ -268,7 +268,11 @@ def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:
     if wanted:
         client = {name: given[name] for name in _CLIENT}
         numbers["sensitivity_ratio"] = adversaries.sensitivity_ratio(**client)
-    run = Run(**numbers, counts=taken, cover_uploads=request.cover_uploads)
+    run = Run(
+        **numbers,
+        counts=taken,
+        cover_uploads=request.cover_uploads,
+    )
     return Asked("", run, delta, run.rounds if request.cap is None else request.cap)
 
 
@@ -313,7 +317,13 @@ def _show_one(asked: Asked, cost: Cost) -> None:
 
 def _show_joint(runs: int, cost: Cost) -> None:
     say(sys.stdout, f"All {runs} together, at δ = {cost.real[0].delta:g}", style="bold")
-    table = Table("against", "accountant", "what T_i is", ">ε", "what it is")
+    table = Table(
+        "against",
+        "accountant",
+        "what T_i is",
+        ">ε",
+        "what it is",
+    )
     for row in (*cost.real, *cost.at_cap):
         if row.basis is not Basis.CAP or row.accountant is AccountantName.EXACT:
             cells = (row.adversary.value, row.accountant.value, row.basis.value)

@@ -85,7 +85,12 @@ def _prediction(request: Prediction) -> Document:
         unit = trained.unit.plural
         title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
         prediction.plot_certified_accuracy(
-            request.plot, certificates, correct, known=known, unit=unit, title=title
+            request.plot,
+            certificates,
+            correct,
+            known=known,
+            unit=unit,
+            title=title,
         )
     return {
         "certificate": "prediction",
@@ -221,8 +226,20 @@ def _bounds(
             lower = np.zeros_like(clean)
             upper = np.full_like(clean, request.bound)
         else:
-            lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
-            upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
+            lower = attack_bounds(
+                least,
+                request.bound,
+                guarantee,
+                k,
+                directions,
+            ).lower
+            upper = attack_bounds(
+                most,
+                request.bound,
+                guarantee,
+                k,
+                directions,
+            ).upper
             # Bounds that say nothing of so many say nothing of more, and cost the more
             # to make.
             little = _NOTHING * request.bound
@@ -232,7 +249,14 @@ def _bounds(
         for loss, low, up in zip(
             clean.tolist(), lower.tolist(), upper.tolist(), strict=True
         ):
-            rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
+            rows.append(
+                {
+                    "loss": loss,
+                    "attackers": k,
+                    "lower": low,
+                    "upper": up,
+                }
+            )
     return rows
 
 
@@ -247,7 +271,11 @@ def _smoothing(request: Smoothing) -> Document:
     counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
         prediction.plot_smoothing(
-            request.plot, found, counted, known=known, noise=source.sigma
+            request.plot,
+            found,
+            counted,
+            known=known,
+            noise=source.sigma,
         )
     highest = float(found.radius.max(initial=0.0))
     radii = [
@@ -285,7 +313,11 @@ Parts: TypeAlias = Iterator[str | Table]
 
 
 def _table(
-    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, words: int = 0
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    words: int = 0,
 ) -> Table:
     """A table whose first ``words`` columns are words and the others numbers."""
     headings = [name if i < words else f">{name}" for i, name in enumerate(columns)]

@@ -125,7 +125,9 @@ class Trained:
             remedy = f"bounds nothing; give {_LEAST_NOISE:g} or more"
             raise Misconfiguration("noise_multiplier", noise, remedy)
         mechanism = events.poisson_gaussian(
-            rate=rate, noise_multiplier=noise, count=rounds
+            rate=rate,
+            noise_multiplier=noise,
+            count=rounds,
         )
         attempts = rounds * checks.count("attempts", request.attempts, 1)
         return cls(
@@ -212,7 +214,15 @@ def true_labels(path: Path, points: int, header: asked.Header) -> Array:
 
     Raises Misconfiguration: they aren't so many numbers.
     """
-    truth = np.ravel(read_array("labels", path, header, counted=True, rows=points))
+    truth = np.ravel(
+        read_array(
+            "labels",
+            path,
+            header,
+            counted=True,
+            rows=points,
+        )
+    )
     if len(truth) != points or not np.all(truth % 1 == 0):
         raise Misconfiguration(
             "labels", f"{len(truth)} values", f"give {points} whole numbers"
@@ -228,7 +238,10 @@ def budget(
     # A prediction's label is chosen from the same votes.
     strict = isinstance(request, Prediction)
     return ConfidenceBudget(
-        confidence=request.confidence, classes=classes, points=together, strict=strict
+        confidence=request.confidence,
+        classes=classes,
+        points=together,
+        strict=strict,
     )
 
 
@@ -292,7 +305,12 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
             )
         if not 0 <= given <= bound:
             raise Misconfiguration("--loss", given, f"give a number in [0, {bound:g}]")
-        return MeanInterval(mean=given, lower=given, upper=given, runs=0)
+        return MeanInterval(
+            mean=given,
+            lower=given,
+            upper=given,
+            runs=0,
+        )
     losses: Array
     if runs is None:
         if len(sources) != 1:
@@ -356,7 +374,12 @@ def votes_of_file(request: Smoothing) -> Smoothed:
         else read_array("selection", chosen, header, counted=True)
     )
     labels = None if truth is None else true_labels(truth, len(counts), header)
-    return Smoothed(sigma=request.sigma, votes=counts, selection=other, labels=labels)
+    return Smoothed(
+        sigma=request.sigma,
+        votes=counts,
+        selection=other,
+        labels=labels,
+    )
 
 
 def votes_of_model(request: Smoothing) -> Smoothed:
@@ -395,15 +418,27 @@ def votes_of_model(request: Smoothing) -> Smoothed:
         remedy = "the task's objective names none: say how much noise"
         raise Misconfiguration("--sigma", None, remedy)
     how = noisy_votes.Sampling(
-        sigma=sigma, selection=request.select, copies=request.copies, draw=draw
+        sigma=sigma,
+        selection=request.select,
+        copies=request.copies,
+        draw=draw,
     )
     net = found.load_into(module)
     digest = str(found.digest)
     with Bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = noisy_votes.sample_votes(
-            net, inputs, how, keep=request.keep, model=digest, progress=line.at
+            net,
+            inputs,
+            how,
+            keep=request.keep,
+            model=digest,
+            progress=line.at,
         )
-    facts = {"model": digest, "selection_copies": how.selection, "draw": how.draw}
+    facts = {
+        "model": digest,
+        "selection_copies": how.selection,
+        "draw": how.draw,
+    }
     return Smoothed(
         sigma=how.sigma,
         votes=votes.votes,

@@ -87,7 +87,12 @@ class Display(Bar):
         if not self._recent:
             return Group(doing)
         table = Table(
-            ">round", ">accuracy", ">accepted", "rejected", ">ε server", ">ε clients"
+            ">round",
+            ">accuracy",
+            ">accepted",
+            "rejected",
+            ">ε server",
+            ">ε clients",
         )
         for row in list(self._recent):
             accepted = f"{row.accepted}/{row.cohort}"
@@ -104,7 +109,10 @@ class Display(Bar):
 
 
 def run(
-    scenario: Scenario, folder: Path, display: Display, owners_s: float = 60.0
+    scenario: Scenario,
+    folder: Path,
+    display: Display,
+    owners_s: float = 60.0,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
@@ -118,7 +126,11 @@ def run(
     with display, ExitStack() as running:
         display.doing("making keys, and writing each party's settings and records")
         made = LocalDeployment(
-            folder, task, scenario.data, bad=scenario.bad, popen=forked.start
+            folder,
+            task,
+            scenario.data,
+            bad=scenario.bad,
+            popen=forked.start,
         )
         deployment = running.enter_context(made)
         dealer = "the dealer, " if task.has_dealer else ""
@@ -130,7 +142,11 @@ def run(
         _wait_for_enrolment(deployment, display)
         display.rounds_begin()
         # While the parts wait for each other, rather than at the end.
-        Thread(target=demo_training.load_plot, name="plot", daemon=True).start()
+        Thread(
+            target=demo_training.load_plot,
+            name="plot",
+            daemon=True,
+        ).start()
         for report in server_a.reports():
             accuracy = None
             # The training may be rounds ahead by now: then this round's point is left
@@ -149,7 +165,13 @@ def run(
         _wait_for_owners(deployment, scenario, display, owners_s)
         # They end while this process sums up.
         deployment.tell_to_stop()
-        return outcome, _sum_up(outcome, folder, display, started, statuses)
+        return outcome, _sum_up(
+            outcome,
+            folder,
+            display,
+            started,
+            statuses,
+        )
 
 
 def _sum_up(
@@ -191,7 +213,10 @@ def _sum_up(
 
 
 def _wait_for_owners(
-    deployment: LocalDeployment, scenario: Scenario, display: Display, owners_s: float
+    deployment: LocalDeployment,
+    scenario: Scenario,
+    display: Display,
+    owners_s: float,
 ) -> None:
     """Until the owners have ended; who takes long is stopped.
 
@@ -263,7 +288,10 @@ def announce(out: TextIO, scenario: Scenario) -> None:
 
 
 def conclude(
-    out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[str]
+    out: TextIO,
+    outcome: Outcome,
+    result: dict[str, Any],
+    files: list[str],
 ) -> None:
     """The run in plain words."""
     equal = result["model_digest_a"] == result["model_digest_b"]

@@ -72,7 +72,11 @@ def make_scenario(request: DemoRequest) -> Scenario:
     bad_count = _attackers(request)
     data = load(request.dataset, request.data)
     values = demo_task(
-        data, request.model, clients, request.rounds, request.client_rate
+        data,
+        request.model,
+        clients,
+        request.rounds,
+        request.client_rate,
     )
     values["validation"] = request.validation
     if request.objective is not None:
@@ -110,7 +114,12 @@ def _wait_s(task: Task, data: Data, clients: int) -> float:
     """A ``deadlines.work`` that all owners keep on this machine, which they share."""
     rate = task.privacy.record_rate
     work_s = padded_work_s(
-        build(task.model), cross_entropy, data, count=len(data[1]), rate=rate, task=task
+        build(task.model),
+        cross_entropy,
+        data,
+        count=len(data[1]),
+        rate=rate,
+        task=task,
     )
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
     return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
@@ -318,7 +327,10 @@ def plot(outcome: Outcome, path: Path) -> None:
 
 
 def robustness(
-    scenario: Scenario, theta: ModelVector, result: Found, folder: Path
+    scenario: Scenario,
+    theta: ModelVector,
+    result: Found,
+    folder: Path,
 ) -> Found:
     """The report as one object, of a run with an objective and its last model, ``[d]``.
 
@@ -353,27 +365,41 @@ def _poisoning(result: Found) -> Found:
     wrong = 1.0 - result["accuracy"]
     found = [(k, attack_bounds(wrong, 1.0, guarantee, k)) for k in (1, 2, 5, 10)]
     rows = [
-        {"records": k, "lower": float(b.lower), "upper": float(b.upper)}
+        {
+            "records": k,
+            "lower": float(b.lower),
+            "upper": float(b.upper),
+        }
         for k, b in found
     ]
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
 def _smoothing(
-    scenario: Scenario, theta: ModelVector, folder: Path, sigma: float
+    scenario: Scenario,
+    theta: ModelVector,
+    folder: Path,
+    sigma: float,
 ) -> Found:
     module = build(scenario.task.model)
     data = scenario.dataset
     load_vector(module, theta)
     how = Sampling(
-        sigma=sigma, selection=100, copies=COPIES, draw=secrets.randbelow(DRAWS)
+        sigma=sigma,
+        selection=100,
+        copies=COPIES,
+        draw=secrets.randbelow(DRAWS),
     )
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(confidence=CONFIDENCE, classes=data.classes)
     found = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
     right = found.certified & (found.labels == data.test_y)
     prediction.plot_smoothing(
-        folder / "certificate.png", found, right, known=True, noise=sigma
+        folder / "certificate.png",
+        found,
+        right,
+        known=True,
+        noise=sigma,
     )
     shares = prediction.certified_accuracy(found.radius, right, RADII).tolist()
     return {

@@ -85,7 +85,12 @@ def start(
     """
     begin(env)
     if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _of_server:
-        return subprocess.Popen(arguments, stdout=stdout, env=env, **more)  # noqa: S603
+        return subprocess.Popen(  # noqa: S603 -- the caller's own words
+            arguments,
+            stdout=stdout,
+            env=env,
+            **more,
+        )
     return Forked(
         arguments[2:], None if stdout is None else Path(stdout.name).resolve(), env
     )
@@ -147,7 +152,11 @@ def _become(
 ) -> None:
     # What is there now is searched for cycles no more: so it stays shared.
     gc.freeze()
-    threading.Thread(target=_end_with_parent, name="forked", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent,
+        name="forked",
+        daemon=True,
+    ).start()
     if log is not None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for standard in (1, 2):

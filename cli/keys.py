@@ -80,7 +80,11 @@ def init(
         return
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *client]
     folders = create_local_keys(
-        directory, names, dealer=not no_dealer, days=days, replace=force
+        directory,
+        names,
+        dealer=not no_dealer,
+        days=days,
+        replace=force,
     )
     click.echo("\n".join(map(str, folders)))
     about = f"Keep {directory / 'ca'} to yourself: who holds its key can name anybody."
@@ -102,7 +106,13 @@ def issue(
     principal = Principal.named(role, name)
     deployment = Deployment.open(directory)
     click.echo(
-        deployment.issue(principal, out=out, request=request, days=days, replace=force)
+        deployment.issue(
+            principal,
+            out=out,
+            request=request,
+            days=days,
+            replace=force,
+        )
     )
 
 
@@ -154,7 +164,14 @@ def renew(
     """A new key and certificate for the same party, in place of those in its folder."""
     principal = Principal.named(role, name)
     deployment = Deployment.open(directory)
-    click.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
+    click.echo(
+        deployment.renew(
+            principal,
+            out=out,
+            days=days,
+            revoke_old=revoke_old,
+        )
+    )
 
 
 @command(keys)
@@ -196,7 +213,13 @@ def show(
     asked = deployment_keys.request_summary(path)
     if asked is not None:
         party, fingerprint = asked
-        found = [{"party": party, "state": "request", "fingerprint": fingerprint}]
+        found = [
+            {
+                "party": party,
+                "state": "request",
+                "fingerprint": fingerprint,
+            }
+        ]
         lines = [
             f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
         ]

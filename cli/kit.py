@@ -102,7 +102,10 @@ def kit(
     else:
         title = f"{title}-{further}"
         contents = _further(
-            principal, task=further, agreed=agreed, digest=fingerprints["the task"]
+            principal,
+            task=further,
+            agreed=agreed,
+            digest=fingerprints["the task"],
         )
     if made.model.initial_file is not None and principal.role in _START:
         _add_weights(contents, made, agreed.task)
@@ -248,7 +251,10 @@ def _command(role: Role) -> str:
 
 
 def _first(
-    party: Principal, agreed: Consortium, public: str, shown: dict[str, str]
+    party: Principal,
+    agreed: Consortium,
+    public: str,
+    shown: dict[str, str],
 ) -> Contents:
     client = party.role is Role.CLIENT
     named = {
@@ -264,7 +270,11 @@ def _first(
     own = _filled("first-owner.txt", named) if client else ""
     when = _WHEN[party.role]
     contents[NEXT] = begin + _filled(
-        "first-start.txt", named, when=when, own=own, command=command
+        "first-start.txt",
+        named,
+        when=when,
+        own=own,
+        command=command,
     )
     return contents | {
         TASK: agreed.task.read_text(encoding="utf-8"),
@@ -275,7 +285,11 @@ def _first(
 
 
 def _further(
-    party: Principal, *, task: str, agreed: Consortium, digest: str
+    party: Principal,
+    *,
+    task: str,
+    agreed: Consortium,
+    digest: str,
 ) -> Contents:
     if not _NAME.fullmatch(task) or task in _TAKEN:
         what = (
@@ -309,7 +323,11 @@ def _further(
 
 
 def _unit(party: Principal, service: str, settings: str) -> str:
-    named = {"party": party.name, "service": service, "settings": settings}
+    named = {
+        "party": party.name,
+        "service": service,
+        "settings": settings,
+    }
     return _filled("precad.service", named, command=_command(party.role))
 
 
@@ -347,7 +365,11 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
     With ``keys`` it has a folder for them, its owner's alone from the first.
     """
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    with tarfile.open(
+        fileobj=raw,
+        mode="w",
+        format=tarfile.USTAR_FORMAT,
+    ) as archive:
         if keys:
             place = tarfile.TarInfo(f"{folder}/{IDENTITY}")
             place.type = tarfile.DIRTYPE
@@ -417,7 +439,11 @@ def setup(
     create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
     local.write_parties(
-        folder, os.path.relpath(task, folder), owners, addresses, linger_s=60.0
+        folder,
+        os.path.relpath(task, folder),
+        owners,
+        addresses,
+        linger_s=60.0,
     )
     for name in servers:
         click.echo(

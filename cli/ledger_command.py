@@ -211,7 +211,13 @@ def _show(document: dict[str, Any]) -> None:
         + ("no limit" if limit is None else f"limit {limit:g}"),
     )
     table = Table(
-        "client", ">p", ">participations", ">again", ">ε", ">cap", ">remaining"
+        "client",
+        ">p",
+        ">participations",
+        ">again",
+        ">ε",
+        ">cap",
+        ">remaining",
     )
     for row in document["clients"]:
         shown = row | {"released_again": sum(row["released_again"].values())}
@@ -352,7 +358,16 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
 
 
 def _show_account(document: dict[str, Any]) -> None:
-    table = Table("task", "client", ">versions", ">repeated", ">σ", ">p", ">δ", ">ε")
+    table = Table(
+        "task",
+        "client",
+        ">versions",
+        ">repeated",
+        ">σ",
+        ">p",
+        ">δ",
+        ">ε",
+    )
     for task in document["tasks"]:
         row = task | {"task": task["task"][:12], "epsilon": upper(task["epsilon"])}
         table.add(*map(_cell, row.values()))

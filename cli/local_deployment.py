@@ -210,7 +210,12 @@ class LocalDeployment:
             name: {"data": f"records/{file.name}"} for name, file in files.items()
         }
         write_parties(
-            folder, "task.toml", owners, self.addresses, linger_s=linger_s, way=way
+            folder,
+            "task.toml",
+            owners,
+            self.addresses,
+            linger_s=linger_s,
+            way=way,
         )
 
     def __enter__(self) -> Self:
@@ -233,7 +238,13 @@ class LocalDeployment:
 
     def start_server(self, name: str) -> None:
         """Start one of ``servers``."""
-        self._start(name, "-m", "precad", "serve", name.removeprefix("server-"))
+        self._start(
+            name,
+            "-m",
+            "precad",
+            "serve",
+            name.removeprefix("server-"),
+        )
 
     def start_clients(self) -> None:
         """Start every client."""
@@ -331,5 +342,8 @@ class LocalDeployment:
             both = subprocess.STDOUT
             environment = environment_of_parts()
             self.processes[name] = self._popen(
-                arguments, stdout=log, stderr=both, env=environment
+                arguments,
+                stdout=log,
+                stderr=both,
+                env=environment,
             )

@@ -190,7 +190,10 @@ def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
 
 
 def _option(
-    parameter: Parameter, kind: Any, text: str, *more: Any
+    parameter: Parameter,
+    kind: Any,
+    text: str,
+    *more: Any,
 ) -> Callable[..., Any]:
     names = tuple(each for each in more if isinstance(each, str))
     parts = get_args(kind)

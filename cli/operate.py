@@ -313,7 +313,10 @@ _SEEN = 2
 
 
 def follow(
-    out: TextIO, ask: Callable[[], Facts], every: float, clock: Clock = CLOCK
+    out: TextIO,
+    ask: Callable[[], Facts],
+    every: float,
+    clock: Clock = CLOCK,
 ) -> None:
     """Show where a training stands until it is over; a server that is away is asked again."""
     facts: Facts | None = None

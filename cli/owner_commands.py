@@ -51,7 +51,12 @@ def doctor(
     findings = owner_settings.look_at_settings(config, wait)
     if as_json:
         rows = [
-            {"about": f.about, "kind": f.kind.value, "said": f.text} for f in findings
+            {
+                "about": f.about,
+                "kind": f.kind.value,
+                "said": f.text,
+            }
+            for f in findings
         ]
         print_json({"findings": rows, "wrong": len(findings.wrong)})
     else:
@@ -127,7 +132,14 @@ def join(
             *(flag for flag, given in flags.items() if given),
         ]
         sys.exit(_together(config, options, logs))
-    sys.exit(_take_part(config[0], quiet=quiet, wait_h=wait, raise_limit=raise_limit))
+    sys.exit(
+        _take_part(
+            config[0],
+            quiet=quiet,
+            wait_h=wait,
+            raise_limit=raise_limit,
+        )
+    )
 
 
 def _together(
@@ -161,7 +173,14 @@ def _together(
                 *options,
             ]
             both = {} if log is None else {"stderr": subprocess.STDOUT}
-            owners.append(forked.start(command, stdout=log, env=environment, **both))
+            owners.append(
+                forked.start(
+                    command,
+                    stdout=log,
+                    env=environment,
+                    **both,
+                )
+            )
 
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
@@ -205,7 +224,13 @@ ENDED_BY_LIMIT = 3
 """Exit status: nothing failed, and the training goes on without this owner."""
 
 
-def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -> int:
+def _take_part(
+    config: Path,
+    *,
+    quiet: bool,
+    wait_h: float,
+    raise_limit: bool,
+) -> int:
     """Until the training ends; return the exit status."""
     start_log(logging.WARNING if quiet else logging.INFO, _StandardError())
     log = logging.getLogger("precad")
@@ -242,7 +267,12 @@ def _take_part(config: Path, *, quiet: bool, wait_h: float, raise_limit: bool) -
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
     at = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
     log.info(
-        "%s: %s; %s (%s); final model %s", result.ended, became, spent, at, result.model
+        "%s: %s; %s (%s); final model %s",
+        result.ended,
+        became,
+        spent,
+        at,
+        result.model,
     )
     log.info(
         "the state folder has the model, %s, and the rounds, %s",
@@ -337,7 +367,11 @@ def predict(
 
 
 def _write(
-    file: TextIO, said: NDArray[np.float32], levels: Sequence[str], *, raw: bool
+    file: TextIO,
+    said: NDArray[np.float32],
+    levels: Sequence[str],
+    *,
+    raw: bool,
 ) -> None:
     flat = said.reshape(len(said), -1)
     writer = csv.writer(file, lineterminator="\n")

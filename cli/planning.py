@@ -297,7 +297,15 @@ def certified(task: Task, robustness: Robustness) -> dict[str, int]:
             return 0
 
         def holds(k: int) -> bool:
-            worst = float(attack_bounds(loss, bound, guarantee, k, of).upper)
+            worst = float(
+                attack_bounds(
+                    loss,
+                    bound,
+                    guarantee,
+                    k,
+                    of,
+                ).upper
+            )
             return worst <= robustness.tolerated_loss
 
         return largest_count(holds, MOST_SEARCHED)

@@ -264,7 +264,9 @@ def not_guaranteed(task: Task) -> list[str]:
         together = ", or a dealer with one of them, see"
         everybody = "both servers and the dealer"
     return _NOT_GUARANTEED.format(
-        together=together, cheating=_CHEATING[task.validation], all=everybody
+        together=together,
+        cheating=_CHEATING[task.validation],
+        all=everybody,
     ).splitlines()
 
 
@@ -345,7 +347,11 @@ def accuracy_by_round(report: Report) -> str | None:
 
     def draw(axes: Any) -> None:
         axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".")
-        axes.set(ylim=(0, 100), xlabel="round", ylabel="right answers, %")
+        axes.set(
+            ylim=(0, 100),
+            xlabel="round",
+            ylabel="right answers, %",
+        )
 
     return _svg("accuracy", draw)
 
@@ -363,10 +369,25 @@ def epsilon_by_round(report: Report) -> str:
             *((r.epsilon_server, r.epsilon_models) for r in rows), strict=True
         )
         axes.plot(at, server, color=SECOND, label="one server looks")
-        axes.plot(at, models, color=FIRST, linestyle="--", label="other owners only")
+        axes.plot(
+            at,
+            models,
+            color=FIRST,
+            linestyle="--",
+            label="other owners only",
+        )
         if limit is not None:
-            axes.axhline(limit, color=THIRD, linestyle=":", label="limit")
-        axes.set(ylim=(0, None), xlabel="round", ylabel="ε of a record")
+            axes.axhline(
+                limit,
+                color=THIRD,
+                linestyle=":",
+                label="limit",
+            )
+        axes.set(
+            ylim=(0, None),
+            xlabel="round",
+            ylabel="ε of a record",
+        )
         axes.legend()
 
     return _svg("epsilon", draw)
@@ -381,10 +402,34 @@ def error_by_attackers(found: Robustness) -> str | None:
         at = [0, *(each.attackers for each in found.bounds)]
         low = [100 * found.error, *(100 * each.lower for each in found.bounds)]
         high = [100 * found.error, *(100 * each.upper for each in found.bounds)]
-        axes.fill_between(at, low, high, color=SECOND, alpha=0.25, step=None)
-        axes.plot(at, high, color=SECOND, marker=".", label="at most")
-        axes.plot(at, low, color=FIRST, marker=".", linestyle="--", label="at least")
-        axes.set(ylim=(0, 100), xlim=(0, None), ylabel="expected wrong answers, %")
+        axes.fill_between(
+            at,
+            low,
+            high,
+            color=SECOND,
+            alpha=0.25,
+            step=None,
+        )
+        axes.plot(
+            at,
+            high,
+            color=SECOND,
+            marker=".",
+            label="at most",
+        )
+        axes.plot(
+            at,
+            low,
+            color=FIRST,
+            marker=".",
+            linestyle="--",
+            label="at least",
+        )
+        axes.set(
+            ylim=(0, 100),
+            xlim=(0, None),
+            ylabel="expected wrong answers, %",
+        )
         axes.set_xlabel(f"bad {found.unit}")
         axes.legend()
 
@@ -405,7 +450,12 @@ def _svg(name: str, draw: Callable[[Any], None]) -> str:
         draw(axes)
         out = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+        figure.savefig(
+            out,
+            format="svg",
+            transparent=True,
+            metadata=nothing,
+        )
     text = out.getvalue()
     text = text[text.index("<svg") :]
     # Several plots stand in one page: their identifiers must differ.

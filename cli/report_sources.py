@@ -294,8 +294,19 @@ def _robustness(run: Run, error: float) -> list[facts.Robustness]:
                 lower = float(both.lower)
                 upper = float(both.upper)
                 silent = k if upper - lower >= SAYS_NOTHING else None
-            bounds.append(facts.Bound(attackers=k, lower=lower, upper=upper))
+            bounds.append(
+                facts.Bound(
+                    attackers=k,
+                    lower=lower,
+                    upper=upper,
+                )
+            )
         found.append(
-            facts.Robustness(unit=unit, error=error, bounds=bounds, silent_from=silent)
+            facts.Robustness(
+                unit=unit,
+                error=error,
+                bounds=bounds,
+                silent_from=silent,
+            )
         )
     return found

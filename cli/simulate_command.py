@@ -260,7 +260,11 @@ def compare(
     rows = []
     numbers = [f">{name}" for name in tried[0][0]]
     table = Table(
-        *numbers, ">accuracy", ">loss", ">ε server", title="simulated, not protected"
+        *numbers,
+        ">accuracy",
+        ">loss",
+        ">ε server",
+        title="simulated, not protected",
     )
     for words, training in tried:
         last = training.rounds[-1]
@@ -276,7 +280,11 @@ def compare(
             "–" if epsilon is None else upper(epsilon),
         )
     table.show(out)
-    document = {"simulated": True, "seed": tried[0][1].seed, "tried": rows}
+    document = {
+        "simulated": True,
+        "seed": tried[0][1].seed,
+        "tried": rows,
+    }
     say(
         out,
         f"One seed, {document['seed']}: with another, settings that lie close change"
@@ -288,7 +296,12 @@ def compare(
         print_json(document)
 
 
-def _show_round(out: TextIO, shown: Bar, played: "SimulatedRound", rounds: int) -> None:
+def _show_round(
+    out: TextIO,
+    shown: Bar,
+    played: "SimulatedRound",
+    rounds: int,
+) -> None:
     """Move the bar; where nothing is redrawn, print a line now and then."""
     text = f"accepted {played.accepted} of {played.cohort}"
     if played.accuracy is not None:
@@ -386,14 +399,25 @@ def audit(
 
 def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
     table = Table(
-        "who looks", ">coins", ">right guesses", ">ε at least", ">ε stated", ""
+        "who looks",
+        ">coins",
+        ">right guesses",
+        ">ε at least",
+        ">ε stated",
+        "",
     )
     for verdict in verdicts:
         guesses = verdict.guesses
         said = "REFUTED" if verdict.refuted else "not refuted"
         right = f"{guesses.correct} of {guesses.made}"
         bounds = f"{verdict.by_family:.2f}", f"{verdict.epsilon:.2f}"
-        table.add(verdict.statement.name, str(guesses.canaries), right, *bounds, said)
+        table.add(
+            verdict.statement.name,
+            str(guesses.canaries),
+            right,
+            *bounds,
+            said,
+        )
     table.show(out)
     for verdict in verdicts:
         if verdict.refuted:

@@ -124,7 +124,11 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     if as_json:
         found = [each.to_json() for each in planned_guarantees(made)]
         print_json(
-            {"name": made.name, "digest": str(made.digest), "statements": found},
+            {
+                "name": made.name,
+                "digest": str(made.digest),
+                "statements": found,
+            },
             indent=2,
         )
         return
@@ -134,7 +138,13 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     warn_of_clip(made)
 
 
-def _tried(made: Task, data: Path, *, model: str | None, loss: str | None) -> str:
+def _tried(
+    made: Task,
+    data: Path,
+    *,
+    model: str | None,
+    loss: str | None,
+) -> str:
     """That all records can be used, in a sentence.
 
     Raises Misconfiguration: one can't.

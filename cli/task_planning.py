@@ -132,7 +132,13 @@ def planned(
     made = Task.parse(values)
     tried = True
     if wishes.model is not None:
-        tried = _tried(made, module, wishes.model, shape, classes)
+        tried = _tried(
+            made,
+            module,
+            wishes.model,
+            shape,
+            classes,
+        )
     if wishes.weights is not None:
         # It is to lie beside the task's file, under its own name.
         model["initial_file"] = wishes.weights.name
@@ -141,7 +147,10 @@ def planned(
 
 
 def _numbers(
-    wishes: Wishes, sizes: Sequence[int], kind: str, clip_for: ClipFor | None
+    wishes: Wishes,
+    sizes: Sequence[int],
+    kind: str,
+    clip_for: ClipFor | None,
 ) -> dict[str, Any]:
     def given(value: Any, otherwise: Any) -> Any:
         return otherwise if value is None else value
@@ -162,10 +171,17 @@ def _numbers(
     taken = participations_of(client_rate, rounds)
     if sigma is None:
         sigma = least_noise(
-            epsilon=epsilon or 0.0, delta=delta, record_rate=rate, participations=taken
+            epsilon=epsilon or 0.0,
+            delta=delta,
+            record_rate=rate,
+            participations=taken,
         )
     else:
-        of = {"record_rate": rate, "noise_multiplier": sigma, "delta": delta}
+        of = {
+            "record_rate": rate,
+            "noise_multiplier": sigma,
+            "delta": delta,
+        }
         epsilon = float(upper(record_epsilon(**of, participations=taken)))
     if clip is None and clip_for is not None:
         clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
@@ -176,7 +192,10 @@ def _numbers(
     expected = client_rate * rate * sum(sizes)
     known = {"record_clip": record_clip, "kind": kind}
     step = default_step(
-        expected_records=expected, noise_multiplier=sigma, rounds=rounds, **known
+        expected_records=expected,
+        noise_multiplier=sigma,
+        rounds=rounds,
+        **known,
     )
     return {
         "privacy": {
@@ -263,7 +282,10 @@ def _model(
         )
     kind = wishes.architecture or "custom"
     section = model_section(
-        module, architecture=kind, initial=initial, initial_file=wishes.weights
+        module,
+        architecture=kind,
+        initial=initial,
+        initial_file=wishes.weights,
     )
     if wishes.weights is not None:
         check_file(module, wishes.weights)
@@ -271,7 +293,11 @@ def _model(
 
 
 def _tried(
-    made: Task, module: Any, place: str, shape: Shape, classes: int | None
+    made: Task,
+    module: Any,
+    place: str,
+    shape: Shape,
+    classes: int | None,
 ) -> bool:
     """Try a model of one's own on made-up records; say whether a shape was known to make them."""
     from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
@@ -319,7 +345,11 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
 
 
 def least_noise(
-    *, epsilon: float, delta: float, record_rate: float, participations: int
+    *,
+    epsilon: float,
+    delta: float,
+    record_rate: float,
+    participations: int,
 ) -> float:
     """Return the least σ, to four digits, that gives a record (ε, δ) against a server, exactly."""
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
@@ -328,7 +358,9 @@ def least_noise(
 
     def event(sigma: float) -> SampledGaussian:
         return poisson_gaussian(
-            rate=record_rate, noise_multiplier=sigma, count=participations
+            rate=record_rate,
+            noise_multiplier=sigma,
+            count=participations,
         )
 
     return rounded(

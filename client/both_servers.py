@@ -65,7 +65,13 @@ def fetched_model(
     for role, other in ((first, second), (second, first)):
         last = role is second
         try:
-            theta = _checked(task, version, announced, role, bytes_of(role, last))
+            theta = _checked(
+                task,
+                version,
+                announced,
+                role,
+                bytes_of(role, last),
+            )
         except PeerUnavailable as error:
             away = error
             why = str(error)
@@ -85,7 +91,11 @@ def fetched_model(
 
 
 def _checked(
-    task: Task, version: int, announced: Digest, role: Role, data: bytes | bytearray
+    task: Task,
+    version: int,
+    announced: Digest,
+    role: Role,
+    data: bytes | bytearray,
 ) -> ModelVector:
     """Raises PeerViolation: the bytes aren't the announced model's."""
     try:

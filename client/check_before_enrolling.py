@@ -127,12 +127,26 @@ def look_at_owner(
     if findings.passes("data", lambda: claim.check(task)):
         findings.good("data", f"{len(records):,} records, each {kind}{shape}")
     if findings.passes(
-        "model and loss", lambda: rehearse(model, loss, records, task, most)
+        "model and loss",
+        lambda: rehearse(
+            model,
+            loss,
+            records,
+            task,
+            most,
+        ),
     ):
         start = f'which start by model.initial = "{task.model.initial}"'
         text = f"take every record; {task.dimension:,} parameters, {start}"
         findings.good("model and loss", text)
-        _look_at_pace(findings, task, records, record_rate, model=model, loss=loss)
+        _look_at_pace(
+            findings,
+            task,
+            records,
+            record_rate,
+            model=model,
+            loss=loss,
+        )
     if held_out is not None:
         about = "held-out records"
         if findings.passes(about, lambda: rehearse(model, loss, held_out, task)):
@@ -173,7 +187,13 @@ def _look_at_pace(
 
     # The model has just run: what is loaded once is there.
     work_s = padded_work_s(
-        model, loss, records, count=len(records), rate=record_rate, task=task, repeats=1
+        model,
+        loss,
+        records,
+        count=len(records),
+        rate=record_rate,
+        task=task,
+        repeats=1,
     )
     wait_s = task.deadlines.work
     text = (
@@ -280,7 +300,14 @@ def look_at_servers(
             if fault is not None:
                 raise fault
             began = time.time()
-            state = ask_for_state(task, identity, role, address, left(), token)
+            state = ask_for_state(
+                task,
+                identity,
+                role,
+                address,
+                left(),
+                token,
+            )
             # And how far its clock is ahead of this machine's.
             answers[role].set_result((state, state.clock_s - (began + time.time()) / 2))
         except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
@@ -289,7 +316,10 @@ def look_at_servers(
     for role, address in addresses.items():
         # No pool: its threads would keep a process from ending that waits no longer.
         Thread(
-            target=look, args=(role, address), name=f"look-{role.value}", daemon=True
+            target=look,
+            args=(role, address),
+            name=f"look-{role.value}",
+            daemon=True,
         ).start()
 
     def found() -> Findings:
@@ -309,7 +339,12 @@ def look_at_servers(
                 findings.bad(about, str(error))
             else:
                 findings.append(
-                    _standing(about=about, address=address, client=client, reply=state)
+                    _standing(
+                        about=about,
+                        address=address,
+                        client=client,
+                        reply=state,
+                    )
                 )
         findings.extend(_clocks(ahead))
         return findings
@@ -318,7 +353,11 @@ def look_at_servers(
 
 
 def _standing(
-    *, about: str, address: str, client: ClientId, reply: ServerState
+    *,
+    about: str,
+    address: str,
+    client: ClientId,
+    reply: ServerState,
 ) -> Finding:
     kind = Kind.BAD
     why = one_line(reply.refusal[:_LONGEST])

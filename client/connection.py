@@ -231,7 +231,11 @@ class Servers:
             client=self.client.name,
             instance=self._instance,
         )
-        retries = Retries(total_s=NAME_FREE_S, policy=NAME_RETRIES, clock=self._clock)
+        retries = Retries(
+            total_s=NAME_FREE_S,
+            policy=NAME_RETRIES,
+            clock=self._clock,
+        )
         while True:
             try:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
@@ -310,7 +314,11 @@ class Servers:
                 came = len(data)
 
         if idle_s is not None:
-            threading.Thread(target=watch, name="fetch", daemon=True).start()
+            threading.Thread(
+                target=watch,
+                name="fetch",
+                daemon=True,
+            ).start()
         try:
             for piece in pieces:
                 data += piece.data
@@ -333,7 +341,9 @@ class Servers:
         Raises PeerUnavailable, NotOnOffer.
         """
         request = pb.OpeningRequest(
-            task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
+            task_digest=self.task.digest.value,
+            client=self.client.name,
+            attempt=attempt,
         )
         opening = self._stubs[role].Opening
         return self._patiently(
@@ -385,7 +395,9 @@ class Servers:
             statement = pb.Signed.FromString(shown)
             digest = self.task.digest.value
             yield pb.GivenPiece(
-                task_digest=digest, client=self.client.name, statement=statement
+                task_digest=digest,
+                client=self.client.name,
+                statement=statement,
             )
             for start in range(0, len(theta), PIECE_BYTES):
                 yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
@@ -424,7 +436,13 @@ class Servers:
             client=self.client,
             model=model,
         )
-        return share(self.task, x, context, self._signer, proof)
+        return share(
+            self.task,
+            x,
+            context,
+            self._signer,
+            proof,
+        )
 
     def submit(
         self, pair: Pair, timeout_s: float | None = None
@@ -445,7 +463,11 @@ class Servers:
         late = errors.PeerUnavailable(
             f"{role.value} took no submission before the deadline"
         )
-        retries = Retries(total_s=limit_s, policy=UPLOAD_RETRIES, counted_from_now=True)
+        retries = Retries(
+            total_s=limit_s,
+            policy=UPLOAD_RETRIES,
+            counted_from_now=True,
+        )
         while True:
             try:
                 reply = self._upload(submission, max(0.0, retries.remaining()))

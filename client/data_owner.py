@@ -176,7 +176,12 @@ class DataOwner:
             zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True)
         )
         servers = before.look_at_servers(
-            self.task, self.client, self._identity, addresses, wait_s, self._token
+            self.task,
+            self.client,
+            self._identity,
+            addresses,
+            wait_s,
+            self._token,
         )
         findings = before.Findings()
         findings.passes(
@@ -235,7 +240,10 @@ class DataOwner:
             model = TrainedModel.load(path, self.task)
             spent = self.budget.epsilon()
             return Participation(
-                epsilon=spent, ended="finished", model=model, model_file=path
+                epsilon=spent,
+                ended="finished",
+                model=model,
+                model_file=path,
             )
         reporter = Reporter(
             self.task,
@@ -258,7 +266,11 @@ class DataOwner:
                         " loss"
                     )
                     rehearse(
-                        self._model, self._loss, self._records, self.task, self._most
+                        self._model,
+                        self._loss,
+                        self._records,
+                        self.task,
+                        self._most,
                     )
                     if self._held_out is not None:
                         used = self._model, self._loss, self._held_out, self.task

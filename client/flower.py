@@ -55,7 +55,11 @@ def client_app(
         try:
             settings = JoinSettings.load(_settings_file(context))
             data = None if records is None else records(context)
-            settings.data_owner(data=data, model=model(), loss=loss).run(progress=False)
+            settings.data_owner(
+                data=data,
+                model=model(),
+                loss=loss,
+            ).run(progress=False)
         except Exception:
             # Flower sends an exception's text to its server, and ours may quote a
             # record.

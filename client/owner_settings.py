@@ -196,7 +196,12 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
         given = settings.token
         token = None if given is None else Secret(given.get_secret_value().encode())
         servers = before.look_at_servers(
-            task, client, identity, addresses, within_s, token
+            task,
+            client,
+            identity,
+            addresses,
+            within_s,
+            token,
         )
         if findings.passes("identity", lambda: before.check_name(client, identity)):
             findings.good(
@@ -231,7 +236,10 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
 
 
 def _look_at_training(
-    findings: before.Findings, settings: JoinSettings, task: Task, client: ClientId
+    findings: before.Findings,
+    settings: JoinSettings,
+    task: Task,
+    client: ClientId,
 ) -> None:
     from torch.nn import functional  # noqa: PLC0415
 
@@ -260,7 +268,13 @@ def _look_at_training(
         others = findings.attempt("held-out records", lambda: records(path))
     findings.extend(
         before.look_at_owner(
-            task, client, found, rate, model=module, loss=loss, held_out=others
+            task,
+            client,
+            found,
+            rate,
+            model=module,
+            loss=loss,
+            held_out=others,
         )
     )
 

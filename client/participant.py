@@ -131,7 +131,11 @@ class _Participant:
 
     def run(self) -> Participation:
         result = self.result
-        retries = Retries(total_s=self.wait_s, policy=RECONNECTION, clock=self.clock)
+        retries = Retries(
+            total_s=self.wait_s,
+            policy=RECONNECTION,
+            clock=self.clock,
+        )
         while not result.ended:
             connected: float | None = None
             ended = errors.PeerUnavailable("server A ended the notices")
@@ -233,7 +237,10 @@ class _Participant:
         newest = self.result.model
         if newest is None or newest.version < version or self.result.ended:
             self.result.model = TrainedModel(
-                task=self.task, version=version, theta=theta, digest=model
+                task=self.task,
+                version=version,
+                theta=theta,
+                digest=model,
             )
             self.observer.saw(self.result.model)
 
@@ -374,7 +381,13 @@ class _Participant:
         self.statements.saw(version, model, theta)
         update = self._work(event, came, theta, records=records)
         if records and update is not None:
-            self._keep(event, opened, update, update, re_releases)
+            self._keep(
+                event,
+                opened,
+                update,
+                update,
+                re_releases,
+            )
             try:
                 self.budget.charge(version, re_releases)
             except errors.BudgetExceeded:
@@ -386,7 +399,13 @@ class _Participant:
             if event.selected:
                 self.budget.cover(version)
             zeros = np.zeros(self.task.dimension, dtype=np.int64)
-            self._keep(event, opened, update, zeros, None)
+            self._keep(
+                event,
+                opened,
+                update,
+                zeros,
+                None,
+            )
 
     def _keep(
         self,
@@ -406,7 +425,12 @@ class _Participant:
         self.pending.keep(event.version, update, pair, re_releases)
 
     def _work(
-        self, event: wire.RoundOpen, came: float, theta: ModelVector, *, records: bool
+        self,
+        event: wire.RoundOpen,
+        came: float,
+        theta: ModelVector,
+        *,
+        records: bool,
     ) -> RingVector | None:
         """X of this version, computed once; None where there is none to share.
 

@@ -45,7 +45,10 @@ class TrainedModel:
         task = task if isinstance(task, Task) else Task.load(Path(task))
         saved = load_model(Path(path), task)
         return cls(
-            task=task, version=saved.version, theta=saved.theta, digest=saved.digest
+            task=task,
+            version=saved.version,
+            theta=saved.theta,
+            digest=saved.digest,
         )
 
     @property
@@ -74,7 +77,12 @@ class TrainedModel:
         facts = self._guarantee() if self.version else {}
         try:
             save_model(
-                Path(path), self.task, self.version, self.theta, self.digest, facts
+                Path(path),
+                self.task,
+                self.version,
+                self.theta,
+                self.digest,
+                facts,
             )
         except OSError as error:
             raise Misconfiguration(

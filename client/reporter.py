@@ -80,7 +80,11 @@ class Reporter(Observer):
         """The newest model that both servers agreed on."""
         self._judged: tuple[TrainedModel, Evaluation] | None = None
         self._begun = False
-        self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work,
+            name="reporter",
+            daemon=True,
+        )
         self.history: list[RoundInfo] = []
         self.failures = 0
         self.first_failure: BaseException | None = None
@@ -372,7 +376,9 @@ class NotebookDisplay(OwnerProgress):
         self._over = threading.Event()
         self._handle: Any = None
         self._thread = threading.Thread(
-            target=self._redraw, name="progress", daemon=True
+            target=self._redraw,
+            name="progress",
+            daemon=True,
         )
 
     def start(self) -> None:

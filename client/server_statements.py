@@ -92,7 +92,11 @@ class ServerStatements:
         return Opened(charges, None if self._task.proof is None else for_proof(*bodies))
 
     def _opening(
-        self, role: Role, message: bytes, servers: Servers, event: wire.RoundOpen
+        self,
+        role: Role,
+        message: bytes,
+        servers: Servers,
+        event: wire.RoundOpen,
     ) -> wire.Opening:
         body = wire.check_opening(servers.verifier, role, message)
         said = (body.attempt, body.version, body.model_digest)
@@ -179,7 +183,11 @@ class ServerStatements:
         self._files[STATEMENT.format(role.value)] = message
 
     def _give_back(
-        self, servers: Servers, role: Role, shown: bytes, body: wire.Statement
+        self,
+        servers: Servers,
+        role: Role,
+        shown: bytes,
+        body: wire.Statement,
     ) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
         data = self._model_bytes(body.version)

@@ -40,7 +40,11 @@ class Clock:
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
         """Start a thread that ends with the process."""
-        threading.Thread(target=target, name=name, daemon=True).start()
+        threading.Thread(
+            target=target,
+            name=name,
+            daemon=True,
+        ).start()
 
 
 def call_in(
@@ -78,7 +82,11 @@ def end_within(
         last()
         os._exit(status)
 
-    threading.Thread(target=end, name="end", daemon=True).start()
+    threading.Thread(
+        target=end,
+        name="end",
+        daemon=True,
+    ).start()
     if hasattr(signal, "alarm"):
         # While the interpreter clears up, no thread runs any more: the system ends it
         # then, and its status says so.

@@ -25,7 +25,11 @@ _MOST_BYTES = 2**26
 def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
     """Create a folder, of this ``mode`` whatever the umask; one that exists stays as it is."""
     if not path.exists():
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        path.mkdir(
+            mode=mode,
+            parents=True,
+            exist_ok=True,
+        )
         path.chmod(mode)
 
 
@@ -68,7 +72,11 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _put(
-    path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: bool
+    path: Path,
+    data: Iterable[bytes | memoryview],
+    mode: int,
+    *,
+    replace: bool,
 ) -> None:
     """All but the folder's entry is on the disk."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")

@@ -237,7 +237,13 @@ class _Compiled(Arithmetic):
     def combine(
         self, rows: FieldVector, weights: FieldVector, out: FieldVector
     ) -> None:
-        _require(rows.shape, weights.shape + out.shape, rows, weights, out=out)
+        _require(
+            rows.shape,
+            weights.shape + out.shape,
+            rows,
+            weights,
+            out=out,
+        )
         data = rows.ctypes.data, weights.ctypes.data
         self._functions["combine"](*data, *rows.shape, out.ctypes.data)
 
@@ -270,7 +276,10 @@ _Shape = tuple[int, ...]
 
 
 def _require(
-    shape: _Shape, other: _Shape, *arrays: FieldVector, out: FieldVector | None = None
+    shape: _Shape,
+    other: _Shape,
+    *arrays: FieldVector,
+    out: FieldVector | None = None,
 ) -> None:
     """C reads and writes whatever it is given: refuse what NumPy would refuse."""
     if shape != other:

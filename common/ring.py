@@ -146,7 +146,13 @@ def fill(out: memoryview, encryptor: CipherContext) -> memoryview:
     return out
 
 
-def commit(role: Role, ctx: Digest, *, salt: Secret, seed: Secret) -> Digest:
+def commit(
+    role: Role,
+    ctx: Digest,
+    *,
+    salt: Secret,
+    seed: Secret,
+) -> Digest:
     """c_j = SHA-256(role j, ctx, salt_j, s_j): hiding by the salt, binding by the hash.
 
     Bound to role and context, or one client's commitment could be another's, or the
@@ -157,7 +163,12 @@ def commit(role: Role, ctx: Digest, *, salt: Secret, seed: Secret) -> Digest:
 
 
 def opens(
-    *, commitment: Digest, role: Role, ctx: Digest, salt: Secret, seed: Secret
+    *,
+    commitment: Digest,
+    role: Role,
+    ctx: Digest,
+    salt: Secret,
+    seed: Secret,
 ) -> bool:
     """Whether ``commitment`` is to this seed of ``role`` in ``ctx``; False for wrong lengths."""
     if len(salt) != SALT_BYTES or len(seed) != SEED_BYTES:
@@ -166,7 +177,12 @@ def opens(
 
 
 def mask_stream(
-    seed: Secret, role: Role, *, ctx: Digest, commitment_a: Digest, commitment_b: Digest
+    seed: Secret,
+    role: Role,
+    *,
+    ctx: Digest,
+    commitment_a: Digest,
+    commitment_b: Digest,
 ) -> Keystream:
     """a_j = PRG(s_j; role j, ctx, c_A, c_B), where x = b + a_A + a_B: ``words(n)`` reads it.
 

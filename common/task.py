@@ -114,7 +114,10 @@ class Task(schema.Section):
             if not values["model"][later]:
                 del values["model"][later]
         return json.dumps(
-            values, sort_keys=True, separators=(",", ":"), allow_nan=False
+            values,
+            sort_keys=True,
+            separators=(",", ":"),
+            allow_nan=False,
         ).encode()
 
     @cached_property
@@ -197,7 +200,11 @@ def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task
 
 
 def effective_record_clip(
-    *, record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+    *,
+    record_clip: float,
+    client_clip: float,
+    dimension: int,
+    fractional_bits: int,
 ) -> float:
     """R' = R + √d·2^−f + C·2^−18: the most that one record moves a client's encoded sum.
 

@@ -30,7 +30,10 @@ class Section(BaseModel):
     """A table of the file: frozen, without unknown keys."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
     )
 
 

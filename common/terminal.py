@@ -73,7 +73,10 @@ class Table:
 
     def __init__(self, *headings: str, title: str = "") -> None:
         self.drawn = RichTable(
-            box=None, pad_edge=False, header_style="bold", show_header=any(headings)
+            box=None,
+            pad_edge=False,
+            header_style="bold",
+            show_header=any(headings),
         )
         for heading in headings:
             number = heading.startswith(">")
@@ -134,7 +137,12 @@ class Bar(progress.Progress):
             redirect_stderr=sys.stderr.isatty(),
             disable=not redraws(out),
         )
-        self._steps = self.add_task(what, total=total, completed=done, note="")
+        self._steps = self.add_task(
+            what,
+            total=total,
+            completed=done,
+            note="",
+        )
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield what is drawn, for rich."""

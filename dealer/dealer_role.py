@@ -276,7 +276,10 @@ class LocalDealing:
                 conversation.end(error)
 
         conversation = DealerConversation(
-            attempt=attempt, send=send, timeout_s=self.timeout_s, clock=self.clock
+            attempt=attempt,
+            send=send,
+            timeout_s=self.timeout_s,
+            clock=self.clock,
         )
         try:
             yield conversation

@@ -148,7 +148,10 @@ class DealingService(DealingServicer):
         key = self._dealer.key_for(role).reveal()
         newest = self._dealer.newest_attempt
         return pb.JoinReply(
-            key=key, epoch=self._epoch, newest_attempt=newest, wire_version=WIRE_VERSION
+            key=key,
+            epoch=self._epoch,
+            newest_attempt=newest,
+            wire_version=WIRE_VERSION,
         )
 
     async def Deal(  # noqa: N802

@@ -97,7 +97,11 @@ def collect(
         label="server",
     )
     said = "The newest that is dealt for; -1: none."
-    yield gauge(name="newest_attempt", says=said, values=dealer.newest_attempt)
+    yield gauge(
+        name="newest_attempt",
+        says=said,
+        values=dealer.newest_attempt,
+    )
     conversations = list(service.conversations.items())
     yield gauge(
         name="conversations",
@@ -106,7 +110,10 @@ def collect(
     )
     said = "Halves of masks that a server named."
     yield counter(
-        name="halves_total", says=said, values=of_each("halves"), label="server"
+        name="halves_total",
+        says=said,
+        values=of_each("halves"),
+        label="server",
     )
     yield gauge(
         name="halves_waiting",
@@ -129,7 +136,10 @@ def collect(
     )
     said = "Answers that the servers' halves don't fit together."
     yield counter(
-        name="violations_total", says=said, values=of_each("violations"), label="server"
+        name="violations_total",
+        says=said,
+        values=of_each("violations"),
+        label="server",
     )
     links = {link: size for (what, link), size in counts.items() if what == "bytes"}
     yield counter(
@@ -139,4 +149,8 @@ def collect(
         label="link",
     )
     said = "Of this process, since its start."
-    yield counter(name="cpu_seconds_total", says=said, values=time.process_time())
+    yield counter(
+        name="cpu_seconds_total",
+        says=said,
+        values=time.process_time(),
+    )

@@ -105,7 +105,12 @@ class DealRequest:
         """
         shape = self.attempt, self.batch, self.clients, self.comparisons
         return Keystream(
-            key, "deal/binary-triple", self.task.value, *shape, self.nonces, number
+            key,
+            "deal/binary-triple",
+            self.task.value,
+            *shape,
+            self.nonces,
+            number,
         )
 
 
@@ -170,7 +175,11 @@ class DealtRandomness:
     """
 
     def __init__(
-        self, role: Role, key: Secret, request: DealRequest, corrections: RingVector
+        self,
+        role: Role,
+        key: Secret,
+        request: DealRequest,
+        corrections: RingVector,
     ) -> None:
         expected = request.correction_words if role is Role.SERVER_B else 0
         if corrections.dtype != np.int64 or corrections.shape != (expected,):

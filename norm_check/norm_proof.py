@@ -127,7 +127,12 @@ def prove(
 
 
 def _put_columns(
-    *, rows: FieldVector, vector: FieldVector, start: int, stop: int, columns: int
+    *,
+    rows: FieldVector,
+    vector: FieldVector,
+    start: int,
+    stop: int,
+    columns: int,
 ) -> None:
     """Columns ``start`` to ``stop`` of the vector, written in rows of ``columns`` words."""
     whole = vector.size // columns
@@ -160,7 +165,11 @@ class Query:
         of_proof = math.lagrange(2 * shape.points, t)
         proof = np.concatenate([of_proof[::2][: 1 + shape.used], of_proof[1::2]])
         return cls(
-            shape=shape, t=t, rho=rho, wires=math.lagrange(shape.points, t), proof=proof
+            shape=shape,
+            t=t,
+            rho=rho,
+            wires=math.lagrange(shape.points, t),
+            proof=proof,
         )
 
     @classmethod
@@ -231,7 +240,10 @@ def answer(
 
 
 def _add_rows(
-    query: Query, wires: FieldVector, pieces: Iterator[FieldVector], first: int
+    query: Query,
+    wires: FieldVector,
+    pieces: Iterator[FieldVector],
+    first: int,
 ) -> None:
     """Add rows, from row ``first`` on, each times its weight at t, to the wires."""
     math = arithmetic()
@@ -304,7 +316,11 @@ def share(
         )
     # For this vector: whether it is as long as the task's is the servers' to say.
     return share_with_proof(
-        x, replace(task.proof, dimension=x.size), context, proof, signer
+        x,
+        replace(task.proof, dimension=x.size),
+        context,
+        proof,
+        signer,
     )
 
 
@@ -373,16 +389,33 @@ def share_with_proof(
         *(header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed))
     )
     mu = bit_challenges(shape, header.bits_key)
-    mask_into(values, prove(shape, x=words, bits=written, mu=mu, mask=mask), "h")
+    mask_into(
+        values,
+        prove(
+            shape,
+            x=words,
+            bits=written,
+            mu=mu,
+            mask=mask,
+        ),
+        "h",
+    )
     header = replace(
         header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values)
     )
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
     held = HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B"))
-    at_seed = ProofSubmission(header=signed, role=seed_holder, seed=seed, salt=salt)
+    at_seed = ProofSubmission(
+        header=signed,
+        role=seed_holder,
+        seed=seed,
+        salt=salt,
+    )
     at_body = ProofSubmission(
-        header=signed, role=SERVERS[1 - SERVERS.index(seed_holder)], body=held
+        header=signed,
+        role=SERVERS[1 - SERVERS.index(seed_holder)],
+        body=held,
     )
     return (at_seed, at_body) if seed_holder is Role.SERVER_A else (at_body, at_seed)
 

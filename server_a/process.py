@@ -54,7 +54,11 @@ class Leader:
                 register.wait_for(least, session.clock.now() + _LOOK_S)
                 link.require_alive()
             roster = propose_roster(
-                link, register, session.task, session.signatures, least
+                link,
+                register,
+                session.task,
+                session.signatures,
+                least,
             )
             if roster is None:
                 session.clock.sleep(_LOOK_S)
@@ -97,7 +101,11 @@ class Leader:
         return opened
 
     def collect(
-        self, opened: Opened, link: PeerLink, closes: float, take: Take
+        self,
+        opened: Opened,
+        link: PeerLink,
+        closes: float,
+        take: Take,
     ) -> Closed:
         """Until the cohort has come, take what B holds alike; then say and hear of the rest."""
         session = self._session
@@ -115,7 +123,14 @@ class Leader:
             )
 
         gather = session.task.proof is not None
-        taken = matching.ask(opened, session.inbox, link, take, over, gather=gather)
+        taken = matching.ask(
+            opened,
+            session.inbox,
+            link,
+            take,
+            over,
+            gather=gather,
+        )
         collected = session.inbox.close()
         matching.say_over(link)
         link.send("held", describe(collected, taken).to_bytes())

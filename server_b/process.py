@@ -95,7 +95,11 @@ class Helper:
         drawn = () if session.finished else draw(aggregator, current.version)
         taking = session.inbox.open
         opened = answer(
-            aggregator, current.version, drawn, current.digest, before_agreeing=taking
+            aggregator,
+            current.version,
+            drawn,
+            current.digest,
+            before_agreeing=taking,
         )
         if opened is None:
             if not session.finished:
@@ -107,14 +111,24 @@ class Helper:
         return opened
 
     def collect(
-        self, opened: Opened, link: PeerLink, closes: float, take: Take
+        self,
+        opened: Opened,
+        link: PeerLink,
+        closes: float,
+        take: Take,
     ) -> Closed:
         """Take what A holds alike until it closes; wait for its other halves, say what is held."""
         session = self._session
         deadlines = self._session.task.deadlines
         session.inbox.close_at(closes)
         patience_s = deadlines.collect + deadlines.peer
-        taken = matching.offer(opened, session.inbox, link, take, patience_s)
+        taken = matching.offer(
+            opened,
+            session.inbox,
+            link,
+            take,
+            patience_s,
+        )
         theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds
         # already.

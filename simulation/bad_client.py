@@ -43,7 +43,11 @@ class _GarbageServers(Servers):
     ) -> Pair:
         """Honest in even attempts, garbage behind a signed header in odd ones."""
         a, b = super().prepare(
-            version=version, attempt=attempt, model=model, x=x, proof=proof
+            version=version,
+            attempt=attempt,
+            model=model,
+            x=x,
+            proof=proof,
         )
         return (
             (a, b)
@@ -82,10 +86,16 @@ def main() -> None:
     """Command line of the bad client."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--config", type=Path, required=True, help="as for `precad join`"
+        "--config",
+        type=Path,
+        required=True,
+        help="as for `precad join`",
     )
     parser.add_argument(
-        "--kind", choices=KINDS, required=True, help="how it misbehaves"
+        "--kind",
+        choices=KINDS,
+        required=True,
+        help="how it misbehaves",
     )
     arguments = parser.parse_args()
     logging.basicConfig(

@@ -91,7 +91,12 @@ _SCALES = (
 def digits() -> DataSet:
     """Handwritten digits: 1,797 images of 8×8 with 16 grey levels, scaled to 0..1."""
     table = digits_table()
-    return _split("digits", x=table[:, :-1] / 16.0, y=table[:, -1], classes=10)
+    return _split(
+        "digits",
+        x=table[:, :-1] / 16.0,
+        y=table[:, -1],
+        classes=10,
+    )
 
 
 def digits_table() -> NDArray[np.float64]:
@@ -112,7 +117,10 @@ def breast_cancer() -> DataSet:
     table = np.loadtxt(_folder() / "breast_cancer.csv", delimiter=",", skiprows=1)
     scaled = (table[:, :-1] - np.array(_CENTRES)) / np.array(_SCALES)
     return _split(
-        "breast-cancer", x=np.clip(scaled, -5.0, 5.0), y=table[:, -1], classes=2
+        "breast-cancer",
+        x=np.clip(scaled, -5.0, 5.0),
+        y=table[:, -1],
+        classes=2,
     )
 
 
@@ -125,7 +133,11 @@ def _folder() -> Path:
 
 
 def _split(
-    name: str, *, x: NDArray[np.float64], y: NDArray[np.float64], classes: int
+    name: str,
+    *,
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    classes: int,
 ) -> DataSet:
     """The same 80/20 split everywhere: it is no secret."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
@@ -200,7 +212,11 @@ def _grey(name: str, root: Path) -> DataSet:
     missing = [file for file in _IDX if found[file] is None]
     where = f"{published}, which torchvision.datasets.{theirs} downloads"
     check_there(
-        name=name, root=root, place=f"{root} or {raw}", missing=missing, published=where
+        name=name,
+        root=root,
+        place=f"{root} or {raw}",
+        missing=missing,
+        published=where,
     )
     train_x, train_y, test_x, test_y = (
         _read_idx(path, 1 if "labels" in path.name else 3)
@@ -221,7 +237,12 @@ def _grey(name: str, root: Path) -> DataSet:
 
 
 def check_there(
-    *, name: str, root: Path, place: str, missing: list[str], published: str
+    *,
+    name: str,
+    root: Path,
+    place: str,
+    missing: list[str],
+    published: str,
 ) -> None:
     """Refuse a folder that lacks files, and say who publishes them."""
     if missing:
@@ -269,7 +290,11 @@ Partition = list[NDArray[np.int64]]
 
 
 def shards(
-    labels: NDArray[np.int64], *, clients: int, shards_per_client: int, seed: int
+    labels: NDArray[np.int64],
+    *,
+    clients: int,
+    shards_per_client: int,
+    seed: int,
 ) -> Partition:
     """Records sorted by label, cut into equal shards, some random ones to each client.
 
@@ -326,13 +351,19 @@ SETTINGS = {
         learning_rate=6.0, noise_multiplier=2.0, clip_budget=200.0
     ),  # 93 to 96 %, ε = 3.83
     ("digits", "mlp"): Settings(
-        learning_rate=3.0, noise_multiplier=2.0, clip_budget=200.0, hidden=32
+        learning_rate=3.0,
+        noise_multiplier=2.0,
+        clip_budget=200.0,
+        hidden=32,
     ),  # 93 to 95 %, ε = 3.83
     ("breast-cancer", "logistic"): Settings(
         learning_rate=1.0, noise_multiplier=3.0, clip_budget=60.0
     ),  # 95 to 98 %, ε = 2.27
     ("breast-cancer", "mlp"): Settings(
-        learning_rate=1.0, noise_multiplier=3.0, clip_budget=60.0, hidden=8
+        learning_rate=1.0,
+        noise_multiplier=3.0,
+        clip_budget=60.0,
+        hidden=8,
     ),  # 94 to 96 %, ε = 2.27
     # 91 % with equal parts of random records, ε = 2.99, and 94 %, ε = 3; one seed.
     ("mnist", "logistic"): Settings(

@@ -266,7 +266,13 @@ def draw_training(
     top.grid(alpha=0.3)
     top.set_title(title, loc="left")
     if no_epsilon:
-        middle.text(0.5, 0.5, no_epsilon, ha="center", transform=middle.transAxes)
+        middle.text(
+            0.5,
+            0.5,
+            no_epsilon,
+            ha="center",
+            transform=middle.transAxes,
+        )
     else:
         server, others = (
             [row[f"epsilon_{of}"] for row in rows] for of in ("server", "clients")
@@ -286,7 +292,13 @@ def draw_training(
     below = np.zeros(len(rows))
     for name in counted:
         counts = np.array([row[name] for row in rows])
-        last.bar(numbers, counts, bottom=below, width=0.8, label=name)
+        last.bar(
+            numbers,
+            counts,
+            bottom=below,
+            width=0.8,
+            label=name,
+        )
         below += counts
     if counted:
         last.set_ylabel(updates)

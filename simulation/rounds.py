@@ -189,7 +189,11 @@ class Draws:
         )
 
     def sample(
-        self, version: int, client: str, count: int, rate: float
+        self,
+        version: int,
+        client: str,
+        count: int,
+        rate: float,
     ) -> NDArray[np.int64]:
         """An owner's Poisson sample of its records, by the owner's own code."""
         return poisson_sample(
@@ -355,7 +359,11 @@ class Rounds:
         raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
 
     def _view(
-        self, version: int, theta: ModelVector, names: Sequence[str], others: Matrix
+        self,
+        version: int,
+        theta: ModelVector,
+        names: Sequence[str],
+        others: Matrix,
     ) -> View:
         shown = theta.astype(np.float64)
         shown.flags.writeable = False

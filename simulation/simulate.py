@@ -118,7 +118,13 @@ def simulate(
     check_layers(module)  # what can't even be copied
     module = _on(device, module)
     first = next(iter(owners.values()))
-    rehearse(module, loss, first.records, task, first.most)
+    rehearse(
+        module,
+        loss,
+        first.records,
+        task,
+        first.most,
+    )
     draws = playing.Draws(task, seed)
     if isinstance(attack, str):
         if attack not in playing.NAMED:
@@ -215,7 +221,11 @@ def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
 
 
 def _data(
-    task: Task, columns: Columns | None, *, data: Any, test: Any
+    task: Task,
+    columns: Columns | None,
+    *,
+    data: Any,
+    test: Any,
 ) -> tuple[Any, Any]:
     """Training and held-out records; a named data set has both."""
     if isinstance(data, str) and not Path(data).suffix:

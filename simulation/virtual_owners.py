@@ -47,7 +47,13 @@ class Owners(dict[str, Owner]):
     owners whose records don't stack.
     """
 
-    def __init__(self, data: Any, clients: int | None, task: Task, seed: int) -> None:
+    def __init__(
+        self,
+        data: Any,
+        clients: int | None,
+        task: Task,
+        seed: int,
+    ) -> None:
         super().__init__()
         shares = dict(sorted(_shares(data, clients, task, seed)))
         if not shares:
@@ -103,7 +109,10 @@ class Owners(dict[str, Owner]):
 
 
 def _shares(
-    data: Any, clients: int | None, task: Task, seed: int
+    data: Any,
+    clients: int | None,
+    task: Task,
+    seed: int,
 ) -> Iterator[tuple[str, Records]]:
     if isinstance(data, Mapping | list):
         if clients not in (None, len(data)):
@@ -161,7 +170,11 @@ class PerClient:
         """``[owners, d] int64``, each as ``local_update`` gives it."""
         failed: list[int] = []
         update = partial(
-            local_update, self._model, self._loss, theta=theta, task=self._task
+            local_update,
+            self._model,
+            self._loss,
+            theta=theta,
+            task=self._task,
         )
         counted = partial(update, on_failure=failed.append)
         rows = [
@@ -186,7 +199,11 @@ class Stacked:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, task: Task, owners: Owners
+        self,
+        model: nn.Module,
+        loss: Loss,
+        task: Task,
+        owners: Owners,
     ) -> None:
         self._task = task
         self._records = owners.stacked
@@ -268,7 +285,10 @@ class Stacked:
         usable = torch.where(wrong, 0, targets)
         try:
             found = self._gradients.shared(
-                named, inputs=inputs, targets=usable, noise=noise
+                named,
+                inputs=inputs,
+                targets=usable,
+                noise=noise,
             )
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)

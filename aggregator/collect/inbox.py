@@ -154,7 +154,10 @@ class Inbox:
         opening = Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
             self._round = _OpenAttempt(
-                opened=opened, cohort=cohort, spool=Spool(self._spool), opening=opening
+                opened=opened,
+                cohort=cohort,
+                spool=Spool(self._spool),
+                opening=opening,
             )
             self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()

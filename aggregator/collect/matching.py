@@ -190,7 +190,10 @@ def match(
         absent = Rejection.ABSENT if own is other[client] else Rejection.UNMATCHED
         rejections[client] = next(found, absent)
     return Matched(
-        opened=opened, submissions=submissions, rejections=rejections, early=early
+        opened=opened,
+        submissions=submissions,
+        rejections=rejections,
+        early=early,
     )
 
 
@@ -284,7 +287,11 @@ def say_over(link: PeerLink) -> None:
 
 
 def offer(
-    opened: Opened, inbox: Inbox, link: PeerLink, take: Take, patience_s: float
+    opened: Opened,
+    inbox: Inbox,
+    link: PeerLink,
+    take: Take,
+    patience_s: float,
 ) -> frozenset[ClientId]:
     """B's part: turn after turn until A says that collection is over. Whose were taken.
 

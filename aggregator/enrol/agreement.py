@@ -64,7 +64,9 @@ def propose_roster(
     frozen = register.frozen
     signed = register.kept.roster_seal()
     proposal = messages.RosterProposal(
-        entries=_entries(own), signed=signed, least=least
+        entries=_entries(own),
+        signed=signed,
+        least=least,
     )
     link.send("roster", proposal.to_bytes())
     answer = messages.RosterAnswer.from_bytes(link.receive("roster"))
@@ -83,7 +85,12 @@ def propose_roster(
             raise PeerViolation(
                 "server B's roster isn't made of the clients that A proposed"
             )
-        _freeze(register, proposed=own, roster=roster, task=task)
+        _freeze(
+            register,
+            proposed=own,
+            roster=roster,
+            task=task,
+        )
     _exchange_signatures(link, register, signatures, roster)
     return roster
 
@@ -137,7 +144,12 @@ def accept_roster(
             if len(roster) < max(least, proposal.least):
                 link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
                 return False
-            _freeze(register, proposed=proposed, roster=roster, task=task)
+            _freeze(
+                register,
+                proposed=proposed,
+                roster=roster,
+                task=task,
+            )
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two disagree about is answered, and stops A. What fails here
         # alone, as a full disk, ends the link without an answer: A tries again.
@@ -152,7 +164,10 @@ def accept_roster(
 
 
 def _exchange_signatures(
-    link: PeerLink, register: Register, signatures: ServerSignatures, roster: Roster
+    link: PeerLink,
+    register: Register,
+    signatures: ServerSignatures,
+    roster: Roster,
 ) -> None:
     own = messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
     theirs, found = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
@@ -179,7 +194,9 @@ def _is_own(
 def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
     return tuple(
         EnrolmentEntry(
-            client=e.client.name, records=e.records, record_rate=e.record_rate
+            client=e.client.name,
+            records=e.records,
+            record_rate=e.record_rate,
         )
         for e in roster.values()
     )
@@ -203,7 +220,11 @@ def _fits(claim: Enrolment, task: Task) -> bool:
 
 
 def _freeze(
-    register: Register, *, proposed: Roster, roster: Roster, task: Task
+    register: Register,
+    *,
+    proposed: Roster,
+    roster: Roster,
+    task: Task,
 ) -> None:
     """Freeze who is held alike, and say who isn't.
 

@@ -204,7 +204,10 @@ class PrivacyCap:
 
 
 def epsilon_spent(
-    task: Task, record_rate: float, spent: int, re_releases: Mapping[int, int]
+    task: Task,
+    record_rate: float,
+    spent: int,
+    re_releases: Mapping[int, int],
 ) -> float:
     """Return the exact ε of one record so far, at the task's σ and δ; as ``PrivacyCap.admits``."""
     from precad.accounting import exact  # noqa: PLC0415

@@ -40,7 +40,11 @@ def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
     )
     parts = role.value.encode(), task, opening.version, salt, coin
     digest = hashlib.sha256(encode_context("coin-commitment", *parts)).hexdigest()
-    return CoinCommitment(task=opening.task, version=opening.version, digest=digest)
+    return CoinCommitment(
+        task=opening.task,
+        version=opening.version,
+        digest=digest,
+    )
 
 
 def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
@@ -50,7 +54,10 @@ def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
 
 
 def cohort_of(
-    coin: Secret, roster: Roster, client_rate: float, version: int
+    coin: Secret,
+    roster: Roster,
+    client_rate: float,
+    version: int,
 ) -> tuple[ClientId, ...]:
     """Return each enrolled client with probability q: PRF(coin; version, client) < q·2^64.
 
@@ -142,7 +149,13 @@ def _commitment(
 ) -> CoinCommitment:
     signatures = aggregator.signatures
     kind = SignedKind.COIN_COMMITMENT
-    found = signatures.check(signatures.other, kind, signed, CoinCommitment, kept=kept)
+    found = signatures.check(
+        signatures.other,
+        kind,
+        signed,
+        CoinCommitment,
+        kept=kept,
+    )
     if (found.task, found.version) != (str(signatures.task), version):
         raise PeerViolation("a coin was committed to for another task or version")
     return found
@@ -205,7 +218,10 @@ def propose(
     # By places in the roster, which both servers have signed.
     places = Places(aggregator.roster)
     proposal = Cohort(
-        attempt=attempt, clients=places.steps(within), model=str(model), doubt=why
+        attempt=attempt,
+        clients=places.steps(within),
+        model=str(model),
+        doubt=why,
     )
     verdict = _ask(aggregator, proposal)
     if why or verdict.operators:
@@ -220,7 +236,11 @@ def propose(
             "server B's cohort isn't made of the clients that A proposed"
         )
     opened = _opened(
-        aggregator, attempt=attempt, version=version, counted=counted, model=model
+        aggregator,
+        attempt=attempt,
+        version=version,
+        counted=counted,
+        model=model,
     )
     aggregator.link.begin_attempt(attempt)
     return opened
@@ -231,7 +251,12 @@ def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
 
     Raises PeerViolation.
     """
-    over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
+    over = Cohort(
+        attempt=attempt,
+        clients=(),
+        model=str(model),
+        over=True,
+    )
     refusal = _ask(aggregator, over).refusal
     if refusal:
         raise PeerViolation(f"server B refused the training's end: {refusal}")
@@ -277,7 +302,11 @@ def answer(
             aggregator.store, aggregator.task, attempt=attempt, version=version
         )
     if refusal or why:
-        verdict = Verdict(refusal=refusal or why, operators=bool(why), used=used)
+        verdict = Verdict(
+            refusal=refusal or why,
+            operators=bool(why),
+            used=used,
+        )
         link.send("cohort", verdict.to_bytes())
         if why:
             raise NeedsOperators(Permission.ATTEMPTS, version, why)
@@ -288,7 +317,11 @@ def answer(
         return None
     counted = aggregator.within_budget(sorted(proposed), version)
     opened = _opened(
-        aggregator, attempt=attempt, version=version, counted=counted, model=model
+        aggregator,
+        attempt=attempt,
+        version=version,
+        counted=counted,
+        model=model,
     )
     before_agreeing(opened)
     link.send("cohort", Verdict(clients=places.steps(counted)).to_bytes())
@@ -318,7 +351,10 @@ def _opened(
     roster = aggregator.roster
     cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
     aggregator.store.attempts.begin(
-        attempt=attempt, version=version, cohort_size=len(cohort), model=model
+        attempt=attempt,
+        version=version,
+        cohort_size=len(cohort),
+        model=model,
     )
     holders = {} if task.proof is None else roster.seed_holders(task.digest)
     return Opened(
@@ -366,7 +402,13 @@ class NeedsOperators(PrecadError):
         self.version = version
 
 
-def doubt(store: Store, task: Task, *, attempt: int, version: int) -> str:
+def doubt(
+    store: Store,
+    task: Task,
+    *,
+    attempt: int,
+    version: int,
+) -> str:
     """Why another attempt of ``version`` needs the operators' word; empty when it needs none."""
     if attempt <= store.versions.allowed(Permission.ATTEMPTS, version):
         return ""

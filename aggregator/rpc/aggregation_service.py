@@ -160,7 +160,13 @@ class AggregationService(AggregationServicer):
                 ):
                     word = await word_of(self._session, event, client)
                     first = self._session.register.serves_first(client)
-                    yield notice_of(event, client, word, self._room, serves_first=first)
+                    yield notice_of(
+                        event,
+                        client,
+                        word,
+                        self._room,
+                        serves_first=first,
+                    )
 
     async def ModelDigest(
         self, request: pb.ModelRequest, context: Context
@@ -242,7 +248,11 @@ class AggregationService(AggregationServicer):
             shown = request.shown if request.HasField("shown") else None
             opening = request.opening if request.HasField("opening") else None
             return await asyncio.to_thread(
-                statement_of, self._session, client, shown=shown, opening=opening
+                statement_of,
+                self._session,
+                client,
+                shown=shown,
+                opening=opening,
             )
 
     async def GiveBack(
@@ -270,7 +280,13 @@ class AggregationService(AggregationServicer):
                                 said = "is longer than this task's"
                                 raise Misconfiguration("model", len(data), said)
                         theta = from_bytes(data, session.task.dimension)
-                        await asyncio.to_thread(give_back, session, client, lost, theta)
+                        await asyncio.to_thread(
+                            give_back,
+                            session,
+                            client,
+                            lost,
+                            theta,
+                        )
         return pb.GivenReply()
 
     @asynccontextmanager
@@ -304,7 +320,12 @@ class AggregationService(AggregationServicer):
         total_s = self._session.task.deadlines.collect
         inbox = self._session.inbox
         idle_s = self.calls.limits.idle_s
-        pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s, slot=slot)
+        pieces = in_time(
+            request_iterator,
+            idle_s=idle_s,
+            total_s=total_s,
+            slot=slot,
+        )
         upload: Upload | None = None
         link = f"clients to {self._session.role.value}"
         try:

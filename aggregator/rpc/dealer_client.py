@@ -43,7 +43,10 @@ def request_to_wire(
 
 @contextmanager
 def reach_dealer(
-    address: str | None, identity: Identity, task: Task, role: Role
+    address: str | None,
+    identity: Identity,
+    task: Task,
+    role: Role,
 ) -> Iterator["RemoteDealer | dealing.NoDealer"]:
     """The dealer until the block ends; of a task that has none ``NoDealer``."""
     if address is None:
@@ -51,7 +54,13 @@ def reach_dealer(
         return
     why = partial(why_unreachable, address, identity, Role.DEALER)
     with open_channel(address, identity, Role.DEALER) as channel:
-        yield RemoteDealer(channel, address, task, role, why)
+        yield RemoteDealer(
+            channel,
+            address,
+            task,
+            role,
+            why,
+        )
 
 
 class RemoteDealer:
@@ -144,11 +153,17 @@ class RemoteDealer:
             outgoing.put(square_request_to_wire(request, self.epoch))
 
         conversation = dealing.DealerConversation(
-            attempt=attempt, send=send, timeout_s=self._timeout_s
+            attempt=attempt,
+            send=send,
+            timeout_s=self._timeout_s,
         )
         call = self._stub.Square(_together(outgoing), wait_for_ready=True)
         read = partial(self._read, call, conversation)
-        reader = threading.Thread(target=read, name="squares", daemon=True)
+        reader = threading.Thread(
+            target=read,
+            name="squares",
+            daemon=True,
+        )
         reader.start()
         try:
             yield conversation
@@ -211,7 +226,10 @@ def square_request_to_wire(
     task = request.task.value
     attempt = request.attempt
     return pb.SquareRequest(
-        task_digest=task, epoch=epoch, attempt=attempt, halves=[half]
+        task_digest=task,
+        epoch=epoch,
+        attempt=attempt,
+        halves=[half],
     )
 
 

@@ -166,7 +166,10 @@ def statement_of(
 
 
 def _say(
-    session: training.Session, client: ClientId, kind: training.SignedKind, body: Body
+    session: training.Session,
+    client: ClientId,
+    kind: training.SignedKind,
+    body: Body,
 ) -> pb.Signed:
     message = sign_body(session.signer, session.role, body)
     session.last_signed.note(client, kind, _bytes(message))

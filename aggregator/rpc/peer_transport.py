@@ -139,7 +139,9 @@ class DialledTransport(_Receiving):
         self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
         self._call = self._open(channel, 0, str(len(self._outgoing)))
         self._reader = threading.Thread(
-            target=self._read, name="peer-link", daemon=True
+            target=self._read,
+            name="peer-link",
+            daemon=True,
         )
         self._reader.start()
         if (
@@ -251,7 +253,15 @@ def dial(
         first, *others = map(stack.enter_context, dialled)
         why = partial(mutual_tls.why_unreachable, *to_b)
         yield stack.enter_context(
-            closing(DialledTransport(first, address, timeout_s, why, others))
+            closing(
+                DialledTransport(
+                    first,
+                    address,
+                    timeout_s,
+                    why,
+                    others,
+                )
+            )
         )
 
 

@@ -58,7 +58,10 @@ class Metrics:
         yield about(session.role.value, task.name)
         phases = {each.value: float(each is progress.phase) for each in Phase}
         yield gauge(
-            name="phase", says="1 for the present phase.", values=phases, label="phase"
+            name="phase",
+            says="1 for the present phase.",
+            values=phases,
+            label="phase",
         )
         yield gauge(
             name="rounds_done",
@@ -66,7 +69,9 @@ class Metrics:
             values=session.model_store.current.version,
         )
         yield gauge(
-            name="rounds_planned", says="T of the task.", values=task.training.rounds
+            name="rounds_planned",
+            says="T of the task.",
+            values=task.training.rounds,
         )
         yield gauge(
             name="owners_enrolled",
@@ -75,7 +80,9 @@ class Metrics:
         )
         said = "How often a second process came under a party's name."
         yield counter(
-            name="identities_twice_total", says=said, values=sum(session.twice.values())
+            name="identities_twice_total",
+            says=said,
+            values=sum(session.twice.values()),
         )
         yield gauge(
             name="workers",
@@ -83,10 +90,16 @@ class Metrics:
             values=progress.workers,
         )
         said = "1 while the other server or the dealer is away."
-        yield gauge(name="peers_lost", says=said, values=progress.lost_at is not None)
+        yield gauge(
+            name="peers_lost",
+            says=said,
+            values=progress.lost_at is not None,
+        )
         said = "1 while the operators of both servers must decide."
         yield gauge(
-            name="needs_operators", says=said, values=progress.needs is not None
+            name="needs_operators",
+            says=said,
+            values=progress.needs is not None,
         )
         taken = store.ledger.participations()
         yield counter(
@@ -98,7 +111,10 @@ class Metrics:
         by_reason = store.attempts.rejections()
         states = {each.value: by_state.get(each, 0) for each in AttemptState}
         yield gauge(
-            name="attempts", says="Attempts by state.", values=states, label="state"
+            name="attempts",
+            says="Attempts by state.",
+            values=states,
+            label="state",
         )
         refused = {each.value: by_reason.get(each, 0) for each in Rejection}
         yield counter(
@@ -126,12 +142,23 @@ class Metrics:
         )
         said = "Whole and not matched yet: the most at once in the last round."
         yield gauge(
-            name="submissions_waiting_most", says=said, values=backlog.submissions
+            name="submissions_waiting_most",
+            says=said,
+            values=backlog.submissions,
         )
         said = "Of bodies on the disk: the most at once in the last round."
-        yield gauge(name="spool_bytes_most", says=said, values=backlog.spooled)
+        yield gauge(
+            name="spool_bytes_most",
+            says=said,
+            values=backlog.spooled,
+        )
         said = "Payloads since this start, up to the last round's end."
-        yield counter(name="link_bytes_total", says=said, values=links, label="link")
+        yield counter(
+            name="link_bytes_total",
+            says=said,
+            values=links,
+            label="link",
+        )
         yield from self._privacy(taken)
 
     def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
@@ -148,7 +175,12 @@ class Metrics:
         )
         left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
         said = "How much more it may become until the task is over."
-        yield gauge(name="epsilon_left", says=said, values=left, label="adversary")
+        yield gauge(
+            name="epsilon_left",
+            says=said,
+            values=left,
+            label="adversary",
+        )
         limit = session.task.privacy.epsilon_limit
         if limit is not None:
             said = "Where both servers stop counting an owner."

@@ -98,7 +98,10 @@ class ReleaseRecord:
         """Return its charge, as both ledgers hold it."""
         names = tuple(client.name for client in self.valid)
         return Fact(
-            version=self.version, attempt=self.attempt, voided=False, clients=names
+            version=self.version,
+            attempt=self.attempt,
+            voided=False,
+            clients=names,
         )
 
 
@@ -163,7 +166,12 @@ class Attempts:
     # ----------------------------------------------------------------
 
     def begin(
-        self, *, attempt: int, version: int, cohort_size: int, model: Digest
+        self,
+        *,
+        attempt: int,
+        version: int,
+        cohort_size: int,
+        model: Digest,
     ) -> None:
         """Keep the attempt as open.
 
@@ -256,7 +264,14 @@ class Attempts:
                     share_digest=digest,
                 )
             found = rejections.items()
-            rows = [{"attempt": attempt, "client": c, "reason": r} for c, r in found]
+            rows = [
+                {
+                    "attempt": attempt,
+                    "client": c,
+                    "reason": r,
+                }
+                for c, r in found
+            ]
             if rows:
                 connection.execute(insert(schema.rejection), rows)
 
@@ -452,12 +467,19 @@ class Attempts:
         state = AttemptState.LEARNED
         with self._ledger.changing(fact.version):
             if known is None:
-                fresh = {"cohort_size": len(clients), "model": UNKNOWN, "state": state}
+                fresh = {
+                    "cohort_size": len(clients),
+                    "model": UNKNOWN,
+                    "state": state,
+                }
                 _begin(connection, fact.attempt, fact.version, **fresh)
             elif not charged:
                 _change(connection, fact.attempt, state=state)
             self._ledger.append(
-                state, attempt=fact.attempt, version=fact.version, clients=missing
+                state,
+                attempt=fact.attempt,
+                version=fact.version,
+                clients=missing,
             )
         return True
 
@@ -502,7 +524,10 @@ def _state(connection: Connection, attempt: int) -> AttemptState | None:
 
 
 def _begin(
-    connection: Connection, attempt: int, version: int, **values: object
+    connection: Connection,
+    attempt: int,
+    version: int,
+    **values: object,
 ) -> None:
     connection.execute(
         insert(schema.attempts), {"attempt": attempt, "version": version, **values}

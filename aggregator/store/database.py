@@ -133,7 +133,10 @@ class Store:
 
 
 def open_store(
-    url: str, task: Task, role: Role, journal_file: Path | None = None
+    url: str,
+    task: Task,
+    role: Role,
+    journal_file: Path | None = None,
 ) -> Store:
     """Open or create the database of ``role`` for ``task``; nobody else may have it open.
 

@@ -104,7 +104,13 @@ class JournalFile:
     ) -> None:
         """This server is about to countersign the other's head over this attempt."""
         names = sorted(client.name for client in clients)
-        self._append({"version": version, "attempt": attempt, "clients": names})
+        self._append(
+            {
+                "version": version,
+                "attempt": attempt,
+                "clients": names,
+            }
+        )
 
     def opened(self, version: int, attempt: int) -> None:
         """An attempt's comparisons are about to be opened."""
@@ -118,7 +124,13 @@ class JournalFile:
         line a next start would make it a charge again, which the other's ledger doesn't
         have.
         """
-        self._append({"version": version, "attempt": attempt, "voided": True})
+        self._append(
+            {
+                "version": version,
+                "attempt": attempt,
+                "voided": True,
+            }
+        )
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is None:

@@ -236,7 +236,11 @@ class Ledger:
                 by[client, after.get(client, 0) - 1] += 1
                 by[client, before.get(client, 0) - 1] -= 1
             changes = [
-                {"client": client.name, "re_releases": m, "by": change}
+                {
+                    "client": client.name,
+                    "re_releases": m,
+                    "by": change,
+                }
                 for (client, m), change in by.items()
                 if change and m >= 0
             ]
@@ -301,7 +305,12 @@ class Ledger:
                     else tuple(client.name for client in self.charged(attempt))
                 )
                 found.append(
-                    Fact(version=version, attempt=attempt, voided=voided, clients=names)
+                    Fact(
+                        version=version,
+                        attempt=attempt,
+                        voided=voided,
+                        clients=names,
+                    )
                 )
         return tuple(found)
 

@@ -109,7 +109,11 @@ def _advisory_lock(connection: Any, _record: object) -> None:
         remedy = f"another process works with this database; {STOP_IT_FIRST}"
         taken = Misconfiguration("state", connection.info.dbname, remedy)
         patience_s = _PATIENCE_S if here else _REMOTE_PATIENCE_S
-        patience = Retries(total_s=patience_s, policy=_WAITS, counted_from_now=True)
+        patience = Retries(
+            total_s=patience_s,
+            policy=_WAITS,
+            counted_from_now=True,
+        )
         while True:
             cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
             if cursor.fetchone() == (True,):

@@ -184,7 +184,11 @@ def writing_engine(url: URL) -> Engine:
         # use.
         ping = url.get_backend_name() != "sqlite"
         engine = _engine(
-            url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=ping
+            url,
+            poolclass=QueuePool,
+            pool_size=1,
+            max_overflow=0,
+            pool_pre_ping=ping,
         )
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)
@@ -219,7 +223,11 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
     """
     if engine.dialect.name == "sqlite":
         return
-    patience = Retries(total_s=START_S, policy=_WAITS, clock=clock)
+    patience = Retries(
+        total_s=START_S,
+        policy=_WAITS,
+        clock=clock,
+    )
     while True:
         try:
             with storage_errors(), engine.connect():
@@ -278,7 +286,10 @@ def _engine(url: URL, **options: Any) -> Engine:
             arguments = connection_options(url)
         # What is bound to a statement may be a share: no error shows it.
         return create_engine(
-            url, hide_parameters=True, connect_args=arguments, **options
+            url,
+            hide_parameters=True,
+            connect_args=arguments,
+            **options,
         )
     except ModuleNotFoundError as missing:
         remedy = f"needs the package {missing.name}: pip install 'precad[postgres]'"

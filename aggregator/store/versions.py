@@ -35,7 +35,12 @@ class Versions:
         self._journal_file.opened(version, attempt)
         with self._transaction.write() as connection:
             count = self.opened(version) + 1
-            _set_opened(connection, version=version, count=count, more=1)
+            _set_opened(
+                connection,
+                version=version,
+                count=count,
+                more=1,
+            )
             return count
 
     def raise_opened(self, version: int, at_least: int) -> None:
@@ -45,7 +50,12 @@ class Versions:
         with self._transaction.write() as connection:
             more = at_least - self.opened(version)
             if more > 0:
-                _set_opened(connection, version=version, count=at_least, more=more)
+                _set_opened(
+                    connection,
+                    version=version,
+                    count=at_least,
+                    more=more,
+                )
 
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
@@ -147,7 +157,11 @@ class Versions:
                 update(table).where(*of).values(until=until)
             ).rowcount:
                 connection.execute(
-                    insert(table).values(word=what, version=version, until=until)
+                    insert(table).values(
+                        word=what,
+                        version=version,
+                        until=until,
+                    )
                 )
 
     def _column(self, version: int, column: str) -> Any:
@@ -169,6 +183,12 @@ def set_version(connection: Connection, version: int, **values: object) -> None:
         )
 
 
-def _set_opened(connection: Connection, *, version: int, count: int, more: int) -> None:
+def _set_opened(
+    connection: Connection,
+    *,
+    version: int,
+    count: int,
+    more: int,
+) -> None:
     set_version(connection, version, opened=count)
     connection.execute(update(schema.task).values(opened=schema.task.c.opened + more))

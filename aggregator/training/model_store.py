@@ -169,7 +169,13 @@ class ModelStore:
         try:
             if signed is not None:
                 write_file(self._seal_path, signed.to_json())
-            digest = models.save_model(self._path, self._task, version, theta, digest)
+            digest = models.save_model(
+                self._path,
+                self._task,
+                version,
+                theta,
+                digest,
+            )
             stored = InFile(self._path, theta.nbytes)
         except OSError as error:
             raise StorageFailure(

@@ -120,7 +120,11 @@ def _stale(position: Position) -> bool:
 
 
 def _same_history(
-    session: Session, link: PeerLink, *, own: Position, theirs: Position
+    session: Session,
+    link: PeerLink,
+    *,
+    own: Position,
+    theirs: Position,
 ) -> bool:
     """Return whether both ledgers hold alike what is settled, under a salt of this greeting."""
     version = min(own.version, theirs.version)
@@ -209,7 +213,12 @@ def _evidence(session: Session) -> list[Evidence]:
         settled(store.ledger.facts(each), unfinished) for each in range(version + 1)
     ]
     signed = store.attempts.their_head()
-    first = Evidence(versions=version + 1, facts=facts[0], signed=signed, pending=shown)
+    first = Evidence(
+        versions=version + 1,
+        facts=facts[0],
+        signed=signed,
+        pending=shown,
+    )
     return [first, *(Evidence(versions=version + 1, facts=each) for each in facts[1:])]
 
 
@@ -240,7 +249,12 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
     aggregator.link.begin_attempt(SETUP_ATTEMPT)
     for attempt, version in _unknown(session, aggregator):
         names = tuple(client.name for client in draw(aggregator, version))
-        fact = Fact(version=version, attempt=attempt, voided=False, clients=names)
+        fact = Fact(
+            version=version,
+            attempt=attempt,
+            voided=False,
+            clients=names,
+        )
         if exchange(aggregator.link, "unknown", fact) != fact:
             raise PeerViolation(
                 "the other server charges a forgotten attempt in another way"
@@ -271,7 +285,13 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
             f" {unheard - 1}, which would be charged; an owner of theirs that comes to"
             " both servers says so too"
         )
-        require_word(session, link, Permission.CLAIMED, (current, unheard - 1), what)
+        require_word(
+            session,
+            link,
+            Permission.CLAIMED,
+            (current, unheard - 1),
+            what,
+        )
     if unheard - unused > MOST:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
     versions = list(store.ledger.uncharged_versions(current))
@@ -298,7 +318,10 @@ Body = TypeVar("Body", Opening, Statement)
 
 
 def _own(
-    session: Session, client: ClientId, shown: bytes, check: Callable[..., Body]
+    session: Session,
+    client: ClientId,
+    shown: bytes,
+    check: Callable[..., Body],
 ) -> Body | None:
     """Return what this server once signed for ``client``.
 
@@ -357,7 +380,10 @@ def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | 
 
 
 def give_back(
-    session: Session, client: ClientId, lost: Statement, theta: ModelVector
+    session: Session,
+    client: ClientId,
+    lost: Statement,
+    theta: ModelVector,
 ) -> None:
     """Take a lost model, on which the training goes on.
 

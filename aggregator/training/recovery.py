@@ -161,7 +161,11 @@ def adoptable(
 
 
 def keep(
-    session: Session, counted: Counted, theta: ModelVector, model: Digest, steps: Steps
+    session: Session,
+    counted: Counted,
+    theta: ModelVector,
+    model: Digest,
+    steps: Steps,
 ) -> None:
     """Persist θ_{t+1}, ``[d]``; it is announced once the other has it too (``confirm``)."""
     opened = counted.opened
@@ -189,7 +193,14 @@ def keep(
     others = "".join(f", {number} {reason}" for reason, number in reasons)
     took = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in costs)
     made = "version %d is made: %d of %d submissions count%s; %s"
-    log.info(made, version, len(valid), len(opened.cohort), others, took)
+    log.info(
+        made,
+        version,
+        len(valid),
+        len(opened.cohort),
+        others,
+        took,
+    )
 
 
 def say_kept(session: Session, link: PeerLink) -> None:
@@ -246,12 +257,22 @@ def _release(session: Session, aggregator: Aggregator) -> None:
     sent = countersign(aggregator, _prepared_again(_pending(session)))
     finished = reconstruct(aggregator, sent, session.model_store.theta())
     steps.over("release")
-    keep(session, sent.counted, finished.theta, finished.model, steps)
+    keep(
+        session,
+        sent.counted,
+        finished.theta,
+        finished.model,
+        steps,
+    )
     say_kept(session, aggregator.link)
 
 
 def _void(
-    session: Session, aggregator: Aggregator, attempt: int, *, prepared_here: bool
+    session: Session,
+    aggregator: Aggregator,
+    attempt: int,
+    *,
+    prepared_here: bool,
 ) -> None:
     """Sign that the attempt isn't prepared on both servers, and keep it; both do.
 
@@ -262,7 +283,9 @@ def _void(
     signatures = aggregator.signatures
     version = session.version
     own = messages.VoidBody(
-        task=str(session.task.digest), version=version, attempt=attempt
+        task=str(session.task.digest),
+        version=version,
+        attempt=attempt,
     )
 
     def hear() -> None:
@@ -332,7 +355,9 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     version = current.version
     digest = str(current.digest)
     body = messages.ModelBody(
-        task=str(session.task.digest), version=version, digest=digest
+        task=str(session.task.digest),
+        version=version,
+        digest=digest,
     )
     kept = session.store.versions.model_seal(version), session.model_store.signature()
     found = [
@@ -349,7 +374,11 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
             " model file in place"
         )
     own = signatures.sign(SignedKind.MODEL, body)
-    transfer = messages.ModelTransfer(version=version, signed=found[0], own=own)
+    transfer = messages.ModelTransfer(
+        version=version,
+        signed=found[0],
+        own=own,
+    )
     aggregator.link.send("transfer", transfer.to_bytes())
     aggregator.link.send("model-bytes", byte_view(session.model_store.theta()))
     aggregator.link.receive("transferred")
@@ -377,7 +406,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         ) from None
     digest = model_digest(task.digest, transfer.version, task.model.parameters, theta)
     expected = messages.ModelBody(
-        task=str(task.digest), version=transfer.version, digest=str(digest)
+        task=str(task.digest),
+        version=transfer.version,
+        digest=str(digest),
     )
     if not body == theirs == expected:
         raise PeerViolation(

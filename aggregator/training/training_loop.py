@@ -97,7 +97,11 @@ class RoleBehaviour(Protocol):
         """Open a round with the other server; None when the training is over."""
 
     def collect(
-        self, opened: Opened, link: PeerLink, closes: float, take: Take
+        self,
+        opened: Opened,
+        link: PeerLink,
+        closes: float,
+        take: Take,
     ) -> Closed:
         """Until all have come or ``closes``; what both hold alike is taken at once."""
 
@@ -169,7 +173,13 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             opened = behaviour.open(aggregator)
             if opened is None:
                 return
-            run_attempt(session, behaviour, aggregator, opened, peers.validation)
+            run_attempt(
+                session,
+                behaviour,
+                aggregator,
+                opened,
+                peers.validation,
+            )
             traffic[f"{role} to {other}"] += link.bytes_sent - before[0]
             if session.task.has_dealer:
                 traffic[f"dealer to {role}"] += dealer.bytes_received - before[1]
@@ -239,7 +249,13 @@ def run_attempt(
     theta = finished.theta
     model = finished.model
     del sent, finished
-    keep(session, counted, theta, model, steps)
+    keep(
+        session,
+        counted,
+        theta,
+        model,
+        steps,
+    )
     say_kept(session, aggregator.link)
 
 
@@ -295,7 +311,10 @@ def note_done(session: Session) -> None:
 
 
 def make_aggregator(
-    session: Session, link: PeerLink, dealer: Dealer, noise: NoiseSource
+    session: Session,
+    link: PeerLink,
+    dealer: Dealer,
+    noise: NoiseSource,
 ) -> Aggregator:
     """Make this server's role object for one link; its roster is frozen.
 
@@ -348,7 +367,9 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
     by trying again.
     """
     patience = Retries(
-        total_s=session.task.deadlines.outage, policy=WAITS, clock=session.clock
+        total_s=session.task.deadlines.outage,
+        policy=WAITS,
+        clock=session.clock,
     )
     progress = session.progress
     failures: list[str] = []

@@ -135,7 +135,13 @@ class WithDealer:
         client = submission.context.client
         row_key = squares.row_key(submission.context.digest.value)
         total = self._total if client in self._counted else None
-        absorber = Absorber(server.role, server.task, submission.mask(), row_key, total)
+        absorber = Absorber(
+            server.role,
+            server.task,
+            submission.mask(),
+            row_key,
+            total,
+        )
         step = f"body/{label([submission])}"
         if server.role is Role.SERVER_A:
             pieces = receive(server.link, step, submission, server.task.dimension)
@@ -286,7 +292,10 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
 
 
 def receive(
-    link: PeerLink, step: str, submission: Submission, dimension: int
+    link: PeerLink,
+    step: str,
+    submission: Submission,
+    dimension: int,
 ) -> Iterator[RingVector]:
     """A's part: yield each piece of b, ``[≤ 2^16] int64``, as it comes; their hash was signed.
 

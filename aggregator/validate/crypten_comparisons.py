@@ -225,7 +225,11 @@ _party: ContextVar[_Party | None] = ContextVar("precad_mpc_party", default=None)
 
 @contextmanager
 def acting_as(
-    rank: int, link: PeerLink, provider: DealtProvider, *, step: str = "mpc"
+    rank: int,
+    link: PeerLink,
+    provider: DealtProvider,
+    *,
+    step: str = "mpc",
 ) -> Iterator[None]:
     """Within the block, CrypTen's code in this thread plays party ``rank``: 0 for A, 1 for B.
 

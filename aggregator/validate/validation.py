@@ -96,7 +96,12 @@ def comparisons_per_client(task: Task) -> int:
 
 
 def deal_request(
-    task: Task, *, attempt: int, batch: int, clients: int, nonces: bytes
+    task: Task,
+    *,
+    attempt: int,
+    batch: int,
+    clients: int,
+    nonces: bytes,
 ) -> DealRequest:
     """What to ask the dealer for before ``clients`` submissions are decided in one batch."""
     return DealRequest(

@@ -102,7 +102,9 @@ class WorkerLink:
         self._channel = open_channel(address, identity, role)
         self._call = WorkingStub(self._channel).Validate(self._messages())
         self._reader = threading.Thread(
-            target=self._read, name="worker-reports", daemon=True
+            target=self._read,
+            name="worker-reports",
+            daemon=True,
         )
         self._reader.start()
 
@@ -216,7 +218,11 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     """One submission: where its body lies if the worker can read it there, else all of it."""
     body = taken.submission.body
     header = header_to_wire(taken.submission)
-    take = pb.WorkTake(submission=header, counted=taken.counted, batch=taken.batch)
+    take = pb.WorkTake(
+        submission=header,
+        counted=taken.counted,
+        batch=taken.batch,
+    )
     if same_disk and isinstance(body, SpooledBody):
         spooled = pb.SpooledFile(
             path=str(body.path),
@@ -257,7 +263,11 @@ class WorkerPairs:
     """
 
     def __init__(
-        self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int
+        self,
+        aggregator: Aggregator,
+        opened: Opened,
+        own: OwnWorkers,
+        pairs: int,
     ) -> None:
         self._aggregator = aggregator
         self._opened = opened
@@ -400,7 +410,11 @@ class WorkerPairs:
         whose = (aggregator.task, aggregator.role)
         same_disk = own.pool.place.same_disk
         self._links[number] = WorkerLink(
-            address, *whose, own.identity, begin, same_disk=same_disk
+            address,
+            *whose,
+            own.identity,
+            begin,
+            same_disk=same_disk,
         )
 
 

@@ -150,7 +150,9 @@ class RayCluster:
         if not ray.is_initialized():
             try:
                 ray.init(
-                    address=address, log_to_driver=False, logging_level=logging.WARNING
+                    address=address,
+                    log_to_driver=False,
+                    logging_level=logging.WARNING,
                 )
             except (ConnectionError, ray.exceptions.RayError) as error:
                 why = (
@@ -246,7 +248,10 @@ class WorkerPool:
         self._running: dict[int, RunningWorker] = {}
         self._watchers = [
             threading.Thread(
-                target=self._keep, args=(n,), name=f"worker-{n}", daemon=True
+                target=self._keep,
+                args=(n,),
+                name=f"worker-{n}",
+                daemon=True,
             )
             for n in range(len(starts))
         ]

@@ -104,7 +104,11 @@ class Working(WorkingServicer):
     """Validates what the own server orders, nobody else's; at B takes links from server A alone."""
 
     def __init__(
-        self, role: Role, task: Task, identity: Identity, start: WorkerStart
+        self,
+        role: Role,
+        task: Task,
+        identity: Identity,
+        start: WorkerStart,
     ) -> None:
         self.role = role
         self.task = task
@@ -266,7 +270,11 @@ def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
     return replace(
         submission,
         body=SpooledBody(
-            path=path, key=key, number=file.number, length=file.length, prefix=prefix
+            path=path,
+            key=key,
+            number=file.number,
+            length=file.length,
+            prefix=prefix,
         ),
     )
 

@@ -114,7 +114,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each of torch's operations below vmap and grad, those of the way back too."""
 
     def __torch_dispatch__(
-        self, operation: Any, _: Any, arguments: Any = (), options: Any = None
+        self,
+        operation: Any,
+        _: Any,
+        arguments: Any = (),
+        options: Any = None,
     ) -> Any:
         name = operation.overloadpacket.__name__
         if name in _MAY_RAISE:

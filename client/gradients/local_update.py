@@ -74,9 +74,20 @@ def local_update(
     if chunk is None:
         chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(
-        model, loss, task.model.parameters, chunk, task.objective
+        model,
+        loss,
+        task.model.parameters,
+        chunk,
+        task.objective,
     )
-    chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
+    chunks = gradients.chunks(
+        records,
+        indices,
+        theta,
+        most,
+        on_failure,
+        randomness,
+    )
     # Denormal numbers are slow, so they would show in the time. A thread of its own,
     # because the processor's mode is a thread's: torch's workers have that of the
     # thread that starts them.
@@ -170,6 +181,14 @@ def padded_work_s(
     took = []
     for _ in range(repeats):
         began = time.perf_counter()
-        local_update(model, loss, records, drawn, theta, task, most=most)
+        local_update(
+            model,
+            loss,
+            records,
+            drawn,
+            theta,
+            task,
+            most=most,
+        )
         took.append(time.perf_counter() - began)
     return median(took)

@@ -68,7 +68,12 @@ class Objective:
         )
 
     def copies(
-        self, model: Model, *, x: Tensor, y: Tensor, randomness: Tensor
+        self,
+        model: Model,
+        *,
+        x: Tensor,
+        y: Tensor,
+        randomness: Tensor,
     ) -> Tensor:
         """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
 
@@ -80,7 +85,16 @@ class Objective:
             return x.unsqueeze(0)
         around = self.section.noise * randomness
         adversary = self.section.name == "dp-smoothadv"
-        middle = self._adversarial(model, x=x, y=y, around=around) if adversary else x
+        middle = (
+            self._adversarial(
+                model,
+                x=x,
+                y=y,
+                around=around,
+            )
+            if adversary
+            else x
+        )
         noisy = middle.unsqueeze(0) + around
         return torch.cat([x.unsqueeze(0), noisy]) if self._first else noisy
 
@@ -112,7 +126,12 @@ class Objective:
         return losses.mean() + weight * term
 
     def _adversarial(
-        self, model: Model, *, x: Tensor, y: Tensor, around: Tensor
+        self,
+        model: Model,
+        *,
+        x: Tensor,
+        y: Tensor,
+        around: Tensor,
     ) -> Tensor:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius = self.section.attack_radius
@@ -182,7 +201,11 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
 
 
 def check_usable(
-    objective: Objective, outputs: object, *, x: Tensor, y: Tensor
+    objective: Objective,
+    outputs: object,
+    *,
+    x: Tensor,
+    y: Tensor,
 ) -> None:
     """Refuse records that the objective can't be of, by shapes and types alone.
 

@@ -209,7 +209,13 @@ class RecordGradients:
             )
         self.gives = None if isinstance(outputs, Tensor) else type(outputs).__name__
         for name, buffer in before.items():
-            if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
+            if not torch.allclose(
+                buffer,
+                after[name],
+                rtol=0,
+                atol=0,
+                equal_nan=True,
+            ):
                 raise Misconfiguration(
                     f"model buffer {name}",
                     type(self.module).__name__,
@@ -254,7 +260,11 @@ class RecordGradients:
         return None
 
     def _gradients(
-        self, named: Named, inputs: Tensor, targets: Tensor, noise: Tensor
+        self,
+        named: Named,
+        inputs: Tensor,
+        targets: Tensor,
+        noise: Tensor,
     ) -> NDArray[np.float64]:
         """``kernel``, but where that raises each record alone, and NaN where it still does.
 
@@ -262,7 +272,12 @@ class RecordGradients:
         inverse. One record must not cost its neighbours their gradients.
         """
         try:
-            return self.kernel(named, inputs=inputs, targets=targets, noise=noise)
+            return self.kernel(
+                named,
+                inputs=inputs,
+                targets=targets,
+                noise=noise,
+            )
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self.reraise_what_no_record_causes(error)
         rows = np.full((self.chunk, self.dimension), np.nan)
@@ -270,7 +285,10 @@ class RecordGradients:
             one = slice(slot, slot + 1)
             try:
                 rows[slot] = self.kernel(
-                    named, inputs=inputs[one], targets=targets[one], noise=noise[slot:]
+                    named,
+                    inputs=inputs[one],
+                    targets=targets[one],
+                    noise=noise[slot:],
                 )[0]
             except Exception as error:  # noqa: BLE001
                 self.reraise_what_no_record_causes(error)
@@ -289,7 +307,11 @@ class RecordGradients:
             raise error
 
     def kernel(
-        self, named: Named, inputs: Tensor, targets: Tensor, noise: Tensor | None = None
+        self,
+        named: Named,
+        inputs: Tensor,
+        targets: Tensor,
+        noise: Tensor | None = None,
     ) -> NDArray[np.float64]:
         """Gradients of at most ``chunk`` records, and of what fills it: ``[chunk, d] float64``.
 
@@ -310,12 +332,25 @@ class RecordGradients:
                 [noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])]
             )
         rows: NDArray[np.float64] = (
-            self._of(copies, 0, inputs=x, targets=y, noise=noise).double().cpu().numpy()
+            self._of(
+                copies,
+                0,
+                inputs=x,
+                targets=y,
+                noise=noise,
+            )
+            .double()
+            .cpu()
+            .numpy()
         )
         return rows
 
     def shared(
-        self, named: Named, inputs: Tensor, targets: Tensor, noise: Tensor | None = None
+        self,
+        named: Named,
+        inputs: Tensor,
+        targets: Tensor,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Gradients ``[n, d] float32`` of any number of records; faster, to fewer bits.
 
@@ -362,7 +397,12 @@ class RecordGradients:
         return torch.cat(flat, dim=1)
 
     def _in_pieces(
-        self, named: Named, axis: int | None, *, seen: Tensor, y: Tensor
+        self,
+        named: Named,
+        axis: int | None,
+        *,
+        seen: Tensor,
+        y: Tensor,
     ) -> Named:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
         pieces = torch.split(seen, MOST_COPIES, dim=1)
@@ -416,10 +456,20 @@ class RecordGradients:
         return functional_call(self.module, named, (copies,))
 
     def _copies(
-        self, named: Named, *, record: Tensor, target: Tensor, noise: Tensor
+        self,
+        named: Named,
+        *,
+        record: Tensor,
+        target: Tensor,
+        noise: Tensor,
     ) -> Tensor:
         model = functools.partial(self._outputs, named)
-        return self.objective.copies(model, x=record, y=target, randomness=noise)
+        return self.objective.copies(
+            model,
+            x=record,
+            y=target,
+            randomness=noise,
+        )
 
     def _loss_of_copies(self, named: Named, copies: Tensor, target: Tensor) -> Tensor:
         return self.objective.of_outputs(self._outputs(named, copies), target)

@@ -51,7 +51,11 @@ _ALONE = (
 
 
 def rehearse(
-    model: nn.Module, loss: Loss, records: Records, task: Task, most: int | None = None
+    model: nn.Module,
+    loss: Loss,
+    records: Records,
+    task: Task,
+    most: int | None = None,
 ) -> None:
     """Refuse what training can't use; each error names the record, or the model, and a remedy.
 
@@ -63,7 +67,11 @@ def rehearse(
     """
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(
-        model, loss, task.model.parameters, chunk, task.objective
+        model,
+        loss,
+        task.model.parameters,
+        chunk,
+        task.objective,
     )
     check_buffers(model, task.model)
     check_weights(model, task.model)
@@ -78,7 +86,13 @@ def rehearse(
     _check_gradient(gradients, model, records, task)
     refuse_what_may_raise(gradients, loss, task)
     _check_losses(gradients, model, records, task)
-    _check_batches(gradients, model, loss, records, task)
+    _check_batches(
+        gradients,
+        model,
+        loss,
+        records,
+        task,
+    )
 
 
 def try_model(
@@ -114,7 +128,11 @@ def try_model(
             continue
         plain = task.model_copy(update={"objective": None})
         rehearse(
-            model, _own_square, Records(inputs, torch.zeros(_TRIED)), plain, _TRIED
+            model,
+            _own_square,
+            Records(inputs, torch.zeros(_TRIED)),
+            plain,
+            _TRIED,
         )
         return outputs
     if shape is None or fault is None:
@@ -171,7 +189,11 @@ class _CancelledWeights(TorchFunctionMode):
     seen = ""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
     ) -> Any:
         given = kwargs or {}
         if func in (functional.cross_entropy, functional.nll_loss):
@@ -217,7 +239,10 @@ def _check_labels(gradients: RecordGradients, records: Records) -> None:
 
 
 def _check_losses(
-    gradients: RecordGradients, model: nn.Module, records: Records, task: Task
+    gradients: RecordGradients,
+    model: nn.Module,
+    records: Records,
+    task: Task,
 ) -> None:
     """Every record's outputs and loss at θ_0."""
     theta = initial_vector(task.model)
@@ -272,7 +297,10 @@ def _name_the_record(
 
 
 def _check_gradient(
-    gradients: RecordGradients, model: nn.Module, records: Records, task: Task
+    gradients: RecordGradients,
+    model: nn.Module,
+    records: Records,
+    task: Task,
 ) -> None:
     """One synthetic record's gradient beside two sets of others: the same bits."""
     named = gradients.loaded(_uneven(task))
@@ -374,7 +402,10 @@ def _uneven(task: Task) -> NDArray[np.float32]:
 
 
 def _unusable(
-    gradients: RecordGradients, model: nn.Module, records: Records, error: Exception
+    gradients: RecordGradients,
+    model: nn.Module,
+    records: Records,
+    error: Exception,
 ) -> Misconfiguration:
     kind = type(model).__name__
     construct = explained(error)

@@ -45,7 +45,17 @@ def mlp(features: int, hidden: int, classes: int) -> nn.Module:
 def cnn(classes: int) -> nn.Module:
     """Two convolutions of tanh units, for grey images ``[n, 1, 28, 28]``; 1,376 + 145·classes."""
     return nn.Sequential(
-        *(nn.Conv2d(1, 8, 5, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2)),
+        *(
+            nn.Conv2d(
+                1,
+                8,
+                5,
+                stride=2,
+                padding=2,
+            ),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+        ),
         *(nn.Conv2d(8, 16, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Linear(144, classes)),
     )

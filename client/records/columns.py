@@ -102,7 +102,13 @@ def inputs_of(
     rows = np.zeros((len(table), section.features), np.float32)
     start = 0
     for column in section.columns:
-        cells = _Cells(table, column, section, rename, decimal)
+        cells = _Cells(
+            table,
+            column,
+            section,
+            rename,
+            decimal,
+        )
         if column.kind == "categorical":
             codes = cells.codes(unknown=len(column.levels))
             rows[np.arange(len(table)), start + codes] = 1
@@ -115,13 +121,22 @@ def inputs_of(
 
 
 def targets_of(
-    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+    table: Table,
+    section: DataSection,
+    rename: dict[str, str],
+    decimal: str = ".",
 ) -> NDArray[np.int64] | NDArray[np.float32]:
     """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
 
     Raises Misconfiguration: as ``inputs_of``; a level that isn't listed is no class.
     """
-    cells = _Cells(table, section.target, section, rename, decimal)
+    cells = _Cells(
+        table,
+        section.target,
+        section,
+        rename,
+        decimal,
+    )
     if section.target.kind == "categorical":
         return cells.codes(unknown=None)
     return cells.numbers().astype(np.float32)

@@ -89,7 +89,11 @@ def of_column(column: Any, name: str) -> Cells:
             column = column.detach().cpu().numpy()
         except (TypeError, RuntimeError) as error:
             remedy = f"give a dense tensor ({error})"
-            raise _refused(name=name, value=str(column.dtype), remedy=remedy) from None
+            raise _refused(
+                name=name,
+                value=str(column.dtype),
+                remedy=remedy,
+            ) from None
     if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
         raise _refused(
             name=name,
@@ -143,7 +147,11 @@ def exact(cells: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refused(
-    *, name: str, value: object, remedy: str, record: int | None = None
+    *,
+    name: str,
+    value: object,
+    remedy: str,
+    record: int | None = None,
 ) -> Misconfiguration:
     place = f"data, column {name}" + ("" if record is None else f", record {record}")
     return Misconfiguration(place, value, remedy)
@@ -228,7 +236,10 @@ def _cell(value: Any, name: str, record: int) -> Cell:
             "is a date, time or duration: give a number, like days since a day, or text"
         )
         raise _refused(
-            name=name, value=type(value).__name__, remedy=remedy, record=record
+            name=name,
+            value=type(value).__name__,
+            remedy=remedy,
+            record=record,
         )
     for kinds, read in _READERS:
         if isinstance(value, kinds):
@@ -236,7 +247,12 @@ def _cell(value: Any, name: str, record: int) -> Cell:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _cell(value.item(), name, record)
     remedy = "must be a number, a truth value or text"
-    raise _refused(name=name, value=type(value).__name__, remedy=remedy, record=record)
+    raise _refused(
+        name=name,
+        value=type(value).__name__,
+        remedy=remedy,
+        record=record,
+    )
 
 
 def _of_number(value: Any) -> Cell:

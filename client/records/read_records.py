@@ -56,7 +56,13 @@ def read_records(
     if table is None:
         return data
     section = mine.section(recipe)
-    inputs = inputs_of(table, section, mine.rename, mine.decimal, notes)
+    inputs = inputs_of(
+        table,
+        section,
+        mine.rename,
+        mine.decimal,
+        notes,
+    )
     targets = targets_of(table, section, mine.rename, mine.decimal)
     if recipe is None and not np.any(targets % 1):
         # Labels, as far as anybody can tell.
@@ -116,7 +122,10 @@ def _table(data: Any, columns: Columns) -> Table | None:
 
 
 def write_client_data(
-    folder: Path, client: ClientId, x: NDArray[np.float32], y: NDArray[np.int64]
+    folder: Path,
+    client: ClientId,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
 ) -> Path:
     """Writes one client's records to ``folder/<client>.npz`` and returns the path."""
     path = folder / f"{client}.npz"

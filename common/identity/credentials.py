@@ -147,7 +147,10 @@ def check_certificate(
         )
         raise WrongTime("certificate", source, why)
     if not certificates.has_chain(
-        own, intermediates=intermediates, authorities=authorities, now=now
+        own,
+        intermediates=intermediates,
+        authorities=authorities,
+        now=now,
     ):
         remedy = (
             f"not issued by a valid authority in {CA_FILE}; take both files from one"

@@ -157,7 +157,12 @@ class Deployment:
         whose = certificates.principal_of(old)
         if whose != principal:
             raise Misconfiguration("folder", str(folder), f"belongs to {whose}")
-        self.issue(principal, out=folder, days=days, replace=True)
+        self.issue(
+            principal,
+            out=folder,
+            days=days,
+            replace=True,
+        )
         if revoke_old:
             self.revoke([old.serial_number])
         return folder

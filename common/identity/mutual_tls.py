@@ -105,7 +105,11 @@ def check_version(who: str, theirs: int) -> None:
 
 
 def open_channel(
-    address: str, identity: Identity, expect: Role, *, bulk: bool = False
+    address: str,
+    identity: Identity,
+    expect: Role,
+    *,
+    bulk: bool = False,
 ) -> grpc.Channel:
     """A channel to the server of that role, which connects lazily.
 
@@ -289,7 +293,13 @@ def why_unreachable(
                 return PeerUnavailable(
                     f"{via} doesn't connect to {address} ({refused}): {remedy}"
                 )
-            return _handshake(connection, identity, expect, who=who, address=address)
+            return _handshake(
+                connection,
+                identity,
+                expect,
+                who=who,
+                address=address,
+            )
     except ConnectionRefusedError:
         found = " refuses connections: nothing listens on that port"
     except socket.gaierror as error:

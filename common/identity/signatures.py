@@ -61,7 +61,12 @@ class CertificateVerifier:
             )
 
     def check_server(
-        self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
+        self,
+        signature: Signature,
+        role: Role,
+        signed: bytes,
+        *,
+        kept: bool = False,
     ) -> None:
         """The signature is that server's over ``signed``, by a certificate that counts now.
 
@@ -183,13 +188,21 @@ class ServerVerifier(Protocol):
     """Checks servers' signatures by their certificates."""
 
     def check_server(
-        self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
+        self,
+        signature: Signature,
+        role: Role,
+        signed: bytes,
+        *,
+        kept: bool = False,
     ) -> None:
         """As ``CertificateVerifier`` has it. Raises PeerViolation, PeerUnavailable."""
 
 
 def sign_as_server(
-    signer: Signer, role: Role, kind: SignedKind, body: bytes
+    signer: Signer,
+    role: Role,
+    kind: SignedKind,
+    body: bytes,
 ) -> ServerSigned:
     """Sign ``body`` as ``role``; the body names its task."""
     return ServerSigned(body, signer.sign(_signed(role, kind, body)))

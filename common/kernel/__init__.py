@@ -33,7 +33,12 @@ class Sharing(Protocol):
     """What ``share_words`` is, and its arguments."""
 
     def __call__(
-        self, b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+        self,
+        b: RingVector,
+        a: RingVector,
+        total: RingVector | None,
+        *,
+        adds_b: bool,
     ) -> tuple[int, int]:
         """⟨b, a⟩ and ⟨b, b⟩."""
 
@@ -132,7 +137,13 @@ def _projection(function: Any) -> Projection:
         _require("masks", masks, _MASK)
         _require("z", z, written=True)
         # The other threads go on: ctypes gives the interpreter's lock back.
-        function(words.ctypes.data, masks.ctypes.data, n, k, z.ctypes.data)
+        function(
+            words.ctypes.data,
+            masks.ctypes.data,
+            n,
+            k,
+            z.ctypes.data,
+        )
 
     return project
 
@@ -145,7 +156,11 @@ def _sharing(function: Any) -> Sharing:
     function.restype = None
 
     def share(
-        b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+        b: RingVector,
+        a: RingVector,
+        total: RingVector | None,
+        *,
+        adds_b: bool,
     ) -> tuple[int, int]:
         if (
             a.shape != b.shape
@@ -159,7 +174,14 @@ def _sharing(function: Any) -> Sharing:
             _require("total", total, written=True)
         into = None if total is None else total.ctypes.data
         sums = (ctypes.c_int64 * 2)()
-        function(b.ctypes.data, a.ctypes.data, b.size, adds_b, into, sums)
+        function(
+            b.ctypes.data,
+            a.ctypes.data,
+            b.size,
+            adds_b,
+            into,
+            sums,
+        )
         return sums[0], sums[1]
 
     return share
@@ -240,7 +262,11 @@ def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
 
 
 def share_words(
-    b: RingVector, a: RingVector, total: RingVector | None, *, adds_b: bool
+    b: RingVector,
+    a: RingVector,
+    total: RingVector | None,
+    *,
+    adds_b: bool,
 ) -> tuple[int, int]:
     """Make the mask ``a`` in place into this server's share of x, b + a or a alone (``adds_b``).
 

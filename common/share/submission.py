@@ -327,7 +327,12 @@ def shard(
         commitment_a=commitment_a,
         commitment_b=commitment_b,
     )
-    body, body_digest = _masked(x, of_a=mask_a, of_b=mask_b, ctx=ctx)
+    body, body_digest = _masked(
+        x,
+        of_a=mask_a,
+        of_b=mask_b,
+        ctx=ctx,
+    )
     signed = signed_bytes(
         context,
         commitment_a=commitment_a,
@@ -341,15 +346,28 @@ def shard(
         body_digest=body_digest,
         signature=signer.sign(signed),
     )
-    at_a = Submission(header=header, role=Role.SERVER_A, seed=seed_a, salt=salt_a)
+    at_a = Submission(
+        header=header,
+        role=Role.SERVER_A,
+        seed=seed_a,
+        salt=salt_a,
+    )
     at_b = Submission(
-        header=header, role=Role.SERVER_B, seed=seed_b, salt=salt_b, body=body
+        header=header,
+        role=Role.SERVER_B,
+        seed=seed_b,
+        salt=salt_b,
+        body=body,
     )
     return at_a, at_b
 
 
 def _masked(
-    x: ring.RingVector, *, of_a: ring.Keystream, of_b: ring.Keystream, ctx: Digest
+    x: ring.RingVector,
+    *,
+    of_a: ring.Keystream,
+    of_b: ring.Keystream,
+    ctx: Digest,
 ) -> tuple[HeldBody, Digest]:
     """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
     salt_h = Secret.random(ring.SALT_BYTES)

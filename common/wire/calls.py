@@ -126,7 +126,10 @@ def call_with_retries(
     """
     look_at = clock.now()
     retries = Retries(
-        total_s=within_s, policy=WAITS, clock=clock, counted_from_now=True
+        total_s=within_s,
+        policy=WAITS,
+        clock=clock,
+        counted_from_now=True,
     )
     unreachable: grpc.RpcError | None = None
     unexplained = False
@@ -163,7 +166,11 @@ def call_with_retries(
 
 
 def is_serving(
-    address: str, role: Role, identity: Identity, *, timeout_s: float
+    address: str,
+    role: Role,
+    identity: Identity,
+    *,
+    timeout_s: float,
 ) -> bool:
     """Return whether the part at ``address`` says that it serves.
 
@@ -283,7 +290,11 @@ class OperatorConnection:
         Raises PeerViolation: there is no such word, or another version is open.
         """
         task = self.status().task_digest
-        request = pb.AllowRequest(task_digest=task, word=word, version=version)
+        request = pb.AllowRequest(
+            task_digest=task,
+            word=word,
+            version=version,
+        )
         with self._errors():
             return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
 

@@ -112,7 +112,10 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
         signature=_signature(message),
     )
     return Submission(
-        header=header, role=role, seed=Secret(message.seed), salt=Secret(message.salt)
+        header=header,
+        role=role,
+        seed=Secret(message.seed),
+        salt=Secret(message.salt),
     )
 
 
@@ -408,7 +411,9 @@ def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
     sealed = sign_as_server(signer, role, _KINDS[type(body)], data)
     signature = sealed.signature
     message = pb.Signed(
-        body=data, signature=signature.value, certificates=signature.certificates
+        body=data,
+        signature=signature.value,
+        certificates=signature.certificates,
     )
     padding = -(message.ByteSize() + _PADDING_HEADER) % _BLOCK
     message.padding = bytes(padding if padding >= _LEAST else padding + _BLOCK)
@@ -430,23 +435,47 @@ def read_statement(message: bytes) -> Statement:
 
 
 def check_opening(
-    verifier: ServerVerifier, role: Role, message: bytes, *, kept: bool = False
+    verifier: ServerVerifier,
+    role: Role,
+    message: bytes,
+    *,
+    kept: bool = False,
 ) -> Opening:
     """What ``role`` has signed for an attempt's opening, now or earlier.
 
     Raises PeerViolation.
     """
-    return Opening(**_checked(verifier, role, pb.OpeningBody, message, kept=kept))
+    return Opening(
+        **_checked(
+            verifier,
+            role,
+            pb.OpeningBody,
+            message,
+            kept=kept,
+        )
+    )
 
 
 def check_statement(
-    verifier: ServerVerifier, role: Role, message: bytes, *, kept: bool = False
+    verifier: ServerVerifier,
+    role: Role,
+    message: bytes,
+    *,
+    kept: bool = False,
 ) -> Statement:
     """What ``role`` has signed of an owner's account, now or earlier.
 
     Raises PeerViolation.
     """
-    return Statement(**_checked(verifier, role, pb.StatementBody, message, kept=kept))
+    return Statement(
+        **_checked(
+            verifier,
+            role,
+            pb.StatementBody,
+            message,
+            kept=kept,
+        )
+    )
 
 
 def _checked(
@@ -462,7 +491,13 @@ def _checked(
         sealed = ServerSigned(
             signed.body, Signature(signed.signature, tuple(signed.certificates))
         )
-        checked = check_server_signed(verifier, role, _KINDS[body], sealed, kept=kept)
+        checked = check_server_signed(
+            verifier,
+            role,
+            _KINDS[body],
+            sealed,
+            kept=kept,
+        )
         return values_of(body.FromString(checked))
     except RejectedSubmission as error:
         raise PeerViolation(

@@ -30,27 +30,60 @@ Values = float | Mapping[str, float]
 """One value, or one for each value of a label."""
 
 
-def gauge(*, name: str, says: str, values: Values, label: str = "") -> Metric:
+def gauge(
+    *,
+    name: str,
+    says: str,
+    values: Values,
+    label: str = "",
+) -> Metric:
     """Return what goes up and down, as it is now; ``precad_`` goes before its name."""
-    return _filled(GaugeMetricFamily, name=name, says=says, values=values, label=label)
+    return _filled(
+        GaugeMetricFamily,
+        name=name,
+        says=says,
+        values=values,
+        label=label,
+    )
 
 
-def counter(*, name: str, says: str, values: Values, label: str = "") -> Metric:
+def counter(
+    *,
+    name: str,
+    says: str,
+    values: Values,
+    label: str = "",
+) -> Metric:
     """Return what only grows; its name ends with ``_total``."""
     return _filled(
-        CounterMetricFamily, name=name, says=says, values=values, label=label
+        CounterMetricFamily,
+        name=name,
+        says=says,
+        values=values,
+        label=label,
     )
 
 
 def about(role: str, task: str) -> Metric:
     """Return ``precad_info``: what runs here, as labels."""
-    labels = {"role": role, "task": task, "version": __version__}
+    labels = {
+        "role": role,
+        "task": task,
+        "version": __version__,
+    }
     family = GaugeMetricFamily(PREFIX + "info", "What runs here.", labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family
 
 
-def _filled(kind: Any, *, name: str, says: str, values: Values, label: str) -> Metric:
+def _filled(
+    kind: Any,
+    *,
+    name: str,
+    says: str,
+    values: Values,
+    label: str,
+) -> Metric:
     family = kind(PREFIX + name, says, labels=[label] if label else [])
     if isinstance(values, Mapping):
         for each, value in sorted(values.items()):
@@ -161,7 +194,11 @@ def metrics_page(
         why = f"can't listen there ({error.strerror}); name a free port"
         raise Misconfiguration("metrics", address, why) from None
     server.set_app(make_wsgi_app(registry))
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever,
+        name="metrics",
+        daemon=True,
+    )
     thread.start()
     log.info("metrics on port %d", server.server_port)
     try:
