@@ -168,7 +168,6 @@ def record_epsilon(
 
 @lru_cache(maxsize=4096)
 def _record_epsilon(
-    *,
     record_rate: float,
     noise_multiplier: float,
     delta: float,

@@ -60,11 +60,15 @@ _TOTAL = COLUMNS << COLUMN_BITS
 class Blocks:
     """The proposal's table for one s.
 
-    Args: width_bits: b; a block has 2^b integers. scale: c. masses: m_q of each of the
-        256 blocks; their sum is 2^64. thresholds: ``[256] uint64``, at most 2^56; below
-        it a column stands for its own block. others: ``[256] int64``, the block that
-        the rest of a column stands for. tightness: ``[256] float64``, c·f(qB)/m_q, at
-        most 1: the acceptance at a block's beginning.
+    Args:
+        width_bits: b; a block has 2^b integers.
+        scale: c.
+        masses: m_q of each of the 256 blocks; their sum is 2^64.
+        thresholds: ``[256] uint64``, at most 2^56; below it a column stands for its own
+            block.
+        others: ``[256] int64``, the block that the rest of a column stands for.
+        tightness: ``[256] float64``, c·f(qB)/m_q, at most 1: the acceptance at a
+            block's beginning.
     """
 
     width_bits: int

@@ -111,9 +111,10 @@ class Sight:
 class Watched(Backdoor):
     """The same backdoor, which tells what it submits.
 
-    Args: tell: is handed a round's scene and submitted updates. records: a bad client
-        learns from so many of its own and with the stamp once more; from
-            all unless given, from all without a stamp if 0.
+    Args:
+        tell: is handed a round's scene and submitted updates.
+        records: a bad client learns from so many of its own and with the stamp once
+            more; from all unless given, from all without a stamp if 0.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ def main() -> None:
     votes = votes_of(labels, CLASSES)
     counting = seconds_of(start)
     start = time.perf_counter()
-    intervals = simuem(votes, ConfidenceBudget(0.999, CLASSES))
+    intervals = simuem(votes, ConfidenceBudget(confidence=0.999, classes=CLASSES))
     bounding = seconds_of(start)
 
     rows = []

@@ -95,10 +95,24 @@ def collected(task: Task, names: Iterable[ClientId], folder: Path) -> dict[Role,
         role: Inbox(role, task, _NOBODY, folder / role.value) for role in SERVERS
     }
     for inbox in inboxes.values():
-        inbox.open(Opened(0, 0, tuple(cohort), MODEL, frozenset()))
+        inbox.open(
+            Opened(
+                attempt=0,
+                version=0,
+                cohort=tuple(cohort),
+                model=MODEL,
+                counted=frozenset(),
+            )
+        )
     x = np.zeros(task.dimension, dtype=np.int64)
     for client in cohort:
-        halves = shard(x, SubmissionContext(task.digest, 0, 0, client, MODEL), Pen())
+        halves = shard(
+            x,
+            SubmissionContext(
+                task=task.digest, version=0, attempt=0, client=client, model=MODEL
+            ),
+            Pen(),
+        )
         for half in halves:
             inboxes[half.role]._accept(half)  # noqa: SLF001
     return inboxes
@@ -145,7 +159,9 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     """One size."""
     task = task_of(clients)
     names = [ClientId(f"client-{number:06d}") for number in range(clients)]
-    opened = Opened(0, 0, tuple(names), MODEL, frozenset(names))
+    opened = Opened(
+        attempt=0, version=0, cohort=tuple(names), model=MODEL, counted=frozenset(names)
+    )
     seconds: dict[str, float] = {}
     inboxes = collected(task, names, folder)
     matched, sent = timed(seconds, "match", lambda: matched_by(opened, task, inboxes))
@@ -174,7 +190,13 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     timed(seconds, "charges", lambda: store.ledger.charges_in(0))
     one = lambda: [store.ledger.charges_in(0).get(name, 0) for name in names[:1000]]  # noqa: E731
     timed(seconds, "a thousand owners' own charges", one)
-    done = RoundDone(opened, frozenset(names), {}, MODEL, 1)
+    done = RoundDone(
+        opened=opened,
+        valid=frozenset(names),
+        rejections={},
+        model=MODEL,
+        most_participations=1,
+    )
     timed(seconds, "notices", lambda: [notice_of(done, name) for name in names])
     store.close()
     texts = tuple(name.name for name in names)

@@ -152,7 +152,12 @@ def measured(
     """Scores around the rule's choice, and of what was the default before."""
     began = time.process_time()
     participations = planning.participations_of(case.rate, case.rounds)
-    sigma = planning.least_noise(epsilon, DELTA, case.record_rate, participations)
+    sigma = planning.least_noise(
+        epsilon=epsilon,
+        delta=DELTA,
+        record_rate=case.record_rate,
+        participations=participations,
+    )
     largest = max(case.sizes)
     expected = case.rate * case.record_rate * sum(case.sizes)
     step = planning.default_step(
@@ -207,7 +212,9 @@ def task_of(
         if case.hidden
         else logistic(features, classes)
     )
-    section = model_section(module, "mlp" if case.hidden else "logistic", "uniform")
+    section = model_section(
+        module, architecture="mlp" if case.hidden else "logistic", initial="uniform"
+    )
     return Task.parse(
         {
             "name": "defaults",

@@ -24,7 +24,7 @@ def main() -> None:
         for part in ("train_x", "train_y", "test_x", "test_y")
     }
     # In this process alone: the parts get records from it.
-    DATASETS["mnist"] = lambda _folder: DataSet("mnist", **parts, classes=10)
+    DATASETS["mnist"] = lambda _folder: DataSet(name="mnist", **parts, classes=10)
     demo(["--dataset", "mnist", "--model", model, *options])
 
 

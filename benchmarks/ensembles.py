@@ -85,7 +85,17 @@ def measure_convolutions(images: int, device: str) -> dict[str, float | str | in
     weights = torch.full(y.shape, 1 / images, device=device)
     own = (x[0].cpu().numpy(), y[0].cpu().numpy())
     learner = Learner(
-        MODELS[CONVOLVES](DataSet("random", *own, *own, classes=2)), device
+        MODELS[CONVOLVES](
+            DataSet(
+                name="random",
+                train_x=own[0],
+                train_y=own[1],
+                test_x=own[0],
+                test_y=own[1],
+                classes=2,
+            )
+        ),
+        device,
     )
     thetas = (torch.randn(STEPPING, learner.dimension, generator=random) * 0.05).to(
         device

@@ -142,7 +142,7 @@ def tried(name: str) -> dict[str, Any]:
     model, _, targets, _ = PAIRS[name]
     task = task_with(
         {
-            "model": model_section(model, "custom", "uniform"),
+            "model": model_section(model, architecture="custom", initial="uniform"),
             "privacy.record_rate": RATE,
             "deadlines.work": WORK_S,
             "training.rounds": 100,

@@ -187,7 +187,7 @@ class Owners:
         elif isinstance(event, RoundDone):
             assert event.valid == set(self._clients)
             for client in self._clients:
-                statement_of(session, client, None)
+                statement_of(session, client, shown=None)
             self.steps[role].append(self.steps[role][-1])
             a = role is Role.SERVER_A
             self.cpu_s[role].append(
@@ -216,11 +216,11 @@ class Owners:
             halves = shard(
                 x,
                 SubmissionContext(
-                    self._task.digest,
-                    opened.version,
-                    opened.attempt,
-                    client,
-                    opened.model,
+                    task=self._task.digest,
+                    version=opened.version,
+                    attempt=opened.attempt,
+                    client=client,
+                    model=opened.model,
                 ),
                 Pen(),
             )

@@ -36,7 +36,9 @@ MODELS = {"logistic": 64, "mlp": 64, "cnn": 784}
 
 
 def _task(name: str, features: int) -> Task:
-    section = model_section(make(name, features, 10), name, "uniform")
+    section = model_section(
+        make(name, features, 10), architecture=name, initial="uniform"
+    )
     privacy = {
         "record_clip": 1.0,
         "client_clip": 20.0,
@@ -88,7 +90,7 @@ def _certify(part: int) -> tuple[int, float]:
     data = load("digits")
     x = np.concatenate([data.test_x, data.train_x[:1]])[part::PROCESSES]
     began = time.process_time()
-    votes = sample_votes(make("mlp", 64, 10), torch.from_numpy(x), Sampling(0.25))
+    votes = sample_votes(make("mlp", 64, 10), torch.from_numpy(x), Sampling(sigma=0.25))
     return int(votes.votes.sum()), time.process_time() - began
 
 

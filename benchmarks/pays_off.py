@@ -76,12 +76,12 @@ def smaller(data: DataSet) -> DataSet:
         return x.reshape(len(x), 1, 14, 2, 14, 2).mean((3, 5), dtype=np.float32)
 
     return DataSet(
-        data.name,
-        pooled(data.train_x),
-        data.train_y,
-        pooled(data.test_x),
-        data.test_y,
-        10,
+        name=data.name,
+        train_x=pooled(data.train_x),
+        train_y=data.train_y,
+        test_x=pooled(data.test_x),
+        test_y=data.test_y,
+        classes=10,
     )
 
 
@@ -143,7 +143,9 @@ def accuracy(
     task = Task.parse(
         {
             "name": f"{data.name}-pays-off",
-            "model": model_section(logistic(data.features, 10), "logistic"),
+            "model": model_section(
+                logistic(data.features, 10), architecture="logistic"
+            ),
             "privacy": {
                 "record_clip": 1.0,
                 "client_clip": clip,

@@ -64,7 +64,9 @@ def measure(dimension: int, times: int) -> dict[str, Any]:
     # The work is the same whatever is in it.
     x = np.full(dimension, 3, dtype=np.int64)
     name, model = ClientId("owner"), Digest.of(b"model")
-    context = SubmissionContext(Digest.of(b"task"), 0, 0, name, model)
+    context = SubmissionContext(
+        task=Digest.of(b"task"), version=0, attempt=0, client=name, model=model
+    )
     stated = ForProof((model, model), Role.SERVER_A)
     before = peak_mib()
     share_with_proof(x, shape, context, stated, Pen())

@@ -219,7 +219,7 @@ def features(mnist: Path, work: Path) -> DataSet:
         for part in _PARTS:
             np.save(work / f"{part}.npy", getattr(made, part))
     found = {part: np.load(work / f"{part}.npy") for part in _PARTS}
-    return DataSet(plain.name, **found, classes=plain.classes)
+    return DataSet(name=plain.name, **found, classes=plain.classes)
 
 
 if __name__ == "__main__":

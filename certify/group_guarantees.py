@@ -336,7 +336,6 @@ class RenyiGroups(_Groups):
 
 @lru_cache(maxsize=4096)
 def _group_divergences(
-    *,
     probability: float,
     noise: float,
     k: int,

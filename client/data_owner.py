@@ -53,18 +53,18 @@ class DataOwner:
     )
     result = owner.run()
     ```
-    ``client``, as in the certificate, takes part in ``task``, or the task of that file,
-    over ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder
-    with ca.pem, cert.pem and key.pem, or what was loaded from it.
+    ``client``, as in the certificate, takes part in ``task``, or the task of that file, over
+    ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder with ca.pem,
+    cert.pem and key.pem, or what was loaded from it.
 
-    Args: data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)``
-        with one row a
-            record; a torch Dataset of such pairs that has a length; a frame of pandas
-            or Polars, or the path of a .csv, .parquet or .npz file, with ``columns`` or
-            by the task's ``data``. Copied, and a Dataset or a file read once, here:
-            what changes later, such as a random augmentation, doesn't count. Scalers,
-            vocabularies and the like must come from public data: what is fitted on the
-            records isn't protected.
+    Args:
+        data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)`` with
+            one row a record; a torch Dataset of such pairs that has a length; a frame
+            of pandas or Polars, or the path of a .csv, .parquet or .npz file, with
+            ``columns`` or by the task's ``data``. Copied, and a Dataset or a file read
+            once, here: what changes later, such as a random augmentation, doesn't
+            count. Scalers, vocabularies and the like must come from public data: what
+            is fitted on the records isn't protected.
         model: torch module whose named parameters and buffers are the task's; built
             from the task's architecture (logistic, mlp) unless given. Training starts
             where the task says: other weights that somebody chose are refused
@@ -85,16 +85,16 @@ class DataOwner:
         account: folder of the data set's account, for all tasks that these records take
             part in, one after the other or at once; the state folder unless given.
         token: one-time enrolment token from the operator, where the servers ask for
-        one. columns: what a table's columns are, where the task doesn't say it or names
-        them otherwise. held_out: records like ``data`` that aren't trained on: the
-        newest model is tried on them
-            after a round's upload, for this owner alone. They cost no privacy, and
-            change nothing that leaves the machine.
+            one.
+        columns: what a table's columns are, where the task doesn't say it or names them
+            otherwise.
+        held_out: records like ``data`` that aren't trained on: the newest model is
+            tried on them after a round's upload, for this owner alone. They cost no
+            privacy, and change nothing that leaves the machine.
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the
             servers; the environment's isn't used.
 
-    Raises Misconfiguration: task, data, model or limit can't be used; says which and
-    what would do.
+    Raises Misconfiguration: task, data, model or limit can't be used; says which and what would do.
     """
 
     def __init__(
@@ -215,24 +215,24 @@ class DataOwner:
     ) -> Participation:
         """Enrol and take part until the training ends or the owner's limit is reached.
 
-        With a state folder the newest model lies there afterwards, as
-        ``model.safetensors``, however the training ended, and the rounds in
-        ``history.csv``. Where the final model lies there already, no server is asked
-        for anything.
+        With a state folder the newest model lies there afterwards, as ``model.safetensors``,
+        however the training ended, and the rounds in ``history.csv``. Where the final model lies
+        there already, no server is asked for anything.
 
-        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its
-        own that waits while an upload is due. What it raises stops nothing and shows
-        nowhere outside: the log says that it did, the result what. ``progress`` is
-        shown on a terminal and in a notebook only, unless given. The servers may be
-        away for ``wait_s``, the task's deadlines unless given.
+        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its own that
+        waits while an upload is due. What it raises stops nothing and shows nowhere outside: the
+        log says that it did, the result what. ``progress`` is shown on a terminal and in a notebook
+        only, unless given. The servers may be away for ``wait_s``, the task's deadlines unless
+        given.
 
-        Raises: Misconfiguration: model, loss and records don't go together (see
-            `rehearse`), or another
-                process uses the state folder; before a server is called, and never
-                later.
+        Raises:
+            Misconfiguration: model, loss and records don't go together (see
+                `rehearse`), or another process uses the state folder; before a server
+                is called, and never later.
             TaskMismatch, PeerUnavailable: a server runs another task, or isn't there.
             PeerViolation: the servers show different models, or one has forgotten what
-            it signed. StorageFailure: the state folder can't be written.
+                it signed.
+            StorageFailure: the state folder can't be written.
         """
         before.check_name(self.client, self._identity)
         path = before.final_model(self.task, self._folder)

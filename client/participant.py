@@ -75,14 +75,14 @@ def take_part(
 ) -> Participation:
     """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
 
-    The client is enrolled with ``servers``. ``budget`` is charged before a version's
-    update is first shared; ``pending`` keeps that update, and the open attempt's pair
-    for retries. What the servers sign is kept in memory without ``statements``. They
-    may be away for ``wait_s``, the task's outage unless given.
+    The client is enrolled with ``servers``. ``budget`` is charged before a version's update is
+    first shared; ``pending`` keeps that update, and the open attempt's pair for retries. What the
+    servers sign is kept in memory without ``statements``. They may be away for ``wait_s``, the
+    task's outage unless given.
 
-    Raises: PeerViolation: the servers disagree about the model, a signature is wrong,
-        or a server has
-            forgotten what it signed.
+    Raises:
+        PeerViolation: the servers disagree about the model, a signature is wrong, or a
+            server has forgotten what it signed.
         PeerUnavailable: a server stayed away, or A paused, for longer than ``wait_s``.
         StorageFailure: the owner's own disk fails.
     """

@@ -25,7 +25,9 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
     Raises Misconfiguration: no such data set, or too few records for so many clients.
     """
     data = load(dataset)
-    parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED)
+    parts = shards(
+        data.train_y, clients=clients, shards_per_client=SHARDS_PER_CLIENT, seed=SEED
+    )
     owners = {
         f"client-{n}": (data.train_x[of], data.train_y[of])
         for n, of in enumerate(parts, 1)

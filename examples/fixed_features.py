@@ -103,7 +103,9 @@ def trained(name, net, learning_rate, inputs, held_out):
     task = Task.parse(
         {
             "name": name,
-            "model": model_section(net, name, "uniform" if name == "cnn" else "zeros"),
+            "model": model_section(
+                net, architecture=name, initial="uniform" if name == "cnn" else "zeros"
+            ),
             "privacy": {
                 "record_clip": 1.0,
                 "client_clip": 1.5 * sample,

@@ -58,7 +58,7 @@ net = small_cnn()
 task = Task.parse(
     {
         "name": "small-cnn",
-        "model": model_section(net, "small-cnn", initial="uniform"),
+        "model": model_section(net, architecture="small-cnn", initial="uniform"),
         "privacy": {
             "record_clip": 1.0,
             "client_clip": 1.5 * sample,

@@ -64,7 +64,7 @@ def robust(outputs, targets):
 task = Task.parse(
     {
         "name": "days",
-        "model": model_section(Days(), "days", initial="uniform"),
+        "model": model_section(Days(), architecture="days", initial="uniform"),
         "privacy": {
             "record_clip": 1.0,
             "client_clip": 200.0,

@@ -25,9 +25,10 @@ PARTS = 20
 class Checkpoint:
     """A file of arrays; nothing in it is code.
 
-    Args: path: it; the folder is made when something is kept. notes: plain values of
-        whoever watches a training, such as accuracies: kept with each state,
-            and found with it.
+    Args:
+        path: it; the folder is made when something is kept.
+        notes: plain values of whoever watches a training, such as accuracies: kept with
+            each state, and found with it.
     """
 
     path: Path

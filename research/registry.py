@@ -14,8 +14,10 @@ Part = TypeVar("Part")
 class Registry(Mapping[str, Part]):
     """All parts of one kind, in the order of their registration.
 
-    Args: kind: what they are, in an error's words: ``attack``. modules: those that
-        register the parts that come with precad; loaded when first asked.
+    Args:
+        kind: what they are, in an error's words: ``attack``.
+        modules: those that register the parts that come with precad; loaded when first
+            asked.
     """
 
     def __init__(self, kind: str, *modules: str) -> None:

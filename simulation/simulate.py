@@ -60,44 +60,46 @@ def simulate(
 ) -> SimulatedTraining:
     """Play a whole training in one process: what it would learn, and what it would cost.
 
-    The same task, gradients, clips, encoding, validation rule, noise of both servers,
-    denominator, step and accountants as in a real run; no network, shares or keys. It
-    protects nobody, so its seed may be known; no server or owner takes a seed.
+    The same task, gradients, clips, encoding, validation rule, noise of both servers, denominator,
+    step and accountants as in a real run; no network, shares or keys. It protects nobody, so its
+    seed may be known; no server or owner takes a seed.
 
-    Args: task: the task or its file. Its number of clients becomes the data's. data:
-        one data set, as a ``DataOwner`` takes it (arrays in a tuple, a torch Dataset, a
-            frame, a file's path), a ``DataSet`` or its name, such as ``digits``, which
-            is dealt to ``clients`` owners in equal parts; or each owner's own in a
-            mapping by name, or in a list.
+    Args:
+        task: the task or its file. Its number of clients becomes the data's.
+        data: one data set, as a ``DataOwner`` takes it (arrays in a tuple, a torch
+            Dataset, a frame, a file's path), a ``DataSet`` or its name, such as
+            ``digits``, which is dealt to ``clients`` owners in equal parts; or each
+            owner's own in a mapping by name, or in a list.
         model: the task's model; built where its architecture is ``logistic`` or
-        ``mlp``. clients, rounds: n and T; the task's unless given. seed: repeats a
-        simulation, with the same device and path; drawn and kept unless given. path:
-        ``stacked``, records of many clients at once; or ``per-client``, a real owner's
-        code
-            for each, many times slower.
+            ``mlp``.
+        clients, rounds: n and T; the task's unless given.
+        seed: repeats a simulation, with the same device and path; drawn and kept unless
+            given.
+        path: ``stacked``, records of many clients at once; or ``per-client``, a real
+            owner's code for each, many times slower.
         test: held-out records, as ``data`` of one owner, for accuracy and loss; a named
             data set brings its own.
         columns: what a table's columns are, where the task doesn't say it or names them
-        otherwise. attack: what bad clients submit: a function, ``flip``,
-        ``wraparound``, ``oversize`` or
-            ``garbage``.
+            otherwise.
+        attack: what bad clients submit: a function, ``flip``, ``wraparound``,
+            ``oversize`` or ``garbage``.
         attackers: who is bad, by name, or how many of the last; 1 unless given with an
-        attack. absent: who of the drawn submits nothing; nobody unless given.
+            attack.
+        absent: who of the drawn submits nothing; nobody unless given.
         aggregate, sampler, cohort, noise: take the place of the sum, for comparison
-        (noise is added
-            all the same), Poisson sampling of records, the servers' coin, a server's
-            Gaussian.
+            (noise is added all the same), Poisson sampling of records, the servers'
+            coin, a server's Gaussian.
         loss: a per-record loss as in torch.nn.functional, cross-entropy unless given;
             or a record objective by its name (``dp-gaussian`` …) or as a section, in
             place of the task's.
-        device: where gradients are computed; one with float64. on_round: told each
-        round as it ends. checkpoint: keeps the state, and gives it back to the same
-        call, which goes on from there to
-            the same result, bit for bit, if the given functions keep nothing from round
-            to round.
+        device: where gradients are computed; one with float64.
+        on_round: told each round as it ends.
+        checkpoint: keeps the state, and gives it back to the same call, which goes on
+            from there to the same result, bit for bit, if the given functions keep
+            nothing from round to round.
 
-    Raises Misconfiguration: anything that a real run would refuse, a checkpoint without
-    a seed, or one of the functions gave something else than its type says.
+    Raises Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
+    one of the functions gave something else than its type says.
     """
     task = task if isinstance(task, Task) else Task.load(Path(task))
     data, test = _data(task, columns, data=data, test=test)

@@ -5,13 +5,14 @@ signed that it is prepared too), sent (it holds the other's countersignature, an
 share may have left) and done. A share leaves only after both are prepared, and never
 changes. So:
 
-| here | there | then | | --- | --- | --- | | nothing prepared | nothing prepared | a
-new attempt | | prepared | prepared, the same attempt | go on with the release where it
-stopped | | prepared, nothing countersigned | nothing prepared | void: both ledgers say
-so, it costs nothing | | countersigned or sent | nothing prepared | the other lost its
-state: both operators decide | | countersigned or sent | another prepared, not
-countersigned | that one is void, then as above | | done | not done | the other takes
-the model, whose digest it has signed itself |
+| here | there | then |
+| --- | --- | --- |
+| nothing prepared | nothing prepared | a new attempt |
+| prepared | prepared, the same attempt | the release goes on where it stopped |
+| prepared, nothing countersigned | nothing prepared | void: it costs nothing |
+| countersigned or sent | nothing prepared | lost there: both operators decide |
+| countersigned or sent | another prepared, not countersigned | that one is void |
+| done | not done | the other takes the model, whose digest it has signed itself |
 
 The same comparison is made again after each remedy, until nothing is left to do. It is
 the plan of `release_model` (tests/model), which a search has gone through with cuts,

@@ -109,11 +109,11 @@ class LoadClient:
         return shard(
             x,
             SubmissionContext(
-                self.task.digest,
-                event.version,
-                event.attempt,
-                self.client,
-                Digest(event.model_digest),
+                task=self.task.digest,
+                version=event.version,
+                attempt=event.attempt,
+                client=self.client,
+                model=Digest(event.model_digest),
             ),
             self.signer,
         )

@@ -121,8 +121,9 @@ class Crowd:
     async def play(self, timeout_s: float) -> list[Played]:
         """Play until every client heard that the training is over. Returns all rounds.
 
-        Raises: PeerUnavailable: it wasn't over in time, stopped, or a client's notices
-            ended.
+        Raises:
+            PeerUnavailable: it wasn't over in time, stopped, or a client's notices
+                ended.
         """
         try:
             async with asyncio.timeout(timeout_s):

@@ -274,11 +274,11 @@ def _shard(
     return shard(
         scene.honest,
         SubmissionContext(
-            task or client.task.digest,
-            scene.event.version,
-            scene.event.attempt if attempt is None else attempt,
-            client_id or client.client,
-            model or Digest(scene.event.model_digest),
+            task=task or client.task.digest,
+            version=scene.event.version,
+            attempt=scene.event.attempt if attempt is None else attempt,
+            client=client_id or client.client,
+            model=model or Digest(scene.event.model_digest),
         ),
         client.signer,
     )

@@ -63,9 +63,10 @@ def run(
 ) -> Document:
     """Measure, case by case.
 
-    Args: main: the first case. output: keeps what was measured after each case, and is
-        gone on with if a run of the same
-            plan on the same machine was broken off.
+    Args:
+        main: the first case.
+        output: keeps what was measured after each case, and is gone on with if a run of
+            the same plan on the same machine was broken off.
         say: told what is done next.
         series: whether the series are measured too.
         measure: what measures one case.

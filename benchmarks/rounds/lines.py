@@ -43,10 +43,11 @@ class Straight:
 class Relayed:
     """A line of its own for each pair; use it as a context manager.
 
-    Args: link: what each line is like. folder: receives the relay's log. shared:
-        whether all that a part dials shares one line instead: both servers are then
-        behind
-            the clients' one.
+    Args:
+        link: what each line is like.
+        folder: receives the relay's log.
+        shared: whether all that a part dials shares one line instead: both servers are
+            then behind the clients' one.
     """
 
     def __init__(self, link: Link, folder: Path, *, shared: bool = False) -> None:

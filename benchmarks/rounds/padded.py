@@ -26,9 +26,10 @@ and by 10."""
 def padded_work(sizes: Sequence[tuple[int, int, int]] = SIZES) -> list[dict[str, Any]]:
     """Seconds of a logistic regression's padded work, and what the default wait leaves.
 
-    Returns: For each size: dimension, records, rate, the number of records that the
-        work is padded to, the median of its wall time, the default ``deadlines.work``,
-        and their ratio.
+    Returns:
+        For each size: dimension, records, rate, the number of records that the work is
+            padded to,
+        the median of its wall time, the default ``deadlines.work``, and their ratio.
     """
     # Loads what is loaded once.
     _measure(2, 2, 10, repeats=1)

@@ -21,7 +21,9 @@ def main() -> None:
     )
     x, y = records(case)
     module = cnn() if case == "cnn" else logistic(64, 10)
-    section = model_section(module, "custom", "uniform" if case == "cnn" else "zeros")
+    section = model_section(
+        module, architecture="custom", initial="uniform" if case == "cnn" else "zeros"
+    )
     task = Task.parse(
         {
             "name": f"benchmark-{case}",

@@ -42,25 +42,26 @@ def local_update(
 ) -> ring.RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
-    Each record is clipped in float64 and encoded by itself, and the sum is one of
-    integers, so that one record moves it by at most R·2^f (docs/soundness.md, "Honest
-    updates keep the bound"). A record without a usable gradient counts as zero; no
-    record's values, and none of θ's, make this raise.
+    Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
+    that one record moves it by at most R·2^f (docs/soundness.md, "Honest updates keep the bound").
+    A record without a usable gradient counts as zero; no record's values, and none of θ's, make
+    this raise.
 
-    What comes back is X, ``[d] int64``, with X·X ≤ β² over the integers. The model's
-    own parameter values don't matter and aren't changed; ``theta`` is θ_t, ``[d]``;
-    ``task`` gives R, β, f, the objective and the parameters' names and shapes.
-    ``indices`` are the sampled records, ``[n] int64``; none gives the zero vector.
+    What comes back is X, ``[d] int64``, with X·X ≤ β² over the integers. The model's own parameter
+    values don't matter and aren't changed; ``theta`` is θ_t, ``[d]``; ``task`` gives R, β, f, the
+    objective and the parameters' names and shapes. ``indices`` are the sampled records, ``[n]
+    int64``; none gives the zero vector.
 
-    Args: chunk: records per chunk; by default ``chunk_records``. Keep it for a whole
-        task. most: M of ``most_records``: the work is that of M records, and a larger
-        sample is
-            replaced by the empty one. Without it the work shows n.
+    Args:
+        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole
+            task.
+        most: M of ``most_records``: the work is that of M records, and a larger sample
+            is replaced by the empty one. Without it the work shows n.
         on_failure: told the index of each record that counts as zero.
         randomness: the key of the noise of records' copies; fresh unless given.
 
-    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is
-    outside the data.
+    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the
+    data.
     """
     records = as_records(data)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):

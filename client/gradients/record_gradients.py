@@ -458,7 +458,6 @@ class RecordGradients:
     def _copies(
         self,
         named: Named,
-        *,
         record: Tensor,
         target: Tensor,
         noise: Tensor,

@@ -87,8 +87,8 @@ def build(section: ModelSection) -> nn.Module:
 
 def model_section(
     module: nn.Module,
-    *,
     architecture: str,
+    *,
     initial: str = "zeros",
     initial_seed: int = 0,
     initial_file: str | Path | None = None,

@@ -39,14 +39,21 @@ themselves."""
 class InstanceLevel:
     """Settings; symbols as in Xie et al., Table 2.
 
-    Attributes: users_per_round: m, of N users. rounds: T. noise_multiplier: σ of each
-        user's noise over S. clip: S, of a record's gradient. batch_rate: p; each record
-        is in a step's batch with this probability. The paper says
-            without replacement, and accounts for this.
-        local_rate: η. local_steps: V. delta: δ. optimizer: of the local steps, ``sgd``
-        as in the papers' algorithms, or ``adam``. momentum: of ``sgd``; none is written
-        in the algorithms, .9 is taken in Xie's experiments. weight_decay: of ``sgd``;
-        likewise, .0005 there.
+    Attributes:
+        users_per_round: m, of N users.
+        rounds: T.
+        noise_multiplier: σ of each user's noise over S.
+        clip: S, of a record's gradient.
+        batch_rate: p; each record is in a step's batch with this probability. The paper
+            says without replacement, and accounts for this.
+        local_rate: η.
+        local_steps: V.
+        delta: δ.
+        optimizer: of the local steps, ``sgd`` as in the papers' algorithms, or
+            ``adam``.
+        momentum: of ``sgd``; none is written in the algorithms, .9 is taken in Xie's
+            experiments.
+        weight_decay: of ``sgd``; likewise, .0005 there.
 
     Raises:
         Misconfiguration: a rate isn't in (0, 1], or m or V isn't positive.
@@ -89,9 +96,9 @@ class InstanceLevel:
     def summed(self, participation: float = 1.0) -> SampledGaussian:
         """What the average of m users' single steps shows of a record: noise σ·√m·S.
 
-        Args: participation: with which probability a user is drawn; as an atom: who
-            knows a
-                user's other records sees whether it was.
+        Args:
+            participation: with which probability a user is drawn; as an atom: who knows
+                a user's other records sees whether it was.
         """
         return poisson_gaussian(
             rate=self.batch_rate,

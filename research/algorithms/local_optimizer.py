@@ -26,12 +26,16 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class LocalOptimizer:
     """Of all pairs of a model and a user at once, each for itself.
 
-    Args: name: ``sgd`` or ``adam``, the latter with torch's defaults. rate: η.
+    Args:
+        name: ``sgd`` or ``adam``, the latter with torch's defaults.
+        rate: η.
         momentum: of SGD's steps: a step goes along this much of the last one's
-        direction too. weight_decay: SGD's gradient has this much of the weights added.
+            direction too.
+        weight_decay: SGD's gradient has this much of the weights added.
 
-    Raises: Misconfiguration: another name, a momentum or decay out of range, or one for
-        Adam.
+    Raises:
+        Misconfiguration: another name, a momentum or decay out of range, or one for
+            Adam.
     """
 
     def __init__(
@@ -65,10 +69,12 @@ class LocalOptimizer:
     ) -> torch.Tensor:
         """The weights after a step.
 
-        Args: at: ``[pairs, d] float32``; Adam changes them in place, and a round goes
-            on with these. gradient: likewise. stepping: which pairs of SGD's take it,
-            ``[pairs] bool``; all by default. The others
-                are left where they are, their momentum too.
+        Args:
+            at: ``[pairs, d] float32``; Adam changes them in place, and a round goes on
+                with these.
+            gradient: likewise.
+            stepping: which pairs of SGD's take it, ``[pairs] bool``; all by default.
+                The others are left where they are, their momentum too.
         """
         if not self._adam:
             moved = at - self._rate * self._direction(at, gradient, stepping)

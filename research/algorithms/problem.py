@@ -63,9 +63,10 @@ class Problem:
 class Trained:
     """What an algorithm gave.
 
-    Attributes: theta: the last model, ``[d]``. epsilon: ε at the settings' δ, by whom
-        it holds against and the accountant; empty where
-            nothing is protected.
+    Attributes:
+        theta: the last model, ``[d]``.
+        epsilon: ε at the settings' δ, by whom it holds against and the accountant;
+            empty where nothing is protected.
     """
 
     theta: Reals = field(repr=False)

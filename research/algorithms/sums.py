@@ -35,10 +35,17 @@ _NOISE_STREAM = 1
 class Sums:
     """Settings of such a training; symbols as in PRECAD Table 2.
 
-    Attributes: rounds: T. learning_rate: η. record_clip: R. client_clip: C; None where
-        it is to do nothing. noise_multiplier: σ, what one record's ε needs.
-        record_rate: p. client_rate: q. delta: δ. non_colluding: τ, of distributed DP:
-        so many of a round's clients surely add their noise.
+    Attributes:
+        rounds: T.
+        learning_rate: η.
+        record_clip: R.
+        client_clip: C; None where it is to do nothing.
+        noise_multiplier: σ, what one record's ε needs.
+        record_rate: p.
+        client_rate: q.
+        delta: δ.
+        non_colluding: τ, of distributed DP: so many of a round's clients surely add
+            their noise.
     """
 
     rounds: int

@@ -40,11 +40,16 @@ PARTS_OF_A_ROUND = 1000
 class UserLevel:
     """Settings; symbols as in Xie et al., Table 2.
 
-    Attributes: user_rate: q = m/N. rounds: T. noise_multiplier: σ over S. clip: S.
-        clipping: name of one of ``CLIPPINGS``. local_steps: E, how often a user goes
-        through its records. local_rate: η. batch_size: records a step, in a new order
-        each time; what is left over is a step too.
-            All at once by default.
+    Attributes:
+        user_rate: q = m/N.
+        rounds: T.
+        noise_multiplier: σ over S.
+        clip: S.
+        clipping: name of one of ``CLIPPINGS``.
+        local_steps: E, how often a user goes through its records.
+        local_rate: η.
+        batch_size: records a step, in a new order each time; what is left over is a
+            step too. All at once by default.
     """
 
     user_rate: float
@@ -132,11 +137,17 @@ def train(
 
     To the last bits: sums of a batch may be ordered by its size.
 
-    Args: learner: the model. users: their records. start: θ_0, ``[d]``. settings: those
-        of the algorithm. seeds: of the models. progress: told how much is done and of
-        how much, after each step of a batch. adversary: who submits what; none by
-        default. defence: takes the mean's place, and nothing is clipped or noised: no
-        user is protected. checkpoint: kept after each round, and taken up.
+    Args:
+        learner: the model.
+        users: their records.
+        start: θ_0, ``[d]``.
+        settings: those of the algorithm.
+        seeds: of the models.
+        progress: told how much is done and of how much, after each step of a batch.
+        adversary: who submits what; none by default.
+        defence: takes the mean's place, and nothing is clipped or noised: no user is
+            protected.
+        checkpoint: kept after each round, and taken up.
     """
     thetas = start.repeat(len(seeds), 1)
     drawn_by = [np.random.default_rng(seed) for seed in seeds]

@@ -100,16 +100,16 @@ update."""
 def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
     """What ``precad demo`` trains with ten owners, and an eleventh.
 
-    Its caps have room for the canaries; p, σ, T, R and so every stated ε are the
-    demo's.
+    Its caps have room for the canaries; p, σ, T, R and so every stated ε are the demo's.
 
     Args:
         dataset: digits or breast-cancer.
         canaries: m.
         seed: of partition, canaries and coins.
 
-    Raises: Misconfiguration: no such data set, or more canaries than a client's clip
-        can hold.
+    Raises:
+        Misconfiguration: no such data set, or more canaries than a client's clip can
+            hold.
     """
     data = load(dataset)
     values = demo_task(data, "logistic", _DEMO_OWNERS + 1)

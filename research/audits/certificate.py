@@ -79,13 +79,18 @@ class Certifiable:
 class Attacked:
     """What K owners did to the points that were certified against K.
 
-    Attributes: attackers: K. points: how many points were certified against K and
-        attacked together. label_votes: the certified label's votes at the point that
-        fell furthest. other_votes: the next label's there. models: how many voted.
+    Attributes:
+        attackers: K.
+        points: how many points were certified against K and attacked together.
+        label_votes: the certified label's votes at the point that fell furthest.
+        other_votes: the next label's there.
+        models: how many voted.
         certified_at_least: what the certificate promises of the label's expected share
-        there. at_most: what the votes prove of that share. flipped: whether the votes
-        prove that some point's majority is another label. refuted: whether that, or a
-        label's share below what the certificate promises for K.
+            there.
+        at_most: what the votes prove of that share.
+        flipped: whether the votes prove that some point's majority is another label.
+        refuted: whether that, or a label's share below what the certificate promises
+            for K.
     """
 
     attackers: int
@@ -103,9 +108,11 @@ class Attacked:
 class CertificateVerdict:
     """An audit of all certificates of a task.
 
-    Attributes: radii: certified K by point, ``[n] int64``; −1 where a point abstains.
-        within: attacks with as many owners as are certified against. beyond: with more,
-        until a majority is proved to have flipped: how loose the bound is.
+    Attributes:
+        radii: certified K by point, ``[n] int64``; −1 where a point abstains.
+        within: attacks with as many owners as are certified against.
+        beyond: with more, until a majority is proved to have flipped: how loose the
+            bound is.
         least_certified: least certified K of the points that were attacked beyond.
     """
 

@@ -40,13 +40,14 @@ def train(
 ) -> Audited:
     """Plays the training with the canaries' owner among the others.
 
-    Server B's own noise and the models are what the real processes had. Nothing has a
-    seed here but the canaries and their coins.
+    Server B's own noise and the models are what the real processes had. Nothing has a seed here
+    but the canaries and their coins.
 
-    Args: made: task, owners and canaries. build_of: what runs, one of
-        ``builds.OF_RECORDS``. looks: how often server B has each round released, by
-        breaking the link; ``RELEASES``
-            unless given where A draws its noise anew, else 1.
+    Args:
+        made: task, owners and canaries.
+        build_of: what runs, one of ``builds.OF_RECORDS``.
+        looks: how often server B has each round released, by breaking the link;
+            ``RELEASES`` unless given where A draws its noise anew, else 1.
         folder: receives settings, states and logs; a temporary one unless given.
         popen: starts a part's process.
 

@@ -38,9 +38,9 @@ Models = list[NDArray[np.float64]]
 class Present:
     """What an audit of presence needs.
 
-    Attributes: task: C = R, q = 1 and √2·σ near 1: Gaussian with μ near 1 for an
-        owner's presence in a
-            round.
+    Attributes:
+        task: C = R, q = 1 and √2·σ near 1: Gaussian with μ near 1 for an owner's
+            presence in a round.
         rows: a direction each, as long as is accepted, ``[m, d] int64``.
         coins: ``[T, m] bool``, who is there.
         shares: the owners' records, of no meaning.

@@ -32,7 +32,8 @@ for _name, _read in _FROM_FILES.items():
 def load(name: str, folder: Path | None = None) -> DataSet:
     """Return the data set of this name.
 
-    Raises: Misconfiguration: an unknown name, no folder given, or files missing: it
-        says which.
+    Raises:
+        Misconfiguration: an unknown name, no folder given, or files missing: it says
+            which.
     """
     return DATASETS[name](folder)

@@ -21,12 +21,14 @@ def cifar10_jpeg(
 ) -> DataSet:
     """Images as ``[n, 3, 32, 32]`` in 0..1, by class and then by name.
 
-    Args: root: holds ``cifar10-jpeg/train/CLASS/*.jpg`` and
-        ``cifar10-jpeg/test/CLASS/*.jpg``. only: labels to read, ascending; their
-        numbers stay.
+    Args:
+        root: holds ``cifar10-jpeg/train/CLASS/*.jpg`` and
+            ``cifar10-jpeg/test/CLASS/*.jpg``.
+        only: labels to read, ascending; their numbers stay.
 
-    Raises: Misconfiguration: a folder or all its images are missing, or an image isn't
-        one of 32×32.
+    Raises:
+        Misconfiguration: a folder or all its images are missing, or an image isn't one
+            of 32×32.
     """
     place = root / FOLDER
     found = {

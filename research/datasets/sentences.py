@@ -29,9 +29,9 @@ _WORD = re.compile(r"[a-z']+")
 def movie_sentences(root: Path) -> DataSet:
     """Sentences as ``[n, 256] float32`` rows of L2 norm 1, of hashed words.
 
-    Args: root: holds ``rt-polarity.neg`` and ``rt-polarity.pos``, as they are or with
-        ``.gz``, itself
-            or in ``movie-sentences``.
+    Args:
+        root: holds ``rt-polarity.neg`` and ``rt-polarity.pos``, as they are or with
+            ``.gz``, itself or in ``movie-sentences``.
 
     Raises:
         Misconfiguration: a file is missing, damaged or empty.

@@ -22,12 +22,13 @@ def oriented_gradients(
 ) -> NDArray[np.float32]:
     """How much of an image's edges runs in which direction, cell by cell.
 
-    The gradient of the grey values at each pixel, its length counted under the two
-    nearest directions, averaged over cells; square roots, then the whole at length
-    ``LENGTH``.
+    The gradient of the grey values at each pixel, its length counted under the two nearest
+    directions, averaged over cells; square roots, then the whole at length ``LENGTH``.
 
-    Args: images: ``[n, 1, s, s]``; cells have 4 × 4 pixels, or 2 × 2 where s is at most
-        8. directions: of a full turn.
+    Args:
+        images: ``[n, 1, s, s]``; cells have 4 × 4 pixels, or 2 × 2 where s is at most
+            8.
+        directions: of a full turn.
 
     Returns:
         ``[n, cells · cells · directions]``; zeros for an image of one grey.

@@ -45,9 +45,10 @@ class Lstm(nn.Module):
 class Sentences(nn.Module):
     """Two layers, and what the last word leaves classifies.
 
-    Args: vectors: length of a word's vector. words: how many different words there are,
-        whose vectors are trained along; 0 where
-            records hold vectors.
+    Args:
+        vectors: length of a word's vector.
+        words: how many different words there are, whose vectors are trained along; 0
+            where records hold vectors.
         hidden: units of a layer.
         classes: number of labels.
     """

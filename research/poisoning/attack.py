@@ -17,12 +17,14 @@ Labels = NDArray[np.int64]
 class Scene:
     """A round as the adversary sees it.
 
-    Attributes: theta: the model before it, ``[d]``. others: honest clients' updates,
-        ``[m, d]``: more than a real adversary knows. step: the model moves by this
-        times the sum of all updates. bound: an update beyond this norm doesn't count;
-        infinite where nothing is checked. learn: bad client's number, learning rate and
-        steps in; what gradient descent on its own
-            records makes of the model out, ``[d]``.
+    Attributes:
+        theta: the model before it, ``[d]``.
+        others: honest clients' updates, ``[m, d]``: more than a real adversary knows.
+        step: the model moves by this times the sum of all updates.
+        bound: an update beyond this norm doesn't count; infinite where nothing is
+            checked.
+        learn: bad client's number, learning rate and steps in; what gradient descent on
+            its own records makes of the model out, ``[d]``.
         numbers: of the bad clients that were drawn, one for each row, from 0.
         generator: seeded by run and round.
     """

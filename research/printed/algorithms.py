@@ -131,8 +131,9 @@ class ParallelAccount:
     def charge(self, user: str, event: SampledGaussian) -> None:
         """Add what ``user`` ran locally.
 
-        Raises: Misconfiguration: the accountant doesn't understand the event; nothing
-            changed.
+        Raises:
+            Misconfiguration: the accountant doesn't understand the event; nothing
+                changed.
         """
         accountant = self._by_user.get(user) or self._new_accountant()
         accountant.compose(event)
@@ -161,11 +162,14 @@ def attained_epsilon(
 ) -> AttainedEpsilon:
     """What fixed-size sampling costs at least: all records at −clip, one replaced by +clip.
 
-    The noise-free sum is −m·clip, or with probability ``rate`` two clips more: the pair
-    of a Poisson-sampled Gaussian with half the noise multiplier.
+    The noise-free sum is −m·clip, or with probability ``rate`` two clips more: the pair of a
+    Poisson-sampled Gaussian with half the noise multiplier.
 
-    Args: rate: share of records in a step, in (0, 1]. clip_noise_multiplier: standard
-        deviation of the noise over *one* clip, as printed. steps: number of steps.
+    Args:
+        rate: share of records in a step, in (0, 1].
+        clip_noise_multiplier: standard deviation of the noise over *one* clip, as
+            printed.
+        steps: number of steps.
         delta: δ, in (0, 1).
 
     Raises:

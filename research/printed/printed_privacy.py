@@ -23,13 +23,16 @@ Value = TypeVar("Value")
 class Reproduction(Generic[Value]):
     """A printed number, reproduced to be compared; never a budget or a certificate.
 
-    Deliberately not a `Guarantee`, a `Result` or a `PrivacyStatement`: nothing that
-    certifies or charges takes one.
+    Deliberately not a `Guarantee`, a `Result` or a `PrivacyStatement`: nothing that certifies or
+    charges takes one.
 
-    Attributes: source: the printed statement. value: what it gives: an ε, a radius
-        (None where not even 0 holds), or two bounds. flaw: why it certifies nothing.
-        delta: of an ε. mu: of the Gaussian that an ε was read from, where one is
-        printed.
+    Attributes:
+        source: the printed statement.
+        value: what it gives: an ε, a radius (None where not even 0 holds), or two
+            bounds.
+        flaw: why it certifies nothing.
+        delta: of an ε.
+        mu: of the Gaussian that an ε was read from, where one is printed.
     """
 
     source: str

@@ -20,8 +20,11 @@ _TINY = 1e-12
 class Metrics:
     """Each ``[points] float64``.
 
-    Attributes: gradient: ‖∇_x L‖₂. hessian: spectral norm of ∇²_x L. lipschitz: max
-        ‖f(x) − f(x')‖₁/‖x − x'‖_∞ over a box around x (eq. 7), from below.
+    Attributes:
+        gradient: ‖∇_x L‖₂.
+        hessian: spectral norm of ∇²_x L.
+        lipschitz: max ‖f(x) − f(x')‖₁/‖x − x'‖_∞ over a box around x (eq. 7), from
+            below.
     """
 
     gradient: NDArray[np.float64]

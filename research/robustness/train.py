@@ -38,13 +38,19 @@ Weights = Mapping[str, NDArray[np.float64]]
 class Training:
     """One model; symbols as in DP-CERT Algorithm 2.
 
-    Attributes: data: name of the data set. model: as ``make`` takes it, or one of
-        ``MODELS``. objective: what a record's gradient is of, and its clipping.
+    Attributes:
+        data: name of the data set.
+        model: as ``make`` takes it, or one of ``MODELS``.
+        objective: what a record's gradient is of, and its clipping.
         epsilon: ε of one record at ``delta``, add/remove; None trains without clip and
-        noise. rate: B/N, of the Poisson sample. rounds: T. learning_rate: λ, of the
-        mean over B. clip: C. seed: of start, samples, copies and noise: an experiment
-        protects nobody. momentum: of the steps; it is applied to what was released, and
-        costs nothing. given_noise: ρ, where it isn't to be the least for ``epsilon``.
+            noise.
+        rate: B/N, of the Poisson sample.
+        rounds: T.
+        learning_rate: λ, of the mean over B.
+        clip: C.
+        seed: of start, samples, copies and noise: an experiment protects nobody.
+        momentum: of the steps; it is applied to what was released, and costs nothing.
+        given_noise: ρ, where it isn't to be the least for ``epsilon``.
         start: digest of the public weights that it starts from; random ones without it.
     """
 

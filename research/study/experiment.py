@@ -28,10 +28,12 @@ class Scale(StrEnum):
 class Surroundings:
     """What a cell is measured with, apart from its settings.
 
-    Attributes: data: folder with the files of data sets that don't come with
-        scikit-learn. device: where torch computes. keep: folder where a cell keeps what
-        it would otherwise make again, such as a trained
-            model: it goes on from there, and cells of other experiments use it too.
+    Attributes:
+        data: folder with the files of data sets that don't come with scikit-learn.
+        device: where torch computes.
+        keep: folder where a cell keeps what it would otherwise make again, such as a
+            trained model: it goes on from there, and cells of other experiments use it
+            too.
         progress: to be told how many of a cell's steps are done, and of how many.
         checkpoint: where a long cell keeps what it has, and takes it up again.
     """
@@ -77,12 +79,17 @@ class Table:
 class Experiment:
     """A figure or a table of a paper, run again.
 
-    Attributes: paper: its short name. figure: of the paper. claim: what the paper says
-        that it shows, in a sentence. does: what is done here. settings: at each scale,
-        what all cells share; printed, and handed to every cell. cells: at each scale,
-        what they differ in. measure: one cell's values from all its settings. table: of
-        the results that there are, which may be a part of all. plot: draws them on an
-        empty matplotlib figure.
+    Attributes:
+        paper: its short name.
+        figure: of the paper.
+        claim: what the paper says that it shows, in a sentence.
+        does: what is done here.
+        settings: at each scale, what all cells share; printed, and handed to every
+            cell.
+        cells: at each scale, what they differ in.
+        measure: one cell's values from all its settings.
+        table: of the results that there are, which may be a part of all.
+        plot: draws them on an empty matplotlib figure.
     """
 
     paper: str

@@ -49,22 +49,28 @@ def run(
 ) -> list[Result]:
     """Measure the cells that ``output`` lacks; each is kept as soon as it is there.
 
-    A cell that was broken off goes on from the last state that was kept, where it
-    trains.
+    A cell that was broken off goes on from the last state that was kept, where it trains.
 
-    Args: name: of the experiment. scale: see ``Scale``. output: folder of results.
-        data: folder with data sets' files. device: where torch computes. workers:
-        processes at a time; the results are the same for any number. backend: of
-        joblib: ``loky``, processes of this machine; ``ray`` or ``dask``, a cluster's.
-        plugins: files of one's own that register parts, loaded by each process. only:
-        cells with these settings alone. on_cell: told each result, how many cells are
-        done and how many there are.
+    Args:
+        name: of the experiment.
+        scale: see ``Scale``.
+        output: folder of results.
+        data: folder with data sets' files.
+        device: where torch computes.
+        workers: processes at a time; the results are the same for any number.
+        backend: of joblib: ``loky``, processes of this machine; ``ray`` or ``dask``, a
+            cluster's.
+        plugins: files of one's own that register parts, loaded by each process.
+        only: cells with these settings alone.
+        on_cell: told each result, how many cells are done and how many there are.
 
     Returns:
         All results, also those that were there before.
 
-    Raises: Misconfiguration: no such experiment or cell, what its cells refuse, or no
-        cluster is named. MissingPackage: the backend isn't installed.
+    Raises:
+        Misconfiguration: no such experiment or cell, what its cells refuse, or no
+            cluster is named.
+        MissingPackage: the backend isn't installed.
     """
     load_plugins(plugins)
     chosen = cells_with(name, scale, only)
@@ -186,8 +192,10 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[_Measured]:
 def _by_dask(jobs: list[Any], workers: int) -> Iterator[_Measured]:
     """As many cells at a time as workers; those that a lost node had its scheduler gives to others.
 
-    Raises: Misconfiguration: no scheduler is named, none answers, or its workers aren't
-        as needed. KilledWorker: a cell was lost more often than Dask allows.
+    Raises:
+        Misconfiguration: no scheduler is named, none answers, or its workers aren't as
+            needed.
+        KilledWorker: a cell was lost more often than Dask allows.
     """
     try:
         from distributed import Client  # noqa: PLC0415 -- an extra of its own

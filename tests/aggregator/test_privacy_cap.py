@@ -215,7 +215,7 @@ def test_the_end_of_training_opens_nothing_and_is_no_end_for_a_before_b_agrees(
 
 def tried_often(journal: Any) -> None:
     for attempt in range(10):
-        journal.attempts.begin(attempt, 3, 0, MODEL)
+        journal.attempts.begin(attempt=attempt, version=3, cohort_size=0, model=MODEL)
     journal.attempts.abandon_open()
 
 

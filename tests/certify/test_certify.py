@@ -285,8 +285,13 @@ BAD: list[tuple[Any, ...]] = [
     ("epsilons", ApproximateDP, ((), ()), ((1.0,), ()), ((1.0, 2.0), (1e-5,))),
     ("orders", RenyiDP, ((1.0,), (0.1,))),
     ("orders", RenyiGroups, (MECHANISM, (0.5,))),
-    ("confidence", ConfidenceBudget, (1.0, 10), (0.0, 10)),
-    ("classes", ConfidenceBudget, (0.9, 1)),
+    (
+        "confidence",
+        ConfidenceBudget,
+        {"confidence": 1.0, "classes": 10},
+        {"confidence": 0.0, "classes": 10},
+    ),
+    ("classes", ConfidenceBudget, {"confidence": 0.9, "classes": 1}),
     (
         "votes",
         simuem,
@@ -308,7 +313,11 @@ BAD: list[tuple[Any, ...]] = [
     ("scores", score_intervals, (np.ones((2, 2)), TWO_CLASSES)),
     ("bound", attack_bounds, (0.5, 0.0, GAUSSIAN, 1)),
     ("expectation / bound", attack_bounds, (2.0, 1.0, GAUSSIAN, 1)),
-    ("tau", fewest_attackers, (0.5, 1.0, 0.5, GAUSSIAN)),
+    (
+        "tau",
+        fewest_attackers,
+        {"value": 0.5, "bound": 1.0, "ratio": 0.5, "guarantee": GAUSSIAN},
+    ),
     ("sigma", certify_smoothing, ([[9, 1]], 0.0, TWO_CLASSES)),
     ("selection", certify_smoothing, ([[9, 1]], 1.0, TWO_CLASSES, [[1, 0, 0]])),
     ("training_size", bagging_radii, (ONE, 0, 5)),
@@ -322,7 +331,7 @@ BAD: list[tuple[Any, ...]] = [
 )
 def test_bad_input_names_field_and_remedy(field: str, make: Any, given: Any) -> None:
     with pytest.raises(Misconfiguration) as caught:
-        make(*given)
+        make(**given) if isinstance(given, dict) else make(*given)
     assert caught.value.field == field
     assert caught.value.remedy
 

@@ -156,8 +156,7 @@ def test_work_is_the_padded_samples() -> None:
             RecordGradients, "_of", autospec=True, side_effect=real
         ) as counted:
             update(task, data(), range(drawn), chunk=5, most=12)
-        # Of named parameters, an axis, inputs, targets and noise.
-        noises = [call.args[5].shape for call in counted.call_args_list]
+        noises = [call.kwargs["noise"].shape for call in counted.call_args_list]
         assert noises == [(5, 2, FEATURES)] * 3
 
 

@@ -98,12 +98,14 @@ vectors = st.lists(words, min_size=1, max_size=40).map(
 )
 contexts = st.builds(
     SubmissionContext,
-    st.binary(min_size=32, max_size=32).map(Digest),
-    st.integers(0, 2**63 - 1),
-    st.integers(0, 2**63 - 1),
-    st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True).map(ClientId),
-    st.binary(min_size=32, max_size=32).map(Digest),
-    st.binary(min_size=32, max_size=32),
+    task=st.binary(min_size=32, max_size=32).map(Digest),
+    version=st.integers(0, 2**63 - 1),
+    attempt=st.integers(0, 2**63 - 1),
+    client=st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True).map(
+        ClientId
+    ),
+    model=st.binary(min_size=32, max_size=32).map(Digest),
+    nonce=st.binary(min_size=32, max_size=32),
 )
 
 

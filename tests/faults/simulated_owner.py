@@ -195,6 +195,7 @@ class Calls:
 
     def prepare(
         self,
+        *,
         version: int,
         attempt: int,
         model: Digest,
@@ -242,9 +243,13 @@ class Calls:
         if kind == 0:
             return [random.choice(pair)]
         if kind == 1:
-            of, ones = pair[0].context, np.ones(self.task.dimension, np.int64)
+            of = pair[0].context
             other = self.prepare(
-                of.version, of.attempt, of.model, ones, stated_in(pair)
+                version=of.version,
+                attempt=of.attempt,
+                model=of.model,
+                x=np.ones(self.task.dimension, np.int64),
+                proof=stated_in(pair),
             )
             return [pair[0], other[1]]
         if kind == 2:
@@ -394,7 +399,9 @@ class Stranger(Calls):
         )
         attempt = 0 if opened is None else max(opened.attempt, 0)
         x = np.ones(self.task.dimension, dtype=np.int64)
-        pair = self.prepare(current.version, attempt, current.digest, x)
+        pair = self.prepare(
+            version=current.version, attempt=attempt, model=current.digest, x=x
+        )
         own = pair[SERVERS.index(server.role)]
         upload = server.session.inbox.start(
             header_from_wire(header_to_wire(own), server.role)

@@ -34,9 +34,10 @@ from tests.faults.world import World
 from precad.aggregator.training.session import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
-from precad.common.identifiers import Role
+from precad.common.identifiers import Digest, Role
 from precad.common.prime_field import FIELD
 from precad.common.ring import RingVector, from_bytes, squared_norm
+from precad.common.share.proof_submission import ForProof
 from precad.common.share.submission import SignedHeader
 from precad.common.task import Task
 
@@ -58,8 +59,18 @@ class Candidate(Calls):
         with self.world.step("compute"):
             return candidate(self.task, CANDIDATES[self.client.name])
 
-    def prepare(self, *shared: Any) -> Pair:
-        pair = super().prepare(*shared)
+    def prepare(
+        self,
+        *,
+        version: int,
+        attempt: int,
+        model: Digest,
+        x: RingVector,
+        proof: ForProof | None = None,
+    ) -> Pair:
+        pair = super().prepare(
+            version=version, attempt=attempt, model=model, x=x, proof=proof
+        )
         header = pair[0].header
         body = (
             header.body_digest

@@ -40,7 +40,9 @@ class Failing(Calls):
     def pairs(self) -> Iterator[Pair]:
         for event in self.opened():
             x: RingVector = self.fetch_model(event.version, event.model).astype("i8")
-            pair = self.prepare(event.version, event.attempt, event.model, x)
+            pair = self.prepare(
+                version=event.version, attempt=event.attempt, model=event.model, x=x
+            )
             self.world.seen.updates[self.client, event.attempt] = x
             yield pair
 

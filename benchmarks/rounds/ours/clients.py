@@ -188,10 +188,11 @@ class Clients:
     def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
         """One attempt; what it yields is said at once: "received", "over", "opened".
 
-        Args: attempt: its number. held: each submission's body goes first, and what the
-            other server gets of it only once
-                all bodies are there: all validation comes after "received", none while
-                others upload.
+        Args:
+            attempt: its number.
+            held: each submission's body goes first, and what the other server gets of
+                it only once all bodies are there: all validation comes after
+                "received", none while others upload.
 
         Raises:
             PrecadError: a server failed.

@@ -17,9 +17,12 @@ from precad.aggregator.validate.crypten_import import crypten
 class Check:
     """The shares of ``count`` vectors within the bound and of one beyond it.
 
-    Args: count: n. dimension: d. bound: the vectors' bound in units of the last place.
+    Args:
+        count: n.
+        dimension: d.
+        bound: the vectors' bound in units of the last place.
         fractional_bits: f: the vectors are divided by 2^f, and shared with CrypTen's
-        own precision.
+            own precision.
     """
 
     def __init__(
