@@ -7,6 +7,7 @@ from typing import Protocol
 
 from precad.common.errors import PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest
+from precad.common.submission import MESSAGE_BYTES
 
 SETUP_ATTEMPT = -1
 """The attempt of frames before the first one."""
@@ -78,10 +79,6 @@ def memory_pair() -> tuple[MemoryTransport, MemoryTransport]:
     return MemoryTransport(forth, back), MemoryTransport(back, forth)
 
 
-PIECE_BYTES = 1 << 18
-"""256 KiB: a frame with its header stays below what a server takes as one message."""
-
-
 class PeerLink:
     """One server's end of the link. Not thread-safe: one thread plays the protocol."""
 
@@ -110,12 +107,12 @@ class PeerLink:
     def send(self, step: str, payload: bytes | memoryview) -> None:
         """Send one message of protocol step ``step``. Raises PeerUnavailable."""
         view = memoryview(payload)
-        for start in range(0, len(view), PIECE_BYTES) or range(1):
-            last = start + PIECE_BYTES >= len(view)
-            self.send_piece(step, view[start : start + PIECE_BYTES], last=last)
+        for start in range(0, len(view), MESSAGE_BYTES) or range(1):
+            last = start + MESSAGE_BYTES >= len(view)
+            self.send_piece(step, view[start : start + MESSAGE_BYTES], last=last)
 
     def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
-        """Send the next piece, to B ``PIECE_BYTES`` at most, of a message never whole here."""
+        """Send the next piece, to B ``MESSAGE_BYTES`` at most, of a message never whole here."""
         frame = Frame(
             task=self._task,
             attempt=self._attempt,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from precad.aggregator.attempt_states import Finished, Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
@@ -28,21 +29,20 @@ from precad.aggregator.release import (
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import answer, draw, propose
-from precad.aggregator.rounds.states import Finished, Opened
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.model import ModelVector, model_digest
-from precad.common.prime_field import group_of
 from precad.common.ring import RingVector
 from precad.common.roster import Roster
-from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
-from precad.common.share.submission import Signer, SubmissionContext, Verifier
+from precad.common.submission import Signer, SubmissionContext, Verifier
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
 from precad.norm_check.dealing import NoDealer
-from precad.norm_check.norm_proof import share
+from precad.norm_check.prime_field import group_of
+from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.share_update import share
 
 NOBODYS = Digest(bytes(32)), Role.SERVER_A
 

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from precad.aggregator.noise import NoiseSource
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import (
+from precad.aggregator.attempt_states import (
     Counted,
     Finished,
     Matched,
@@ -15,6 +13,8 @@ from precad.aggregator.rounds.states import (
     Sent,
     Summed,
 )
+from precad.aggregator.noise import NoiseSource
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exchange
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import history_after
@@ -23,8 +23,8 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, apply_update, model_digest
-from precad.common.prime_field import Group, group_of
 from precad.common.ring import RingVector, byte_view, derive, encode_context
+from precad.norm_check.prime_field import Group, group_of
 
 
 def aggregate(

@@ -20,7 +20,7 @@ from precad.common.identity.signatures import (
     check_server_signed,
     sign_as_server,
 )
-from precad.common.share.submission import Signature, Signer
+from precad.common.submission import Signature, Signer
 from precad.common.wire.messages import decode, encode
 
 

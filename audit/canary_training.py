@@ -25,9 +25,10 @@ from precad.client.gradients.torch_models import build, logistic, model_section
 from precad.client.records.torch_records import Records, as_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.fixed_point import clip_record_norm, decode
 from precad.common.identifiers import Role
 from precad.common.model import ModelVector, initial_vector
-from precad.common.ring import RingVector, clip_record_norm, decode
+from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.rounds import Draws

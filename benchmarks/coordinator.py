@@ -21,11 +21,11 @@ import numpy as np
 from sqlalchemy import insert
 
 from benchmarks.rounds.hardware import hardware
+from precad.aggregator.attempt_states import Matched, Opened
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, Places, describe, match
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.rpc.notices import notice_of
 from precad.aggregator.server_messages import (
     Cohort,
@@ -38,7 +38,7 @@ from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import enrolment
 from precad.aggregator.training.session import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.submission import (
+from precad.common.submission import (
     Signature,
     Submission,
     SubmissionContext,

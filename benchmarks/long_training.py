@@ -29,11 +29,11 @@ import numpy as np
 
 from benchmarks.coordinator import SERVERS, Pen
 from benchmarks.rounds.hardware import hardware
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import FrameTransport, memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.store import open_store
 from precad.aggregator.training.connected_clients import ConnectedClients
@@ -56,7 +56,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.share.submission import Submission, SubmissionContext, shard
+from precad.common.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
 from precad.server_a.process import Leader
 from precad.server_b.process import Helper

@@ -25,9 +25,10 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import kernel_in_use
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import WORD_BYTES
-from precad.common.share.proof_submission import PREFIX_BYTES, ForProof
-from precad.common.share.submission import Signature, SubmissionContext
-from precad.norm_check.norm_proof import Query, share_with_proof
+from precad.common.submission import Signature, SubmissionContext
+from precad.norm_check.norm_proof import Query
+from precad.norm_check.proof_submission import PREFIX_BYTES, ForProof
+from precad.norm_check.share_update import share_with_proof
 
 RESULT = Path(__file__).parent / "results" / "proofs.json"
 DIMENSIONS = (650, 10**4, 10**5, 10**6, 10**7)

@@ -25,10 +25,10 @@ from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
-from precad.common.share.proof_submission import body_layout
 from precad.common.task import MAX_BOUND, Task
 from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
+from precad.norm_check.proof_submission import body_layout
 
 MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""

@@ -12,13 +12,13 @@ from precad.common.errors import missing
 
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner
+    from precad.client.gradients.evaluation import Evaluation
     from precad.client.gradients.torch_models import (
         load_initial,
         load_vector,
         model_section,
     )
     from precad.client.participation import (
-        Evaluation,
         Participation,
         RoundInfo,
         TrainedModel,
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "Columns": "records.columns",
     "DataOwner": "data_owner",
-    "Evaluation": "participation",
+    "Evaluation": "gradients.evaluation",
     "Participation": "participation",
     "RoundInfo": "participation",
     "TrainedModel": "participation",

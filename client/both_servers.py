@@ -12,9 +12,9 @@ from collections.abc import Callable
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest
-from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire import messages as wire
+from precad.norm_check.proof_submission import ForProof
 
 log = logging.getLogger("precad")
 

@@ -33,21 +33,19 @@ from precad.common.model import ModelVector, most_bytes
 from precad.common.process import let_go_of_loaded
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
-from precad.common.share.submission import SubmissionContext
+from precad.common.submission import SubmissionContext
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.common.wire.calls import call_with_retries, error_of
-from precad.common.wire.messages import body_is_wanted, upload_pieces
-from precad.norm_check.norm_proof import share
+from precad.common.wire.serving import STREAMED_BYTES
+from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.share_update import share
+from precad.norm_check.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
 log = logging.getLogger("precad")
 
-PIECE_BYTES = 1 << 17
-"""128 KiB: a server holds a piece or two of each upload that is under way, and not
-whole shares."""
 CALL_TIMEOUT_S = 30.0
 """For a call of one message each way."""
 UPLOAD_RETRIES = RetryPolicy(0.5, 0.5)
@@ -399,8 +397,8 @@ class Servers:
                 client=self.client.name,
                 statement=statement,
             )
-            for start in range(0, len(theta), PIECE_BYTES):
-                yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
+            for start in range(0, len(theta), STREAMED_BYTES):
+                yield pb.GivenPiece(data=theta[start : start + STREAMED_BYTES])
 
         try:
             self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
-from precad.client.gradients.evaluation import Applied
+from precad.client.gradients.evaluation import Applied, Evaluation
 from precad.client.gradients.local_update import local_update, poisson_sample
 from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.gradients.torch_models import build
@@ -20,7 +20,6 @@ from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
 from precad.client.participation import (
     MODEL_FILE,
-    Evaluation,
     Observer,
     Participation,
     TrainedModel,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from precad.accounting.events import SampledGaussian
+    from precad.client.gradients.evaluation import Evaluation
 
 Net = TypeVar("Net", bound="nn.Module")
 MODEL_FILE = "model.safetensors"
@@ -117,21 +118,6 @@ class TrainedModel:
         return f"TrainedModel({self})"
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A model on so many ``records``."""
-
-    records: int
-    loss: float
-    """The mean of the owner's own loss."""
-    accuracy: float | None
-    """Share of right labels; None where the model has no column a class."""
-
-    def __str__(self) -> str:
-        right = "" if self.accuracy is None else f", {self.accuracy:.1%} right"
-        return f"loss {self.loss:.4g}{right}, of {self.records} records"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInfo:
     """One round, as this owner knows it: for the owner alone, as its state folder is."""
@@ -156,7 +142,7 @@ class RoundInfo:
     model: TrainedModel | None = field(default=None, repr=False, compare=False)
     """The newest that this owner has; None where it has none yet, or has a newer one by
     now. In the history None throughout."""
-    validation: Evaluation | None = None
+    validation: "Evaluation | None" = None
     """``model`` on the owner's held-out records; None without them, or where a newer
     one came first."""
 
@@ -232,7 +218,7 @@ class Participation:
     failed."""
     history: tuple[RoundInfo, ...] = field(default=(), repr=False)
     """Round by round, as `DataOwner.run` told it."""
-    validation: Evaluation | None = None
+    validation: "Evaluation | None" = None
     """``model`` on the owner's held-out records; None without them."""
     callback_failures: int = 0
     """How often the owner's own ``on_round`` raised."""

@@ -17,10 +17,10 @@ from precad.common.errors import RejectedSubmission
 from precad.common.files import remove_drafts, write_file, writing
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
-from precad.common.share.proof_submission import AnySubmission, body_layout
-from precad.common.share.submission import HeldBody
+from precad.common.submission import HeldBody
 from precad.common.task import Task
-from precad.common.wire.messages import header_from_bytes, header_to_bytes
+from precad.norm_check.proof_submission import AnySubmission, body_layout
+from precad.norm_check.submission_messages import header_from_bytes, header_to_bytes
 
 Pair = tuple[AnySubmission, AnySubmission]
 """For server A and for server B."""

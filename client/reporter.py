@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Group
 
 from precad.client.own_account import exact_epsilon
 from precad.client.participation import (
-    Evaluation,
     Observer,
     RoundInfo,
     TrainedModel,
@@ -33,6 +32,9 @@ from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
 from precad.common.terminal import Bar, plain, redraws, upper
 
+if TYPE_CHECKING:
+    from precad.client.gradients.evaluation import Evaluation
+
 log = logging.getLogger("precad")
 rounds_log = logging.getLogger("precad.rounds")
 private = logging.getLogger("precad.private")
@@ -41,7 +43,7 @@ HISTORY_FILE = "history.csv"
 _KINDS = 8
 """Different steps in an account that are added up after each round."""
 OnRound = Callable[[RoundInfo], object]
-Validate = Callable[[TrainedModel, Callable[[], object]], Evaluation]
+Validate = Callable[[TrainedModel, Callable[[], object]], "Evaluation"]
 """A model on held-out records; calls its second argument often, which may wait."""
 
 
@@ -110,7 +112,7 @@ class Reporter(Observer):
             log.warning("on_round raised after %d rounds", self.failures)
 
     @property
-    def validation(self) -> Evaluation | None:
+    def validation(self) -> "Evaluation | None":
         """The newest model's, once everything is told."""
         return None if self._judged is None else self._judged[1]
 
@@ -181,7 +183,7 @@ class Reporter(Observer):
         skipped = ended.version % max(1, len(ended.spent) // _KINDS)
         return None if skipped else exact_epsilon(ended.spent, self._task.privacy.delta)
 
-    def _judge(self, model: TrainedModel) -> Evaluation | None:
+    def _judge(self, model: TrainedModel) -> "Evaluation | None":
         if self._validate is None:
             return None
         if self._judged is None or self._judged[0] is not model:

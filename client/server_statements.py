@@ -22,9 +22,9 @@ from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
-from precad.common.share.proof_submission import ForProof
 from precad.common.task import Task
 from precad.common.wire import messages as wire
+from precad.norm_check.proof_submission import ForProof
 
 log = logging.getLogger("precad")
 

@@ -24,8 +24,9 @@ from safetensors import SafetensorError, safe_open
 
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.files import write_file
+from precad.common.fixed_point import decode
 from precad.common.identifiers import Digest
-from precad.common.ring import WORD_BYTES, RingVector, decode, encode_context
+from precad.common.ring import WORD_BYTES, RingVector, encode_context
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection, Parameter
 

@@ -24,6 +24,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.ring import (
+    CACHED_WORDS,
     KEY_BYTES,
     Keystream,
     RingVector,
@@ -46,8 +47,6 @@ Deliver = Callable[[bytes, Answer], None]
 server's conversation."""
 Work = Callable[[], None]
 """To be called in any thread; its answers go to both servers."""
-_PIECE = 1 << 16
-"""Words of a that are held at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +236,11 @@ def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVecto
     streams = [_mask(half) for half in (of_one, of_other)]
     # Two buffers: one of a MiB would be fetched from the system anew for each
     # submission.
-    one, other = (np.empty(min(_PIECE, dimension), dtype=np.int64) for _ in streams)
-    for start in range(0, dimension, _PIECE):
-        size = min(_PIECE, dimension - start)
+    one, other = (
+        np.empty(min(CACHED_WORDS, dimension), dtype=np.int64) for _ in streams
+    )
+    for start in range(0, dimension, CACHED_WORDS):
+        size = min(CACHED_WORDS, dimension - start)
         a = streams[0].words_into(one[:size])
         a += streams[1].words_into(other[:size])
         yield a

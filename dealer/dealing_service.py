@@ -23,7 +23,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.ring import to_bytes
 from precad.common.task import Task
-from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
+from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
 from precad.dealer.dealer_role import SERVERS, DealerRole, Deliver, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
@@ -174,8 +174,8 @@ class DealingService(DealingServicer):
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
         data = memoryview(to_bytes(words))
         self.counts["bytes", f"dealer to {role.value}"] += len(data)
-        for start in range(0, len(data), PIECE_BYTES):
-            yield pb.DealPiece(words=bytes(data[start : start + PIECE_BYTES]))
+        for start in range(0, len(data), STREAMED_BYTES):
+            yield pb.DealPiece(words=bytes(data[start : start + STREAMED_BYTES]))
 
     async def Square(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context

@@ -32,7 +32,7 @@ from precad.cli.task_planning import meaning, table_of
 from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.ring import KEY_BYTES
-from precad.common.share.submission import (
+from precad.common.submission import (
     MAX_CERTIFICATE_BYTES,
     MAX_CERTIFICATES,
     MAX_SIGNATURE_BYTES,

@@ -4,15 +4,15 @@ import logging
 from contextlib import closing
 from functools import partial
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, HeldList, describe
 from precad.aggregator.enrol.agreement import propose_roster
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import draw, propose, say_over
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.peer_transport import dial
-from precad.aggregator.rpc.process import peers_of, run_server
+from precad.aggregator.server_process import peers_of, run_server
 from precad.aggregator.settings import ServerASettings
 from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import Peers, persist, train

@@ -19,8 +19,8 @@ from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.common.identifiers import Digest, Secret
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import AnySubmission, ForProof
-from precad.common.share.submission import HeldBody
+from precad.common.submission import HeldBody
+from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.simulation.rounds import Forgery, forged_update
 
 DROPOUT = "dropout"

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.local_update import poisson_sample
-from precad.common import ring
+from precad.common import fixed_point
 from precad.common.errors import Misconfiguration, Rejection
+from precad.common.fixed_point import clip_update, squared_norm
 from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
-from precad.common.ring import Keystream, RingVector, clip_update, derive, squared_norm
+from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
@@ -61,11 +62,11 @@ class View:
 
     def decode(self, units: Matrix) -> NDArray[np.float64]:
         """Units of the last place as real numbers, any shape."""
-        return ring.decode(units, self.task.fractional_bits)
+        return fixed_point.decode(units, self.task.fractional_bits)
 
     def encode(self, real: NDArray[np.float64]) -> Matrix:
         """Real numbers in units of the last place, toward zero, any shape."""
-        return ring.encode(real, self.task.fractional_bits)
+        return fixed_point.encode(real, self.task.fractional_bits)
 
 
 Attack = Callable[[Matrix, View], Matrix]

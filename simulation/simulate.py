@@ -32,7 +32,7 @@ from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
 PATHS = ("stacked", "per-client")
 OnRound = Callable[[SimulatedRound, NDArray[np.float32]], object]
-"""Told each round and θ after it, ``[d] float64``."""
+"""Told each round and θ after it, ``[d] float32``."""
 
 
 def simulate(

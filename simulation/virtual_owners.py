@@ -15,9 +15,10 @@ from precad.client.gradients.objectives import Augmentation, Loss
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
+from precad.common.fixed_point import RECORD_MARGIN, clip_update
 from precad.common.identifiers import ClientId, Secret
 from precad.common.model import ModelVector
-from precad.common.ring import RECORD_MARGIN, clip_update, encode_context
+from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster, most_records
 from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection

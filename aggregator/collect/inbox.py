@@ -12,19 +12,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
-from precad.aggregator.rounds.states import Opened
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest, Role
-from precad.common.share.proof_submission import (
+from precad.common.submission import Verifier
+from precad.common.task import Task
+from precad.norm_check.proof_submission import (
     SERVERS,
     AnySubmission,
     ProofHeader,
     ProofSubmission,
 )
-from precad.common.share.submission import Verifier
-from precad.common.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from precad.aggregator.attempt_states import Matched, Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.states import Matched, Opened
 from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.share.proof_submission import AnySubmission
+from precad.norm_check.proof_submission import AnySubmission
 
 Outcome = str | Rejection
 """Of one client at one server: SHA-256, in hex, of the whole signed bytes (header,

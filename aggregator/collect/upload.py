@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Secret
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
-from precad.common.share.proof_submission import (
+from precad.common.submission import CHUNK_BYTES, BodyHash, SubmissionContext
+from precad.common.task import Task
+from precad.norm_check.proof_submission import (
     AnySubmission,
     ProofBodyHash,
     body_layout,
 )
-from precad.common.share.submission import PIECE_BYTES, BodyHash, SubmissionContext
-from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
@@ -58,7 +58,7 @@ class Spool:
 class SpoolFile:
     """A body that is being written: encrypted as it comes, and none of it is kept in memory.
 
-    A chunk is ``PIECE_BYTES`` of b, the last one the rest, and its tag. Its number is
+    A chunk is ``CHUNK_BYTES`` of b, the last one the rest, and its tag. Its number is
     bound to it, and the file's number too, so that no chunk can stand for another one,
     or be left out; its length is in the tag.
     """
@@ -75,18 +75,18 @@ class SpoolFile:
     def add(self, piece: memoryview) -> None:
         """The next bytes of b."""
         while len(piece) > 0:
-            chunk, within = divmod(self._length, PIECE_BYTES)
+            chunk, within = divmod(self._length, CHUNK_BYTES)
             if self._encryptor is None:
                 nonce, bound_to = _names(self._number, chunk)
                 self._encryptor = Cipher(
                     AES256(self._key.reveal()), GCM(nonce)
                 ).encryptor()
                 self._encryptor.authenticate_additional_data(bound_to)
-            taken = piece[: PIECE_BYTES - within]
+            taken = piece[: CHUNK_BYTES - within]
             self._write(self._encryptor.update(taken))
             self._length += len(taken)
             piece = piece[len(taken) :]
-            if self._length % PIECE_BYTES == 0:
+            if self._length % CHUNK_BYTES == 0:
                 self._end()
 
     def finish(self, prefix: Secret) -> "SpooledBody":
@@ -122,7 +122,7 @@ class SpoolFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledBody:
-    """A whole body in its file; see ``precad.common.share.submission.Body``."""
+    """A whole body in its file; see ``precad.common.submission.Body``."""
 
     path: Path
     key: Secret = field(repr=False)
@@ -139,8 +139,8 @@ class SpooledBody:
         cipher = AESGCM(self.key.reveal())
         try:
             with self.path.open("rb", buffering=0) as file:
-                for chunk, start in enumerate(range(0, self.length, PIECE_BYTES)):
-                    size = min(PIECE_BYTES, self.length - start)
+                for chunk, start in enumerate(range(0, self.length, CHUNK_BYTES)):
+                    size = min(CHUNK_BYTES, self.length - start)
                     nonce, bound_to = _names(self.number, chunk)
                     yield cipher.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
         except OSError as error:

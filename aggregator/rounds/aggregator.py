@@ -8,10 +8,10 @@ and dealing are given to it.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.validate import in_process

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection
 from fractions import Fraction
 
 from precad.aggregator import server_messages as messages
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.peer_link import SETUP_ATTEMPT
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import (
     Cohort,
     CoinCommitment,

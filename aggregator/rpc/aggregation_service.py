@@ -35,8 +35,8 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import certificates_of
 from precad.common.model import from_bytes, most_bytes
 from precad.common.roster import Enrolment
-from precad.common.wire.messages import BODY_WANTED, header_from_wire
-from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
+from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
+from precad.norm_check.submission_messages import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     AggregationServicer,
@@ -189,7 +189,7 @@ class AggregationService(AggregationServicer):
                 model = self._model(request)
                 await slot.take()
                 # Out of the system's cache: a thread for each piece would take longer.
-                for piece in model.pieces(PIECE_BYTES):
+                for piece in model.pieces(STREAMED_BYTES):
                     self._session.traffic[f"{self._session.role.value} to clients"] += (
                         len(piece)
                     )

@@ -16,10 +16,10 @@ from precad.aggregator.training.recovery import (
     Recovery,
     adoptable,
     compare,
-    confirm,
     require_word,
     settled,
 )
+from precad.aggregator.training.round_end import confirm
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role

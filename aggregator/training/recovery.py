@@ -20,26 +20,26 @@ crashes and replaced databases.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, assert_never
 
 from precad.aggregator import server_messages as messages
+from precad.aggregator.attempt_states import Counted, Opened, Prepared
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.rounds.states import Counted, Opened, Prepared
 from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position
 from precad.aggregator.store.attempts import ReleaseRecord
 from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import Permission
-from precad.aggregator.training.session import RoundDone, Session, Steps
+from precad.aggregator.training.round_end import Steps, keep, say_kept
+from precad.aggregator.training.session import Session
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.signatures import SignedKind
-from precad.common.model import ModelVector, byte_view, from_bytes, model_digest
+from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
 
 log = logging.getLogger("precad")
@@ -155,72 +155,6 @@ def adoptable(
         *last,
         *found,
     )
-
-
-# A round's end: the next model is kept and announced, also where a break interrupted
-# the round.
-
-
-def keep(
-    session: Session,
-    counted: Counted,
-    theta: ModelVector,
-    model: Digest,
-    steps: Steps,
-) -> None:
-    """Persist θ_{t+1}, ``[d]``; it is announced once the other has it too (``confirm``)."""
-    opened = counted.opened
-    version = opened.version + 1
-    session.model_store.put(
-        version, theta, session.store.versions.model_seal(version), model
-    )
-    session.store.attempts.finish(opened.attempt, model)
-    session.progress.heard_from_peers(session.clock.now())
-    steps.over("keep")
-    most = max(session.store.ledger.participations().values(), default=0)
-    valid = frozenset(counted.valid)
-    costs = tuple(steps.costs)
-    session.progress.unannounced = RoundDone(
-        opened=opened,
-        valid=valid,
-        rejections=counted.rejections,
-        model=model,
-        most_participations=most,
-        steps=costs,
-    )
-    reasons = sorted(
-        Counter(reason.value for reason in counted.rejections.values()).items()
-    )
-    others = "".join(f", {number} {reason}" for reason, number in reasons)
-    took = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in costs)
-    made = "version %d is made: %d of %d submissions count%s; %s"
-    log.info(
-        made,
-        version,
-        len(valid),
-        len(opened.cohort),
-        others,
-        took,
-    )
-
-
-def say_kept(session: Session, link: PeerLink) -> None:
-    """Tell each other that the model is on the disk; only then anybody else hears of it.
-
-    A model that is stated to owners is never made again: both servers must have it by
-    then.
-    """
-    link.exchange("kept", session.model_store.current.digest.value)
-    confirm(session)
-
-
-def confirm(session: Session) -> None:
-    """Announce the current model, which the other server is known to hold too."""
-    session.store.versions.confirm(session.version)
-    done = session.progress.unannounced
-    session.progress.unannounced = None
-    if done is not None:
-        session.event_log.publish(done)
 
 
 def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:

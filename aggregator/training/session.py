@@ -2,19 +2,18 @@
 
 import asyncio
 import hashlib
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
@@ -25,36 +24,11 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.model import ModelVector
-from precad.common.share.submission import Signer
+from precad.common.submission import Signer
 from precad.common.task import Task
 from precad.common.wire.calls import StepCost
 
 KEPT_EVENTS = 256
-
-
-class Steps:
-    """Times a round's steps: ``collect``, ``validate``, ``release``, ``keep``."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._began = clock.now(), time.process_time()
-        self.costs: list[StepCost] = []
-        """The steps that are over, in order."""
-
-    def over(self, step: str) -> None:
-        """``step`` ends now; the next one begins."""
-        began, cpu_began = self._began
-        ended = self._clock.now()
-        cpu_ended = time.process_time()
-        cost = StepCost(
-            step=step,
-            seconds=ended - began,
-            cpu_seconds=cpu_ended - cpu_began,
-            ended=ended,
-            cpu_ended=cpu_ended,
-        )
-        self.costs.append(cost)
-        self._began = ended, cpu_ended
 
 
 @dataclass(frozen=True, slots=True)

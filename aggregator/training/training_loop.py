@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import Closed, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DrawnAhead, NoiseSource
@@ -23,7 +24,6 @@ from precad.aggregator.release import (
 )
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import OpenedCount, exchange
 from precad.aggregator.training.reconcile import (
     charge_unknown,
@@ -31,11 +31,11 @@ from precad.aggregator.training.reconcile import (
     require_nothing_lost,
     take_back,
 )
-from precad.aggregator.training.recovery import Remedy, keep, recover, say_kept
+from precad.aggregator.training.recovery import Remedy, recover
+from precad.aggregator.training.round_end import Steps, keep, say_kept
 from precad.aggregator.training.session import (
     Phase,
     Session,
-    Steps,
     TrainingDone,
     TrainingPaused,
 )
@@ -49,10 +49,10 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import Role, Secret
-from precad.common.prime_field import group_of
 from precad.common.process import doing, give_back_freed
 from precad.common.ring import WORD_BYTES
 from precad.norm_check.dealing import Dealing
+from precad.norm_check.prime_field import group_of
 
 log = logging.getLogger("precad")
 

@@ -16,13 +16,13 @@ from precad.aggregator.validate.validation import Server, Verdicts, read_again
 from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
-from precad.common.prime_field import FieldVector, first_not_below, group_of
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
-from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
 from precad.common.task import Task
 from precad.norm_check import norm_proof
 from precad.norm_check.norm_proof import ProofWords
+from precad.norm_check.prime_field import FieldVector, first_not_below, group_of
+from precad.norm_check.proof_submission import AnySubmission, ProofSubmission, Share
 
 log = logging.getLogger("precad")
 

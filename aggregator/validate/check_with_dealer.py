@@ -35,10 +35,10 @@ from precad.common.ring import (
     signed,
     view_words,
 )
-from precad.common.share.proof_submission import AnySubmission
-from precad.common.share.submission import PIECE_BYTES, Submission, body_hasher
+from precad.common.submission import CHUNK_BYTES, Submission, body_hasher
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation, DealtRandomness, SquareRequest
+from precad.norm_check.proof_submission import AnySubmission
 
 log = logging.getLogger("precad")
 
@@ -167,7 +167,7 @@ class WithDealer:
         )
         with read_again():
             while done < absorbed:
-                share = mask.words(min(PIECE_BYTES // WORD_BYTES, absorbed - done))
+                share = mask.words(min(CHUNK_BYTES // WORD_BYTES, absorbed - done))
                 if pieces is not None:
                     # No piece more: the next one may be the one that can't be read.
                     share += view_words(next(pieces))
@@ -311,7 +311,7 @@ def receive(
         piece, last = link.receive_piece(step)
         while not last:
             left -= len(piece)
-            if left < 0 or (left and len(piece) != PIECE_BYTES) or not piece:
+            if left < 0 or (left and len(piece) != CHUNK_BYTES) or not piece:
                 raise PeerViolation(
                     "a forwarded body's pieces aren't as long as they must be"
                 )

@@ -9,9 +9,9 @@ from precad.aggregator.peer_link import PeerLink
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import RingVector, encode_context
-from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.norm_check.dealing import Dealing, DealRequest, SpentTriples
+from precad.norm_check.proof_submission import AnySubmission
 
 MAX_BATCH_CLIENTS = 256
 """Submissions that are decided on together: comparisons take some 100 KiB each."""

@@ -14,10 +14,10 @@ from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import to_bytes
-from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
-from precad.common.wire.serving import PIECE_BYTES
+from precad.common.wire.serving import STREAMED_BYTES
 from precad.norm_check.dealing import Dealing
+from precad.norm_check.proof_submission import AnySubmission
 
 log = logging.getLogger("precad")
 
@@ -178,8 +178,8 @@ class Attempt:
         for client, reason in verdicts.rejections.items():
             self._report(rejection={"client": client.name, "reason": reason.value})
         data = memoryview(to_bytes(verdicts.share_sum))
-        for start in range(0, len(data), PIECE_BYTES):
-            self._report(share_sum=bytes(data[start : start + PIECE_BYTES]))
+        for start in range(0, len(data), STREAMED_BYTES):
+            self._report(share_sum=bytes(data[start : start + STREAMED_BYTES]))
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:

@@ -21,9 +21,9 @@ from typing import Self
 import grpc
 import numpy as np
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
@@ -55,13 +55,14 @@ from precad.common.identity.mutual_tls import (
     greeted_version,
     open_channel,
 )
-from precad.common.prime_field import group_of
 from precad.common.process_settings import HttpProxy
 from precad.common.ring import WORD_BYTES, from_bytes
-from precad.common.share.proof_submission import AnySubmission
+from precad.common.submission import MESSAGE_BYTES
 from precad.common.task import Task
 from precad.common.wire.calls import error_of
-from precad.common.wire.messages import PIECE_BYTES, header_to_wire
+from precad.norm_check.prime_field import group_of
+from precad.norm_check.proof_submission import AnySubmission
+from precad.norm_check.submission_messages import header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub
 
@@ -239,8 +240,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     yield pb.WorkOrder(body=body.prefix.reveal())
     for words in body.pieces():
         view = memoryview(words)
-        for start in range(0, len(view), PIECE_BYTES):
-            yield pb.WorkOrder(body=bytes(view[start : start + PIECE_BYTES]))
+        for start in range(0, len(view), MESSAGE_BYTES):
+            yield pb.WorkOrder(body=bytes(view[start : start + MESSAGE_BYTES]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

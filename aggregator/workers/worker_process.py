@@ -48,11 +48,11 @@ from precad.common.process import (
 )
 from precad.common.process_settings import by_proxy
 from precad.common.ring import WORD_BYTES
-from precad.common.share.proof_submission import AnySubmission, body_layout
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.messages import header_from_wire
 from precad.common.wire.serving import Context, Refusing, check_task
+from precad.norm_check.proof_submission import AnySubmission, body_layout
+from precad.norm_check.submission_messages import header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 

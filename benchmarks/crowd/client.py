@@ -15,9 +15,9 @@ from precad.common.identity.mutual_tls import dialling
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
-from precad.common.share.submission import Submission, SubmissionContext, shard
+from precad.common.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
-from precad.common.wire.messages import body_is_wanted, upload_pieces
+from precad.norm_check.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

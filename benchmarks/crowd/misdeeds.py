@@ -20,9 +20,9 @@ from benchmarks.crowd.client import HELD, LoadClient, Pair
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Secret
 from precad.common.ring import RingVector
-from precad.common.share.submission import SubmissionContext, shard
+from precad.common.submission import SubmissionContext, shard
 from precad.common.task import Task
-from precad.common.wire.messages import upload_pieces
+from precad.norm_check.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 
 COUNTED = "counted"

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch.nn import functional
 
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.torch_models import check_parameters, load_vector
-from precad.client.participation import Evaluation
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector
@@ -22,6 +22,21 @@ from precad.common.task_schema import Parameter
 _MATRIX = 2
 _ROWS = 64
 """Records at a time: whoever has to stop for an upload stops soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A model on so many ``records``."""
+
+    records: int
+    loss: float
+    """The mean of the owner's own loss."""
+    accuracy: float | None
+    """Share of right labels; None where the model has no column a class."""
+
+    def __str__(self) -> str:
+        right = "" if self.accuracy is None else f", {self.accuracy:.1%} right"
+        return f"loss {self.loss:.4g}{right}, of {self.records} records"
 
 
 class Applied:

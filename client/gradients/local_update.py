@@ -15,7 +15,7 @@ from torch import nn
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
-from precad.common import ring
+from precad.common import fixed_point, ring
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
 from precad.common.model import ModelVector
@@ -96,7 +96,7 @@ def local_update(
         1, initializer=torch.set_flush_denormal, initargs=(True,)
     ) as thread:
         total = thread.submit(sum_encoded, chunks, task).result()
-    return ring.clip_update(total, task.bound, task.fractional_bits)
+    return fixed_point.clip_update(total, task.bound, task.fractional_bits)
 
 
 def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:
@@ -115,7 +115,7 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingV
     for gradients in chunks:
         for start in range(0, len(gradients), rows):
             clipped = clip_record(gradients[start : start + rows], task)
-            total -= ring.encode(clipped, task.fractional_bits).sum(
+            total -= fixed_point.encode(clipped, task.fractional_bits).sum(
                 axis=0, dtype=np.int64
             )
     return total
@@ -129,8 +129,8 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     objective = task.objective
     clip = task.privacy.record_clip
     if objective is None or objective.clipping == "flat":
-        return ring.clip_record_norm(gradients, clip)
-    return ring.clip_record_adaptively(gradients, clip, objective.stabiliser)
+        return fixed_point.clip_record_norm(gradients, clip)
+    return fixed_point.clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
 def poisson_sample(

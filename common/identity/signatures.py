@@ -23,7 +23,7 @@ from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.party_certificate import Principal
 from precad.common.ring import encode_context
-from precad.common.share.submission import Signature, Signer
+from precad.common.submission import Signature, Signer
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 

@@ -44,8 +44,9 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-PIECE_BYTES = 1 << 17
-"""128 KiB: what a fetch of the model takes while it waits for a slow reader."""
+STREAMED_BYTES = 1 << 17
+"""128 KiB: one message of a model or of dealt words; a piece or two wait for a slow
+reader."""
 _CODES: dict[type[errors.PrecadError], Code] = {
     errors.TaskMismatch: Code.FAILED_PRECONDITION,
     errors.Misconfiguration: Code.INVALID_ARGUMENT,

@@ -27,7 +27,8 @@ from precad.client.owner_settings import JoinSettings
 from precad.client.participant import RoundView
 from precad.client.participation import Observer
 from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.ring import Keystream, RingVector, clip_record_norm
+from precad.common.fixed_point import clip_record_norm
+from precad.common.ring import Keystream, RingVector
 from precad.common.task import Task
 from research.audits.builds import LOOSE, Build
 

@@ -35,7 +35,7 @@ from precad.client.gradients.torch_models import (
     model_section,
 )
 from precad.common.errors import Misconfiguration
-from precad.common.ring import clip_update
+from precad.common.fixed_point import clip_update
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.datasets import load

@@ -18,8 +18,8 @@ from precad.audit.canary_training import denominator
 from precad.audit.verdict import Power, Statement, Verdict, guess, judge
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.common import checks
+from precad.common.fixed_point import clip_update, decode
 from precad.common.model import initial_vector
-from precad.common.ring import clip_update, decode
 from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.rounds import View

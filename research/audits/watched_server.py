@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 import precad.server_a.process
 import precad.server_b.process
 from precad.aggregator import release as releasing
+from precad.aggregator.attempt_states import Finished, Noised, Prepared, Sent, Summed
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.aggregator.release import add_noise, countersign
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
 from precad.aggregator.training import recovery, training_loop
 from precad.aggregator.validate import crypten_comparisons
 from precad.cli.start import said
 from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.prime_field import Group
 from precad.common.process import start_log
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.norm_check.prime_field import Group
 from research.audits.builds import Build
 from research.audits.canary_owners import require_own
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.common.ring import squared_norm
+from precad.common.fixed_point import squared_norm
 from precad.simulation import View, simulate
 from precad.simulation.datasets import shards
 from precad.simulation.rounds import Forgery, forged_update

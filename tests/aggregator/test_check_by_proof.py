@@ -15,21 +15,21 @@ from tests.rig.rounds import roster_of
 from tests.rig.submissions import flipped, upload
 from tests.rig.tasks import task_with
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.prime_field import FIELD
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
-from precad.common.share.submission import Signature
+from precad.common.submission import Signature
 from precad.common.task import Task
-from precad.norm_check.norm_proof import share_with_proof
+from precad.norm_check.prime_field import FIELD
+from precad.norm_check.proof_submission import SERVERS, ForProof, ProofSubmission
+from precad.norm_check.share_update import share_with_proof
 
 TASK = task_with({"validation": "proof"}, 200)
 SHAPE = shape_of(TASK)

@@ -23,8 +23,9 @@ import pytest
 from tests.rig.clock import LeapingClock, LeapingLoop, passing
 from tests.rig.tasks import task_with
 
-from precad.aggregator.rpc import limits, process
-from precad.aggregator.rpc.process import LATE, leaves_at, stay
+from precad.aggregator import server_process
+from precad.aggregator.rpc import limits
+from precad.aggregator.server_process import LATE, leaves_at, stay
 from precad.aggregator.training import connected_clients
 from precad.aggregator.training.connected_clients import (
     ConnectedClients,
@@ -132,7 +133,7 @@ def test_who_has_the_final_model_is_waited_for_no_more(
 ) -> None:
     """Nor by a server that starts again: it calls nobody any more (``DataOwner.run``)."""
     task, late, path = task_with({}), LATE * 30, tmp_path / "model.safetensors"
-    monkeypatch.setattr(process, "LOOK_S", 0.0)
+    monkeypatch.setattr(server_process, "LOOK_S", 0.0)
 
     def stays(*with_model: ClientId, heard: bool = False) -> float:
         # Every look takes a second.

@@ -34,11 +34,11 @@ from tests.rig.submissions import (
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
+from precad.aggregator.attempt_states import Matched, Opened
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Backlog, Inbox
 from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
 from precad.aggregator.peer_link import memory_pair
-from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.clock import CLOCK
 from precad.common.errors import (
     BodyUnreadable,
@@ -47,9 +47,9 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.share.proof_submission import AnySubmission
-from precad.common.share.submission import PIECE_BYTES, Submission
+from precad.common.submission import CHUNK_BYTES, Submission
 from precad.common.wire.messages import encode
+from precad.norm_check.proof_submission import AnySubmission
 
 A, B, D = Role.SERVER_A, Role.SERVER_B, 8
 TASK = task_with({}, D)
@@ -344,8 +344,8 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(
 
 
 SALT = Secret(b"\7" * 32)
-WORDS = np.arange(2 * PIECE_BYTES // 8 + 5, dtype="<i8").tobytes()
-CHUNK = PIECE_BYTES + TAG_BYTES
+WORDS = np.arange(2 * CHUNK_BYTES // 8 + 5, dtype="<i8").tobytes()
+CHUNK = CHUNK_BYTES + TAG_BYTES
 
 
 def kept(spool: Spool, words: bytes = WORDS, client: ClientId = ONE) -> SpooledBody:
@@ -355,7 +355,7 @@ def kept(spool: Spool, words: bytes = WORDS, client: ClientId = ONE) -> SpooledB
 
 
 @pytest.mark.parametrize(
-    "size", [1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES]
+    "size", [1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES]
 )
 def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> None:
     words = WORDS[-5000:] if size == 1 else WORDS
@@ -366,7 +366,7 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
     assert b"".join(body.pieces()) == words
     assert (
         body.path.stat().st_size
-        == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
+        == len(words) + -(-len(words) // CHUNK_BYTES) * TAG_BYTES
     )
     file = Spool(tmp_path).begin(ONE)
     file.add(memoryview(words))
@@ -378,7 +378,7 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
 
 def test_equal_bodies_are_unlike_on_the_disk(tmp_path: Path) -> None:
     """No key and nonce are used twice: not in a file, an attempt, or two attempts."""
-    words = bytes(2 * PIECE_BYTES)
+    words = bytes(2 * CHUNK_BYTES)
     spool = Spool(tmp_path)
     files = [kept(each, words) for each in (spool, spool, Spool(tmp_path))]
     blocks = [

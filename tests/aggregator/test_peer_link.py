@@ -19,7 +19,7 @@ from tests.rig.parties import at_both
 from tests.rig.waiting import until
 from torch.distributed import ReduceOp
 
-from precad.aggregator.peer_link import PIECE_BYTES, Frame, PeerLink, memory_pair
+from precad.aggregator.peer_link import Frame, PeerLink, memory_pair
 from precad.aggregator.rpc import peer_transport
 from precad.aggregator.training.session import EventLog, TrainingPaused
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
@@ -31,6 +31,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Digest
 from precad.common.identity.mutual_tls import GREETING, USER_AGENT
+from precad.common.submission import MESSAGE_BYTES
 from precad.dealer.dealing_service import Outbox
 from precad.protos import precad_pb2 as pb
 
@@ -53,9 +54,9 @@ def link(
     [
         0,
         1,
-        *(PIECE_BYTES + more for more in (-1, 0, 1)),
-        3 * PIECE_BYTES,
-        3 * PIECE_BYTES + 7,
+        *(MESSAGE_BYTES + more for more in (-1, 0, 1)),
+        3 * MESSAGE_BYTES,
+        3 * MESSAGE_BYTES + 7,
     ],
 )
 def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> None:
@@ -64,13 +65,13 @@ def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> N
     sender.send("step", message)
     assert receiver.receive("step") == message
     assert (sender.bytes_sent, receiver.bytes_received) == (size, size)
-    assert sender._sent == max(1, math.ceil(size / PIECE_BYTES))
+    assert sender._sent == max(1, math.ceil(size / MESSAGE_BYTES))
     # And into its place, where its length is known.
     place = bytearray(size)
     sender.send("step", message)
     receiver.receive_into("step", memoryview(place))
     assert bytes(place) == message
-    for more in (-PIECE_BYTES, -1, 1, PIECE_BYTES):
+    for more in (-MESSAGE_BYTES, -1, 1, MESSAGE_BYTES):
         if size + more >= 0:
             a, b = (link(end) for end in memory_pair())
             a.send("step", bytes(size + more))
@@ -83,7 +84,7 @@ def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> N
     [
         *(((b"0", b"1", b"2"), order, 0) for order in ((1,), (1, 0))),
         *(((b"0", b"1", b"2"), order, 1) for order in ((0, 0), (0, 2))),
-        ((b"\1" * PIECE_BYTES + b"\2" * PIECE_BYTES + b"\3",), (1, 0, 2), 0),
+        ((b"\1" * MESSAGE_BYTES + b"\2" * MESSAGE_BYTES + b"\3",), (1, 0, 2), 0),
     ],
 )
 def test_lost_repeated_and_reordered_frames_are_a_desync(
@@ -119,9 +120,9 @@ def test_the_wrong_step_round_or_task_is_a_desync(ends: Any, rounds: Any) -> Non
 
 
 def test_a_message_above_the_limit_is_refused_while_it_arrives(ends: Any) -> None:
-    link(ends[0]).send("step", bytes(3 * PIECE_BYTES))
+    link(ends[0]).send("step", bytes(3 * MESSAGE_BYTES))
     with pytest.raises(PeerViolation, match="has more than"):
-        link(ends[1], limit=2 * PIECE_BYTES - 1).receive("step")
+        link(ends[1], limit=2 * MESSAGE_BYTES - 1).receive("step")
     # The third piece was not even asked for; after it silence ends at the deadline.
     assert ends[1].get(1).sequence == 2
     with pytest.raises(PeerUnavailable, match=r"0\.05 s"):

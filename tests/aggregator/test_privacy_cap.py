@@ -22,13 +22,13 @@ from tests.rig.waiting import until
 from precad.accounting import exact
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, record_epsilon
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import SPARE_CHARGES, PrivacyCap
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.server_messages import Cohort, OpenedCount, Verdict
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import AttemptState, Permission

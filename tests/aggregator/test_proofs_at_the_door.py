@@ -14,18 +14,18 @@ from tests.rig.norm_check import SEGMENTS, Pair, other, segments
 from tests.rig.submissions import ONE, body_of, flipped, pair_of, upload, words_of
 from tests.rig.tasks import task_with
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import describe
 from precad.aggregator.collect.upload import SpooledBody
-from precad.aggregator.rounds.states import Opened
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P
 from precad.common.ring import commit
-from precad.common.share import proof_submission as proofs
-from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
-from precad.common.share.submission import HeldBody, SubmissionContext
-from precad.norm_check.norm_proof import share
+from precad.common.submission import HeldBody, SubmissionContext
+from precad.norm_check import proof_submission as proofs
+from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.share_update import share
 
 D = 8
 TASK = task_with({"validation": "proof"}, D)

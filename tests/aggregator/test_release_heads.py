@@ -11,7 +11,9 @@ from tests.rig.aggregators import aggregator, head_of, link_over
 from tests.rig.keys import signatures, signer, verifier
 from tests.rig.tasks import task_with
 
+from precad.aggregator import attempt_states as states
 from precad.aggregator import server_messages
+from precad.aggregator.attempt_states import Counted, Matched, Opened, Prepared, Sent
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import (
     add_noise,
@@ -20,8 +22,6 @@ from precad.aggregator.release import (
     prepare,
     reconstruct,
 )
-from precad.aggregator.rounds import states
-from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import Head, history_after, history_start
 from precad.aggregator.validate.validation import Verdicts
@@ -33,7 +33,7 @@ from precad.common.identity.signatures import (
     sign_as_server,
 )
 from precad.common.proof_shape import P
-from precad.common.share.submission import Submission, SubmissionContext, shard
+from precad.common.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
 
 A, B = Role.SERVER_A, Role.SERVER_B

@@ -17,7 +17,7 @@ from tests.rig.keys import identity
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 from tests.rig.tasks import task_with
 
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rpc import notices
 from precad.aggregator.training import session as training
 from precad.aggregator.training.model_store import KEPT_MODELS, ModelStore, StoredModel

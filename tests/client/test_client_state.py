@@ -19,7 +19,7 @@ from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, StorageFailure
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.common.wire.messages import upload_pieces
+from precad.norm_check.submission_messages import upload_pieces
 
 ME, OTHER = ClientId("ward-1"), ClientId("ward-2")
 TASK = tasks.task_with({})

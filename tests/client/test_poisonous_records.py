@@ -28,7 +28,7 @@ from precad.client.gradients import objectives, record_gradients, rehearsal
 from precad.client.gradients.hostile_models import hostile_models
 from precad.client.gradients.local_update import local_update
 from precad.client.participant import RoundView
-from precad.common import identifiers, ring, roster
+from precad.common import fixed_point, identifiers, roster
 
 N = 20
 MODEL = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
@@ -122,10 +122,10 @@ def test_no_model_that_is_served_makes_an_owner_fall_silent(
     theta[generator.integers(0, TASK.dimension, len(values))] = values
     x[3], x[4, 0], y[5] = 3.4e38, 1e-42, 77
     found, failed = update(x, y, theta=theta, chunk=8)
-    assert ring.squared_norm(found) <= TASK.bound**2
+    assert fixed_point.squared_norm(found) <= TASK.bound**2
     # Nor does any record move the sum by more than R.
     other, _ = update(x, y, [i for i in range(N) if i != 3], theta=theta, chunk=8)
-    assert ring.squared_norm(found - other) <= (2**20) ** 2
+    assert fixed_point.squared_norm(found - other) <= (2**20) ** 2
     assert 5 in failed
 
 

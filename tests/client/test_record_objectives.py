@@ -20,7 +20,7 @@ from precad.client.gradients.local_update import local_update
 from precad.client.gradients.objectives import MOST_COPIES, Augmentation, Objective
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.records.torch_records import as_records
-from precad.common import identifiers, ring, task_schema
+from precad.common import fixed_point, identifiers, task_schema
 from precad.common.task import Task, with_objective
 
 NAMES = get_args(task_schema.ObjectiveSection.model_fields["name"].annotation)
@@ -223,13 +223,19 @@ def test_regularisers_are_zero_where_copies_agree_and_the_hinge_of_wrong_predict
 def test_psac_keeps_every_norm_below_the_clip_and_raises_middling_ones() -> None:
     lengths = np.array([0.0, 1e-300, 1e-9, 0.01, 0.5, 1.0, 3.0, 1e30, 1e300])
     gradients = lengths[:, None] * np.array([[0.6, 0.8, 0.0]])
-    norms = np.linalg.norm(ring.clip_record_adaptively(gradients, 0.5, 0.1), axis=1)
+    norms = np.linalg.norm(
+        fixed_point.clip_record_adaptively(gradients, 0.5, 0.1), axis=1
+    )
     assert (norms < 0.5).all()
     assert (np.diff(norms) >= 0).all()
     assert norms[0] == 0
     assert norms[4] > 0.35
     refusals.refused(
-        "must be finite", ring.clip_record_adaptively, np.array([[np.nan]]), 1.0, 0.1
+        "must be finite",
+        fixed_point.clip_record_adaptively,
+        np.array([[np.nan]]),
+        1.0,
+        0.1,
     )
 
 

@@ -21,12 +21,8 @@ from tests.rig.scripted_servers import Open, Over, Owner, Script
 
 from precad.accounting.events import poisson_gaussian
 from precad.client import reporter as shown_by
-from precad.client.participation import (
-    Evaluation,
-    Participation,
-    RoundInfo,
-    VersionOver,
-)
+from precad.client.gradients.evaluation import Evaluation
+from precad.client.participation import Participation, RoundInfo, VersionOver
 from precad.client.participation import TrainedModel as Model
 from precad.client.reporter import HISTORY_FILE, Reporter, display_for
 from precad.common.task import Task

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.rig import refusals, submissions, tasks
 
-from precad.aggregator.rpc.process import open_session
+from precad.aggregator.server_process import open_session
 from precad.aggregator.settings import ServerBSettings
 from precad.cli.local_deployment import task_to_toml
 from precad.client.own_account import OwnAccount

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tests.rig.refusals import refused
 from tests.rig.tasks import task_with
 
-from precad.common import errors, ring
+from precad.common import errors, fixed_point
 from precad.common import model as models
 from precad.common.model import (
     apply_update,
@@ -74,7 +74,7 @@ def test_bytes_of_another_length_are_refused(length: int) -> None:
 def test_a_step_multiplies_by_one_number_adds_and_rounds_once(
     theta: models.ModelVector,
 ) -> None:
-    total = ring.encode(np.linspace(-30, 30, TASK.dimension), 20)
+    total = fixed_point.encode(np.linspace(-30, 30, TASK.dimension), 20)
     moved = apply_update(theta, total, TASK, 287.4)
     step = 6.0 / 287.4
     assert moved.dtype == np.float32

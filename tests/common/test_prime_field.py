@@ -7,9 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from precad.common import identifiers, kernel, prime_field
-from precad.common.prime_field import Arithmetic, FieldKeystream, Group, root_of_unity
+from precad.common import identifiers, kernel
 from precad.common.proof_shape import P
+from precad.norm_check import prime_field
+from precad.norm_check.prime_field import (
+    Arithmetic,
+    FieldKeystream,
+    Group,
+    root_of_unity,
+)
 
 ALL = prime_field.arithmetics(kernel.built_library())
 EDGES = [

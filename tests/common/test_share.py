@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig import keys, refusals, submissions
 
-from precad.common import errors, proof_shape, ring
+from precad.common import errors, fixed_point, proof_shape, ring
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.share.proof_submission import SERVERS, ForProof
-from precad.common.share.submission import Submission, SubmissionContext, shard
-from precad.norm_check.norm_proof import share_with_proof
+from precad.common.submission import Submission, SubmissionContext, shard
+from precad.norm_check.proof_submission import SERVERS, ForProof
+from precad.norm_check.share_update import share_with_proof
 
 CONTEXT = SubmissionContext(
     task=Digest(b"\1" * 32),
@@ -165,17 +165,17 @@ def test_no_two_encoded_contexts_are_alike(
 def test_what_cannot_be_encoded_is_refused_by_its_index(bad: float) -> None:
     x = np.zeros((3, 5))
     x[2, 1] = bad
-    error = refusals.refused(r"2\^42", ring.encode, x, 20)
+    error = refusals.refused(r"2\^42", fixed_point.encode, x, 20)
     assert (error.field, error.value == bad or math.isnan(bad)) == (
         "update[2, 1]",
         True,
     )
     if not math.isfinite(bad):
-        refusals.refused("sampled record 2", ring.clip_record_norm, x, 1.0)
+        refusals.refused("sampled record 2", fixed_point.clip_record_norm, x, 1.0)
     # Nor is there a bound below one unit.
     for bound in (0, -1):
         refusals.refused(
-            "bound", ring.clip_update, np.ones(2, dtype=np.int64), bound, 20
+            "bound", fixed_point.clip_update, np.ones(2, dtype=np.int64), bound, 20
         )
 
 
@@ -184,10 +184,13 @@ def test_a_sum_over_its_bound_is_scaled_again(
     slips: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each time."""
-    monkeypatch.setattr(ring, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
+    monkeypatch.setattr(fixed_point, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
     bound = 2**25
-    clipped = ring.clip_update(np.array([2**40, 0, -(2**40)]), bound, 20)
-    length, expected = math.sqrt(ring.squared_norm(clipped)), bound * (1 - 2.0**-21)
+    clipped = fixed_point.clip_update(np.array([2**40, 0, -(2**40)]), bound, 20)
+    length, expected = (
+        math.sqrt(fixed_point.squared_norm(clipped)),
+        bound * (1 - 2.0**-21),
+    )
     assert clipped.dtype == np.int64
     assert length == (0 if slips == 4 else pytest.approx(expected, abs=2))
     assert length <= bound

@@ -22,12 +22,12 @@ from precad.aggregator.validate.check_by_proof import ByProof
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Secret
-from precad.common.prime_field import FIELD
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import AnySubmission, ProofSubmission
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation, SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
+from precad.norm_check.prime_field import FIELD
+from precad.norm_check.proof_submission import AnySubmission, ProofSubmission
 
 Wrap = Callable[[Any, str, Any], None]  # As ``setattr``
 

@@ -14,12 +14,12 @@ from precad.aggregator.rounds.start_attempt import commitment_to
 from precad.aggregator.server_messages import Body
 from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.prime_field import arithmetic
 from precad.common.proof_shape import P
-from precad.common.share.submission import body_hasher
+from precad.common.submission import body_hasher
 from precad.common.task import Task
 from precad.common.wire.messages import decode
 from precad.norm_check.norm_proof import ProofWords
+from precad.norm_check.prime_field import arithmetic
 
 Note = Mapping[str, Any]
 CANDIDATES = {

@@ -13,8 +13,8 @@ from precad.aggregator.store import audit_ledger
 from precad.aggregator.store.schema import CHARGED, PENDING, AttemptState
 from precad.client.own_account import OwnAccount
 from precad.common.identifiers import ClientId, Role
-from precad.common.prime_field import group_of
 from precad.common.ring import from_bytes
+from precad.norm_check.prime_field import group_of
 
 W = TypeVar("W", bound=World)
 TELLING = {

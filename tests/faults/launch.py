@@ -21,7 +21,7 @@ from tests.faults import cheat
 from tests.rig.waiting import until
 
 import precad.cli.start
-from precad.common.share.submission import SignedHeader
+from precad.common.submission import SignedHeader
 
 POINTS = """
 norm_check.dealing:DealerConversation ask row_key share

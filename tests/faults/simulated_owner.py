@@ -38,16 +38,12 @@ from precad.common.model import ModelVector
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
-from precad.common.share.proof_submission import AnySubmission, ForProof, ProofHeader
-from precad.common.share.submission import SubmissionContext
-from precad.common.wire.messages import (
-    Notice,
-    header_from_wire,
-    header_to_wire,
-    read_notice,
-)
+from precad.common.submission import SubmissionContext
+from precad.common.wire.messages import Notice, read_notice
 from precad.common.wire.serving import told
-from precad.norm_check.norm_proof import share
+from precad.norm_check.proof_submission import AnySubmission, ForProof, ProofHeader
+from precad.norm_check.share_update import share
+from precad.norm_check.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:

@@ -34,12 +34,13 @@ from tests.faults.world import World
 from precad.aggregator.training.session import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
+from precad.common.fixed_point import squared_norm
 from precad.common.identifiers import Digest, Role
-from precad.common.prime_field import FIELD
-from precad.common.ring import RingVector, from_bytes, squared_norm
-from precad.common.share.proof_submission import ForProof
-from precad.common.share.submission import SignedHeader
+from precad.common.ring import RingVector, from_bytes
+from precad.common.submission import SignedHeader
 from precad.common.task import Task
+from precad.norm_check.prime_field import FIELD
+from precad.norm_check.proof_submission import ForProof
 
 A, B = SERVERS
 ENDLESS = 100_000

@@ -28,15 +28,15 @@ from tests.faults.conftest import BOTH, play_in, quick_folder
 from tests.faults.turns import Hang
 
 from precad.aggregator import release
+from precad.aggregator.attempt_states import Prepared, Sent
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import HeldList
 from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.start_attempt import agree_coin
-from precad.aggregator.rounds.states import Prepared, Sent
 from precad.aggregator.store import attempts
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training import reconcile, recovery, training_loop
+from precad.aggregator.training import reconcile, recovery, round_end, training_loop
 from precad.aggregator.training.recovery import Recovery, Remedy, compare
 from precad.aggregator.validate import crypten_comparisons
 from precad.aggregator.validate.check_with_dealer import WithDealer
@@ -46,7 +46,7 @@ from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
 from precad.common.identifiers import Role
 from precad.common.ring import derive
-from precad.common.share.submission import Submission
+from precad.common.submission import Submission
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"
 Patch = pytest.MonkeyPatch
@@ -146,11 +146,11 @@ def server_b_adds_no_noise(patch: Patch) -> None:
 
 def publishes_before_the_other_confirms(patch: Patch) -> None:
     """Owners hear of a model that one server alone has on its disk."""
-    keep = recovery.keep
+    keep = round_end.keep
 
     def published(session: Any, *rest: Any) -> None:
         keep(session, *rest)
-        recovery.confirm(session)
+        round_end.confirm(session)
 
     for module in (training_loop, recovery):
         patch.setattr(module, "keep", published)

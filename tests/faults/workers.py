@@ -11,8 +11,8 @@ from tests.faults.simulated_server import Cable, DealerCalls, Transport
 from tests.faults.turns import Life, Turns, TurnsCondition
 from tests.faults.world import World
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.validate.validation import Validator
 from precad.aggregator.workers import worker_pairs
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken

@@ -37,9 +37,9 @@ from tests.faults.turns import Killed, Life, Turns, TurnsClock
 from tests.rig.keys import identity
 from tests.rig.stores import charges, rows
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.session import Event, Phase, RoundDone, RoundOpened
 from precad.aggregator.training.training_loop import Dealer, run_to_end
 from precad.aggregator.validate.validation import Validation

@@ -27,9 +27,9 @@ from precad.client.pending_update import Pending
 from precad.common import identifiers, ring
 from precad.common.identity import mutual_tls, signatures
 from precad.common.wire import calls, messages
-from precad.common.wire.messages import header_from_wire, header_to_wire
 from precad.dealer.dealing_service import request_from_wire, square_requests_from_wire
 from precad.norm_check.dealing import DealerConversation, SquareRequest
+from precad.norm_check.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 A, B = identifiers.Role.SERVER_A, identifiers.Role.SERVER_B

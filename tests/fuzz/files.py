@@ -38,7 +38,7 @@ from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.deployment_keys import summarise
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 from precad.common.roster import Roster
-from precad.common.share.submission import Signature
+from precad.common.submission import Signature
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 

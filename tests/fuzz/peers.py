@@ -24,9 +24,9 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import COIN_FILE, read_coin_key
 from precad.common.identity.signatures import CertificateVerifier, SignedKind
 from precad.common.roster import Enrolment, Roster
-from precad.common.share.proof_submission import ProofSubmission
 from precad.common.task import Task
 from precad.common.wire.messages import check_opening, sign_body
+from precad.norm_check.proof_submission import ProofSubmission
 from precad.protos import precad_pb2 as pb
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from tests.integration.hostile.conftest import NOWHERE, session_of
 from tests.rig import clock, memory, tasks
 
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
@@ -32,13 +32,14 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.share.proof_submission import SERVERS, AnySubmission, ForProof
-from precad.common.share.submission import SubmissionContext
-from precad.common.wire.messages import BODY_WANTED, sign_body
+from precad.common.submission import SubmissionContext
+from precad.common.wire.messages import sign_body
 from precad.common.wire.serving import NOT_NOW
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.norm_check.norm_proof import share
+from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.share_update import share
+from precad.norm_check.submission_messages import BODY_WANTED
 from precad.protos import precad_pb2 as pb
 
 D = 8

@@ -48,16 +48,11 @@ from precad.aggregator.validate.validation import (
     comparisons_per_client,
 )
 from precad.common.errors import Rejection
+from precad.common.fixed_point import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
-from precad.common.ring import (
-    CLIENT_MARGIN,
-    KEY_BYTES,
-    RECORD_MARGIN,
-    SALT_BYTES,
-    WORD_BYTES,
-)
+from precad.common.ring import KEY_BYTES, SALT_BYTES, WORD_BYTES
 from precad.common.roster import EIGHTHS, GRID_OCTAVES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS

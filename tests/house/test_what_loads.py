@@ -53,7 +53,9 @@ for module in ("precad.cli.main", "precad.cli.owner_commands"):
     importlib.import_module(module)
 print(*loaded, "|", *sys.modules)
 """
-SERVES = "import asyncio; from precad.aggregator.rpc.process import run_server as run; "
+SERVES = (
+    "import asyncio; from precad.aggregator.server_process import run_server as run; "
+)
 SERVES += "asyncio.run(run(None, None, None))"
 
 
@@ -85,8 +87,8 @@ ABSENT = {
         "numpy",
         "torch",
     },
-    "from precad.common import ring, share, model, task": NETWORK,
-    "from precad.norm_check import norm_proof; import precad.certify": NETWORK,
+    "from precad.common import ring, submission, model, task": NETWORK,
+    "from precad.norm_check import share_update; import precad.certify": NETWORK,
     "from precad.aggregator import noise; from precad.accounting import guarantees": (
         NETWORK
     ),

@@ -17,12 +17,13 @@ from tests.rig.noise_fit import Bins, Tally
 from tests.rig.rounds import no_noise, play_round, roster_of
 
 from precad.aggregator import release, validate
+from precad.aggregator.attempt_states import Finished
 from precad.aggregator.noise import DiscreteGaussian
-from precad.aggregator.rounds.states import Finished
 from precad.common.errors import Rejection
+from precad.common.fixed_point import clip_update, squared_norm
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.model import apply_update, model_digest, to_bytes
-from precad.common.ring import Keystream, clip_update, squared_norm
+from precad.common.ring import Keystream
 from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")

@@ -44,7 +44,14 @@ RESULT = ROOT / "benchmarks/results/mutants.json"
 EXPLAINED = Path(__file__).with_name("explained.json")
 NAMED = Path(__file__).with_name("named.txt")
 PARTS = (
-    *("accounting", "certify", "aggregator/noise.py", "common/ring.py", "common/share"),
+    *(
+        "accounting",
+        "certify",
+        "aggregator/noise.py",
+        "common/ring.py",
+        "common/fixed_point.py",
+        "common/submission.py",
+    ),
     *("norm_check", "aggregator/validate", "aggregator/release.py", "aggregator/store"),
     *("client/own_account.py", "client/account_file.py", "client/both_servers.py"),
     "client/server_statements.py",

@@ -13,20 +13,19 @@ import pytest
 from tests.rig.norm_check import changed
 from tests.rig.tasks import task_with
 
-from precad.common import prime_field
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import Rows
-from precad.common.prime_field import (
+from precad.common.proof_shape import P, ProofShape
+from precad.norm_check import norm_proof, prime_field
+from precad.norm_check.prime_field import (
     FieldKeystream,
     FieldVector,
     arithmetic,
     of_signed,
     signed_of,
 )
-from precad.common.proof_shape import P, ProofShape
-from precad.common.share.proof_submission import SERVERS
-from precad.norm_check import norm_proof
+from precad.norm_check.proof_submission import SERVERS
 
 D = 48
 BETA = 30 * 2**10

@@ -14,8 +14,9 @@ from scipy import stats
 from tests.rig.corpus import too_long, unit, wrapping
 
 from precad.common import kernel
+from precad.common.fixed_point import CLIENT_MARGIN
 from precad.common.identifiers import Secret
-from precad.common.ring import CLIENT_MARGIN, Keystream, RingVector, dot, signed
+from precad.common.ring import Keystream, RingVector, dot, signed
 from precad.common.task import TAU
 
 KEY = Secret(bytes(range(32)))

@@ -14,11 +14,16 @@ from tests.rig.submissions import reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
-from precad.common.prime_field import FieldKeystream, FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
-from precad.common.share import proof_submission
+from precad.norm_check import proof_submission
 from precad.norm_check.norm_proof import Query, accepts, bit_challenges, bits_of
+from precad.norm_check.prime_field import (
+    FieldKeystream,
+    FieldVector,
+    arithmetic,
+    of_signed,
+)
 
 SHAPE = ProofShape(300, 1 << 14)
 NAMES = [ClientId(f"ward-{i}") for i in range(9)]

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
 from precad.common.errors import Misconfiguration
-from precad.common.ring import (
+from precad.common.fixed_point import (
     clip_record_norm,
     clip_update,
     decode,

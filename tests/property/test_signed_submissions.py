@@ -17,10 +17,11 @@ from tests.conftest import small_task
 from tests.rig.keys import _identity, company_authority, identity, signer, verifier
 from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
 
+from precad.aggregator.attempt_states import Matched, Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, Offer, Places, describe, match
-from precad.aggregator.rounds.states import Matched, Opened
 from precad.common import clock
+from precad.common import submission as sharing
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.authority import Authority, new_key
@@ -28,14 +29,14 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.share import submission as sharing
-from precad.common.share.submission import (
+from precad.common.submission import (
     HeldBody,
     Signature,
     Submission,
     SubmissionContext,
 )
-from precad.common.wire.messages import encode, header_from_wire, header_to_wire
+from precad.common.wire.messages import encode
+from precad.norm_check.submission_messages import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 A, B = Role.SERVER_A, Role.SERVER_B

@@ -15,12 +15,12 @@ from precad.aggregator.server_messages import HeadBody
 from precad.aggregator.store import Store
 from precad.aggregator.training.model_store import ModelStore
 from precad.aggregator.training.session import Session
-from precad.common import errors, ring
+from precad.common import errors, ring, submission
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.roster import Enrolment, Roster
-from precad.common.share import proof_submission, submission
 from precad.common.task import Task
-from precad.norm_check.norm_proof import share
+from precad.norm_check import proof_submission
+from precad.norm_check.share_update import share
 
 PATIENCE_S = 60.0
 

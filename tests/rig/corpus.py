@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from precad.common.ring import RingVector, clip_update
+from precad.common.fixed_point import clip_update
+from precad.common.ring import RingVector
 from precad.common.task import Task
 
 LEAST = -(2**63)

@@ -17,7 +17,8 @@ from precad.common.identity import credentials, party_certificate, signatures
 from precad.common.identity.mutual_tls import WIRE_VERSION, add_port
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
-from precad.common.wire.messages import BODY_WANTED, sign_body
+from precad.common.wire.messages import sign_body
+from precad.norm_check.submission_messages import BODY_WANTED
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     AggregationServicer,

@@ -16,12 +16,13 @@ from tests.rig import keys, parties, rounds
 from tests.rig.aggregators import aggregator, session_of
 
 from precad.aggregator import peer_link, release
+from precad.aggregator.attempt_states import Counted, Noised, Opened
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
-from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import open_store, schema
 from precad.aggregator.training.reconcile import meet
-from precad.aggregator.training.recovery import Recovery, Remedy, keep, recover
-from precad.aggregator.training.session import Session, Steps
+from precad.aggregator.training.recovery import Recovery, Remedy, recover
+from precad.aggregator.training.round_end import Steps, keep
+from precad.aggregator.training.session import Session
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.task import Task

@@ -16,20 +16,20 @@ import numpy as np
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate import check_by_proof, validation
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.prime_field import FieldVector, arithmetic
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector, commit, dot, mask_stream
-from precad.common.share import proof_submission as proofs
-from precad.common.share.proof_submission import ProofHeader, ProofSubmission
-from precad.common.share.submission import (
+from precad.common.submission import (
     HeldBody,
     Signature,
     Signer,
     SubmissionContext,
 )
 from precad.common.task import Task
-from precad.norm_check import dealing, norm_proof
+from precad.norm_check import dealing, share_update
+from precad.norm_check import proof_submission as proofs
 from precad.norm_check.norm_proof import ProofWords, Query
+from precad.norm_check.prime_field import FieldVector, arithmetic
+from precad.norm_check.proof_submission import ProofHeader, ProofSubmission
 
 SERVERS = A, B = proofs.SERVERS
 TASK, WARD = Digest(b"t" * 32), ClientId("ward-0")
@@ -83,7 +83,7 @@ def context(
 
 def shared(shape: ProofShape, x: Any = None, holder: Role = A, of: Any = None) -> Pair:
     given, stated = update(shape) if x is None else x, proofs.ForProof(OPENINGS, holder)
-    to_a, to_b = norm_proof.share_with_proof(
+    to_a, to_b = share_update.share_with_proof(
         given, shape, of or context(), stated, UNCHECKED
     )
     return (to_a, to_b) if holder is A else (to_b, to_a)

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from tests.rig.aggregators import MODEL, PATIENCE_S, SERVERS
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.peer_link import PeerLink, memory_pair
-from precad.aggregator.rounds.states import Opened
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 

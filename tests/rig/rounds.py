@@ -9,7 +9,7 @@ import numpy as np
 from tests.rig.keys import signatures, signer, verifier
 
 from precad.aggregator import protocol, store
-from precad.aggregator.rounds.states import Finished
+from precad.aggregator.attempt_states import Finished
 from precad.common import identifiers, ring
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task

@@ -25,11 +25,11 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, ServerVerifier
 from precad.common.model import model_digest
-from precad.common.share.submission import SubmissionContext
+from precad.common.submission import SubmissionContext
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.common.wire.messages import Notice, RoundOpen, RoundOver, sign_body
-from precad.norm_check.norm_proof import share
+from precad.norm_check.share_update import share
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")

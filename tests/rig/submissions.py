@@ -9,14 +9,14 @@ import numpy as np
 from tests.rig.keys import signer
 
 from precad.aggregator.collect.inbox import Inbox
+from precad.common import submission as sharing
 from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.prime_field import FIELD, RING
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import SALT_BYTES, RingVector, from_bytes
-from precad.common.share import submission as sharing
-from precad.common.share.proof_submission import AnySubmission, ProofSubmission, Share
-from precad.common.share.submission import Submission, SubmissionContext
+from precad.common.submission import Submission, SubmissionContext
 from precad.common.task import Task
+from precad.norm_check.prime_field import FIELD, RING
+from precad.norm_check.proof_submission import AnySubmission, ProofSubmission, Share
 
 Pair = tuple[Submission, Submission]
 ONE = ClientId("ward-1")

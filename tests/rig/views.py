@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.aggregator.attempt_states import Finished
 from precad.aggregator.peer_link import Frame
-from precad.aggregator.rounds.states import Finished
 from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_to_wire
 from precad.aggregator.validate.check_with_dealer import Absorber
 from precad.common import kernel, ring
@@ -26,7 +26,7 @@ from precad.common.ring import (
     signed,
     to_bytes,
 )
-from precad.common.share.submission import (
+from precad.common.submission import (
     SignedHeader,
     Submission,
     SubmissionContext,

@@ -10,7 +10,7 @@ from research.poisoning import ATTACKS, Scene
 
 from precad.common import ring
 from precad.common.errors import Misconfiguration
-from precad.common.ring import squared_norm
+from precad.common.fixed_point import squared_norm
 from precad.common.task import Task
 from precad.simulation.datasets import demo_task, load, shards
 from precad.simulation.rounds import Forgery, forged_update

@@ -22,8 +22,8 @@ from precad.accounting.guarantees import guarantees
 from precad.client.gradients.torch_models import build, logistic, mlp, model_section
 from precad.client.records.torch_records import as_records
 from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.fixed_point import squared_norm
 from precad.common.model import initial_vector, load_model
-from precad.common.ring import squared_norm
 from precad.common.roster import most_records
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection

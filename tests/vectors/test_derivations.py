@@ -21,7 +21,7 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.model import initial_vector, model_digest, unrounded_start
 from precad.common.ring import commit, mask_stream, opens, to_bytes
 from precad.common.roster import Enrolment, Roster
-from precad.common.share.submission import (
+from precad.common.submission import (
     Signature,
     SignedHeader,
     SubmissionContext,

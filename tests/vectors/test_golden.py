@@ -29,7 +29,7 @@ from precad.certify import intervals, prediction
 from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
 from precad.certify.inefficacy import attack_bounds, fewest_attackers
 from precad.client.gradients.objectives import macer_hinge
-from precad.common.ring import RECORD_MARGIN, clip_record_adaptively
+from precad.common.fixed_point import RECORD_MARGIN, clip_record_adaptively
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")

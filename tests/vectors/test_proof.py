@@ -16,20 +16,19 @@ from tests.vectors.proof_reference import packed, vectors
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate import check_by_proof
-from precad.common import prime_field
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, built_library
-from precad.common.prime_field import (
+from precad.common.proof_shape import P, ProofShape
+from precad.common.submission import Signature, SubmissionContext
+from precad.norm_check import norm_proof, prime_field, share_update
+from precad.norm_check.norm_proof import Query, accepts, bit_challenges, projections
+from precad.norm_check.prime_field import (
     FieldKeystream,
     FieldVector,
     arithmetics,
     of_signed,
 )
-from precad.common.proof_shape import P, ProofShape
-from precad.common.share.proof_submission import SERVERS, ForProof, ProofSubmission
-from precad.common.share.submission import Signature, SubmissionContext
-from precad.norm_check import norm_proof
-from precad.norm_check.norm_proof import Query, accepts, bit_challenges, projections
+from precad.norm_check.proof_submission import SERVERS, ForProof, ProofSubmission
 
 VECTORS = json.loads(Path(__file__).with_name("proof.json").read_text(encoding="utf-8"))
 PROOFS = VECTORS["proofs"]
@@ -91,7 +90,7 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
     with monkeypatch.context() as patched:
         random = Mock(side_effect=drawn)
         patched.setattr(Secret, "random", random)
-        to_a, to_b = norm_proof.share_with_proof(
+        to_a, to_b = share_update.share_with_proof(
             x, shape_of(case), context, stated, pen
         )
     assert [each.args for each in random.mock_calls] == [(len(each),) for each in drawn]

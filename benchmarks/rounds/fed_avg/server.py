@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from benchmarks.rounds.part import Orders
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import add_port
-from precad.common.wire import messages, serving
+from precad.common.submission import MESSAGE_BYTES
+from precad.common.wire import serving
 
 SERVICE = "precad.bench.FedAvg"
-UPLOAD_PIECE_BYTES = messages.PIECE_BYTES
-MODEL_PIECE_BYTES = serving.PIECE_BYTES
+UPLOAD_PIECE_BYTES = MESSAGE_BYTES
+MODEL_PIECE_BYTES = serving.STREAMED_BYTES
 MAX_MESSAGE_BYTES = max(UPLOAD_PIECE_BYTES, MODEL_PIECE_BYTES) + 4096
 
 

@@ -41,9 +41,9 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import dialling
 from precad.common.model import from_bytes
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import AnySubmission, ForProof
 from precad.common.task import Task
 from precad.common.wire.messages import RoundOpen, RoundOver, read_notice, serves_first
+from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -22,7 +22,7 @@ from tests.rig.rounds import no_noise, play_round
 
 from precad.cli import operate
 from precad.cli.local_deployment import LocalDeployment
-from precad.common import errors, kernel, proof_shape, ring
+from precad.common import errors, fixed_point, kernel, proof_shape, ring
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import credentials, mutual_tls
 from precad.common.identity.mutual_tls import open_channel
@@ -109,7 +109,7 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
 def require_verdicts(running: Running, rng: np.random.Generator) -> None:
     d, beta = running.task.dimension, running.task.bound
     spread = np.full(d, beta // 16)
-    assert ring.squared_norm(spread) == beta * beta
+    assert fixed_point.squared_norm(spread) == beta * beta
     rejected = [
         *wrapping(d),
         *too_long(d, beta),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.rig.loop import LoopThread
 
-from precad.aggregator.rpc import peer_transport, process
+from precad.aggregator import server_process
+from precad.aggregator.rpc import peer_transport
 from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
@@ -37,7 +38,7 @@ def session_of(
     settings = ServerSettings(
         task=folder / "task.toml", identity=keys / role.value, **where
     )
-    return process.open_session(role, settings)
+    return server_process.open_session(role, settings)
 
 
 @dataclass(slots=True)
@@ -77,10 +78,10 @@ class Site:
             add_health(port.server, identity, lambda: True)
         else:
             session = session_of(role, self.folder, self.folder / "keys")
-            port = process.make_port(session, limits, rate)
+            port = server_process.make_port(session, limits, rate)
             if role is Role.SERVER_B:
                 peer_transport.add_link_to_server(
-                    process.PeerService(session).link, port.server
+                    server_process.PeerService(session).link, port.server
                 )
         address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
         return SimpleNamespace(address=address, port=port, session=session)

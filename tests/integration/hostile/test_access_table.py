@@ -20,7 +20,7 @@ from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from tests.conftest import small_task
 from tests.rig.keys import forged, unchecked
 
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rpc.dealer_client import request_to_wire
 from precad.aggregator.training.session import TrainingDone
 from precad.aggregator.validate.validation import deal_request
@@ -31,8 +31,8 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
-from precad.common.share.submission import SubmissionContext, shard
-from precad.common.wire.messages import upload_pieces
+from precad.common.submission import SubmissionContext, shard
+from precad.norm_check.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos import precad_pb2_grpc
 

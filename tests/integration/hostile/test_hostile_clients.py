@@ -20,16 +20,16 @@ from tests.conftest import small_task
 from tests.rig.submissions import body_of
 from tests.rig.waiting import beside, until
 
-from precad.aggregator.rounds.states import Opened
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rpc import limits, peer_transport
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import mutual_tls, signatures
-from precad.common.share.submission import Submission, SubmissionContext, shard
+from precad.common.submission import Submission, SubmissionContext, shard
 from precad.common.wire import guarded_port
 from precad.common.wire.guarded_port import CallRate
-from precad.common.wire.messages import upload_pieces
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.norm_check.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -23,8 +23,8 @@ from tests.rig.loop import LoopThread
 from tests.rig.submissions import masked, signed_anew
 from tests.rig.waiting import DEADLINE_S, until
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import describe, match
-from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.limits import Limits, TransferSlots
 from precad.aggregator.training.session import RoundDone, RoundOpened, Session
@@ -38,9 +38,10 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity import credentials, deployment_keys, mutual_tls, signatures
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import model_digest, to_bytes
-from precad.common.share.submission import Submission
+from precad.common.submission import Submission
 from precad.common.task import Task
 from precad.common.wire import messages, serving
+from precad.norm_check import submission_messages
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -214,7 +215,9 @@ def test_a_full_disk_costs_one_upload(
     monkeypatch.setattr(inbox, "start", tries)
     with deployed.connect(ONE) as one, deployed.stub(B) as stub:
         pair = deployed.pair(one)
-        receipt = stub.Submit(messages.upload_pieces(pair[1]), timeout=DEADLINE_S)
+        receipt = stub.Submit(
+            submission_messages.upload_pieces(pair[1]), timeout=DEADLINE_S
+        )
         assert receipt.rejection == errors.Rejection.TRUNCATED.value
         assert str(deployed.folder) not in receipt.detail
         assert reasons(one.submit(pair)) == [None, None]
@@ -252,7 +255,7 @@ def test_no_text_of_a_failure_reaches_a_client(
         )
         model = pb.ModelRequest(task_digest=digest, version=0)
         watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
-        pieces = list(messages.upload_pieces(deployed.pair(servers)[0]))
+        pieces = list(submission_messages.upload_pieces(deployed.pair(servers)[0]))
         calls: list[Callable[[], Any]] = [
             lambda: stub.Enrol(claim, timeout=DEADLINE_S),
             lambda: stub.ModelDigest(model, timeout=DEADLINE_S),
@@ -312,7 +315,9 @@ def test_a_slow_loris_is_cut_off(
     deployed.open_round()
     with deployed.connect(ONE) as servers, deployed.stub(role) as stub:
         pair = deployed.pair(servers)
-        header, *body = messages.upload_pieces(pair[0] if role is A else pair[1])
+        header, *body = submission_messages.upload_pieces(
+            pair[0] if role is A else pair[1]
+        )
         pieces = {"no header": [], "no body": [header], "drip": [header]}
         if kind in ("salt", "half"):
             half = pb.SubmissionPiece(body=body[1].body[:16])
@@ -343,7 +348,7 @@ def test_a_body_is_read_when_its_turn_comes(deployed: Deployed, how: str) -> Non
                 uploading: Any = pool.submit(servers.submit, pair)
             else:
                 uploading = stub.Submit.future(
-                    messages.upload_pieces(pair[1]), timeout=DEADLINE_S
+                    submission_messages.upload_pieces(pair[1]), timeout=DEADLINE_S
                 )
             until(lambda: slots._waiting, "an upload that waits for its slot")
             came = deployed.sessions[B].traffic["clients to server-b"]
@@ -364,7 +369,7 @@ def test_a_quick_upload_passes_by_all_that_stall(
         deployed.connect(ONE) as slow,
         deployed.connect(TWO) as quick,
     ):
-        header, salt_h, *_ = messages.upload_pieces(deployed.pair(slow)[1])
+        header, salt_h, *_ = submission_messages.upload_pieces(deployed.pair(slow)[1])
         calls = [
             stub.Submit.future(stalled(pieces, 0.01), timeout=DEADLINE_S)
             for pieces in ([header], [header, salt_h])
@@ -402,7 +407,7 @@ def test_who_is_refused_sends_no_body(
     drawn: dict[Role, list[str | None]] = {A: [], B: []}
 
     def noted(submission: Submission) -> Pieces:
-        for piece in messages.upload_pieces(submission):
+        for piece in submission_messages.upload_pieces(submission):
             drawn[submission.role].append(piece.WhichOneof("piece"))
             yield piece
 

@@ -20,11 +20,11 @@ from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.share.proof_submission import AnySubmission
-from precad.common.share.submission import Submission, Verifier
+from precad.common.submission import Submission, Verifier
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, Deliver
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
+from precad.norm_check.proof_submission import AnySubmission
 
 
 class _Logs(logging.Handler):

@@ -31,11 +31,10 @@ from precad.aggregator.rpc.dealer_client import request_to_wire, square_request_
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import read_training
 from precad.aggregator.store.ledger import history_after, history_start
-from precad.common import ring
+from precad.common import fixed_point, ring, submission
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import dot, from_bytes, signed, to_bytes
-from precad.common.share import submission
-from precad.common.share.submission import body_hasher
+from precad.common.submission import body_hasher
 from precad.norm_check.dealing import DealRequest, SquareRequest
 
 D = 8
@@ -55,8 +54,15 @@ def candidates() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     )
     record *= 0.999 * 2**TASK.fractional_bits / np.linalg.norm(record)
     neighbour = base + np.trunc(record).astype(np.int64)
-    assert 0 < ring.squared_norm(neighbour - base) <= 2 ** (2 * TASK.fractional_bits)
-    assert max(ring.squared_norm(base), ring.squared_norm(neighbour)) <= TASK.bound**2
+    assert (
+        0
+        < fixed_point.squared_norm(neighbour - base)
+        <= 2 ** (2 * TASK.fractional_bits)
+    )
+    assert (
+        max(fixed_point.squared_norm(base), fixed_point.squared_norm(neighbour))
+        <= TASK.bound**2
+    )
     return base, neighbour
 
 

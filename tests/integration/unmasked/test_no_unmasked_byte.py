@@ -12,9 +12,10 @@ from tests.conftest import small_task
 from tests.rig import rounds, submissions
 from tests.rig.keys import signer
 
+from precad.common.fixed_point import squared_norm
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import dot, from_bytes, signed, squared_norm, to_bytes
-from precad.common.share.submission import SubmissionContext, shard
+from precad.common.ring import dot, from_bytes, signed, to_bytes
+from precad.common.submission import SubmissionContext, shard
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import SquareRequest
 

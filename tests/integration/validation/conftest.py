@@ -9,13 +9,14 @@ from tests.rig.aggregators import Halves, aggregating, submissions_of
 from tests.rig.parties import opened, play_both
 from tests.rig.tasks import task_with
 
+from precad.aggregator.attempt_states import Matched, Summed
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.states import Matched, Summed
-from precad.common import errors, prime_field, ring
+from precad.common import errors, ring
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole, LocalDealing
+from precad.norm_check import prime_field
 from precad.norm_check.dealing import NoDealer
 
 Verdicts = tuple[errors.Rejection | None, ...]

@@ -23,8 +23,8 @@ from tests.rig.norm_check import answer_of, other, shared
 from tests.rig.parties import play_both
 from tests.rig.submissions import flipped, masked
 
+from precad.aggregator.attempt_states import Summed
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.rounds.states import Summed
 from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.aggregator.validate.check_with_dealer import receive
 from precad.common.errors import (
@@ -35,14 +35,14 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
-from precad.common.prime_field import FieldVector, arithmetic, of_signed
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector, encode_context
-from precad.common.share.proof_submission import ProofSubmission
-from precad.common.share.submission import PIECE_BYTES
+from precad.common.submission import CHUNK_BYTES
 from precad.common.task import Task
 from precad.norm_check import norm_proof
 from precad.norm_check.norm_proof import ProofWords, Query
+from precad.norm_check.prime_field import FieldVector, arithmetic, of_signed
+from precad.norm_check.proof_submission import ProofSubmission
 
 A, B = SERVERS
 COIN, WORDS = "proof-coin/0", "proof/0"
@@ -216,7 +216,7 @@ def test_two_answers_at_different_points_would_tell_candidates_apart(
     assert told_apart(pair, (one, one), candidates) == [True, True]
 
 
-DIMENSION = PIECE_BYTES // 8 * 2 + 65  # Two whole pieces and one more
+DIMENSION = CHUNK_BYTES // 8 * 2 + 65  # Two whole pieces and one more
 STEP = "body/test"
 LARGE = parts.task_of(DIMENSION)
 EITHER_CHECK = pytest.mark.parametrize(
@@ -296,9 +296,9 @@ def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
 
 @EITHER_CHECK
 @pytest.mark.parametrize(
-    "later", [0, 2 * PIECE_BYTES], ids=["still", "and further then"]
+    "later", [0, 2 * CHUNK_BYTES], ids=["still", "and further then"]
 )
-@pytest.mark.parametrize("after", [0, PIECE_BYTES, 2 * PIECE_BYTES])
+@pytest.mark.parametrize("after", [0, CHUNK_BYTES, 2 * CHUNK_BYTES])
 def test_a_body_that_can_not_be_read_again_costs_that_client_alone(
     after: int, later: int, either: Task, vectors: list[RingVector]
 ) -> None:
@@ -319,7 +319,7 @@ def test_a_body_stuck_in_the_sum_ends_the_attempt(
     """Never a sum with a piece of somebody who doesn't count."""
     halves = submissions_of(either, vectors)
     _, second, _ = halves[B]
-    spoilt = spoil(halves, second, 2 * PIECE_BYTES, PIECE_BYTES)
+    spoilt = spoil(halves, second, 2 * CHUNK_BYTES, CHUNK_BYTES)
     part, errors = parts.aggregation(either, halves), dict[Role, str]()
 
     def play(role: Role, link: PeerLink) -> None:

@@ -25,8 +25,9 @@ from precad.aggregator.validate import crypten_comparisons as comparing
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.aggregator.validate.validation import deal_request
 from precad.common import errors, task
+from precad.common.fixed_point import encode
 from precad.common.identifiers import Role
-from precad.common.ring import RingVector, encode
+from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import DealRequest, DealtRandomness, program
 

@@ -10,7 +10,8 @@ from tests.integration.validation.conftest import Validate, task_of
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
 
 from precad.common.errors import Rejection
-from precad.common.ring import RingVector, clip_update, squared_norm
+from precad.common.fixed_point import clip_update, squared_norm
+from precad.common.ring import RingVector
 
 pytestmark = pytest.mark.usefixtures("either_kernel")
 

@@ -37,10 +37,10 @@ from tests.rig.loop import dealer as dealer_on
 from tests.rig.parties import opened, play_both
 from tests.rig.waiting import until
 
+from precad.aggregator.attempt_states import Matched, Summed
 from precad.aggregator.collect.upload import Spool
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
-from precad.aggregator.rounds.states import Matched, Summed
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.workers import worker_pairs as by_pairs
 from precad.aggregator.workers import worker_placement as placement
@@ -57,10 +57,10 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import GREETING, WIRE_VERSION, open_channel
-from precad.common.share.proof_submission import AnySubmission
 from precad.common.task import Task
 from precad.common.wire.connections import SILENT
 from precad.norm_check.dealing import NoDealer
+from precad.norm_check.proof_submission import AnySubmission
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub, WorkingStub
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
-from precad.common.share.proof_submission import AnySubmission
+from precad.norm_check.proof_submission import AnySubmission
 
 Rejections = Mapping[ClientId, Rejection]
 

@@ -18,9 +18,9 @@ from blake3 import blake3
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role, Secret
-from precad.common.prime_field import FieldKeystream, FieldVector, first_not_below
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import (
+    CACHED_WORDS,
     KEY_BYTES,
     SALT_BYTES,
     SEED_BYTES,
@@ -28,7 +28,7 @@ from precad.common.ring import (
     encode_context,
     opens,
 )
-from precad.common.share.submission import (
+from precad.common.submission import (
     Body,
     Signature,
     Submission,
@@ -36,11 +36,10 @@ from precad.common.share.submission import (
     whole_digest,
 )
 from precad.common.task import Task
+from precad.norm_check.prime_field import FieldKeystream, FieldVector, first_not_below
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES
 """Of a body: salt_h and s_u, before its words."""
-PIECE_WORDS = 1 << 16
-"""Words that pass together: they stay in the processor's cache."""
 SERVERS = Role.SERVER_A, Role.SERVER_B
 Openings = tuple[Digest, Digest]
 """o_A and o_B: random bytes that each server states when the attempt opens and keeps in
@@ -289,8 +288,8 @@ class Share:
         dimension = self._shape.dimension
         if submission.seed is not None:
             stream = submission.header.stream(submission.seed, "x")
-            for start in range(0, dimension, PIECE_WORDS):
-                yield stream.words(min(PIECE_WORDS, dimension - start), start)
+            for start in range(0, dimension, CACHED_WORDS):
+                yield stream.words(min(CACHED_WORDS, dimension - start), start)
             return
         if submission.body is None:
             raise AssertionError(
@@ -303,8 +302,8 @@ class Share:
             of_update = words[:left]
             rest = words[left:]
             left -= of_update.size
-            for start in range(0, of_update.size, PIECE_WORDS):
-                yield of_update[start : start + PIECE_WORDS]
+            for start in range(0, of_update.size, CACHED_WORDS):
+                yield of_update[start : start + CACHED_WORDS]
             if rest.size:
                 # The piece is good until the next one is asked for.
                 self._tail.append(rest.copy())

@@ -163,7 +163,10 @@ class SignedHeader:
         return self.commitment_a if role is Role.SERVER_A else self.commitment_b
 
 
-PIECE_BYTES = 1 << 20
+MESSAGE_BYTES = 1 << 18
+"""256 KiB: what one message carries of a body, or of a server's longer word to the
+other; with its header it stays below what a server takes as one message."""
+CHUNK_BYTES = 1 << 20
 """1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be
 shorter. Each costs messages, threads that wake and calls; ``common/process.py`` keeps
 such buffers."""
@@ -187,7 +190,7 @@ class Body(Protocol):
         """What comes before the words: salt_h."""
 
     def pieces(self) -> Iterator[bytes | memoryview]:
-        """B in pieces of ``PIECE_BYTES``, the last one the rest: little-endian ring elements.
+        """B in pieces of ``CHUNK_BYTES``, the last one the rest: little-endian ring elements.
 
         Each piece is good until the next one is asked for. Raises BodyUnreadable.
         """
@@ -206,15 +209,11 @@ class HeldBody:
     def pieces(self) -> Iterator[memoryview]:
         """The words, in views of the one buffer."""
         view = memoryview(self.words)
-        for start in range(0, len(view), PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
+        for start in range(0, len(view), CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]
 
     def discard(self) -> None:
         """Nothing: it goes with its last holder."""
-
-
-PIECE_WORDS = 1 << 16
-"""Ring elements that are masked at once: they stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,8 +373,8 @@ def _masked(
     hasher = body_hasher(ctx, salt_h)
     data = bytearray(x.size * ring.WORD_BYTES)
     b = np.frombuffer(data, dtype="<i8")
-    for start in range(0, x.size, PIECE_WORDS):
-        stop = min(start + PIECE_WORDS, x.size)
+    for start in range(0, x.size, ring.CACHED_WORDS):
+        stop = min(start + ring.CACHED_WORDS, x.size)
         piece = b[start:stop]
         np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
         piece -= of_b.words(piece.size)

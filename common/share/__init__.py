@@ -1,1 +1,0 @@
-"""What a client sends to each server: masks, salted commitments, a signed header, a body."""

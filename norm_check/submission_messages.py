@@ -1,0 +1,174 @@
+"""A submission as it crosses the network and lies on an owner's disk.
+
+First its header (SubmissionHeader in protos/precad.proto), then its body in pieces
+(SubmissionPiece). What is read
+is checked for its form alone: signature, context and commitments are the server's to
+check at its door.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from google.protobuf.message import DecodeError
+
+from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.submission import (
+    MESSAGE_BYTES,
+    Signature,
+    SignedHeader,
+    Submission,
+    SubmissionContext,
+)
+from precad.norm_check.proof_submission import (
+    SERVERS,
+    AnySubmission,
+    ProofHeader,
+    ProofSubmission,
+)
+from precad.protos import precad_pb2 as pb
+
+BODY_WANTED = (("precad-body", "wanted"),)
+"""A server's initial metadata when it reads the body. A call that ends before has none
+of it."""
+
+
+def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
+    """Whether a call's initial metadata says so: else it is over, and nothing more is read."""
+    return BODY_WANTED[0] in {(key, value) for key, value in metadata or ()}
+
+
+def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
+    """The first piece of an upload: all but the body."""
+    header = submission.header
+    context = submission.context
+    message = pb.SubmissionHeader(
+        task_digest=context.task.value,
+        version=context.version,
+        attempt=context.attempt,
+        client=context.client.name,
+        model_digest=context.model.value,
+        nonce=context.nonce,
+        signature=header.signature.value,
+        certificates=header.signature.certificates,
+        seed=b"" if submission.seed is None else submission.seed.reveal(),
+        salt=b"" if submission.salt is None else submission.salt.reveal(),
+    )
+    if isinstance(header, SignedHeader):
+        message.commitment_a = header.commitment_a.value
+        message.commitment_b = header.commitment_b.value
+        message.body_digest = header.body_digest.value
+    else:
+        message.body_digest = header.update_digest.value
+        message.proof.opening_a, message.proof.opening_b = (
+            o.value for o in header.openings
+        )
+        message.proof.commitment = header.commitment.value
+        message.proof.bits_digest = header.bits_digest.value
+        message.proof.proof_digest = header.proof_digest.value
+    return message
+
+
+def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
+    """Inverse of ``header_to_wire``: what ``role`` gets, without the body.
+
+    Raises RejectedSubmission: malformed or unsigned.
+    """
+    try:
+        context = SubmissionContext(
+            task=Digest(message.task_digest),
+            version=message.version,
+            attempt=message.attempt,
+            client=ClientId(message.client),
+            model=Digest(message.model_digest),
+            nonce=message.nonce,
+        )
+        body_digest = Digest(message.body_digest)
+        if message.HasField("proof"):
+            return _with_proof(message, role, context, body_digest)
+        commitment_a = Digest(message.commitment_a)
+        commitment_b = Digest(message.commitment_b)
+    except Misconfiguration as error:
+        raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
+    header = SignedHeader(
+        context=context,
+        commitment_a=commitment_a,
+        commitment_b=commitment_b,
+        body_digest=body_digest,
+        signature=_signature(message),
+    )
+    return Submission(
+        header=header,
+        role=role,
+        seed=Secret(message.seed),
+        salt=Secret(message.salt),
+    )
+
+
+def _with_proof(
+    message: pb.SubmissionHeader,
+    role: Role,
+    context: SubmissionContext,
+    update_digest: Digest,
+) -> ProofSubmission:
+    """Whose seed comes along says it: whom it was meant for is its receiver's to check.
+
+    Raises Misconfiguration, RejectedSubmission.
+    """
+    if message.commitment_a or message.commitment_b:
+        raise RejectedSubmission(
+            Rejection.MALFORMED, "a header with a proof names masks' seeds"
+        )
+    proof = message.proof
+    brings_seed = bool(message.seed)
+    other = SERVERS[1 - SERVERS.index(role)]
+    header = ProofHeader(
+        context=context,
+        openings=(Digest(proof.opening_a), Digest(proof.opening_b)),
+        seed_holder=role if brings_seed else other,
+        commitment=Digest(proof.commitment),
+        update_digest=update_digest,
+        bits_digest=Digest(proof.bits_digest),
+        proof_digest=Digest(proof.proof_digest),
+        signature=_signature(message),
+    )
+    return ProofSubmission(
+        header=header,
+        role=role,
+        seed=Secret(message.seed) if brings_seed else None,
+        salt=Secret(message.salt) if brings_seed else None,
+    )
+
+
+def _signature(message: pb.SubmissionHeader) -> Signature:
+    if not message.signature and not message.certificates:
+        raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
+    return Signature(message.signature, tuple(message.certificates))
+
+
+def header_to_bytes(submission: AnySubmission) -> bytes:
+    """The header's message, as an owner keeps it."""
+    return header_to_wire(submission).SerializeToString()
+
+
+def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
+    """Inverse of ``header_to_bytes``. Raises RejectedSubmission."""
+    try:
+        message = pb.SubmissionHeader.FromString(data)
+    except DecodeError:
+        raise RejectedSubmission(
+            Rejection.MALFORMED, "no submission's header"
+        ) from None
+    return header_from_wire(message, role)
+
+
+def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
+    """An upload's messages: the header, then the body's prefix, then its words in pieces."""
+    yield pb.SubmissionPiece(header=header_to_wire(submission))
+    if submission.body is None:
+        return
+    yield pb.SubmissionPiece(body=submission.body.prefix.reveal())
+    for words in submission.body.pieces():
+        view = memoryview(words)
+        for start in range(0, len(view), MESSAGE_BYTES):
+            # The one copy: protobuf takes bytes alone.
+            yield pb.SubmissionPiece(body=bytes(view[start : start + MESSAGE_BYTES]))
