@@ -41,7 +41,7 @@ from precad.accounting.losses import (
     UNIT,
     Floats,
     Losses,
-    Round,
+    SampledRound,
     log_affinity,
     one_round,
     summed,
@@ -84,7 +84,7 @@ _PROFILE_LOG_DELTA = math.log(1e-6)
 _MULTIPLES = 2.0 ** np.arange(-4, 15)
 _FOURTH = 4
 
-Rounds: TypeAlias = Mapping[Round, int]
+Rounds: TypeAlias = Mapping[SampledRound, int]
 """Distinct rounds, and how often each happened, at least once."""
 
 
@@ -162,7 +162,7 @@ class _Part:
     @classmethod
     def of(
         cls,
-        one: Round,
+        one: SampledRound,
         count: int,
         tail: float,
         *,

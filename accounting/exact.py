@@ -24,7 +24,7 @@ from precad.accounting.composition import (
     epsilon_of_delta,
     profile,
 )
-from precad.accounting.losses import Floats, Round, log_affinity
+from precad.accounting.losses import Floats, SampledRound, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -48,10 +48,12 @@ class ExactAccountant(events.Accountant):
     name = events.AccountantName.EXACT
 
     def __init__(self) -> None:
-        self._rounds: Counter[Round] = Counter()
+        self._rounds: Counter[SampledRound] = Counter()
 
     def _add(self, event: events.SampledGaussian) -> None:
-        one = Round(event.rate, event.effective_noise_multiplier, event.participation)
+        one = SampledRound(
+            event.rate, event.effective_noise_multiplier, event.participation
+        )
         self._rounds[one] += event.count
 
     def _epsilon(self, delta: float) -> float:
@@ -99,15 +101,15 @@ def _hopeless(gaussian: float, sampled: Rounds) -> bool:
 
 def _counted(gaussian: float, sampled: Rounds) -> Rounds:
     """All sampled rounds, and one Gaussian of μ ``gaussian``, within what is held exactly."""
-    rounds: Counter[Round] = Counter()
+    rounds: Counter[SampledRound] = Counter()
     for one, count in sampled.items():
         rounds[_held(one)] += count
     if gaussian > 0:
-        rounds[Round(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
+        rounds[SampledRound(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
     return dict(sorted(rounds.items()))
 
 
-def _held(one: Round) -> Round:
+def _held(one: SampledRound) -> SampledRound:
     """The nearest round, costing no less, that floating point holds."""
     return one._replace(
         rate=max(one.rate, _LEAST_RATE),
@@ -129,7 +131,7 @@ def group_profiles(
     told from none but for a chance of 1e-12, one ε with δ = 1: however large the group,
     it takes a second.
     """
-    one = Round(
+    one = SampledRound(
         event.rate, event.effective_noise_multiplier, event.participation, group
     )
     if (

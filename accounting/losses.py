@@ -60,7 +60,7 @@ _LARGE = 30.0
 _DENSE = 2**16
 
 
-class Round(NamedTuple):
+class SampledRound(NamedTuple):
     """One round, without its count: what events are merged by. r and c lie in (0, 1]."""
 
     rate: float
@@ -112,7 +112,7 @@ def group_shift(k: int, probability: float) -> Shift:
     return Shift(np.flatnonzero(kept).astype(np.float64), log_weights[kept], dropped)
 
 
-def log_affinity(one: Round) -> float:
+def log_affinity(one: SampledRound) -> float:
     """An upper bound of ln ∫√(PQ), Bhattacharyya's: n rounds share at most its n-th power.
 
     √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
@@ -253,7 +253,7 @@ def discounted(values: Floats, factor: float) -> Floats:
     )
 
 
-def loss_at(x: Floats, one: Round) -> Floats:
+def loss_at(x: Floats, one: SampledRound) -> Floats:
     """L(x), relatively exact also where it is tiny, and without overflow where it is large."""
     if one.group > 1:
         shift = group_shift(one.group, one.rate)
@@ -274,7 +274,7 @@ def log_mixed(exponents: Floats, share: float) -> Floats:
     return np.where(exponents < _LARGE, near, far)
 
 
-def _where(losses: Floats, one: Round) -> Floats:
+def _where(losses: Floats, one: SampledRound) -> Floats:
     """The x at which the loss is reached; −∞, or the least that is kept, where it never is."""
     if one.group > 1:
         return _where_of_group(losses, one)
@@ -289,7 +289,7 @@ def _where(losses: Floats, one: Round) -> Floats:
     return np.asarray(variance * np.where(losses < _LARGE, near, far) + 0.5)
 
 
-def _where_of_group(losses: Floats, one: Round) -> Floats:
+def _where_of_group(losses: Floats, one: SampledRound) -> Floats:
     shift = group_shift(one.group, one.rate)
     sigma = one.noise_multiplier
     x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
@@ -303,7 +303,7 @@ def _where_of_group(losses: Floats, one: Round) -> Floats:
 
 
 @lru_cache(maxsize=4096)
-def natural_cell(one: Round) -> float:
+def natural_cell(one: SampledRound) -> float:
     """The width at which the lattice of ``one`` costs nothing worth mentioning; a power of two.
 
     A function of the round alone, so that more rounds are never reported to cost less.
@@ -352,7 +352,7 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
 
 
 @lru_cache(maxsize=1024)
-def one_round(one: Round) -> tuple[Losses, Losses]:
+def one_round(one: SampledRound) -> tuple[Losses, Losses]:
     """The dominating losses of one round, (P‖Q) and (Q‖P), on its natural lattice.
 
     Masses come from Gauss and Legendre's rule on intervals of at most half a standard

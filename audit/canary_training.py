@@ -198,11 +198,13 @@ class Audited:
     denominator: float
 
 
-def statements(task: Task, periods: int) -> tuple[verdict.Statement, verdict.Statement]:
+def statements(
+    task: Task, periods: int
+) -> tuple[verdict.AuditedStatement, verdict.AuditedStatement]:
     """The record-level guarantees of one of the training's ``periods``: models, and one server."""
 
-    def statement(family: str, noise_multiplier: float) -> verdict.Statement:
-        return verdict.Statement(
+    def statement(family: str, noise_multiplier: float) -> verdict.AuditedStatement:
+        return verdict.AuditedStatement(
             name=family,
             rate=task.privacy.record_rate,
             noise=noise_multiplier,
@@ -283,7 +285,9 @@ def denominator(task: Task, data: dict[str, Any]) -> float:
     )
 
 
-def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vector]]:
+def views(
+    trained: Audited, made: Designed
+) -> dict[verdict.AuditedStatement, list[Vector]]:
     """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
 
     A score is the best linear estimate of a coin, from all rounds that it holds for and
@@ -316,7 +320,7 @@ def views(trained: Audited, made: Designed) -> dict[verdict.Statement, list[Vect
     rate = privacy.record_rate
     others = [as_records(share) for share in made.shares.values()]
     scale = trained.denominator / task.training.learning_rate
-    found: dict[verdict.Statement, list[list[Vector]]] = {
+    found: dict[verdict.AuditedStatement, list[list[Vector]]] = {
         of: [[] for _ in ASSUMED] for of in both
     }
     for period in np.split(np.arange(rounds), len(canaries.coins)):
@@ -374,7 +378,7 @@ SIGNIFICANCE = 1e-4
 
 def planned(
     made: Designed, repetitions: int, less: Mapping[str, float] = MappingProxyType({})
-) -> dict[verdict.Statement, verdict.Power]:
+) -> dict[verdict.AuditedStatement, verdict.Power]:
     """How many coins will be guessed for each statement, and what to expect of it.
 
     The statements share ``SIGNIFICANCE``. ``less`` says how many times less noise than
@@ -397,14 +401,14 @@ def planned(
 
 
 def audit(
-    plans: dict[verdict.Statement, verdict.Power],
+    plans: dict[verdict.AuditedStatement, verdict.Power],
     trainings: Iterable[tuple[Audited, Designed]],
-) -> tuple[verdict.Verdict, ...]:
+) -> tuple[verdict.AuditVerdict, ...]:
     """Score and judge trainings together.
 
     Raises Misconfiguration: one doesn't fit the plan.
     """
-    ways: dict[verdict.Statement, list[tuple[verdict.Guesses, ...]]] = {
+    ways: dict[verdict.AuditedStatement, list[tuple[verdict.Guesses, ...]]] = {
         of: [] for of in plans
     }
     for trained, made in trainings:

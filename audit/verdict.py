@@ -228,7 +228,7 @@ def pooled(guesses: Sequence[Guesses]) -> Guesses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class AuditedStatement:
     """What is audited: T Gaussians on records that are drawn with probability p."""
 
     name: str
@@ -357,10 +357,10 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AuditVerdict:
     """An audit of one statement, with what was planned beforehand and the stated ε."""
 
-    statement: Statement
+    statement: AuditedStatement
     power: Power
     guesses: Guesses
     """How the adversary did, in the way that proves most."""
@@ -395,11 +395,11 @@ class Verdict:
 
 
 def judge(
-    statement: Statement,
+    statement: AuditedStatement,
     power: Power,
     ways: Sequence[Guesses],
     significance: float,
-) -> Verdict:
+) -> AuditVerdict:
     """What the guesses prove, in the way that proves most; the ways share the significance.
 
     ``power`` and the ways are fixed before the scores were seen.
@@ -412,7 +412,7 @@ def judge(
     less = times[best]
     refuted = refutes(family(1.0), best, each)
     found = statement.accountant(1 / less).epsilon(statement.delta) if less else 0.0
-    return Verdict(
+    return AuditVerdict(
         statement=statement,
         power=power,
         guesses=best,

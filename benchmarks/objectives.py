@@ -25,7 +25,7 @@ from research.robustness.models import make
 from torch.nn import functional
 
 from precad.client.gradients.local_update import local_update
-from precad.client.gradients.noisy_votes import Sampling, sample_votes
+from precad.client.gradients.noisy_votes import VoteSampling, sample_votes
 from precad.client.gradients.torch_models import model_section
 from precad.common.task import Task, with_objective
 from precad.simulation.datasets import load
@@ -90,7 +90,9 @@ def _certify(part: int) -> tuple[int, float]:
     data = load("digits")
     x = np.concatenate([data.test_x, data.train_x[:1]])[part::PROCESSES]
     began = time.process_time()
-    votes = sample_votes(make("mlp", 64, 10), torch.from_numpy(x), Sampling(sigma=0.25))
+    votes = sample_votes(
+        make("mlp", 64, 10), torch.from_numpy(x), VoteSampling(sigma=0.25)
+    )
     return int(votes.votes.sum()), time.process_time() - began
 
 

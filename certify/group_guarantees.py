@@ -19,7 +19,13 @@ from scipy.special import logsumexp
 from precad.accounting.events import SampledGaussian, require_bound
 from precad.accounting.exact import Profile, group_profiles
 from precad.accounting.guarantees import spent
-from precad.accounting.losses import Round, Shift, log_affinity, log_binomial, log_ratio
+from precad.accounting.losses import (
+    SampledRound,
+    Shift,
+    log_affinity,
+    log_binomial,
+    log_ratio,
+)
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.guarantee import (
     ApproximateDP,
@@ -28,9 +34,9 @@ from precad.certify.guarantee import (
     Direction,
     Floats,
     Guarantee,
-    Identity,
     Integers,
     Moved,
+    Unchanged,
     probabilities,
 )
 from precad.common.checks import count
@@ -68,7 +74,7 @@ class _Groups(Guarantee):
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         if self.mechanism.silent:
-            return Identity()
+            return Unchanged()
         return self._both(k)[direction is Direction.DELETIONS]
 
     @abstractmethod
@@ -147,7 +153,7 @@ def _pair_curves(
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
 
     return Moved(
-        first=Identity(),
+        first=Unchanged(),
         up=poisoned_over_clean.upper,
         down=lower,
         refined=True,
@@ -343,7 +349,7 @@ def _group_divergences(
 ) -> tuple[Floats, Floats]:
     # Rényi's divergence of order 1/2 is no larger than any other, and the same both
     # ways.
-    if -2 * log_affinity(Round(probability, noise, 1.0, k)) > _USELESS:
+    if -2 * log_affinity(SampledRound(probability, noise, 1.0, k)) > _USELESS:
         forward = reverse = np.full(len(orders), np.inf)
     else:
         shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))

@@ -83,7 +83,7 @@ class Curves(ABC):
         return np.asarray(self.lower(p_a) > self.upper(p_b))
 
 
-class Identity(Curves):
+class Unchanged(Curves):
     """Nothing changed: p' = p."""
 
     def _upper(self, p: Floats) -> Floats:
@@ -152,7 +152,7 @@ class Guarantee(ABC):
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The curves for k additions or deletions; k = 0 gives the identity."""
-        return Identity() if count("k", k) == 0 else self._curves(k, direction)
+        return Unchanged() if count("k", k) == 0 else self._curves(k, direction)
 
     @abstractmethod
     def _curves(self, k: int, direction: Direction) -> Curves: ...
@@ -396,7 +396,7 @@ class ApproximateDP(Guarantee):
             ).reshape(p.shape)
 
         return Moved(
-            first=Identity(),
+            first=Unchanged(),
             up=up,
             down=down,
             refined=self.refined,
@@ -427,7 +427,7 @@ class GaussianDP(Guarantee):
         """Upper Φ(Φ⁻¹(p) + kμ), lower Φ(Φ⁻¹(p) − kμ)."""
         by = k * self.mu
         return Moved(
-            first=Identity(),
+            first=Unchanged(),
             up=lambda p: shifted(p, by),
             down=lambda p: shifted(p, -by),
         )

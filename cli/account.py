@@ -14,7 +14,7 @@ from precad.cli.main import AsJson, command, print_json, refuse_given, require_g
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal import Table, say, upper
+from precad.common.terminal import AlignedTable, say, upper
 
 if TYPE_CHECKING:
     from precad.accounting.guarantees import PrivacyStatement
@@ -298,7 +298,7 @@ def _show_one(asked: Asked, cost: Cost) -> None:
             f"noise multiplier {first.noise_multiplier:.4g}, "
             f"{first.compositions} {_counted(run, adversary)}",
         )
-        table = Table("accountant", ">ε", ">μ", "what it is")
+        table = AlignedTable("accountant", ">ε", ">μ", "what it is")
         for row in rows:
             mu = "" if row.mu is None else f"{row.mu:.4g}"
             cells = (row.accountant.value, upper(row.epsilon), mu, _note(row))
@@ -317,7 +317,7 @@ def _show_one(asked: Asked, cost: Cost) -> None:
 
 def _show_joint(runs: int, cost: Cost) -> None:
     say(sys.stdout, f"All {runs} together, at δ = {cost.real[0].delta:g}", style="bold")
-    table = Table(
+    table = AlignedTable(
         "against",
         "accountant",
         "what T_i is",

@@ -18,7 +18,7 @@ from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothi
 from precad.cli.main import print_json, require_writable
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
-from precad.common.terminal import Table, say, upper
+from precad.common.terminal import AlignedTable, say, upper
 
 Document: TypeAlias = dict[str, Any]
 Directions: TypeAlias = tuple[Direction, ...]
@@ -308,7 +308,7 @@ _CHANGES = {
 }
 _SHOWN_POINTS = 10
 
-Parts: TypeAlias = Iterator[str | Table]
+Parts: TypeAlias = Iterator[str | AlignedTable]
 """Lines and tables, in order."""
 
 
@@ -318,10 +318,10 @@ def _table(
     rows: Iterable[Iterable[str]],
     *,
     words: int = 0,
-) -> Table:
+) -> AlignedTable:
     """A table whose first ``words`` columns are words and the others numbers."""
     headings = [name if i < words else f">{name}" for i, name in enumerate(columns)]
-    table = Table(*headings, title=title)
+    table = AlignedTable(*headings, title=title)
     for row in rows:
         table.add(*row)
     return table

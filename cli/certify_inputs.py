@@ -417,7 +417,7 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     if sigma is None:
         remedy = "the task's objective names none: say how much noise"
         raise Misconfiguration("--sigma", None, remedy)
-    how = noisy_votes.Sampling(
+    how = noisy_votes.VoteSampling(
         sigma=sigma,
         selection=request.select,
         copies=request.copies,

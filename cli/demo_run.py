@@ -22,7 +22,7 @@ from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
-from precad.common.terminal import Bar, Table, plain, say, upper
+from precad.common.terminal import AlignedTable, Bar, plain, say, upper
 from precad.common.wire.calls import ServerStatus
 
 PLAIN_EVERY = 10
@@ -86,7 +86,7 @@ class Display(Bar):
         doing = plain(f"{self._doing} ({time.monotonic() - self._since:.0f} s)", "dim")
         if not self._recent:
             return Group(doing)
-        table = Table(
+        table = AlignedTable(
             ">round",
             ">accuracy",
             ">accepted",
@@ -137,7 +137,7 @@ def run(
         display.doing(f"{dealer}server B and server A start")
         deployment.start_servers()
         deployment.start_clients()
-        evaluation = demo_training.Evaluation(scenario)
+        evaluation = demo_training.HeldOutAnswers(scenario)
         server_a = deployment.operator(Role.SERVER_A)
         _wait_for_enrolment(deployment, display)
         display.rounds_begin()
@@ -182,7 +182,7 @@ def _sum_up(
     statuses: tuple[ServerStatus, ServerStatus],
 ) -> dict[str, Any]:
     scenario = outcome.scenario
-    evaluation = demo_training.Evaluation(outcome.scenario)
+    evaluation = demo_training.HeldOutAnswers(outcome.scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
     said = evaluation.probabilities(theta)
@@ -323,8 +323,8 @@ def conclude(
     )
 
 
-def _bounds(result: dict[str, Any]) -> Table:
-    bounds = Table("who looks", ">ε exact", "what is protected")
+def _bounds(result: dict[str, Any]) -> AlignedTable:
+    bounds = AlignedTable("who looks", ">ε exact", "what is protected")
     server = result["epsilon_exact_server"]
     clients = result["epsilon_exact_clients"]
     bounds.add(

@@ -27,7 +27,7 @@ from precad.cli.command_options import DemoRequest
 from precad.cli.local_deployment import Data
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.local_update import padded_work_s
-from precad.client.gradients.noisy_votes import DRAWS, Sampling, sample_votes
+from precad.client.gradients.noisy_votes import DRAWS, VoteSampling, sample_votes
 from precad.client.gradients.torch_models import build, load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
@@ -210,7 +210,7 @@ class Outcome:
         return row
 
 
-class Evaluation:
+class HeldOutAnswers:
     """Predictions of a model on the held-out data."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -384,7 +384,7 @@ def _smoothing(
     module = build(scenario.task.model)
     data = scenario.dataset
     load_vector(module, theta)
-    how = Sampling(
+    how = VoteSampling(
         sigma=sigma,
         selection=100,
         copies=COPIES,

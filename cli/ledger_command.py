@@ -12,7 +12,7 @@ from precad.accounting.filter import RenyiLimit
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
-from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge
+from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
 from precad.client.own_account import Account, exact_epsilon
 from precad.client.server_statements import (
     KeptStatements,
@@ -23,7 +23,7 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolatio
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
-from precad.common.terminal import Table, say, upper
+from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import check_statement
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _show(document: dict[str, Any]) -> None:
         f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; "
         + ("no limit" if limit is None else f"limit {limit:g}"),
     )
-    table = Table(
+    table = AlignedTable(
         "client",
         ">p",
         ">participations",
@@ -314,7 +314,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             if limit
             else min((each.delta for each in charges), default=None)
         )
-    by_task: dict[tuple[Digest, str, float], list[Charge]] = {}
+    by_task: dict[tuple[Digest, str, float], list[AccountCharge]] = {}
     for charge in charges:
         by_task.setdefault((charge.task, charge.client, charge.record_rate), []).append(
             charge
@@ -358,7 +358,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
 
 
 def _show_account(document: dict[str, Any]) -> None:
-    table = Table(
+    table = AlignedTable(
         "task",
         "client",
         ">versions",
@@ -421,7 +421,7 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
     for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
-        if isinstance(charge, Charge):
+        if isinstance(charge, AccountCharge):
             step = charge.task, charge.client, charge.version
             own[step] = max(charge.re_releases, own.get(step, 0))
     models: dict[int, set[str]] = {}

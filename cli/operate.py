@@ -22,7 +22,7 @@ from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.process_settings import by_proxy
-from precad.common.terminal import Table, console_of, plain, redraws, say
+from precad.common.terminal import AlignedTable, console_of, plain, redraws, say
 from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
@@ -294,8 +294,8 @@ def facts_of(reply: ServerStatus) -> Facts:
     }
 
 
-def _table(facts: Facts) -> Table:
-    table = Table("", "")
+def _table(facts: Facts) -> AlignedTable:
+    table = AlignedTable("", "")
     for name, value in facts.items():
         several = (
             [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value

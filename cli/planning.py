@@ -52,7 +52,7 @@ class Plan:
 
     task: Task
     """Of the request's numbers, with σ and C where they were left open."""
-    asked: "Robustness"
+    asked: "PlannedRobustness"
     """What malicious owners may cause; one owner where no number was given."""
     owners: int | None
     """How many there are, where that is known and malicious ones were asked about."""
@@ -67,7 +67,7 @@ class Plan:
         """Answer a request."""
         names = ("loss", "tolerated_loss", "loss_bound", "change")
         malicious = 1 if request.malicious is None else request.malicious
-        asked = Robustness(
+        asked = PlannedRobustness(
             malicious=malicious, **{name: getattr(request, name) for name in names}
         )
         task = _of_words(request, asked) if request.task is None else _of_task(request)
@@ -217,7 +217,7 @@ def _of_task(request: PlanRequest) -> Task:
     return Task.parse(values)
 
 
-def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
+def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
     """As `precad task new` would write it; without records, from all its numbers."""
     if request.records is None:
         require_given(asdict(request), _NUMBERS)
@@ -242,7 +242,7 @@ def _of_words(request: PlanRequest, asked: "Robustness") -> Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Robustness:
+class PlannedRobustness:
     """What K ≥ 1 malicious owners may cause at most, 0 < L < tolerated < B; PRECAD Theorem 2."""
 
     malicious: int = 1
@@ -285,7 +285,7 @@ def client_mu(task: Task) -> float:
     return gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
 
 
-def certified(task: Task, robustness: Robustness) -> dict[str, int]:
+def certified(task: Task, robustness: PlannedRobustness) -> dict[str, int]:
     """Return how many attackers at most keep the loss tolerated, exactly, as `precad certify`."""
     loss = robustness.loss
     bound = robustness.loss_bound

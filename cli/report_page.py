@@ -44,7 +44,7 @@ class Training(_Facts):
     data: str | None = Field(description="The data set, where the run names one.")
 
 
-class Guarantee(_Facts):
+class ReportedGuarantee(_Facts):
     """One exact statement of differential privacy."""
 
     protects: Literal["record", "owner"]
@@ -70,7 +70,7 @@ class Guarantee(_Facts):
     )
 
 
-class Round(_Facts):
+class ReportedRound(_Facts):
     """One released round."""
 
     round: int = Field(description="From 1.")
@@ -96,7 +96,7 @@ class Bound(_Facts):
     upper: float
 
 
-class Robustness(_Facts):
+class ReportedRobustness(_Facts):
     """Bounds for one kind of attacker."""
 
     unit: Literal["records", "owners"]
@@ -129,7 +129,7 @@ class ChangedInputs(_Facts):
     )
 
 
-class Ledger(_Facts):
+class ReportedLedger(_Facts):
     """One server's ledger, recomputed."""
 
     server: str
@@ -153,14 +153,14 @@ class Report(_Facts):
     format: int = Field(default=FORMAT, description="Version of this document's form.")
     precad: str = Field(description="The version that wrote it.")
     training: Training
-    guarantees: list[Guarantee]
-    rounds: list[Round]
-    robustness: list[Robustness]
+    guarantees: list[ReportedGuarantee]
+    rounds: list[ReportedRound]
+    robustness: list[ReportedRobustness]
     inputs: ChangedInputs | None = Field(
         description="Null where the run certified none."
     )
     enforced: list[Rule]
-    ledgers: list[Ledger]
+    ledgers: list[ReportedLedger]
     differences: list[str] | None = Field(
         description=(
             "What the two ledgers don't hold alike; null where only one was given."
@@ -270,7 +270,7 @@ def not_guaranteed(task: Task) -> list[str]:
     ).splitlines()
 
 
-def guarantee_sentence(said: Guarantee) -> str:
+def guarantee_sentence(said: ReportedGuarantee) -> str:
     """One guarantee for a person without mathematics."""
     whom = (
         "one person's record" if said.protects == "record" else "a whole organisation"
@@ -393,7 +393,7 @@ def epsilon_by_round(report: Report) -> str:
     return _svg("epsilon", draw)
 
 
-def error_by_attackers(found: Robustness) -> str | None:
+def error_by_attackers(found: ReportedRobustness) -> str | None:
     """Between what the expected error lies, by attackers; None where nothing is excluded."""
     if found.silent_from == found.bounds[0].attackers:
         return None

@@ -182,7 +182,7 @@ def gather(given: Sequence[str]) -> facts.Report:
         inputs=inputs,
         enforced=facts.enforced(task),
         ledgers=[
-            facts.Ledger(
+            facts.ReportedLedger(
                 server=role.value,
                 entries=audit.entries,
                 head=str(audit.head),
@@ -216,7 +216,7 @@ def _run(course: TrainingSummary, most: int, released: int) -> Run:
     )
 
 
-def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
+def _guarantees(course: TrainingSummary, run: Run) -> list[facts.ReportedGuarantee]:
     delta = course.task.privacy.delta
     limit = course.task.privacy.epsilon_limit
     stated = [(run, each) for each in guarantees(run, delta, accountants=EXACT)]
@@ -225,7 +225,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[facts.Guarantee]:
         at_cap = guarantees(capped, delta, (Adversary.ONE_SERVER,), EXACT)
         stated += [(capped, each) for each in at_cap]
     return [
-        facts.Guarantee(
+        facts.ReportedGuarantee(
             protects="owner" if said.adversary is Adversary.CLIENT_LEVEL else "record",
             against=said.against,
             epsilon=_finite(said),
@@ -253,7 +253,9 @@ def _found(run: Run, said: PrivacyStatement) -> float:
     return 100 * max(float(curve.upper(WRONGLY_NAMED)) for curve in curves)
 
 
-def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.Round]:
+def _rounds(
+    course: TrainingSummary, measured: dict[int, float]
+) -> list[facts.ReportedRound]:
     total = len(course.versions)
     delta = course.task.privacy.delta
     step = max(1, total // POINTS)
@@ -265,7 +267,7 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.R
             part = _run(course, counts.most_participations, version.version + 1)
             server, models = map(_finite, guarantees(part, delta, RECORD_LEVEL, EXACT))
         found.append(
-            facts.Round(
+            facts.ReportedRound(
                 round=version.version + 1,
                 accuracy=measured.get(version.version + 1),
                 counted=version.counted,
@@ -277,7 +279,7 @@ def _rounds(course: TrainingSummary, measured: dict[int, float]) -> list[facts.R
     return found
 
 
-def _robustness(run: Run, error: float) -> list[facts.Robustness]:
+def _robustness(run: Run, error: float) -> list[facts.ReportedRobustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
     found = []
     for unit, (adversary, sizes) in ATTACKERS.items():
@@ -302,7 +304,7 @@ def _robustness(run: Run, error: float) -> list[facts.Robustness]:
                 )
             )
         found.append(
-            facts.Robustness(
+            facts.ReportedRobustness(
                 unit=unit,
                 error=error,
                 bounds=bounds,

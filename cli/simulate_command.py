@@ -22,10 +22,10 @@ from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal import Bar, Table, say, upper
+from precad.common.terminal import AlignedTable, Bar, say, upper
 
 if TYPE_CHECKING:
-    from precad.audit.verdict import Verdict
+    from precad.audit.verdict import AuditVerdict
     from precad.simulation import SimulatedRound, SimulatedTraining
 
 PLAIN_EVERY = 10
@@ -259,7 +259,7 @@ def compare(
     """Each setting with what it learnt and would have cost."""
     rows = []
     numbers = [f">{name}" for name in tried[0][0]]
-    table = Table(
+    table = AlignedTable(
         *numbers,
         ">accuracy",
         ">loss",
@@ -397,8 +397,8 @@ def audit(
         sys.exit(REFUTED)
 
 
-def _show(out: TextIO, verdicts: "Sequence[Verdict]") -> None:
-    table = Table(
+def _show(out: TextIO, verdicts: "Sequence[AuditVerdict]") -> None:
+    table = AlignedTable(
         "who looks",
         ">coins",
         ">right guesses",

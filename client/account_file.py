@@ -33,7 +33,7 @@ _CHARGE = "charge2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class AccountCharge:
     """One version of one task, before its update was first shared, or when it costs more."""
 
     task: Digest
@@ -101,7 +101,7 @@ class WholeLimit:
     noise_multiplier: float
     record_rate: float
 
-    def covers(self, charge: Charge) -> bool:
+    def covers(self, charge: AccountCharge) -> bool:
         """Whether this is one of that task's equal steps, at the rate that it was opened with.
 
         A further release is none: who cuts a link chooses where there is one, by what
@@ -120,9 +120,9 @@ class RaisedWholeLimit(WholeLimit):
 
 
 Limit = RenyiLimit | WholeLimit
-Entry = Charge | Covered | Limit
+Entry = AccountCharge | Covered | Limit
 _FORMS: dict[str, type[Entry]] = {
-    _CHARGE: Charge,
+    _CHARGE: AccountCharge,
     "covered": Covered,
     "limit": RenyiLimit,
     "whole": WholeLimit,
@@ -212,7 +212,7 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
                 for field, word in zip(fields(form), words, strict=True)
             }
         )
-        if isinstance(entry, Charge) and (
+        if isinstance(entry, AccountCharge) and (
             entry.re_releases < 0 or entry.validation not in _CHECKS
         ):
             raise ValueError(entry)

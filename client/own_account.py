@@ -19,8 +19,8 @@ from precad.accounting.adversaries import planned_participations
 from precad.accounting.events import SampledGaussian
 from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit, order_for
 from precad.client.account_file import (
+    AccountCharge,
     AccountFile,
-    Charge,
     Covered,
     Limit,
     RaisedLimit,
@@ -47,8 +47,8 @@ class Account:
 
     def __init__(self, path: Path | None) -> None:
         self._file = AccountFile(path)
-        self.charges: dict[tuple[Digest, str, int, float], Charge] = {}
-        """By ``Charge.step``."""
+        self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
+        """By ``AccountCharge.step``."""
         self.covered: set[Covered] = set()
         self.limit: Limit | None = None
         self.filter: Filter | None = None
@@ -70,7 +70,7 @@ class Account:
                             self.filter = self.under(entry)
                 case Covered():
                     self.covered.add(entry)
-                case Charge():
+                case AccountCharge():
                     if self.admits(entry):
                         self._count(entry)
 
@@ -91,7 +91,7 @@ class Account:
         raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
-    def admits(self, charge: Charge) -> bool:
+    def admits(self, charge: AccountCharge) -> bool:
         """Whether the limit leaves room for ``charge``, in place of an earlier one of its step."""
         if self.holds(charge) or self.limit is None:
             return True
@@ -99,11 +99,11 @@ class Account:
             return False
         return self.filter.allows(charge.event, instead_of=self._earlier(charge))
 
-    def _earlier(self, charge: Charge) -> SampledGaussian | None:
+    def _earlier(self, charge: AccountCharge) -> SampledGaussian | None:
         earlier = self.charges.get(charge.step)
         return None if earlier is None else earlier.event
 
-    def add(self, charge: Charge) -> None:
+    def add(self, charge: AccountCharge) -> None:
         """Count ``charge``, durably, before this returns.
 
         Raises BudgetExceeded: it passes the limit, perhaps because of another task's
@@ -131,12 +131,12 @@ class Account:
         """
         return exact_epsilon(self.events(), delta)
 
-    def holds(self, charge: Charge) -> bool:
+    def holds(self, charge: AccountCharge) -> bool:
         """Whether this is counted, or its step with a larger m."""
         held = self.charges.get(charge.step)
         return held is not None and held.re_releases >= charge.re_releases
 
-    def _count(self, charge: Charge) -> None:
+    def _count(self, charge: AccountCharge) -> None:
         if self.holds(charge):
             return
         instead_of = self._earlier(charge)
@@ -311,7 +311,7 @@ class OwnAccount:
         """How often each step was charged over all tasks, as far as this process has read."""
         return self._account.events()
 
-    def _own_limit_admits(self, charge: Charge) -> bool:
+    def _own_limit_admits(self, charge: AccountCharge) -> bool:
         """Whether the limit that this process was started with does, where it is the stricter."""
         own = self.limit
         opened = self._account.limit
@@ -330,9 +330,9 @@ class OwnAccount:
         except BudgetExceeded:
             return False
 
-    def _charge(self, version: int, re_releases: int) -> Charge:
+    def _charge(self, version: int, re_releases: int) -> AccountCharge:
         privacy = self._task.privacy
-        return Charge(
+        return AccountCharge(
             task=self._task.digest,
             client=self._client,
             version=version,
@@ -470,7 +470,7 @@ class OwnAccount:
         return (1 + bisect_left(range(1, 2**20), x=True, key=enough)) / 100
 
 
-def _covers(limit: Limit, charge: Charge) -> bool:
+def _covers(limit: Limit, charge: AccountCharge) -> bool:
     return isinstance(limit, RenyiLimit) or limit.covers(charge)
 
 

@@ -25,7 +25,7 @@ from precad.client.participation import (
     VersionOver,
 )
 from precad.client.pending_update import Kept, Pending
-from precad.client.server_statements import Opened, ServerStatements
+from precad.client.server_statements import ServerStatements, StatedOpening
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import Digest
@@ -410,7 +410,7 @@ class _Participant:
     def _keep(
         self,
         event: wire.RoundOpen,
-        opened: Opened,
+        opened: StatedOpening,
         update: RingVector | None,
         shared: RingVector,
         re_releases: int | None,

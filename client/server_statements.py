@@ -76,7 +76,7 @@ class ServerStatements:
                 v: m for (of, v), m in kept.models.items() if of == task.digest
             }
 
-    def opening(self, servers: Servers, event: wire.RoundOpen) -> "Opened":
+    def opening(self, servers: Servers, event: wire.RoundOpen) -> "StatedOpening":
         """Check what both servers sign for the open attempt, before anything is shared for it.
 
         Raises PeerViolation: a signature or what it is over isn't right; nothing may be
@@ -89,7 +89,9 @@ class ServerStatements:
                 message = came.get(role) or servers.opening(role, event.attempt)
                 bodies.append(self._opening(role, message, servers, event))
         charges = max(body.charges for body in bodies)
-        return Opened(charges, None if self._task.proof is None else for_proof(*bodies))
+        return StatedOpening(
+            charges, None if self._task.proof is None else for_proof(*bodies)
+        )
 
     def _opening(
         self,
@@ -300,7 +302,7 @@ class ServerStatements:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StatedOpening:
     """What both servers signed for an attempt."""
 
     re_releases: int

@@ -130,7 +130,7 @@ ListenAddress = Annotated[str, AfterValidator(lambda text: _address(text, 0))]
 """Where somebody listens; port 0 takes a free one."""
 
 
-class Settings(BaseModel):
+class ProcessSettings(BaseModel):
     """What every process needs. Relative paths are relative to the settings file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -157,7 +157,7 @@ class Settings(BaseModel):
         )
 
 
-class DiallingSettings(Settings):
+class DiallingSettings(ProcessSettings):
     """Settings of a process that dials others."""
 
     DIALS: ClassVar[tuple[str, ...]]

@@ -64,7 +64,7 @@ def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -
     console.print(Text.assemble(*texts, style=style), soft_wrap=not console.is_terminal)
 
 
-class Table:
+class AlignedTable:
     """Aligned columns under their headings, and a title above.
 
     ``>`` before a heading sets a column of numbers to the right; all empty make no

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from precad.common.identity.credentials import Identity
 from precad.common.process import doing
-from precad.common.process_settings import ListenAddress, Settings
+from precad.common.process_settings import ListenAddress, ProcessSettings
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("precad")
 
 
-class DealerSettings(Settings):
+class DealerSettings(ProcessSettings):
     """The dealer's settings file."""
 
     listen: ListenAddress

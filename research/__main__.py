@@ -9,7 +9,7 @@ import click
 
 from precad.cli.main import PATH, ErrorsInOneLine, json_option, print_json
 from precad.common.errors import Misconfiguration
-from precad.common.terminal import Bar, Table, say
+from precad.common.terminal import AlignedTable, Bar, say
 
 if TYPE_CHECKING:
     from research.registry import Registry
@@ -71,7 +71,7 @@ def list_experiments(plugin: tuple[Path, ...], as_json: bool) -> None:
             indent=2,
         )
         return
-    table = Table("name", "paper", "figure", "claim")
+    table = AlignedTable("name", "paper", "figure", "claim")
     for name, one in found.items():
         table.add(name, one.paper, one.figure, one.claim)
     table.show(sys.stdout)
@@ -288,7 +288,7 @@ def _table(one: "Experiment", results: "list[Result]") -> None:
     if not results:
         return
     found = one.table(results)
-    table = Table(*found.headings)
+    table = AlignedTable(*found.headings)
     for row in found.rows:
         table.add(*row)
     click.echo("")

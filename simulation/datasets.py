@@ -331,7 +331,7 @@ _ROOM_IN_SIZES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TunedSettings:
     """What was tuned for one data set and model: η, one server's σ, R, p and T (PRECAD Table 2)."""
 
     learning_rate: float
@@ -347,33 +347,33 @@ class Settings:
 
 
 SETTINGS = {
-    ("digits", "logistic"): Settings(
+    ("digits", "logistic"): TunedSettings(
         learning_rate=6.0, noise_multiplier=2.0, clip_budget=200.0
     ),  # 93 to 96 %, ε = 3.83
-    ("digits", "mlp"): Settings(
+    ("digits", "mlp"): TunedSettings(
         learning_rate=3.0,
         noise_multiplier=2.0,
         clip_budget=200.0,
         hidden=32,
     ),  # 93 to 95 %, ε = 3.83
-    ("breast-cancer", "logistic"): Settings(
+    ("breast-cancer", "logistic"): TunedSettings(
         learning_rate=1.0, noise_multiplier=3.0, clip_budget=60.0
     ),  # 95 to 98 %, ε = 2.27
-    ("breast-cancer", "mlp"): Settings(
+    ("breast-cancer", "mlp"): TunedSettings(
         learning_rate=1.0,
         noise_multiplier=3.0,
         clip_budget=60.0,
         hidden=8,
     ),  # 94 to 96 %, ε = 2.27
     # 91 % with equal parts of random records, ε = 2.99, and 94 %, ε = 3; one seed.
-    ("mnist", "logistic"): Settings(
+    ("mnist", "logistic"): TunedSettings(
         learning_rate=12.0,
         noise_multiplier=1.08,
         clip_budget=100.0,
         record_rate=0.05,
         rounds=100,
     ),
-    ("mnist", "cnn"): Settings(
+    ("mnist", "cnn"): TunedSettings(
         learning_rate=5.0,
         noise_multiplier=1.08,
         clip_budget=4500.0,
@@ -433,7 +433,7 @@ def demo_task(
     }
 
 
-def _model(data: DataSet, model: str, chosen: Settings) -> dict[str, object]:
+def _model(data: DataSet, model: str, chosen: TunedSettings) -> dict[str, object]:
     if model not in ("cnn", "mlp"):
         return model_section(
             logistic(data.features, data.classes), architecture="logistic"

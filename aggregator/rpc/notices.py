@@ -96,7 +96,7 @@ def _notice(event: training.Event, client: ClientId) -> pb.Notice:
             return pb.Notice(
                 finished=pb.TrainingOver(version=version, model_digest=model.value)
             )
-        case training.TrainingPaused():
+        case training.TrainingStopped():
             return pb.Notice(paused=pb.TrainingPaused())
 
 

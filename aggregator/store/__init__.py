@@ -2,11 +2,11 @@
 
 from precad.aggregator.store.audit import audit_ledger, compare_ledgers
 from precad.aggregator.store.database import Store, open_store
-from precad.aggregator.store.ledger import Charge
+from precad.aggregator.store.ledger import LedgerCharge
 from precad.aggregator.store.summary import TrainingSummary, read_training
 
 __all__ = [
-    "Charge",
+    "LedgerCharge",
     "Store",
     "TrainingSummary",
     "audit_ledger",

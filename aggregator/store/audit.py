@@ -36,7 +36,7 @@ TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LedgerFinding:
     """One thing that is wrong, and where."""
 
     where: str
@@ -51,7 +51,7 @@ class Audit:
     head: Digest
     """The newest hash. Noted elsewhere, it shows a ledger that was replaced as a whole.
     """
-    findings: tuple[Finding, ...]
+    findings: tuple[LedgerFinding, ...]
 
 
 def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
@@ -65,12 +65,12 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         start = ledger_start(server.task.digest, server.role)
         own = server.task.privacy.noise_multiplier
         chain: list[LedgerEntry] = []
-        findings: list[Finding] = []
+        findings: list[LedgerFinding] = []
         try:
             chain.extend(server.ledger.entries())
             findings += _chain_findings(chain, start, server.head)
             findings += [
-                Finding(
+                LedgerFinding(
                     f"entry {each.sequence}",
                     f"has noise multiplier {noise}, the task {own}",
                 )
@@ -82,17 +82,17 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
             findings += _sum_findings(server)
             findings += _orphans(server.connection)
         except StorageFailure as error:
-            findings.append(Finding("ledger", str(error)))
+            findings.append(LedgerFinding("ledger", str(error)))
         if noted_head is not None and noted_head not in {
             start,
             *(entry.hash for entry in chain),
         }:
             said = f"the noted head {noted_head} isn't in it: it was replaced"
-            findings.append(Finding("ledger", said))
+            findings.append(LedgerFinding("ledger", said))
     return Audit(server.head.length, server.head.head, tuple(findings))
 
 
-def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
+def compare_ledgers(url: str, other: str) -> tuple[LedgerFinding, ...]:
     """Return what two servers' databases don't hold alike: charges and voids, attempt by attempt.
 
     Both may be running; an attempt that is under way may differ. Raises as
@@ -106,7 +106,7 @@ def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
             "--against", other, f"holds {two[1].value} of task {two[0]}, {said}"
         )
     return tuple(
-        Finding(
+        LedgerFinding(
             f"attempt {attempt}",
             _difference(here.get(attempt), there.get(attempt), two[1]),
         )
@@ -137,27 +137,29 @@ def _difference(here: Fact | None, there: Fact | None, other: Role) -> str:
 
 def _chain_findings(
     chain: list[LedgerEntry], start: Digest, head: Head
-) -> Iterator[Finding]:
+) -> Iterator[LedgerFinding]:
     previous = start
     for expected, entry in enumerate(chain, start=1):
         where = f"entry {entry.sequence}"
         if entry.sequence != expected:
-            yield Finding(where, f"entry {expected} is missing")
+            yield LedgerFinding(where, f"entry {expected} is missing")
             return
         if entry.previous != previous:
-            yield Finding(where, "doesn't follow on the entry before it")
+            yield LedgerFinding(where, "doesn't follow on the entry before it")
         if entry.hash != entry.content_hash():
-            yield Finding(where, "its content or its charges were changed")
+            yield LedgerFinding(where, "its content or its charges were changed")
         previous = entry.hash
     if len(chain) != head.length:
-        yield Finding(
+        yield LedgerFinding(
             "ledger", f"has {len(chain)} entries where {head.length} were written"
         )
     elif previous != head.head:
-        yield Finding("ledger", "doesn't end with the entry that was written last")
+        yield LedgerFinding(
+            "ledger", "doesn't end with the entry that was written last"
+        )
 
 
-def _rate_findings(connection: Connection) -> Iterator[Finding]:
+def _rate_findings(connection: Connection) -> Iterator[LedgerFinding]:
     charge = schema.charge.c
     claim = schema.enrolment.c
     charged = select(schema.charge, claim.record_rate.label("claimed")).order_by(
@@ -169,10 +171,12 @@ def _rate_findings(connection: Connection) -> Iterator[Finding]:
             f"charges {row.client} at rate {row.record_rate}, it is enrolled with"
             f" {row.claimed}"
         )
-        yield Finding(f"entry {row.sequence}", said)
+        yield LedgerFinding(f"entry {row.sequence}", said)
 
 
-def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Finding]:
+def _round_findings(
+    server: Snapshot, chain: list[LedgerEntry]
+) -> Iterator[LedgerFinding]:
     """Every attempt that left something behind is charged, for all its valid clients.
 
     Covered uploads of clients that the coin didn't draw are valid and not charged. Of
@@ -200,23 +204,25 @@ def _round_findings(server: Snapshot, chain: list[LedgerEntry]) -> Iterator[Find
             said = (
                 "doesn't name it" if charged is None else f"has it as {charged.value}"
             )
-            yield Finding(where, f"is {row.state.value}, and the ledger {said}")
+            yield LedgerFinding(where, f"is {row.state.value}, and the ledger {said}")
             continue
         release = releases.get(row.attempt)
         if release is None:
             continue
         if row.valid_set != release.valid_set:
-            yield Finding(where, "its valid set isn't the one that was charged")
+            yield LedgerFinding(where, "its valid set isn't the one that was charged")
         share = connection.scalar(SHARE_OF, {"of": row.attempt})
         over = row.state not in PENDING and row.version < over_on_both
         if not over if share is None else Digest.of(share) != release.share_digest:
-            yield Finding(where, "its noisy share isn't the one that was released")
+            yield LedgerFinding(
+                where, "its noisy share isn't the one that was released"
+            )
         if not covered and len(release.charges) + row.rejected != row.cohort_size:
             said = f"{len(release.charges)} are charged and {row.rejected} rejected"
-            yield Finding(where, f"of a cohort of {row.cohort_size}, {said}")
+            yield LedgerFinding(where, f"of a cohort of {row.cohort_size}, {said}")
 
 
-def _sum_findings(server: Snapshot) -> Iterator[Finding]:
+def _sum_findings(server: Snapshot) -> Iterator[LedgerFinding]:
     """Hold the sums that rounds go by against the charges and counts that they are of."""
     connection = server.connection
     ledger = server.ledger
@@ -230,13 +236,13 @@ def _sum_findings(server: Snapshot) -> Iterator[Finding]:
                 f"name {has} versions that were released 1 + {m} times, the charges"
                 f" {is_so}"
             )
-            yield Finding(f"sums of {client}", said)
+            yield LedgerFinding(f"sums of {client}", said)
     opened = func.coalesce(
         select(func.sum(schema.versions.c.opened)).scalar_subquery(), 0
     )
     has, is_so = connection.execute(select(schema.task.c.opened, opened)).one()
     if has != is_so:
-        yield Finding(
+        yield LedgerFinding(
             "opened attempts", f"their sum is {has}, the versions have {is_so}"
         )
     shown = schema.shown_statement.c
@@ -246,16 +252,16 @@ def _sum_findings(server: Snapshot) -> Iterator[Finding]:
             is_so := sum(ledger.charged_before(version).get(client, {}).values())
         ):
             said = f"counts {known} charged versions, the ledger {is_so}"
-            yield Finding(f"statement of {client}", said)
+            yield LedgerFinding(f"statement of {client}", said)
 
 
-def _orphans(connection: Connection) -> Iterator[Finding]:
+def _orphans(connection: Connection) -> Iterator[LedgerFinding]:
     """What belongs to nothing in a file that was changed from outside; PostgreSQL refuses it."""
     if connection.dialect.name == "sqlite":
         for name, _, parent, _ in connection.exec_driver_sql(
             "PRAGMA foreign_key_check"
         ):
-            yield Finding(
+            yield LedgerFinding(
                 f"table {name}", f"has a row that belongs to no row of {parent}"
             )
 

@@ -75,7 +75,7 @@ _SHOWN_SUMS = select(_SHOWN.client, _SHOWN.charged, _SHOWN.known)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Charge:
+class LedgerCharge:
     """One participation of one client."""
 
     client: ClientId
@@ -103,7 +103,7 @@ class LedgerEntry:
     salt: bytes
     """32 random bytes: the hash leaves this server, and must not tell who was charged.
     """
-    charges: tuple[Charge, ...]
+    charges: tuple[LedgerCharge, ...]
     """By client. None of those whom the attempt had charged before."""
     previous: Digest
     hash: Digest
@@ -205,7 +205,7 @@ class Ledger:
                 valid_set=valid_set,
                 share_digest=share_digest,
                 salt=secrets.token_bytes(32),
-                charges=tuple(Charge(client, rate) for client, rate in by_client),
+                charges=tuple(LedgerCharge(client, rate) for client, rate in by_client),
                 previous=newest.head,
                 hash=newest.head,
             )
@@ -279,7 +279,7 @@ class Ledger:
                         share_digest=row.share_digest,
                         salt=bytes(row.salt),
                         charges=tuple(
-                            sorted(Charge(c, float(rate)) for c, rate in charges)
+                            sorted(LedgerCharge(c, float(rate)) for c, rate in charges)
                         ),
                         previous=row.previous,
                         hash=row.hash,

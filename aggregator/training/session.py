@@ -60,11 +60,11 @@ class TrainingDone:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPaused:
+class TrainingStopped:
     """This server stops before the training's end; it may be started again."""
 
 
-Event = RoundOpened | RoundDone | TrainingDone | TrainingPaused
+Event = RoundOpened | RoundDone | TrainingDone | TrainingStopped
 
 
 class EventLog:
@@ -93,7 +93,7 @@ class EventLog:
                 at = max(at, oldest) + 1
                 event = self._events[at - 1 - oldest]
                 yield event
-                if isinstance(event, TrainingDone | TrainingPaused):
+                if isinstance(event, TrainingDone | TrainingStopped):
                     return
             await self._news.wait()
 

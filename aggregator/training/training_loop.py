@@ -37,7 +37,7 @@ from precad.aggregator.training.session import (
     Phase,
     Session,
     TrainingDone,
-    TrainingPaused,
+    TrainingStopped,
 )
 from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
@@ -112,7 +112,7 @@ def run_to_end(session: Session, training: Callable[[Session], None]) -> None:
     def stop(error: str) -> None:
         progress.error = error
         progress.phase = Phase.STOPPED
-        session.event_log.publish(TrainingPaused())
+        session.event_log.publish(TrainingStopped())
         log.error("training stopped: %s", error)
 
     progress = session.progress

@@ -9,7 +9,7 @@ from benchmarks.rounds.case import idle_wait_s
 from benchmarks.rounds.document import MEASURES, Document
 from benchmarks.rounds.ours.system import CHECKS, PHASES, servers_cpu
 from precad.common.ring import WORD_BYTES
-from precad.common.terminal import Table, say
+from precad.common.terminal import AlignedTable, say
 
 TEXT_WIDTH = 110
 NAMES = {
@@ -76,8 +76,8 @@ def _caption(document: Document) -> str:
     )
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
-    return Table(first, *(f">{column}" for column in columns), title=title)
+def _table(title: str, first: str, *columns: str) -> AlignedTable:
+    return AlignedTable(first, *(f">{column}" for column in columns), title=title)
 
 
 def _size(case: Mapping[str, Any]) -> str:
@@ -112,7 +112,7 @@ def _ratio(case: Mapping[str, Any], link: str, check: str, name: str) -> str:
     return f"{found[name]:.2f}" if name in found else _NOTHING
 
 
-def _validation(case: Mapping[str, Any]) -> Table:
+def _validation(case: Mapping[str, Any]) -> AlignedTable:
     table = _table(
         f"Validated aggregation, {_size(case)}",
         "system",
@@ -142,7 +142,7 @@ def _validation(case: Mapping[str, Any]) -> Table:
     return table
 
 
-def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
+def _rounds(case: Mapping[str, Any], flower: str | None) -> AlignedTable:
     table = _table(
         f"A whole round, {_size(case)}",
         "system",
@@ -214,7 +214,7 @@ def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
     return ["Flower SecAgg+, in memory", *walls, "in all:", _seconds(cpu), *shown]
 
 
-def _parts(case: Mapping[str, Any], check: str) -> Table:
+def _parts(case: Mapping[str, Any], check: str) -> AlignedTable:
     title = f"Parts of a round under {check}, {_size(case)}"
     table = _table(title, "part", "local", "slow link", "CPU, local")
     ours = case["local"][check]
@@ -227,7 +227,7 @@ def _parts(case: Mapping[str, Any], check: str) -> Table:
     return table
 
 
-def _processes(case: Mapping[str, Any]) -> Table:
+def _processes(case: Mapping[str, Any]) -> AlignedTable:
     table = _table(
         f"Processes, {_size(case)}",
         "process",
@@ -254,7 +254,7 @@ def _processes(case: Mapping[str, Any]) -> Table:
     return table
 
 
-def _bytes(case: Mapping[str, Any]) -> Table:
+def _bytes(case: Mapping[str, Any]) -> AlignedTable:
     table = _table(
         f"Bytes of a round, {_size(case)}",
         "link",
@@ -273,7 +273,7 @@ def _bytes(case: Mapping[str, Any]) -> Table:
     return table
 
 
-def _padded(sizes: Sequence[Mapping[str, Any]]) -> Table:
+def _padded(sizes: Sequence[Mapping[str, Any]]) -> AlignedTable:
     table = _table(
         "The padded work of one data owner, logistic regression",
         "size",
@@ -295,7 +295,7 @@ def _counted(count: int | None, whole: int) -> Sequence[str]:
     return (_NOTHING, "") if count is None else (f"{count:,}", f"{count / whole:.4f}")
 
 
-def _series(document: Document, name: str, check: str) -> Table:
+def _series(document: Document, name: str, check: str) -> AlignedTable:
     found = document["series"][name]
     columns = [column for key in MEASURES for column in _columns(key)]
     table = _table(f"precad under {check} by {name}", "size", *columns)

@@ -22,7 +22,7 @@ BATCH = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class VoteSampling:
     """How inputs are sampled: ``sigma`` of the noise, in the inputs' units, and n0 and n copies.
 
     ``selection``, n0, choose the label, and ``copies``, n fresh ones, estimate how
@@ -54,7 +54,7 @@ class Votes:
 def sample_votes(
     module: nn.Module,
     inputs: Tensor,
-    how: Sampling,
+    how: VoteSampling,
     *,
     keep: Path | None = None,
     model: str = "",
@@ -118,7 +118,7 @@ def sample_votes(
 def _votes(
     module: nn.Module,
     x: Tensor,
-    how: Sampling,
+    how: VoteSampling,
     *,
     count: int,
     classes: int,

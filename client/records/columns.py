@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.client.records.containers import (
     Cell,
-    Table,
+    ColumnTable,
     exact,
     float_type,
     level_of,
@@ -88,7 +88,7 @@ class ColumnNotes:
 
 
 def inputs_of(
-    table: Table,
+    table: ColumnTable,
     section: DataSection,
     rename: dict[str, str],
     decimal: str = ".",
@@ -121,7 +121,7 @@ def inputs_of(
 
 
 def targets_of(
-    table: Table,
+    table: ColumnTable,
     section: DataSection,
     rename: dict[str, str],
     decimal: str = ".",
@@ -145,7 +145,7 @@ def targets_of(
 class _Cells:
     def __init__(
         self,
-        table: Table,
+        table: ColumnTable,
         column: Column,
         section: DataSection,
         rename: dict[str, str],

@@ -277,7 +277,7 @@ _READERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ColumnTable:
     """Columns by name, all of one length; ``source`` is the file, or what the frame is."""
 
     source: str

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.records.columns import ColumnNotes, Columns, inputs_of, targets_of
-from precad.client.records.containers import Table, name_of
+from precad.client.records.containers import ColumnTable, name_of
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.npy import read_npz, require_room
@@ -112,7 +112,7 @@ def _file(data: Any) -> Path | None:
     return path
 
 
-def _table(data: Any, columns: Columns) -> Table | None:
+def _table(data: Any, columns: Columns) -> ColumnTable | None:
     path = _file(data)
     if path is None:
         return of_frame(data) if is_frame(data) else None
@@ -150,7 +150,7 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
 # ------------------------------------------------------------------------------------
 
 
-def of_csv(path: Path, separator: str) -> Table:
+def of_csv(path: Path, separator: str) -> ColumnTable:
     """A CSV file in UTF-8 whose first line names the columns.
 
     Raises Misconfiguration: it can't be read, has no records, a name twice, or a line
@@ -196,7 +196,7 @@ def of_csv(path: Path, separator: str) -> Table:
         ) from None
     if not rows:
         raise Misconfiguration("data", str(path), "has no records below its first line")
-    return Table(
+    return ColumnTable(
         str(path), dict(zip(names, zip(*rows, strict=True), strict=True)), lines
     )
 
@@ -207,7 +207,7 @@ def _require_once(names: Sequence[str], source: str) -> None:
         raise Misconfiguration("data", source, f"names a column twice: {min(twice)!r}")
 
 
-def of_parquet(path: Path) -> Table:
+def of_parquet(path: Path) -> ColumnTable:
     """A Parquet file.
 
     Raises Misconfiguration: it can't be read, or pyarrow isn't installed.
@@ -253,7 +253,7 @@ def is_frame(data: Any) -> bool:
     )
 
 
-def of_frame(frame: Any, source: str | None = None) -> Table:
+def of_frame(frame: Any, source: str | None = None) -> ColumnTable:
     """A frame of pandas, Polars or Arrow, or a mapping from names to columns.
 
     Raises Misconfiguration: a name twice, columns of different lengths, or no records.
@@ -272,7 +272,7 @@ def of_frame(frame: Any, source: str | None = None) -> Table:
             )
     if len({len(column) for column in columns.values()}) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
-    table = Table(source, columns)
+    table = ColumnTable(source, columns)
     if len(table) == 0:
         raise Misconfiguration("data", source, "has no records")
     return table

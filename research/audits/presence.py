@@ -15,7 +15,7 @@ from scipy.linalg import solve
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.audit.canary_training import denominator
-from precad.audit.verdict import Power, Statement, Verdict, guess, judge
+from precad.audit.verdict import AuditedStatement, AuditVerdict, Power, guess, judge
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.common import checks
 from precad.common.fixed_point import clip_update, decode
@@ -52,10 +52,10 @@ class Present:
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
 
     @property
-    def statement(self) -> Statement:
+    def statement(self) -> AuditedStatement:
         """The client-level guarantee of one round, as one Gaussian."""
         event = Run.of(self.task).event(Adversary.CLIENT_LEVEL)
-        return Statement(
+        return AuditedStatement(
             name=PRESENCE,
             rate=event.rate,
             noise=event.noise_multiplier,
@@ -155,7 +155,9 @@ def train(
     return models
 
 
-def audit(made: Present, power: Power, models: Models, significance: float) -> Verdict:
+def audit(
+    made: Present, power: Power, models: Models, significance: float
+) -> AuditVerdict:
     """Score one training and judge it.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.simulation.datasets import SETTINGS, DataSet, Settings
+from precad.simulation.datasets import SETTINGS, DataSet, TunedSettings
 from research.features.oriented_gradients import oriented_gradients
 from research.features.scattering import scattering_features
 
@@ -19,7 +19,7 @@ FIXED_FEATURES: dict[str, Rule] = {
 }
 """By the name of the model that has a linear layer on them."""
 # 97 % with equal parts, ε = 3; one seed.
-SETTINGS["mnist", "features"] = Settings(
+SETTINGS["mnist", "features"] = TunedSettings(
     learning_rate=30.0,
     noise_multiplier=1.08,
     clip_budget=4500.0,
@@ -30,7 +30,7 @@ SETTINGS["mnist", "features"] = Settings(
 # on the last 10,000 training records. A round takes 1,200 records of each of ten
 # owners, whose clipped gradients add up to .73 of their number at most (all of one
 # label, at the start).
-SETTINGS["mnist", "scattering"] = Settings(
+SETTINGS["mnist", "scattering"] = TunedSettings(
     learning_rate=40.0, noise_multiplier=2.24, clip_budget=10240.0, rounds=50
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from precad.client.gradients.noisy_votes import Sampling, sample_votes
+from precad.client.gradients.noisy_votes import VoteSampling, sample_votes
 from research.papers.dpcert_models import (
     BASELINES,
     COLOURS,
@@ -65,7 +65,7 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         radius = torch.from_numpy(multiple * found.found.radius[some])
         sigma, seed = settings["sigma"], settings["seed"]
         moved = attacked(model.module, model.x[some], labels, radius, sigma, seed=seed)
-        how = Sampling(sigma=sigma, selection=1, copies=FRESH, draw=seed + 1)
+        how = VoteSampling(sigma=sigma, selection=1, copies=FRESH, draw=seed + 1)
         turned.append(int(_surely_other(model, moved, labels, how).sum()))
     return {
         "accuracy": round(model.accuracy, 5),
@@ -88,7 +88,7 @@ def fgsm(model: Model, strength: float) -> float:
 
 
 def _surely_other(
-    model: Model, moved: torch.Tensor, labels: torch.Tensor, how: Sampling
+    model: Model, moved: torch.Tensor, labels: torch.Tensor, how: VoteSampling
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which inputs the smoothed model now surely calls something else."""
     votes = sample_votes(model.module, moved, how).votes

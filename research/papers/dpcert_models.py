@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load as tensors_of
 
 from precad.certify.prediction import average_certified_radius, certified_accuracy
-from precad.client.gradients.noisy_votes import Sampling
+from precad.client.gradients.noisy_votes import VoteSampling
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import ObjectiveSection
 from research.datasets import DataSet, load
@@ -194,7 +194,7 @@ def certified(
     model: Model, data: DataSet, settings: Settings, around: Surroundings
 ) -> Certified:
     """Certificates of the model's points at the cell's σ."""
-    how = Sampling(
+    how = VoteSampling(
         sigma=settings["sigma"],
         selection=settings["selection"],
         copies=settings["copies"],

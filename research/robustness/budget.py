@@ -17,7 +17,7 @@ from precad.accounting.guarantees import spent
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.prediction import average_certified_radius
-from precad.client.gradients.noisy_votes import Sampling
+from precad.client.gradients.noisy_votes import VoteSampling
 from research.datasets import load
 from research.papers.dpcert_models import SETTINGS, training_of
 from research.robustness.certify import certify, trained
@@ -42,7 +42,7 @@ def measured(
             model = trained(how, data, every=1)
             found = certify(
                 model,
-                Sampling(sigma=0.25, selection=100, copies=COPIES, draw=seed),
+                VoteSampling(sigma=0.25, selection=100, copies=COPIES, draw=seed),
                 data.classes,
             )
             accuracy.append(model.accuracy)

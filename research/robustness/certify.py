@@ -13,7 +13,7 @@ from torch import nn
 
 from precad.certify.intervals import ConfidenceBudget
 from precad.certify.prediction import SmoothingCertificates, certify_smoothing
-from precad.client.gradients.noisy_votes import Sampling, sample_votes
+from precad.client.gradients.noisy_votes import VoteSampling, sample_votes
 from precad.simulation.datasets import DataSet
 from research.robustness.train import Training, Weights, train
 
@@ -79,7 +79,7 @@ class Certified:
 
 
 def certify(
-    model: Model, how: Sampling, classes: int, keep: Path | None = None
+    model: Model, how: VoteSampling, classes: int, keep: Path | None = None
 ) -> Certified:
     """CERTIFY of the model's points; ``keep`` is a folder, where the votes are gone on from."""
     file = None

@@ -19,7 +19,7 @@ from precad.accounting.events import (
     poisson_gaussian,
 )
 from precad.accounting.exact import group_profiles
-from precad.accounting.losses import UNIT, Round, group_shift, one_round, split
+from precad.accounting.losses import UNIT, SampledRound, group_shift, one_round, split
 
 Numbers = tuple[float, float, int, float]
 """Of an event: rate, σ, rounds and the chance to take part."""
@@ -126,7 +126,7 @@ def test_epsilon_and_delta_agree_at_every_delta(event: Numbers) -> None:
 
 
 def delta_of_two(
-    epsilon: float, first: Round, second: Round, *, reverse: bool
+    epsilon: float, first: SampledRound, second: SampledRound, *, reverse: bool
 ) -> float:
     """δ(ε) of two rounds: the second's closed form at what the first leaves, integrated."""
     p, w = mpf(first.rate), mpf(first.noise_multiplier)
@@ -140,12 +140,14 @@ def delta_of_two(
     return float(mp.quad(integrand, [w * k for k in range(-14, 20, 2)]))
 
 
-@pytest.mark.parametrize("second", [Round(0.4, 0.8, 1.0), Round(1.0, 2.0, 1.0)])
+@pytest.mark.parametrize(
+    "second", [SampledRound(0.4, 0.8, 1.0), SampledRound(1.0, 2.0, 1.0)]
+)
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 3.0, 6.0, 12.0])
 def test_delta_of_mixed_rounds_is_an_integral_of_a_closed_form(
-    epsilon: float, second: Round
+    epsilon: float, second: SampledRound
 ) -> None:
-    rounds = Round(0.1, 1.0, 1.0), second
+    rounds = SampledRound(0.1, 1.0, 1.0), second
     accountant = account_of(
         *((one.rate, one.noise_multiplier, 1, 1.0) for one in rounds)
     )
@@ -218,7 +220,7 @@ def test_what_loses_beyond_all_measure_ends(
 def test_what_rounding_takes_of_a_groups_masses_is_given_back(
     k: int, sigma: float
 ) -> None:
-    one = Round(0.2, sigma, 1.0, k)
+    one = SampledRound(0.2, sigma, 1.0, k)
     most = group_shift(k, 0.2).sizes[-1]
     largest = most * (most + 24 * sigma) / sigma**2
     for direction in one_round(one):

@@ -19,7 +19,7 @@ from precad.accounting.events import (
 )
 from precad.accounting.exact import largest_count
 from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
-from precad.accounting.losses import Round
+from precad.accounting.losses import SampledRound
 from precad.accounting.rdp import (
     ORDERS,
     RdpAccountant,
@@ -94,7 +94,10 @@ def test_a_fractional_orders_divergence_is_the_integral(
 def test_the_row_of_one_step_holds_at_every_delta(rate: float) -> None:
     for sigma in SIGMAS:
         step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
-        accountant, one = composed(step, by=AccountantName.RDP), Round(rate, sigma, 1.0)
+        accountant, one = (
+            composed(step, by=AccountantName.RDP),
+            SampledRound(rate, sigma, 1.0),
+        )
         for delta in (1e-15, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-3, 0.1):
             epsilon = accountant.epsilon(delta)
             with mp.workdps(DIGITS):

@@ -21,7 +21,7 @@ from torch.distributed import ReduceOp
 
 from precad.aggregator.peer_link import Frame, PeerLink, memory_pair
 from precad.aggregator.rpc import peer_transport
-from precad.aggregator.training.session import EventLog, TrainingPaused
+from precad.aggregator.training.session import EventLog, TrainingStopped
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
 from precad.common.errors import (
     Misconfiguration,
@@ -463,7 +463,7 @@ def test_a_training_that_outlasts_its_loop_hears_that_the_link_is_closed() -> No
     with pytest.raises(PeerUnavailable, match="closed"):
         transport.put(frames(1)[0])
     transport.close()
-    events.publish(TrainingPaused())
+    events.publish(TrainingStopped())
 
     async def waiting() -> Outbox:
         return Outbox()

@@ -197,7 +197,7 @@ def events(attempt: int) -> list[training.Event]:
             most_participations=1,
         ),
         training.TrainingDone(attempt, MODEL),
-        training.TrainingPaused(),
+        training.TrainingStopped(),
     ]
 
 
@@ -223,10 +223,10 @@ def test_a_servers_word_has_room_and_one_too_long_is_left_for_who_asks() -> None
     room = notices.word_room(SIGNER_A.cert)
     for word in (*words(0), *words(2**62)):
         assert (
-            notices.notice_of(training.TrainingPaused(), ANN, word, room).word == word
+            notices.notice_of(training.TrainingStopped(), ANN, word, room).word == word
         )
         short = notices.notice_of(
-            training.TrainingPaused(), ANN, word, word.ByteSize() - 1
+            training.TrainingStopped(), ANN, word, word.ByteSize() - 1
         )
         assert not short.HasField("word")
     # One without an event that this version knows is a violation: both sides speak one

@@ -113,7 +113,9 @@ def test_scores_tell_a_rounds_coins_and_no_other_rounds() -> None:
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     caught = [
-        verdict.Statement(name="models", rate=1.0, noise=1.0, rounds=1, delta=1e-5)
+        verdict.AuditedStatement(
+            name="models", rate=1.0, noise=1.0, rounds=1, delta=1e-5
+        )
         .plan(canaries=2000, significance=1e-4, less=less)
         .caught
         for less in (1.0, 2.0, 8.0)

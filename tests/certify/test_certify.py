@@ -22,7 +22,7 @@ from tests.rig.certified import certify_prediction
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
 from precad.accounting.guarantees import PrivacyStatement
-from precad.accounting.losses import Round, group_shift, log_affinity
+from precad.accounting.losses import SampledRound, group_shift, log_affinity
 from precad.certify import guarantee as of
 from precad.certify import intervals, prediction
 from precad.certify.group_guarantees import (
@@ -459,7 +459,7 @@ def test_a_loss_at_its_bound_is_out_of_reach_and_is_said_so_at_once() -> None:
 
 def test_groups_that_are_told_apart_are_those_that_share_next_to_nothing() -> None:
     for k, sigma in ((1, 1.0), (5, 2.0), (40, 30.0)):
-        one = Round(0.3, sigma, 0.5, k)
+        one = SampledRound(0.3, sigma, 0.5, k)
         x = np.linspace(-14 * sigma, k + 14 * sigma, 40_001)
         base = np.exp(-0.5 * (x / sigma) ** 2)
         weights = [float(w) for w in binomial(k, 0.3)]

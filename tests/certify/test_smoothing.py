@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from precad.certify.intervals import ConfidenceBudget
 from precad.certify.prediction import certify_smoothing
-from precad.client.gradients.noisy_votes import Sampling, sample_votes
+from precad.client.gradients.noisy_votes import VoteSampling, sample_votes
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import load
 
@@ -37,21 +37,24 @@ def trained() -> Trained:
 
 def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: Trained) -> None:
     module, x = trained
-    how = Sampling(sigma=0.25, selection=30, copies=200, draw=7)
+    how = VoteSampling(sigma=0.25, selection=30, copies=200, draw=7)
     whole = sample_votes(module, x[:6], how)
     assert (whole.selection.sum(axis=1) == 30).all()
     assert (whole.votes.sum(axis=1) == 200).all()
     assert (sample_votes(module, x[:3], how).votes == whole.votes[:3]).all()
     assert (sample_votes(module, x[:6], how, batch=64).votes.sum(axis=1) == 200).all()
     other = sample_votes(
-        module, x[:6], Sampling(sigma=0.25, selection=30, copies=200, draw=8)
+        module, x[:6], VoteSampling(sigma=0.25, selection=30, copies=200, draw=8)
     )
     assert (other.votes != whole.votes).any()
 
 
 def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) -> None:
     module, x = trained
-    how, keep = Sampling(sigma=0.25, selection=10, copies=100), tmp_path / "votes.jsonl"
+    how, keep = (
+        VoteSampling(sigma=0.25, selection=10, copies=100),
+        tmp_path / "votes.jsonl",
+    )
     whole = sample_votes(module, x[:5], how, keep=keep, model="m")
     lines = keep.read_text().splitlines()
     keep.write_text("\n".join([*lines[:3], lines[3][:7]]))
@@ -68,7 +71,7 @@ def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) 
         sample_votes(nn.Linear(64, 1), x[:2], how)
     for other_model, other_sampling in (
         ("n", how),
-        ("m", Sampling(sigma=0.5, selection=10, copies=100)),
+        ("m", VoteSampling(sigma=0.5, selection=10, copies=100)),
     ):
         with pytest.raises(Misconfiguration, match="another model or other sampling"):
             sample_votes(module, x[:5], other_sampling, keep=keep, model=other_model)
@@ -81,7 +84,7 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
     module, x = trained
     x, sigma = x[:40], 0.25
     votes = sample_votes(
-        module, x, Sampling(sigma=sigma, selection=100, copies=2000, draw=1)
+        module, x, VoteSampling(sigma=sigma, selection=100, copies=2000, draw=1)
     )
     budget = ConfidenceBudget(confidence=0.999, classes=10, points=len(x))
     found = certify_smoothing(votes.votes, sigma, budget, votes.selection)
@@ -95,7 +98,7 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
         )
         assert ((moved - x[some]).flatten(1).norm(dim=1) <= radius * (1 + 1e-5)).all()
         fresh = sample_votes(
-            module, moved, Sampling(sigma=sigma, selection=1, copies=4000, draw=2)
+            module, moved, VoteSampling(sigma=sigma, selection=1, copies=4000, draw=2)
         ).votes
         # Wins surely: another class leads by four standard deviations of the vote.
         held = fresh[np.arange(len(some)), found.labels[some]]

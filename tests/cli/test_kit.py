@@ -41,7 +41,7 @@ PARTIES: dict[str, tuple[str, ...]] = {
     name: (name,) for name in ("server-a", "server-b", "dealer", "operator")
 }
 PARTIES["ward-3"] = ("client", "ward-3")
-SETTINGS: dict[str, type[process_settings.Settings]] = {
+SETTINGS: dict[str, type[process_settings.ProcessSettings]] = {
     "server-a": ServerASettings,
     "server-b": ServerBSettings,
     "dealer": DealerSettings,

@@ -20,7 +20,7 @@ from tests.rig.terminal import Terminal
 
 from precad.common import errors, identifiers, process
 from precad.common.process import VARIABLE, doing, start_log, unchanged_libraries
-from precad.common.terminal import Bar, Table, say, upper
+from precad.common.terminal import AlignedTable, Bar, say, upper
 
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="Linux' glibc is told"
@@ -259,7 +259,7 @@ PLAIN = "[2J]0;titleab[bold]c[/bold]"
 def test_nothing_of_a_text_is_a_control_or_markup() -> None:
     for out in (io.StringIO(), Terminal()):
         say(out, HOSTILE, (HOSTILE, "bold"))
-        table = Table("what", title=HOSTILE)
+        table = AlignedTable("what", title=HOSTILE)
         table.add(HOSTILE)
         table.show(out)
         with Bar("x", 3, out) as bar:
@@ -270,7 +270,7 @@ def test_nothing_of_a_text_is_a_control_or_markup() -> None:
 
 
 def test_a_file_gets_unbroken_lines_without_colours_or_spaces_at_their_ends() -> None:
-    out, table = io.StringIO(), Table("who", ">ε", "what")
+    out, table = io.StringIO(), AlignedTable("who", ">ε", "what")
     say(out, "word " * 60, style="red")
     table.add("a", "1.5", "x" * 200)
     table.add("bcd", "10")

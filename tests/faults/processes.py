@@ -16,7 +16,7 @@ from tests.rig.waiting import until
 from tests.rig.warm import forked
 
 from precad.cli.local_deployment import LocalDeployment, servers_of
-from precad.client.account_file import AccountFile, Charge
+from precad.client.account_file import AccountCharge, AccountFile
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Role
 
@@ -266,7 +266,7 @@ def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
     return {
         entry.version
         for entry in AccountFile(path).new_entries()
-        if isinstance(entry, Charge)
+        if isinstance(entry, AccountCharge)
     }
 
 

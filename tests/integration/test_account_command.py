@@ -22,7 +22,7 @@ from precad.accounting import events, rdp
 from precad.accounting.exact import ExactAccountant, record_epsilon
 from precad.certify import group_guarantees, inefficacy
 from precad.certify.guarantee import Direction, Replacements
-from precad.cli.planning import Robustness, certified
+from precad.cli.planning import PlannedRobustness, certified
 from precad.cli.task_planning import least_noise
 from precad.client.own_account import OwnAccount
 from precad.client.server_statements import STATEMENT
@@ -271,7 +271,7 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
         assert (float(bounds.upper) <= 0.5) is holds
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
     # additions.
-    five = Robustness(malicious=5, change="additions")
+    five = PlannedRobustness(malicious=5, change="additions")
     clip, sigma = five.clip_and_noise(
         record_clip=1.0, noise_multiplier=2.0, client_rate=0.01, rounds=1000
     )
@@ -311,7 +311,7 @@ def test_where_norms_are_proved_a_plan_allows_for_hashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a certificate does: with so many that a row is found, no owner's update is bounded."""
-    robustness = Robustness(malicious=1)
+    robustness = PlannedRobustness(malicious=1)
     changes = {"privacy.noise_multiplier": 40.0, "privacy.client_clip": 1.0}
     shares, proofs = (
         task_with(changes | {"validation": v}) for v in ("crypten", "proof")

@@ -16,7 +16,7 @@ from tests.rig.certified import theorem_2
 
 from precad.accounting import gdp
 from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
-from precad.accounting.losses import Round, one_round
+from precad.accounting.losses import SampledRound, one_round
 from precad.accounting.rdp import ORDERS, RdpAccountant, mixture_rdp
 
 mp.dps = 40
@@ -88,7 +88,7 @@ def test_exact_stays_just_above_the_definition(
     rate: float, sigma: float, epsilon: float
 ) -> None:
     found = composed(poisson_gaussian(rate=rate, noise_multiplier=sigma)).delta(epsilon)
-    step = Round(rate, sigma, 1.0)
+    step = SampledRound(rate, sigma, 1.0)
     truth = float(
         max(delta_of_round(step, epsilon, reverse=way) for way in (False, True))
     )
@@ -106,7 +106,7 @@ def test_exact_stays_just_above_the_definition(
 def test_one_rounds_lattice_dominates_in_each_direction_at_every_real_epsilon(
     rate: float, sigma: float, coin: float, share: float, direction: int
 ) -> None:
-    one = Round(rate, sigma, coin)
+    one = SampledRound(rate, sigma, coin)
     losses = one_round(one)[direction]
     epsilon = share * rate / sigma
     for held in (losses, losses.on(32 * losses.cell)):

@@ -6,7 +6,7 @@ from mpmath import mp, mpf
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.accounting.guarantees import accountant_named
-from precad.accounting.losses import Round
+from precad.accounting.losses import SampledRound
 
 
 def composed(
@@ -18,7 +18,7 @@ def composed(
     return accountant
 
 
-def delta_of_round(one: Round, epsilon: Any, *, reverse: bool) -> mpf:
+def delta_of_round(one: SampledRound, epsilon: Any, *, reverse: bool) -> mpf:
     """In one direction, at any real ε."""
     q, s, e, c = (
         mpf(v) for v in (one.rate, one.noise_multiplier, epsilon, one.participation)

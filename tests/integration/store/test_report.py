@@ -31,7 +31,13 @@ from tests.rig.stores import (
 from precad.accounting import adversaries, events
 from precad.accounting.guarantees import advantages, honest_rejection, spent
 from precad.aggregator.store import Store, open_store, read_training
-from precad.cli.report_page import Guarantee, Report, guarantee_sentence, least, most
+from precad.cli.report_page import (
+    Report,
+    ReportedGuarantee,
+    guarantee_sentence,
+    least,
+    most,
+)
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.task import Task
@@ -298,7 +304,7 @@ def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called
     None
 ):
     assert (least(0.12399), most(0.12301)) == ("12.3%", "12.4%")
-    said = Guarantee(
+    said = ReportedGuarantee(
         protects="record", against="anyone", epsilon=1.0, delta=1e-5, added_delta=0.0,
         participations=60, basis="counted", limit=None, found_of_100=21.2,
     )  # fmt: skip
