@@ -14,7 +14,8 @@ from precad.accounting.events import (
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.task import Task, effective_record_clip
+from precad.common.mechanism import SampledGradients, Unit
+from precad.common.task import Task
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
@@ -68,16 +69,14 @@ class Adversary(StrEnum):
             Adversary.CLIENT_LEVEL: "anyone who sees the models, both servers honest",
         }[self]
 
-    @property
-    def adjacency(self) -> str:
-        """What neighbours differ in: one record's gradient, or one client's update, is zero."""
-        return (
-            "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
-        )
+    def adjacency(self, unit: Unit) -> str:
+        """Say what is zero on one side: one unit's part, or a whole client's update."""
+        whole_client = self is Adversary.CLIENT_LEVEL or unit is Unit.OWNER
+        return "zero-out-client" if whole_client else "zero-out-record"
 
 
 RECORD_LEVEL = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-"""Against whom a record is protected."""
+"""Against whom a unit, in most tasks a record, is protected."""
 MALICIOUS_SERVER = "one malicious server, with any other clients"
 """What ``Adversary.ONE_SERVER`` is where norms are proved, at the cap."""
 
@@ -102,20 +101,22 @@ def sensitivity_ratio(
     dimension: int,
     fractional_bits: int,
 ) -> float:
-    """R'/C of a run without a task."""
+    """Return R'/C of a run without a task, whose owners add a sample's gradients.
+
+    Raises Misconfiguration: a clip that isn't above 0, a dimension below 1, or fewer
+    than 0 fractional bits.
+    """
     checks.positive("client_clip", client_clip, "the bound on a client's update")
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
     checks.count("fractional_bits", fractional_bits)
-    return (
-        effective_record_clip(
-            record_clip=record_clip,
-            client_clip=client_clip,
-            dimension=dimension,
-            fractional_bits=fractional_bits,
-        )
-        / client_clip
+    gradients = SampledGradients(record_clip=record_clip, record_rate=1.0)
+    sensitivity = gradients.sensitivity(
+        owner_clip=client_clip,
+        dimension=dimension,
+        fractional_bits=fractional_bits,
     )
+    return sensitivity / client_clip
 
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
@@ -127,16 +128,18 @@ def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All of a run that decides what it costs in privacy, before it (a plan) or after.
+    """All of a run that decides what it costs in privacy, before it (a plan) or after."""
 
-    Record and client rate are p and q, in [0, 1]; σ is each server's noise over R',
-    rounds are T.
-    """
-
+    unit: Unit = Unit.RECORD
+    """What is protected at the record level: a record, unless the task says another."""
     record_rate: float
+    """p, in [0, 1]: the rate at which units are sampled."""
     client_rate: float
+    """q, in [0, 1]."""
     noise_multiplier: float
+    """σ: each server's noise over R'."""
     rounds: int
+    """T."""
     participations: int | None = None
     """T_i, what the client's ledger counts; None before a run."""
     sensitivity_ratio: float | None = None
@@ -162,79 +165,87 @@ class Run:
         checks.rate("client_rate", self.client_rate)
         checks.noise_multiplier(self.noise_multiplier)
         require_rounds("rounds", self.rounds)
-        taken = self.participations
+        participations = self.participations
         if self.counts is not None:
-            total = sum(versions for _, versions in checked_counts(self.counts))
-            if taken not in (None, total):
-                raise Misconfiguration(
-                    "participations", taken, f"counts by m are of {total}"
-                )
-            taken = total
-            object.__setattr__(self, "participations", total)
-        if taken is not None and checks.count("participations", taken) > self.rounds:
-            remedy = f"a client takes part at most {self.rounds} times"
-            raise Misconfiguration("participations", taken, remedy)
+            counted = sum(versions for _, versions in checked_counts(self.counts))
+            if participations not in (None, counted):
+                remedy = f"counts by m are of {counted}"
+                raise Misconfiguration("participations", participations, remedy)
+            participations = counted
+            object.__setattr__(self, "participations", counted)
+        if participations is not None:
+            checks.count("participations", participations)
+            if participations > self.rounds:
+                remedy = f"a client takes part at most {self.rounds} times"
+                raise Misconfiguration("participations", participations, remedy)
         if self.basis is None:
-            object.__setattr__(
-                self, "basis", Basis.PLANNED if taken is None else Basis.COUNTED
-            )
+            planned = participations is None
+            basis = Basis.PLANNED if planned else Basis.COUNTED
+            object.__setattr__(self, "basis", basis)
 
     @classmethod
     def of(
         cls,
         task: Task,
         *,
+        unit_rate: float | None = None,
         rounds: int | None = None,
         participations: int | None = None,
         counts: ReleaseCounts | None = None,
     ) -> "Run":
-        """A task's run, over its own T where no ``rounds`` are given."""
-        total = task.training.rounds if rounds is None else rounds
+        """Return a task's run as its mechanism says it; the only way into an accountant.
+
+        ``unit_rate`` is p_i of one owner, the task's p unless given; ``rounds`` the
+        task's T unless given.
+        """
+        mechanism = task.mechanism
+        releases = mechanism.releases if rounds is None else rounds
         return cls(
-            record_rate=task.privacy.record_rate,
-            client_rate=task.privacy.client_rate,
-            noise_multiplier=task.privacy.noise_multiplier,
-            rounds=total,
+            unit=mechanism.unit,
+            record_rate=mechanism.unit_rate if unit_rate is None else unit_rate,
+            client_rate=mechanism.owner_rate,
+            noise_multiplier=mechanism.noise_multiplier,
+            rounds=releases,
             participations=participations,
-            sensitivity_ratio=task.sensitivity_ratio,
+            sensitivity_ratio=mechanism.sensitivity_ratio,
             counts=counts,
-            cover_uploads=task.privacy.cover_uploads,
-            attempts=total * task.training.attempts,
+            cover_uploads=mechanism.hides_coin,
+            attempts=releases * mechanism.attempts,
             projections=task.projections,
             malicious_server=task.validation == "proof",
         )
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:
-        """Whether the statement against ``adversary`` holds for a server that cheats."""
+        """Return whether the statement against ``adversary`` holds for a server that cheats."""
+        if adversary is not Adversary.ONE_SERVER:
+            return False
         # Only at the cap: it decides in which rounds a client takes part.
-        one = adversary is Adversary.ONE_SERVER
-        return one and self.malicious_server and self.basis is Basis.CAP
+        return self.malicious_server and self.basis is Basis.CAP
 
     def at_cap(self, cap: int) -> "Run":
-        """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
+        """Return the run of a client that takes part ``cap`` times, which was fixed beforehand.
 
         Versions that were released more than once stay so. Who has taken part more
         often than the cap, at a rate of its own below the task's, isn't held by it:
         then only T was fixed.
         """
-        again = sum(n for m, n in (self.counts or {}).items() if m)
-        least = max(self.participations or 0, again)
-        cap = min(cap, self.rounds) if least <= cap else self.rounds
-        counts = self._counts_of(cap) if again else None
+        released_again = sum(n for m, n in (self.counts or {}).items() if m)
+        already = max(self.participations or 0, released_again)
+        held = min(cap, self.rounds) if already <= cap else self.rounds
         return replace(
             self,
-            participations=cap,
-            counts=counts,
+            participations=held,
+            counts=self._counts_of(held) if released_again else None,
             basis=Basis.CAP,
         )
 
     def _counts_of(self, versions: int) -> ReleaseCounts:
-        """So many versions, those among them that were released again as they were."""
-        again = {m: n for m, n in (self.counts or {}).items() if m}
-        return again | {0: versions - sum(again.values())}
+        """Return so many versions by m: those that were released again, and the rest at m = 0."""
+        released_again = {m: n for m, n in (self.counts or {}).items() if m}
+        return released_again | {0: versions - sum(released_again.values())}
 
     def events(self, adversary: Adversary) -> tuple[SampledGaussian, ...]:
-        """What ``adversary`` sees of the run.
+        """Return what ``adversary`` sees of the run.
 
         1. one server: Poisson(p) steps with σ, once for each participation T_i. Before
            a run T_i is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
@@ -248,44 +259,46 @@ class Run:
 
         A version that was released 1 + m times has σ/√(1+m).
         """
-        one = self.event(adversary)
+        step = self.event(adversary)
         if adversary is Adversary.CLIENT_LEVEL:
             if not self.cover_uploads:
-                one = replace(one, rate=1.0, participation=one.rate)
+                step = replace(step, rate=1.0, participation=step.rate)
             counts = self._counts_of(self.rounds)
         else:
-            counts = {0: one.count} if self.counts is None else self.counts
-        return steps_of(one, counts) or (one.times(0),)
+            counts = {0: step.count} if self.counts is None else self.counts
+        return steps_of(step, counts) or (step.times(0),)
 
-    def event(self, adversary: Adversary) -> SampledGaussian:
-        """The run as one event, as if every version had been released once.
-
-        At the client level this is what bounds *robustness*: T Poisson(q) steps. For
-        that the coin need only be beyond the attackers' influence, not unseen.
-        """
-        rate = self.record_rate
+    def step(self, adversary: Adversary) -> SampledGaussian:
+        """Return what one release shows ``adversary`` of an owner that is counted in it."""
         noise = self.noise_multiplier
-        share = 1.0
-        taken = self.participations
         match adversary:
             case Adversary.ONE_SERVER:
-                if taken is None:
-                    taken = planned_participations(self.client_rate, self.rounds)
+                return poisson_gaussian(rate=self.record_rate, noise_multiplier=noise)
             case Adversary.CLIENTS_ONLY:
-                noise *= math.sqrt(2)
-                if taken is None:
-                    taken = self.rounds
-                    share = self.client_rate
+                both = math.sqrt(2) * noise
+                return poisson_gaussian(rate=self.record_rate, noise_multiplier=both)
             case Adversary.CLIENT_LEVEL:
                 if self.sensitivity_ratio is None:
                     remedy = "the client level needs R'/C: give both clips"
                     raise Misconfiguration("sensitivity_ratio", None, remedy)
-                rate = self.client_rate
-                taken = self.rounds
-                noise = client_noise_multiplier(noise, self.sensitivity_ratio)
-        return poisson_gaussian(
-            rate=rate,
-            noise_multiplier=noise,
-            count=taken,
-            participation=share,
-        )
+                return poisson_gaussian(
+                    rate=self.client_rate,
+                    noise_multiplier=client_noise_multiplier(
+                        noise, self.sensitivity_ratio
+                    ),
+                )
+
+    def event(self, adversary: Adversary) -> SampledGaussian:
+        """Return the run as one event, as if every version had been released once.
+
+        At the client level this is what bounds *robustness*: T Poisson(q) steps. For
+        that the coin need only be beyond the attackers' influence, not unseen.
+        """
+        step = self.step(adversary)
+        if adversary is Adversary.CLIENT_LEVEL:
+            return step.times(self.rounds)
+        if self.participations is not None:
+            return step.times(self.participations)
+        if adversary is Adversary.ONE_SERVER:
+            return step.times(planned_participations(self.client_rate, self.rounds))
+        return replace(step, count=self.rounds, participation=self.client_rate)

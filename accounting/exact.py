@@ -149,67 +149,70 @@ def record_epsilon(
     record_rate: float,
     noise_multiplier: float,
     delta: float,
+    participations: int,
+) -> float:
+    """TODO-REMOVE."""
+    step = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    return epsilon_spent(step, delta=delta, participations=participations)
+
+
+def epsilon_spent(
+    step: events.SampledGaussian,
+    *,
+    delta: float,
     participations: int | None = None,
     counts: events.ReleaseCounts | None = None,
 ) -> float:
-    """Exact ε of a record after so many participations; milliseconds, and cached.
+    """Return the exact ε of one unit after so many participations; milliseconds, cached.
 
-    ``noise_multiplier`` is of the noise that the adversary can't remove: one server's.
-    Either ``participations`` are given, each released once, or ``counts``. Never falls
-    when they rise. Raises Misconfiguration: a parameter is out of its range, or not one
-    of the last two was given.
+    ``step`` is what one release shows the adversary (``Run.step``). Either
+    ``participations`` are given, each released once, or ``counts``. Never falls when
+    they rise. Raises Misconfiguration: a parameter is out of its range, or not one of
+    the last two was given.
     """
     if (participations is None) == (counts is None):
         remedy = "give either participations or counts by m"
         raise Misconfiguration("participations", participations, remedy)
-    given = counts or {} if participations is None else {0: participations}
-    return _record_epsilon(
-        record_rate, noise_multiplier, delta, events.checked_counts(given)
-    )
+    if counts is None:
+        counts = {0: participations or 0}
+    return _epsilon_of_counts(step, delta, events.checked_counts(counts))
 
 
 @lru_cache(maxsize=4096)
-def _record_epsilon(
-    record_rate: float,
-    noise_multiplier: float,
-    delta: float,
-    by_m: tuple[tuple[int, int], ...],
+def _epsilon_of_counts(
+    step: events.SampledGaussian, delta: float, by_m: tuple[tuple[int, int], ...]
 ) -> float:
+    """Return exact ε of so many steps by m: versions that were released 1 + m times."""
     accountant = ExactAccountant()
-    one = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    for event in events.steps_of(one, dict(by_m)):
+    for event in events.steps_of(step, dict(by_m)):
         accountant.compose(event)
     return accountant.epsilon(delta)
 
 
 def most_participations(
+    step: events.SampledGaussian,
     *,
-    record_rate: float,
-    noise_multiplier: float,
     delta: float,
     epsilon_limit: float,
     ceiling: int,
     again: events.ReleaseCounts | None = None,
 ) -> int:
-    """The most participations, up to ``ceiling``, that keep a record's exact ε within a limit.
+    """Return the most participations, up to ``ceiling``, that keep exact ε within a limit.
 
-    What a ledger or an owner's SDK counts up to: it refuses the next one. ``again`` are
-    those of them that were released more than once.
+    What a ledger or an owner's SDK counts up to: it refuses the next one. ``step`` is
+    what one release shows the adversary; ``again`` are those participations that were
+    released more than once, by m.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
-    # A wrong rate or σ is refused here, whatever the ceiling.
-    events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
     repeated = {m: count for m, count in events.checked_counts(again or {}) if m}
 
-    def within(participations: int) -> bool:
+    def is_within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
         by_m = events.checked_counts(repeated | {0: once})
-        return (
-            _record_epsilon(record_rate, noise_multiplier, delta, by_m) <= epsilon_limit
-        )
+        return _epsilon_of_counts(step, delta, by_m) <= epsilon_limit
 
-    return largest_count(within, ceiling)
+    return largest_count(is_within, ceiling)
 
 
 def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -33,6 +32,7 @@ from precad.accounting.gdp import GdpCltAccountant
 from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import Unit
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
 
@@ -40,19 +40,20 @@ EXACT = (AccountantName.EXACT,)
 
 
 def accountant_named(name: AccountantName) -> Accountant:
-    """A fresh accountant."""
-    kinds: tuple[Callable[[], Accountant], ...] = (
-        ExactAccountant,
-        RdpAccountant,
-        GdpCltAccountant,
-    )
-    return next(made for kind in kinds if (made := kind()).name is name)
+    """Return a fresh accountant of that name."""
+    match name:
+        case AccountantName.EXACT:
+            return ExactAccountant()
+        case AccountantName.RDP:
+            return RdpAccountant()
+        case AccountantName.GDP_CLT:
+            return GdpCltAccountant()
 
 
 def spent(
     event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
 ) -> float:
-    """ε at ``delta`` of one event alone."""
+    """Return ε at ``delta`` of one event alone."""
     accountant = accountant_named(name)
     accountant.compose(event)
     return accountant.epsilon(delta)
@@ -79,9 +80,9 @@ ASSUMED = (
 
 
 def advantages(epsilon: float, run: Run) -> float:
-    """(1 + e^ε)·M·16·2^−80, at most 1: M submissions of one owner at most, over all attempts.
+    """Return (1 + e^ε)·M·16·2^−80, at most 1, for at most M submissions of one owner.
 
-    A malicious server's against PRG, commitments and signatures
+    Attempts that broke off count too. A malicious server's against PRG, commitments and signatures
     (docs/cheating-server.md, "What is claimed"); assumed. ε is infinite where there is
     none. Raises ValueError: M isn't known.
     """
@@ -92,7 +93,7 @@ def advantages(epsilon: float, run: Run) -> float:
 
 
 def honest_rejection(epsilon: float, run: Run) -> float:
-    """(1 + e^ε)·attempts·2k·e^{−w²}, at most 1: what the range test adds to δ.
+    """Return (1 + e^ε)·attempts·2k·e^{−w²}, at most 1: what the range test adds to δ.
 
     It rejects an honest update with a probability that depends on it
     (docs/soundness.md, "Honest clients pass"): the real outcomes are within
@@ -109,10 +110,11 @@ def honest_rejection(epsilon: float, run: Run) -> float:
 
 
 def _on_both_sides(epsilon: float, chance: float) -> float:
-    """(1 + e^ε)·``chance``, at most 1; without overflow."""
+    """Return (1 + e^ε)·``chance``, at most 1; without overflow."""
     if chance == 0:
         return 0.0
-    return math.exp(min(0.0, math.log(chance) + float(np.logaddexp(0.0, epsilon))))
+    log_both_sides = float(np.logaddexp(0.0, epsilon))
+    return math.exp(min(0.0, math.log(chance) + log_both_sides))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,8 @@ class PrivacyStatement:
     """One (ε, δ), of one run or of several together, with everything that it means."""
 
     adversary: Adversary
+    unit: Unit
+    """What is protected at the record level."""
     accountant: AccountantName
     """Where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee."""
     runs: int
@@ -149,25 +153,24 @@ class PrivacyStatement:
 
     @property
     def added_delta(self) -> float | None:
-        """Both that are added to δ; None where nobody knows how often ranges were tested."""
-        known = self.rejection_delta
-        return None if known is None else known + (self.advantage_delta or 0.0)
+        """What is added to δ in all; None where nobody knows how often ranges were tested."""
+        if self.rejection_delta is None:
+            return None
+        return self.rejection_delta + (self.advantage_delta or 0.0)
 
     @property
     def against(self) -> str:
         """The adversary in words, for people."""
         return MALICIOUS_SERVER if self.malicious_server else self.adversary.description
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return a JSON object; an infinite ε or μ is null."""
-        return {
-            name: (
-                None if isinstance(value, float) and not math.isfinite(value) else value
-            )
-            for name, value in (
-                asdict(self) | {"adjacency": self.adversary.adjacency}
-            ).items()
-        }
+        document = asdict(self)
+        document["adjacency"] = self.adversary.adjacency(self.unit)
+        for name, value in document.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                document[name] = None
+        return document
 
 
 def guarantees(
@@ -176,7 +179,7 @@ def guarantees(
     adversaries: Iterable[Adversary] | None = None,
     accountants: Iterable[AccountantName] = tuple(AccountantName),
 ) -> tuple[PrivacyStatement, ...]:
-    """Every guarantee of a run, or of several together, adversary by adversary.
+    """Return every guarantee of a run, or of several together, adversary by adversary.
 
     By default against all, at the client level only where every run knows R'/C. An
     accountant that can't answer at so small a δ of the whole has an infinite ε, and the
@@ -192,7 +195,9 @@ def guarantees(
         adversaries = tuple(Adversary) if whole else RECORD_LEVEL
     names = tuple(accountants)
     return tuple(
-        _statement(every, delta, who, name) for who in adversaries for name in names
+        _statement(every, delta, adversary, name)
+        for adversary in adversaries
+        for name in names
     )
 
 
@@ -202,13 +207,17 @@ def _statement(
     adversary: Adversary,
     name: AccountantName,
 ) -> PrivacyStatement:
+    """Return what all runs together guarantee against one adversary, by one accountant."""
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon, mu = _epsilon_and_mu(events, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = len(runs) == 1
+    # What protects an owner protects its records too.
+    unit = Unit.OWNER if {run.unit for run in runs} == {Unit.OWNER} else Unit.RECORD
     return PrivacyStatement(
         adversary=adversary,
+        unit=unit,
         accountant=name,
         runs=len(runs),
         record_rate=runs[0].record_rate if alone else None,
@@ -228,7 +237,7 @@ def _statement(
 def _added(
     term: Callable[[float, Run], float], runs: tuple[Run, ...], epsilon: float
 ) -> float | None:
-    """What ``term`` adds to δ over all runs; None where one doesn't say how often it was tested."""
+    """Return what ``term`` adds to δ over all runs; None where one's tests aren't known."""
     if any(run.attempts is None or run.projections is None for run in runs):
         return None
     return min(1.0, sum(term(epsilon, run) for run in runs))
@@ -238,7 +247,10 @@ def _added(
 def _epsilon_and_mu(
     events: tuple[SampledGaussian, ...], delta: float, name: AccountantName
 ) -> tuple[float, float | None]:
-    """Of all events; kept, since runs at their caps often are what was planned."""
+    """Return ε of all events at ``delta``, and the central limit theorem's μ.
+
+    Kept, since runs at their caps often are what was planned.
+    """
     accountant = accountant_named(name)
     for event in events:
         accountant.compose(event)
@@ -250,17 +262,19 @@ def _epsilon_and_mu(
 
 
 def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
-    """Return the most participations at the task's p that its limit lets count, or T."""
-    privacy = task.privacy
-    rounds = task.training.rounds
-    if privacy.epsilon_limit is None:
-        return rounds
-    of = privacy.model_dump(
-        include={"record_rate", "noise_multiplier", "delta", "epsilon_limit"}
-    )
+    """Return the most participations at the task's p that its limit lets count, or T.
+
+    ``again`` are those of them that were released more than once.
+    """
+    releases = task.mechanism.releases
+    limit = task.privacy.epsilon_limit
+    if limit is None:
+        return releases
     return most_participations(
-        **of,
-        ceiling=rounds,
+        Run.of(task).step(Adversary.ONE_SERVER),
+        delta=task.privacy.delta,
+        epsilon_limit=limit,
+        ceiling=releases,
         again=again,
     )
 
@@ -276,10 +290,8 @@ def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
     planned = guarantees(run, delta, accountants=EXACT)
     if not run.malicious_server:
         return planned
-    return (
-        *planned,
-        *guarantees(run.at_cap(cap_of(task)), delta, (Adversary.ONE_SERVER,), EXACT),
-    )
+    at_cap = run.at_cap(cap_of(task))
+    return planned + guarantees(at_cap, delta, (Adversary.ONE_SERVER,), EXACT)
 
 
 # The other way round: the noise for a wanted ε.
@@ -298,7 +310,7 @@ def least_noise_multiplier(
     delta: float,
     accountant: AccountantName = AccountantName.EXACT,
 ) -> float:
-    """The least noise multiplier σ for which the accountant finds ``event_of(σ)`` (ε, δ)-DP.
+    """Return the least σ for which the accountant finds ``event_of(σ)`` (ε, δ)-DP.
 
     About ``PRECISION`` (relative) above it; 0.02 where that suffices. Raises
     Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
@@ -307,11 +319,9 @@ def least_noise_multiplier(
     checks.inside_unit_interval("delta", delta)
 
     def excess(log_sigma: float) -> float:
+        found = spent(event_of(math.exp(log_sigma)), delta, accountant)
         # Where nothing is claimed ε is infinite; the search wants a number.
-        return (
-            min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST)
-            - epsilon
-        )
+        return min(found, _LARGEST) - epsilon
 
     remembered = cache(excess)
     low, high = _bracket(remembered)
@@ -328,9 +338,9 @@ def least_noise_multiplier(
 
 
 def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
-    """A ln σ that is too little and one that suffices.
+    """Return a ln σ that is too little and one that suffices.
 
-    Twice the least one's where that suffices; 12 and more where none up to 12 does.
+    Twice the least one where that suffices; 12 and more where none up to 12 does.
     """
     least = math.log(_LEAST_NOISE)
     low = 0.0
@@ -343,5 +353,7 @@ def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
             step = 2 * step
         return low, high
     while excess(low) <= 0 and low > least:
-        low, high, step = max(least, low - step), low, 2 * step
+        high = low
+        low = max(least, low - step)
+        step = 2 * step
     return (least, least) if excess(low) <= 0 else (low, high)

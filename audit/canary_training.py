@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 from torch.nn import functional
 
+from precad.accounting.adversaries import Adversary, Run
 from precad.audit import verdict
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build, logistic, model_section
@@ -202,21 +203,21 @@ def statements(
     task: Task, periods: int
 ) -> tuple[verdict.AuditedStatement, verdict.AuditedStatement]:
     """The record-level guarantees of one of the training's ``periods``: models, and one server."""
+    run = Run.of(task)
 
-    def statement(family: str, noise_multiplier: float) -> verdict.AuditedStatement:
+    def statement(family: str, adversary: Adversary) -> verdict.AuditedStatement:
+        step = run.step(adversary)
         return verdict.AuditedStatement(
             name=family,
-            rate=task.privacy.record_rate,
-            noise=noise_multiplier,
-            rounds=task.training.rounds // periods,
+            rate=step.rate,
+            noise=step.noise_multiplier,
+            rounds=run.rounds // periods,
             delta=task.privacy.delta,
         )
 
-    of_one_server = task.privacy.noise_multiplier
-    of_both = 2**0.5 * of_one_server
     return (
-        statement(verdict.MODELS, of_both),
-        statement(verdict.ONE_SERVER, of_one_server),
+        statement(verdict.MODELS, Adversary.CLIENTS_ONLY),
+        statement(verdict.ONE_SERVER, Adversary.ONE_SERVER),
     )
 
 
@@ -238,7 +239,7 @@ def train(
     models = [initial_vector(task.model)]
     known: list[RingVector] = []
     draws = Draws(ran, 0 if seed is None else seed)
-    rounds = task.training.rounds
+    rounds = task.mechanism.releases
 
     def sample(
         version: int,
@@ -280,9 +281,8 @@ def train(
 
 def denominator(task: Task, data: dict[str, Any]) -> float:
     """What both servers divide by, from what the owners enrol with."""
-    return (
-        Owners(data, None, task, 0).roster(task).denominator(task.privacy.client_rate)
-    )
+    roster = Owners(data, None, task, 0).roster(task)
+    return task.mechanism.denominator(roster.values())
 
 
 def views(
@@ -301,25 +301,25 @@ def views(
     Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
     """
     task = made.task
-    privacy = made.task.privacy
+    mechanism = task.mechanism
     canaries = made.canaries
     models = trained.models
     rounds = len(models) - 1
-    if privacy.client_rate < 1:
+    if mechanism.owner_rate < 1:
         remedy = "audits take tasks with q = 1"
-        raise Misconfiguration("privacy.client_rate", privacy.client_rate, remedy)
+        raise Misconfiguration("privacy.client_rate", mechanism.owner_rate, remedy)
     if len(trained.known_noise) != rounds:
         remedy = f"must be one for each of the {rounds} rounds"
         raise Misconfiguration("known_noise", len(trained.known_noise), remedy)
     both = statements(task, len(canaries.coins))
     gradients = RecordGradients(
-        build(task.model), functional.cross_entropy, task.model.parameters
+        build(task.model), functional.cross_entropy, mechanism.parameters
     )
     gradients.prepare(canaries.records)
-    clip = privacy.record_clip
-    rate = privacy.record_rate
+    clip = mechanism.unit_clip
+    rate = mechanism.unit_rate
     others = [as_records(share) for share in made.shares.values()]
-    scale = trained.denominator / task.training.learning_rate
+    scale = trained.denominator / mechanism.step.learning_rate
     found: dict[verdict.AuditedStatement, list[list[Vector]]] = {
         of: [[] for _ in ASSUMED] for of in both
     }

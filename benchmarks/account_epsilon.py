@@ -23,7 +23,7 @@ from dp_accounting.pld import PLDAccountant
 
 from precad.accounting import exact, losses, rdp
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant, record_epsilon
+from precad.accounting.exact import ExactAccountant, epsilon_spent
 from precad.accounting.rdp import RdpAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_epsilon.json"
@@ -35,7 +35,7 @@ def forget() -> None:
     """Empty every cache of the accountants."""
     losses.one_round.cache_clear()
     rdp.sampled_gaussian_rdp.cache_clear()
-    exact._record_epsilon.cache_clear()  # noqa: SLF001
+    exact._epsilon_of_counts.cache_clear()  # noqa: SLF001
 
 
 def median_s(work: Callable[[], float]) -> tuple[float, float]:
@@ -87,9 +87,10 @@ def theirs(rate: float, sigma: float) -> float:
 def fresh_process_s() -> float:
     """Median seconds of a whole new interpreter that imports and computes one ε."""
     code = (
-        "from precad.accounting.exact import"
-        " record_epsilon\nrecord_epsilon(record_rate=0.05, noise_multiplier=1.0,"
-        f" participations={ROUNDS}, delta={DELTA})"
+        "from precad.accounting.events import poisson_gaussian\n"
+        "from precad.accounting.exact import epsilon_spent\n"
+        "step = poisson_gaussian(rate=0.05, noise_multiplier=1.0)\n"
+        f"epsilon_spent(step, participations={ROUNDS}, delta={DELTA})"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     times = []
@@ -104,10 +105,9 @@ def live_display_s() -> float:
     """Seconds for ε after each of 60 rounds of the demo."""
     forget()
     start = time.perf_counter()
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     for taken in range(61):
-        record_epsilon(
-            record_rate=0.2, noise_multiplier=2.0, delta=DELTA, participations=taken
-        )
+        epsilon_spent(step, delta=DELTA, participations=taken)
     return round(time.perf_counter() - start, 3)
 
 

@@ -87,15 +87,14 @@ class Plan:
     @property
     def participations(self) -> int:
         """As ``participations_of`` the task's rounds."""
-        return participations_of(
-            self.task.privacy.client_rate, self.task.training.rounds
-        )
+        mechanism = self.task.mechanism
+        return participations_of(mechanism.owner_rate, mechanism.releases)
 
     @property
     def upload_bytes(self) -> int:
         """What an owner uploads in all, at most."""
-        covered = self.task.privacy.cover_uploads
-        uploads = self.task.training.rounds if covered else self.participations
+        mechanism = self.task.mechanism
+        uploads = mechanism.releases if mechanism.hides_coin else self.participations
         return uploads * upload_bytes(self.task)
 
     def document(self) -> dict[str, Any]:
@@ -169,7 +168,8 @@ class Plan:
                 what = f"at {each.compositions:,} participations"
                 why = f"({ASSUMED})"
             added = f"; δ and {upper(each.added_delta or 0.0, 2)} more {why}"
-            epsilon = f"ε = {upper(each.epsilon, 3)} ({each.adversary.adjacency})"
+            adjacency = each.adversary.adjacency(each.unit)
+            epsilon = f"ε = {upper(each.epsilon, 3)} ({adjacency})"
             say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
         found = self._robustness()
         owners = found["malicious"]
@@ -204,14 +204,13 @@ def _of_task(request: PlanRequest) -> Task:
     loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
-    privacy = loaded.privacy
     values = loaded.model_dump(mode="json")
-    taken = participations_of(privacy.client_rate, loaded.training.rounds)
+    mechanism = loaded.mechanism
     sigma = least_noise(
         epsilon=request.epsilon,
-        delta=privacy.delta,
-        record_rate=privacy.record_rate,
-        participations=taken,
+        delta=loaded.privacy.delta,
+        unit_rate=mechanism.unit_rate,
+        participations=participations_of(mechanism.owner_rate, mechanism.releases),
     )
     values["privacy"]["noise_multiplier"] = sigma
     return Task.parse(values)
@@ -313,10 +312,10 @@ def certified(task: Task, robustness: PlannedRobustness) -> dict[str, int]:
     run = Run.of(task)
     clients = run.event(Adversary.CLIENT_LEVEL)
     records = Run.of(task, participations=run.rounds).event(Adversary.CLIENTS_ONLY)
-    attempts = run.rounds * task.training.attempts
+    assert run.attempts is not None
     points = None if task.proof is None else task.proof.points
     checked = ValidationAllowance(
-        ExactGroups(clients), attempts, task.projections, points
+        ExactGroups(clients), run.attempts, task.projections, points
     )
     additions = (Direction.ADDITIONS,)
     return {

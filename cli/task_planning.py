@@ -12,9 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from precad.accounting import guarantees
-from precad.accounting.adversaries import planned_participations
-from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.accounting.exact import record_epsilon
+from precad.accounting.adversaries import Adversary, Run, planned_participations
+from precad.accounting.events import SampledGaussian
 from precad.cli.command_options import Wishes
 from precad.cli.local_deployment import toml_value
 from precad.cli.main import refuse_given
@@ -23,6 +22,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.owner_settings import own_model
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import LocalTraining, Mechanism, Unit
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
@@ -173,16 +173,16 @@ def _numbers(
         sigma = least_noise(
             epsilon=epsilon or 0.0,
             delta=delta,
-            record_rate=rate,
+            unit_rate=rate,
             participations=taken,
         )
     else:
-        of = {
-            "record_rate": rate,
-            "noise_multiplier": sigma,
-            "delta": delta,
-        }
-        epsilon = float(upper(record_epsilon(**of, participations=taken)))
+        steps = steps_seen_by_a_server(
+            noise_multiplier=sigma,
+            unit_rate=rate,
+            participations=taken,
+        )
+        epsilon = float(upper(guarantees.spent(steps, delta)))
     if clip is None and clip_for is not None:
         clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
         # A σ that was given stays: then C is no less than R, and the plan says what
@@ -344,28 +344,47 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
     return tuple(sizes * wishes.owners)
 
 
+def steps_seen_by_a_server(
+    *,
+    noise_multiplier: float,
+    unit_rate: float,
+    participations: int,
+) -> SampledGaussian:
+    """Return what one curious server sees of an owner that takes part so often."""
+    run = Run(
+        record_rate=unit_rate,
+        client_rate=1.0,
+        noise_multiplier=noise_multiplier,
+        rounds=participations,
+        participations=participations,
+    )
+    return run.event(Adversary.ONE_SERVER)
+
+
 def least_noise(
     *,
     epsilon: float,
     delta: float,
-    record_rate: float,
+    unit_rate: float,
     participations: int,
 ) -> float:
-    """Return the least σ, to four digits, that gives a record (ε, δ) against a server, exactly."""
+    """Return the least σ, to four digits, that gives a unit (ε, δ) against a server, exactly.
+
+    Raises Misconfiguration: no such ε means anything, or none can be reached.
+    """
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         remedy = f"give at most {MOST_EPSILON:g}: 10 is little already"
         raise Misconfiguration("epsilon", epsilon, remedy)
 
-    def event(sigma: float) -> SampledGaussian:
-        return poisson_gaussian(
-            rate=record_rate,
+    def steps(sigma: float) -> SampledGaussian:
+        return steps_seen_by_a_server(
             noise_multiplier=sigma,
-            count=participations,
+            unit_rate=unit_rate,
+            participations=participations,
         )
 
-    return rounded(
-        guarantees.least_noise_multiplier(event, epsilon=epsilon, delta=delta), up=True
-    )
+    exact = guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)
+    return rounded(exact, up=True)
 
 
 def participations_of(client_rate: float, rounds: int) -> int:
@@ -405,7 +424,7 @@ _NO_PROTECTION = 20.0
 
 def described(made: Task, wishes: Wishes) -> str:
     """What was planned, for the head of the file."""
-    most = math.floor(made.enrolment.max_expected_records / made.privacy.record_rate)
+    most = math.floor(made.enrolment.max_expected_records / made.mechanism.unit_rate)
     record = guarantees.planned_guarantees(made)[0]
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
     return (
@@ -473,37 +492,82 @@ def _comment(text: str) -> str:
 
 
 def sentences(made: Task) -> list[str]:
-    """What holds for records and owners, and what is asked of an owner."""
-    privacy = made.privacy
-    training = made.training
+    """Say what holds for units and owners, and what is asked of an owner: `precad task show`."""
+    mechanism = made.mechanism
     enrolment = made.enrolment
-    record, other, whole, *cheating = guarantees.planned_guarantees(made)
-    limit = privacy.epsilon_limit
-    stop = "nothing stops an owner at any ε"
-    if limit is not None:
-        stop = f"both servers stop counting an owner at ε = {limit:g}"
-    alone = upper(record.epsilon)
-    ample = max(float(alone), OwnAccount(made, privacy.record_rate, None, None).ample())
-    nobody = ", which protects nobody" if whole.epsilon > _NO_PROTECTION else ""
-    undrawn = ", and as much when it isn't drawn" if privacy.cover_uploads else ""
-    found = f"""\
-{enrolment.min_clients:,} to {enrolment.clients:,} owners train {made.dimension:,} parameters \
-({made.model.architecture}) over {training.rounds:,} rounds. Each is drawn in a round with \
-probability {privacy.client_rate:g}, then each of its records with at most {privacy.record_rate:g}.
-Planned for a record, against one curious server: ε = {upper(record.epsilon, 3)} at \
-δ = {record.delta:g}, if its owner takes part {record.compositions:,} times; {stop}.
-{_against_a_cheating_server(cheating, made)}
-Planned for a record, against other owners only: ε = {upper(other.epsilon, 3)}.
-Planned for a whole owner, both servers honest: ε = {upper(whole.epsilon, 3)}{nobody}.
-A record's gradient is cut to a norm of {privacy.record_clip:g}, an owner's update to \
-{privacy.client_clip:g}. The servers check that; a longer update passes with probability \
-{longer_update_passes(made)}.
-An owner uploads {upload_bytes(made):,} bytes each time that it takes part{undrawn}.
-An owner that sets an epsilon_limit of its own takes part to the end with {alone} or more; for \
-other tasks under the same limit, {ample:g} or more."""
+    by_server, by_owners, whole_owner, *cheating = guarantees.planned_guarantees(made)
+    limit = made.privacy.epsilon_limit
     if limit is None:
-        found += "\nSet privacy.epsilon_limit to have an ε enforced."
-    return found.split("\n")
+        stop = "nothing stops an owner at any ε"
+    else:
+        stop = f"both servers stop counting an owner at ε = {limit:g}"
+    alone = upper(by_server.epsilon)
+    account = OwnAccount(made, mechanism.unit_rate, None, None)
+    beside_others = max(float(alone), account.ample())
+    undrawn = ", and as much when it isn't drawn" if mechanism.hides_coin else ""
+    unit = "a record" if mechanism.unit is Unit.RECORD else "an owner"
+    lines = [
+        (
+            f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train"
+            f" {mechanism.dimension:,} parameters ({made.model.architecture}) over"
+            f" {mechanism.releases:,} rounds. Each is drawn in a round with probability"
+            f" {mechanism.owner_rate:g}, {_what_a_drawn_owner_does(mechanism)}."
+        ),
+        (
+            f"Planned for {unit}, against one curious server: ε ="
+            f" {upper(by_server.epsilon, 3)} at δ = {by_server.delta:g}, if its owner"
+            f" takes part {by_server.compositions:,} times; {stop}."
+        ),
+        _against_a_cheating_server(cheating, made),
+        (
+            f"Planned for {unit}, against other owners only: ε ="
+            f" {upper(by_owners.epsilon, 3)}."
+        ),
+    ]
+    if mechanism.unit is not Unit.OWNER:
+        useless = whole_owner.epsilon > _NO_PROTECTION
+        nobody = ", which protects nobody" if useless else ""
+        lines.append(
+            "Planned for a whole owner, both servers honest: ε ="
+            f" {upper(whole_owner.epsilon, 3)}{nobody}."
+        )
+    lines += [
+        (
+            f"{_what_is_clipped(mechanism)} The servers check that; a longer update"
+            f" passes with probability {longer_update_passes(made)}."
+        ),
+        (
+            f"An owner uploads {upload_bytes(made):,} bytes each time that it takes"
+            f" part{undrawn}."
+        ),
+        (
+            "An owner that sets an epsilon_limit of its own takes part to the end with"
+            f" {alone} or more; for other tasks under the same limit,"
+            f" {beside_others:g} or more."
+        ),
+    ]
+    if limit is None:
+        lines.append("Set privacy.epsilon_limit to have an ε enforced.")
+    return lines
+
+
+def _what_a_drawn_owner_does(mechanism: Mechanism) -> str:
+    """Say what an owner samples or trains once it is drawn."""
+    if isinstance(mechanism.contribution, LocalTraining):
+        epochs = mechanism.contribution.epochs
+        often = "once" if epochs == 1 else f"{epochs} times"
+        return f"then goes {often} through all its records"
+    return f"then each of its records with at most {mechanism.unit_rate:g}"
+
+
+def _what_is_clipped(mechanism: Mechanism) -> str:
+    """Say which norms are bounded, and by what."""
+    if mechanism.unit is Unit.OWNER:
+        return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
+    return (
+        f"A record's gradient is cut to a norm of {mechanism.unit_clip:g}, an owner's"
+        f" update to {mechanism.owner_clip:g}."
+    )
 
 
 def _against_a_cheating_server(

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
-from precad.accounting.adversaries import planned_participations
+from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.events import SampledGaussian
 from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit, order_for
 from precad.client.account_file import (
@@ -331,15 +331,17 @@ class OwnAccount:
             return False
 
     def _charge(self, version: int, re_releases: int) -> AccountCharge:
-        privacy = self._task.privacy
+        """Return what one version costs, as the task's mechanism says it."""
+        run = Run.of(self._task, unit_rate=self._record_rate)
+        step = run.step(Adversary.ONE_SERVER)
         return AccountCharge(
             task=self._task.digest,
             client=self._client,
             version=version,
             re_releases=re_releases,
-            noise_multiplier=privacy.noise_multiplier,
-            record_rate=self._record_rate,
-            delta=privacy.delta,
+            noise_multiplier=step.noise_multiplier,
+            record_rate=step.rate,
+            delta=self._task.privacy.delta,
             validation=self._task.validation,
         )
 
@@ -426,9 +428,10 @@ class OwnAccount:
 
     def planned(self) -> int:
         """How many rounds of this task a client is drawn for at most, with .999 of certainty."""
-        rate = self._task.privacy.client_rate
-        rounds = self._task.training.rounds
-        return rounds if rate == 1 else planned_participations(rate, rounds)
+        mechanism = self._task.mechanism
+        if mechanism.owner_rate == 1:
+            return mechanism.releases
+        return planned_participations(mechanism.owner_rate, mechanism.releases)
 
     def _lasts(self, limit: Limit, rounds: int) -> bool:
         try:

@@ -13,54 +13,39 @@ from pydantic import Field, ValidationError
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.mechanism import Unit
 from precad.common.ring import encode_context
 from precad.common.task import Task
 from precad.common.task_schema import Section
 
 MAX_RECORDS = 2**31 - 1
 """What a database's integer column and every digest can hold."""
-GRID_OCTAVES = 6
-"""Claimed rates reach from the task's p down to p/2^6."""
-EIGHTHS = (8, 7, 6, 5)
 _HEAVY = 2.0
 """Beyond it a bad owner's weight is warned of: what C has at least where one record is
 sampled."""
 
 
-def rate_grid(task: Task) -> tuple[float, ...]:
-    """The 25 rates that a client may claim: p·k/8 for k = 8 … 5, each halved 0 to 5 times; p/64.
-
-    Public, because it depends on the task alone, and short: an account takes seconds,
-    and a client that could choose its rate freely could make the servers compute for as
-    long as it likes.
-    """
-    p = task.privacy.record_rate
-    # One rounding at most (p·k), then powers of two: the same floats on every machine.
-    rates = [
-        math.ldexp(p * k, -3 - halved)
-        for halved in range(GRID_OCTAVES)
-        for k in EIGHTHS
-    ]
-    return (*rates, math.ldexp(p, -GRID_OCTAVES))
-
-
 def on_grid(task: Task, record_rate: float) -> float:
-    """The highest rate of the task's grid that isn't above ``record_rate``.
+    """Return the highest rate that the task lets an owner claim, up to ``record_rate``.
 
     A client samples, claims and accounts with it. Raises Misconfiguration: below the
-    grid's floor, or above the task's p.
+    least of ``Mechanism.unit_rates``, or above the task's p.
     """
-    grid = rate_grid(task)
-    most = task.privacy.record_rate
-    if not 0 < record_rate <= most:
-        remedy = f"must be above 0 and at most the task's {most}"
+    rates = task.mechanism.unit_rates
+    highest = rates[0]
+    lowest = rates[-1]
+    if not 0 < record_rate <= highest:
+        remedy = f"must be above 0 and at most the task's {highest}"
         raise Misconfiguration("record_rate", record_rate, remedy)
-    if record_rate < grid[-1]:
-        least = f"{grid[-1]!r}, 1/{2**GRID_OCTAVES} of the task's rate"
-        remedy = f"must be at least {least}: claim that, or hold fewer records"
+    if record_rate < lowest:
+        share = round(highest / lowest)
+        remedy = (
+            f"must be at least {lowest!r}, 1/{share} of the task's rate: claim that, or"
+            " hold fewer records"
+        )
         raise Misconfiguration("record_rate", record_rate, remedy)
     # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
-    return next(rate for rate in grid if rate <= record_rate * (1 + 1e-9))
+    return next(rate for rate in rates if rate <= record_rate * (1 + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +57,11 @@ class Enrolment:
     record_rate: float
 
     def check(self, task: Task) -> None:
-        """Refuse a claim that the task doesn't allow. Raises Misconfiguration."""
+        """Refuse a claim that the task doesn't allow.
+
+        Raises Misconfiguration: too few or too many records, a rate off the grid, or
+        p_i·|D_i| above the task's cap.
+        """
         if not 1 <= self.records <= MAX_RECORDS:
             raise Misconfiguration(
                 "records", self.records, f"must be from 1 to {MAX_RECORDS}"
@@ -84,11 +73,11 @@ class Enrolment:
             )
             raise Misconfiguration("record_rate", self.record_rate, remedy)
         expected = self.records * self.record_rate
-        most = task.enrolment.max_expected_records
-        if expected > most:
+        largest = task.enrolment.max_expected_records
+        if expected > largest:
             remedy = (
                 f"records·record_rate = {expected:g} passes the task's "
-                f"enrolment.max_expected_records = {most:g}; "
+                f"enrolment.max_expected_records = {largest:g}; "
                 "lower the rate or ask for a task with a higher cap"
             )
             raise Misconfiguration("records", self.records, remedy)
@@ -103,7 +92,7 @@ class Roster(Mapping[ClientId, Enrolment]):
 
     @classmethod
     def load(cls, path: Path, task: Task) -> Self:
-        """The operator's roster from a TOML file: one `[[clients]]` table each.
+        """Read the operator's roster from a TOML file: one `[[clients]]` table each.
 
         ```
         [[clients]]
@@ -120,9 +109,9 @@ class Roster(Mapping[ClientId, Enrolment]):
         try:
             entries = _RosterFile.model_validate(read_toml("roster", path)).clients
         except ValidationError as error:
-            found = refusal(error, {})
+            refused = refusal(error, {})
             raise Misconfiguration(
-                f"{source}: {found.field}", found.value, found.remedy
+                f"{source}: {refused.field}", refused.value, refused.remedy
             ) from None
         enrolments: dict[ClientId, Enrolment] = {}
         for entry in entries:
@@ -133,11 +122,11 @@ class Roster(Mapping[ClientId, Enrolment]):
                     source, entry.client, "is listed twice; remove one entry"
                 )
             enrolments[claim.client] = claim
-        least = task.enrolment.min_clients
+        fewest = task.enrolment.min_clients
         most = task.enrolment.clients
-        if not least <= len(enrolments) <= most:
+        if not fewest <= len(enrolments) <= most:
             size = f"{len(enrolments)} clients"
-            raise Misconfiguration(source, size, f"the task takes {least} to {most}")
+            raise Misconfiguration(source, size, f"the task takes {fewest} to {most}")
         return cls(enrolments)
 
     def __getitem__(self, client: ClientId) -> Enrolment:
@@ -149,32 +138,29 @@ class Roster(Mapping[ClientId, Enrolment]):
     def __len__(self) -> int:
         return len(self._by_client)
 
-    def expected_records(self) -> float:
-        """Σ p_i·|D_i| over all enrolled clients."""
-        return math.fsum(e.record_rate * e.records for e in self._by_client.values())
-
     def denominator(self, client_rate: float) -> float:
-        """q·Σ p_i·|D_i|: fixed and public, in place of PRECAD eq. (2)'s sum over who took part.
-
-        One that depends on them breaks Lemma 8 (docs/decisions/fixed-denominator.md).
-        """
-        return client_rate * self.expected_records()
+        """TODO-REMOVE."""
+        return client_rate * math.fsum(
+            each.record_rate * each.records for each in self._by_client.values()
+        )
 
     def seed_holders(self, task: Digest) -> dict[ClientId, Role]:
-        """Which server gets each client's seed where norms are proved; the other gets the body.
+        """Say which server gets each client's seed where norms are proved.
+
+        The other one gets the body.
 
         The same one serves it models first, whatever the validation. They alternate, so
         that both servers' links carry half, in the order of H(task, client), which no
         client chooses.
         """
 
-        def place(client: ClientId) -> bytes:
+        def place_of(client: ClientId) -> bytes:
             return Digest.of(
                 encode_context("seed-holder", task.value, client.encoded())
             ).value
 
         if task not in self._seed_holders:
-            ordered = sorted(self._by_client, key=place)
+            ordered = sorted(self._by_client, key=place_of)
             servers = cycle((Role.SERVER_A, Role.SERVER_B))
             self._seed_holders[task] = dict(zip(ordered, servers, strict=False))
         return self._seed_holders[task]
@@ -192,55 +178,65 @@ class Roster(Mapping[ClientId, Enrolment]):
 
 
 class _RosterEntry(Section):
+    """One `[[clients]]` table."""
+
     client: str
     records: int
     record_rate: Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _RosterFile(Section):
+    """The whole file."""
+
     clients: list[_RosterEntry]
 
 
 def excess_of_clip(task: Task, records: int | None = None) -> str | None:
-    """What is wrong with a C that bad owners reach far more often than honest ones; None if not.
+    """Say what is wrong with a C that bad owners reach far more often than honest ones.
 
     A bad owner sends C in every round. An honest one's update is as long as its sample
     at most, and empty in all rounds in which it samples nothing. ``records``: how many
-    the largest owner holds; what the task admits unless given.
+    the largest owner holds; what the task admits unless given. None where nothing is
+    wrong.
     """
-    clip = task.privacy.client_clip
-    rate = task.privacy.record_rate
+    mechanism = task.mechanism
+    if mechanism.unit is Unit.OWNER:
+        # All owners weigh alike: what each adds is clipped to C, and to nothing less.
+        return None
+    rate = mechanism.unit_rate
     if records is None:
         records = math.floor(task.enrolment.max_expected_records / rate * (1 + 1e-9))
     records = max(1, records)
-    sampled = most_records(records, rate)
-    record_clip = task.privacy.record_clip
-    longest = record_clip * sampled
-    usual = record_clip * (rate * records)
+    largest_sample = most_records(records, rate)
+    longest_update = mechanism.unit_clip * largest_sample
+    usual_update = mechanism.unit_clip * (rate * records)
+    clip = mechanism.owner_clip
     owner = f"an owner of {records:,} record{'' if records == 1 else 's'}"
-    weight = f"one bad owner weighs as much as {clip / usual:.3g} honest ones"
-    if clip > longest:
+    weight = f"one bad owner weighs as much as {clip / usual_update:.3g} honest ones"
+    if clip > longest_update:
         return (
             f"privacy.client_clip = {clip:g} arms attackers alone: {owner} can sample"
-            f" {sampled:,} at most, and no honest update is longer than {longest:g}. So"
-            f" {weight}; make it {longest:g} or less"
+            f" {largest_sample:,} at most, and no honest update is longer than"
+            f" {longest_update:g}. So {weight}; make it {longest_update:g} or less"
         )
-    if clip <= _HEAVY * usual * (1 + 1e-9):
+    if clip <= _HEAVY * usual_update * (1 + 1e-9):
         return None
-    less = f"make it {_HEAVY * usual:g} or less"
-    if usual < record_clip:
-        less = (
+    remedy = f"make it {_HEAVY * usual_update:g} or less"
+    if usual_update < mechanism.unit_clip:
+        remedy = (
             f"raise record_rate towards {1 / records:.2g}, with the noise that keeps ε"
         )
     return (
         f"privacy.client_clip = {clip:g} lets bad owners weigh more: they send it in"
         f" every round, and {owner} samples {rate * records:.3g} on average. So"
-        f" {weight}; {less}"
+        f" {weight}; {remedy}"
     )
 
 
 def most_records(count: int, rate: float) -> int:
-    """M: the sample size that an attempt's work is padded to, public because its arguments are.
+    """Return M, the sample size that an attempt's work is padded to.
+
+    It is public, because its arguments are.
 
     The least M that a Poisson sample of |D_i| = ``count`` records at p_i = ``rate``
     passes with a probability below 2^−40. A sample that does is replaced by the empty

@@ -8,6 +8,7 @@ every rule of the ring.
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,13 @@ from precad.common import task_schema as schema
 from precad.common.checks import parsed, read_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
+from precad.common.mechanism import (
+    Contribution,
+    LocalTraining,
+    Mechanism,
+    ModelStep,
+    SampledGradients,
+)
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
 
 TAU = 7
@@ -63,6 +71,9 @@ class Task(schema.Section):
     objective: schema.ObjectiveSection | None = None
     """What a record's gradient is of, alike for all owners; the owners' plain loss
     without it."""
+    local: schema.LocalSection | None = None
+    """Where owners train by themselves and add the difference; a sample's gradients
+    without it."""
     data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
 
@@ -101,12 +112,21 @@ class Task(schema.Section):
             )
         return self
 
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """Copy it with other values, unchecked; digest and mechanism are the copy's own."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - Task.model_fields.keys():
+            del copied.__dict__[name]
+        return copied
+
     @cached_property
     def canonical(self) -> bytes:
         """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
-        for later in ("data", "objective"):
+        for later in ("data", "objective", "local"):
             if values[later] is None:
                 del values[later]
         del values["model"]["initial_file"]  # each party's own
@@ -132,47 +152,88 @@ class Task(schema.Section):
         return Digest.of(b"precad/v1/task\0" + self.canonical + sizes)
 
     @cached_property
+    def mechanism(self) -> Mechanism:
+        """What one release is: the one place that noise, caps and accounts ask."""
+        privacy = self.privacy
+        contribution: Contribution
+        if self.local is None:
+            contribution = SampledGradients(
+                record_clip=privacy.record_clip,
+                record_rate=privacy.record_rate,
+            )
+        else:
+            contribution = LocalTraining(
+                owner_clip=privacy.client_clip,
+                epochs=self.local.epochs,
+                learning_rate=self.local.learning_rate,
+                batch_size=self.local.batch_size,
+            )
+        return Mechanism(
+            contribution=contribution,
+            step=ModelStep(learning_rate=self.training.learning_rate),
+            parameters=self.model.parameters,
+            owner_clip=privacy.client_clip,
+            owner_rate=privacy.client_rate,
+            hides_coin=privacy.cover_uploads,
+            noise_multiplier=privacy.noise_multiplier,
+            releases=self.training.rounds,
+            attempts=self.training.attempts,
+            fractional_bits=self.fractional_bits,
+        )
+
+    @property
     def dimension(self) -> int:
-        """d: length of the model's vector."""
-        return sum(parameter.size for parameter in self.model.parameters)
+        """d: length of the released vector."""
+        return self.mechanism.dimension
 
     @cached_property
     def proof(self) -> ProofShape | None:
         """The proofs' sizes, where clients prove their norms."""
-        sizes = self.dimension, self.bound, self.projections
-        return ProofShape(*sizes) if self.validation == "proof" else None
+        if self.validation != "proof":
+            return None
+        return ProofShape(
+            dimension=self.mechanism.dimension,
+            bound=self.mechanism.bound,
+            rows=self.projections,
+        )
 
     @property
     def has_dealer(self) -> bool:
         """Whether a third party deals what the check needs."""
         return self.validation == "crypten"
 
-    @cached_property
+    @property
     def bound(self) -> int:
-        """β = floor(C·2^f): the client bound in units of the last place."""
-        # Exact, and no float that could overflow.
-        numerator, denominator = self.privacy.client_clip.as_integer_ratio()
-        return (numerator << self.fractional_bits) // denominator
+        """TODO-REMOVE."""
+        return self.mechanism.bound
 
-    @cached_property
+    @property
     def effective_record_clip(self) -> float:
-        """R' = R + √d·2^−f + C·2^−18: the record's sensitivity with the rounding in it."""
-        return effective_record_clip(
-            record_clip=self.privacy.record_clip,
-            client_clip=self.privacy.client_clip,
-            dimension=self.dimension,
-            fractional_bits=self.fractional_bits,
-        )
+        """TODO-REMOVE."""
+        return self.mechanism.sensitivity
 
-    @cached_property
+    @property
     def noise_units(self) -> float:
-        """Standard deviation of one server's noise in units of the last place: σ·R'·2^f."""
-        return self.privacy.noise_multiplier * _clip_units(self)
+        """TODO-REMOVE."""
+        return self.mechanism.noise_units
 
-    @cached_property
+    @property
     def sensitivity_ratio(self) -> float:
-        """R'/C: a record's sensitivity over a client's."""
-        return self.effective_record_clip / self.privacy.client_clip
+        """TODO-REMOVE."""
+        return self.mechanism.sensitivity_ratio
+
+
+def require_served(task: Task) -> None:
+    """Refuse a task that is simulated alone so far; servers and owners call it.
+
+    Raises Misconfiguration.
+    """
+    if task.local is not None:
+        remedy = (
+            "whole owners' local training is simulated alone so far: play it with"
+            " precad simulate, or leave [local] out for a sample's gradients"
+        )
+        raise Misconfiguration("local", "given", remedy)
 
 
 def require_dealer(task: Task, address: str | None) -> None:
@@ -199,90 +260,71 @@ def with_objective(task: Task, objective: schema.ObjectiveSection | str) -> Task
     return Task.parse(values | {"objective": section})
 
 
-def effective_record_clip(
-    *,
-    record_clip: float,
-    client_clip: float,
-    dimension: int,
-    fractional_bits: int,
-) -> float:
-    """R' = R + √d·2^−f + C·2^−18: the most that one record moves a client's encoded sum.
-
-    A clipped and encoded gradient moves it by R, the client clip's truncation by one
-    unit in each coordinate, and scaling again what float64 let slip over β by
-    β·2^−f·2^−18.
-    """
-    return (
-        record_clip
-        + math.ldexp(math.sqrt(dimension), -fractional_bits)
-        + client_clip / 2**18
-    )
-
-
-def _clip_units(task: Task) -> float:
-    """R'·2^f."""
-    return math.ldexp(task.effective_record_clip, task.fractional_bits)
-
-
 _Wrong = tuple[str, str] | tuple[str, str, object]
 """A field, what would fit, and what is wrong where that isn't the field's value."""
 
 
 def _wrong_together(task: Task) -> _Wrong | None:
-    """The first rule that no field decides alone and that is broken."""
+    """Return the first rule that no field decides alone and that is broken."""
     privacy = task.privacy
     enrolment = task.enrolment
     deadlines = task.deadlines
-    names = [parameter.name for parameter in task.model.parameters]
-    most = MAX_CLIP_RATIO * privacy.record_clip
     if privacy.record_clip > privacy.client_clip:
-        return (
-            "privacy.record_clip",
-            f"must be at most privacy.client_clip = {privacy.client_clip}",
-        )
+        remedy = f"must be at most privacy.client_clip = {privacy.client_clip}"
+        return "privacy.record_clip", remedy
     if enrolment.min_clients > enrolment.clients:
-        return (
-            "enrolment.min_clients",
-            f"must be at most enrolment.clients = {enrolment.clients}",
-        )
+        remedy = f"must be at most enrolment.clients = {enrolment.clients}"
+        return "enrolment.min_clients", remedy
     if deadlines.work >= deadlines.collect:
-        return (
-            "deadlines.work",
-            (
-                f"must be below deadlines.collect = {deadlines.collect}: uploads begin"
-                " then, and have to arrive"
-            ),
+        return "deadlines.work", (
+            f"must be below deadlines.collect = {deadlines.collect}: uploads begin"
+            " then, and have to arrive"
         )
     if task.validation == "proof" and task.projections < LEAST_ROWS:
-        return (
-            "projections",
-            (
-                f'must be at least {LEAST_ROWS} under validation = "proof", and is so'
-                " unless given: owners can try hashes for rows that suit them"
-            ),
+        return "projections", (
+            f'must be at least {LEAST_ROWS} under validation = "proof", and is so'
+            " unless given: owners can try hashes for rows that suit them"
         )
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        return (
-            "model.parameters",
-            "names two parameters; each needs its own name",
-            twice,
-        )
-    broken = _headroom(task)
+    names = [parameter.name for parameter in task.model.parameters]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        remedy = "names two parameters; each needs its own name"
+        return "model.parameters", remedy, repeated
+    wrong_local = _wrong_with_local(task)
+    if wrong_local is not None:
+        return wrong_local
+    broken = _broken_headroom(task)
     if broken is not None:
-        return _to_keep(broken, task)
-    if privacy.client_clip > most:
-        return (
-            "privacy.client_clip",
-            (
-                f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
-                "rounding of a client's clip has to stay far below one record"
-            ),
+        return _what_would_fit(broken, task)
+    largest_clip = MAX_CLIP_RATIO * privacy.record_clip
+    if privacy.client_clip > largest_clip:
+        return "privacy.client_clip", (
+            f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {largest_clip:g}:"
+            " the rounding of a client's clip has to stay far below one record"
         )
     return None
 
 
-def _widths(task: Task) -> int:
+def _wrong_with_local(task: Task) -> _Wrong | None:
+    """Return what doesn't fit whole owners' local training: an owner is the unit there."""
+    if task.local is None:
+        return None
+    privacy = task.privacy
+    if privacy.record_rate != 1:
+        remedy = "must be 1 with [local]: an owner trains on all its records"
+        return "privacy.record_rate", remedy
+    if privacy.record_clip != privacy.client_clip:
+        return "privacy.record_clip", (
+            f"must be privacy.client_clip = {privacy.client_clip} with [local]: the"
+            " owner's whole difference is clipped, and nothing else"
+        )
+    if task.objective is not None:
+        remedy = "leave it out with [local]: an owner minimises its plain loss"
+        return "objective", remedy
+    return None
+
+
+def _projection_width(task: Task) -> int:
     """2τ in the ring; in the field 4B/β, as sums must stay below p/2."""
     return 2 * TAU if task.validation == "crypten" else 4 * HALF_WIDTHS
 
@@ -290,95 +332,98 @@ def _widths(task: Task) -> int:
 _Rule = Literal["bound", "range", "noise", "sum"]
 
 
-def _headroom(task: Task) -> _Rule | None:
-    """The first rule of the ring that is broken."""
+def _broken_headroom(task: Task) -> _Rule | None:
+    """Return the first rule of the ring that is broken (docs/soundness.md, "Headroom")."""
+    mechanism = task.mechanism
     # In this order: the noise of a dimension that is out of range may be no number.
-    if not 1 <= task.bound <= MAX_BOUND:
+    if not 1 <= mechanism.bound <= MAX_BOUND:
         return "bound"
     # No projection that passes part 1 of validation has wrapped.
-    if _widths(task) * task.bound * task.dimension >= RANGE_LIMIT:
+    widest = _projection_width(task) * mechanism.bound * mechanism.dimension
+    if widest >= RANGE_LIMIT:
         return "range"
     # Fine enough to be taken for continuous.
-    if task.noise_units < MIN_NOISE_UNITS:
+    if mechanism.noise_units < MIN_NOISE_UNITS:
         return "noise"
     # A round's sum doesn't wrap, with both servers' noise as if it added up fully.
-    room = SUM_LIMIT - 2 * NOISE_DEVIATIONS * task.noise_units
-    return None if task.enrolment.clients * task.bound < room else "sum"
+    room = SUM_LIMIT - 2 * NOISE_DEVIATIONS * mechanism.noise_units
+    largest_sum = task.enrolment.clients * mechanism.bound
+    return None if largest_sum < room else "sum"
 
 
-def _to_keep(rule: _Rule, task: Task) -> _Wrong:
-    """What to change where that rule is broken."""
+def _what_would_fit(rule: _Rule, task: Task) -> _Wrong:
+    """Return what to change where that rule of the ring is broken."""
+    mechanism = task.mechanism
     match rule:
         case "bound":
             fitting = _fitting_bits(task, "range", "noise", "sum")
             if fitting:
-                said = (
-                    f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 ="
-                    f" {MAX_BOUND}"
+                return "fractional_bits", (
+                    f"β = floor(C·2^f) = {mechanism.bound} must be from 1 to 2^25 ="
+                    f" {MAX_BOUND}; {_bits_to_use(task, fitting)}"
                 )
-                return "fractional_bits", f"{said}; {_use(task, fitting)}"
-            return (
-                "privacy.client_clip",
-                (
-                    "β = floor(C·2^f) must be from 1 to 2^25, and no number of"
-                    " fractional_bits gives that: use a clip from"
-                    f" 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
-                ),
+            return "privacy.client_clip", (
+                "β = floor(C·2^f) must be from 1 to 2^25, and no number of"
+                " fractional_bits gives that: use a clip from"
+                f" 2^-{schema.MAX_FRACTIONAL_BITS} to 2^24"
             )
         case "range":
-            most = (RANGE_LIMIT - 1) // (_widths(task) * task.bound)
+            width = _projection_width(task)
+            largest_dimension = (RANGE_LIMIT - 1) // (width * mechanism.bound)
             remedy = (
-                f"{_widths(task)}·βd must be below 2^63; with β = {task.bound} at most"
-                f" d = {most} fits: use fewer fractional_bits or a smaller model"
+                f"{width}·βd must be below 2^63; with β ="
+                f" {mechanism.bound} at most d = {largest_dimension} fits: use fewer"
+                " fractional_bits or a smaller model"
             )
-            return "model.parameters", remedy, f"d = {task.dimension}"
+            return "model.parameters", remedy, f"d = {mechanism.dimension}"
         case "noise":
-            said = (
-                f"the noise's standard deviation is {task.noise_units:.4g} units of the"
-                f" last place and must be at least {MIN_NOISE_UNITS:g}"
+            too_little = (
+                f"the noise's standard deviation is {mechanism.noise_units:.4g} units"
+                f" of the last place and must be at least {MIN_NOISE_UNITS:g}"
             )
             fitting = _fitting_bits(task)
             if fitting:
-                use = f"{_use(task, fitting)}, or a larger privacy.noise_multiplier"
-                return "fractional_bits", f"{said}; {use}"
-            least = _four_digits(MIN_NOISE_UNITS / _clip_units(task), up=True)
-            return (
-                "privacy.noise_multiplier",
-                (
-                    f"{said}, which no number of fractional_bits gives; with"
-                    f" {task.fractional_bits} of them use a multiplier of at least"
-                    f" {least}"
-                ),
+                use = _bits_to_use(task, fitting)
+                return "fractional_bits", (
+                    f"{too_little}; {use}, or a larger privacy.noise_multiplier"
+                )
+            least_multiplier = _four_digits(
+                MIN_NOISE_UNITS / mechanism.sensitivity_units, up=True
+            )
+            return "privacy.noise_multiplier", (
+                f"{too_little}, which no number of fractional_bits gives; with"
+                f" {task.fractional_bits} of them use a multiplier of at least"
+                f" {least_multiplier}"
             )
         case "sum":
             # n·β alone is always far below 2^62: n and β are limited themselves.
-            room = SUM_LIMIT - task.enrolment.clients * task.bound
-            largest = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
-            return (
-                "privacy.noise_multiplier",
-                (
-                    f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers'"
-                    " noise must be below 2^62; use a multiplier of at most"
-                    f" {_four_digits(largest, up=False)}"
-                ),
+            room = SUM_LIMIT - task.enrolment.clients * mechanism.bound
+            largest = room / (2 * NOISE_DEVIATIONS * mechanism.sensitivity_units)
+            return "privacy.noise_multiplier", (
+                f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise"
+                " must be below 2^62; use a multiplier of at most"
+                f" {_four_digits(largest, up=False)}"
             )
 
 
 def _fitting_bits(task: Task, *others: _Rule) -> list[int]:
-    """Numbers of fractional bits that break no rule; where there are none, at most ``others``."""
+    """Return the fractional bits that break no rule; where there are none, at most ``others``."""
     values = {name: getattr(task, name) for name in Task.model_fields}
     # Made without checks, or a number that doesn't fit would be refused in its turn.
-    broken = {
-        bits: _headroom(Task.model_construct(**values | {"fractional_bits": bits}))
+    broken_by_bits = {
+        bits: _broken_headroom(
+            Task.model_construct(**values | {"fractional_bits": bits})
+        )
         for bits in range(1, schema.MAX_FRACTIONAL_BITS + 1)
     }
-    whole = [bits for bits, rule in broken.items() if rule is None]
-    return whole or [bits for bits, rule in broken.items() if rule in others]
+    fitting = [bits for bits, rule in broken_by_bits.items() if rule is None]
+    return fitting or [bits for bits, rule in broken_by_bits.items() if rule in others]
 
 
-def _use(task: Task, fitting: list[int]) -> str:
-    few = task.fractional_bits < fitting[0]
-    return f"use at least {fitting[0]}" if few else f"use at most {fitting[-1]}"
+def _bits_to_use(task: Task, fitting: list[int]) -> str:
+    """Say which of the fitting numbers of fractional bits is nearest to the task's."""
+    too_few = task.fractional_bits < fitting[0]
+    return f"use at least {fitting[0]}" if too_few else f"use at most {fitting[-1]}"
 
 
 def _four_digits(value: float, *, up: bool) -> str:

@@ -279,6 +279,20 @@ class TrainingSection(Section):
     """Most tries to get from one version to the next before the operators are asked."""
 
 
+class LocalSection(Section):
+    """Each owner trains by itself and adds the difference: whole owners are protected.
+
+    Simulated so far: `precad simulate` plays it, servers and owners refuse it.
+    """
+
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    """E: how often an owner goes through its records in a round."""
+    learning_rate: Positive
+    """Of the owner's own steps, which are plain gradient descent."""
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Records of one step, in a new order each epoch; all of them at once unless given."""
+
+
 class EnrolmentSection(Section):
     """Who may enrol; frozen before round 0."""
 

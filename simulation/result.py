@@ -1,10 +1,8 @@
 """What a simulation gave: rounds, weights, a picture, and the accounts of such a real run."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,12 @@ from pydantic_core import to_jsonable_python
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.exact import record_epsilon
+from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
+from precad.accounting.exact import epsilon_spent
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.gradients.torch_models import load_vector
 from precad.common.files import write_file
+from precad.common.mechanism import Unit
 from precad.common.model import tensors
 from precad.common.task import Task
 from precad.common.terminal import upper
@@ -89,25 +88,24 @@ class SimulatedTraining:
         return module
 
     def epsilon(self, number: int) -> tuple[float, float] | None:
-        """Exact ε of a record after ``number`` real rounds; None where parts were replaced.
+        """Return exact ε of a unit after ``number`` real rounds; None where parts were replaced.
 
         Against one curious server, and other clients, for the client that was counted
         most often.
         """
         if self.replaced:
             return None
-        taken = self.rounds[number - 1].participations
-        privacy = self.task.privacy
-        spent = partial(
-            record_epsilon, record_rate=privacy.record_rate, delta=privacy.delta
-        )
-        server, others = (
-            spent(
-                noise_multiplier=times * privacy.noise_multiplier, participations=taken
+        participations = self.rounds[number - 1].participations
+        run = Run.of(self.task)
+        by_server, by_owners = (
+            epsilon_spent(
+                run.step(adversary),
+                delta=self.task.privacy.delta,
+                participations=participations,
             )
-            for times in (1, math.sqrt(2))
+            for adversary in RECORD_LEVEL
         )
-        return server, others
+        return by_server, by_owners
 
     def statements(self) -> tuple[PrivacyStatement, ...]:
         """Every guarantee of a real run by every accountant; none where parts were replaced."""
@@ -206,12 +204,14 @@ class SimulatedTraining:
         if last.accuracy is not None:
             learnt = f", accuracy {last.accuracy:.1%}"
         spent = self.epsilon(len(self.rounds))
+        protects_records = self.task.mechanism.unit is Unit.RECORD
+        unit = "a record" if protects_records else "an owner"
         epsilon = (
             f"no ε: {', '.join(self.replaced)} replaced"
             if spent is None
             else (
                 f"a real run would have spent ε = {upper(spent[0], 3)} (δ = "
-                f"{self.task.privacy.delta:g}) of a record against one curious server"
+                f"{self.task.privacy.delta:g}) of {unit} against one curious server"
             )
         )
         return (

@@ -30,6 +30,7 @@ from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
 from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
+from precad.simulation.local_training import LocallyTrained
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
     Drawn,
@@ -103,14 +104,15 @@ def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
     if kind is not Forgery.OVERSIZE:
         words = Keystream(Secret.random(), "forged-update").words(honest.size)
         return words if kind is Forgery.GARBAGE else (2 * (words & 1) - 1) << 32
+    bound = task.mechanism.bound
     if honest.any():
-        factor = 2.0 * task.bound / math.sqrt(squared_norm(honest))
+        factor = 2.0 * bound / math.sqrt(squared_norm(honest))
         scaled = np.asarray(np.rint(honest * factor).astype(np.int64))
-        if squared_norm(scaled) > task.bound**2:
+        if squared_norm(scaled) > bound**2:
             return scaled
     # A zero vector has no direction.
     single = np.zeros_like(honest)
-    single[0] = 2 * task.bound
+    single[0] = 2 * bound
     return single
 
 
@@ -120,8 +122,9 @@ def flip(updates: Matrix, view: View) -> Matrix:
     length = float(np.linalg.norm(mean))
     if length == 0:
         return updates
-    longest = np.rint(-mean / length * 2 * view.task.bound).astype(np.int64)
-    row = clip_update(longest, view.task.bound, view.task.fractional_bits)
+    bound = view.task.mechanism.bound
+    longest = np.rint(-mean / length * 2 * bound).astype(np.int64)
+    row = clip_update(longest, bound, view.task.fractional_bits)
     return np.tile(row, (len(updates), 1))
 
 
@@ -174,7 +177,7 @@ class Draws:
         self._key = Secret(seed.to_bytes(32, "little"))
         self._noise_at: tuple[bytes | int, ...] = ()
         self._gaussian = DiscreteGaussian(
-            task.noise_units, lambda: self._stream("noise", *self._noise_at)
+            task.mechanism.noise_units, lambda: self._stream("noise", *self._noise_at)
         )
 
     def cohort(
@@ -230,7 +233,7 @@ class Rounds:
     task: Task
     owners: Owners
     draws: Draws
-    honest: PerClient | Stacked
+    honest: PerClient | Stacked | LocallyTrained
     attack: Attack | None
     bad: frozenset[str]
     absent: Absent
@@ -246,25 +249,23 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self.cap = cap_of(self.task)
-        self.denominator = self.owners.roster(self.task).denominator(
-            self.task.privacy.client_rate
-        )
+        roster = self.owners.roster(self.task)
+        self.denominator = self.task.mechanism.denominator(roster.values())
 
     def play(
         self, version: int, theta: ModelVector
     ) -> tuple[ModelVector, dict[str, Any]]:
         """θ_{t+1}, ``[d] float32``, and what there is to say of the round."""
-        task = self.task
-        privacy = self.task.privacy
+        mechanism = self.task.mechanism
         names = tuple(self.owners)
         drawn = self._known(
-            "cohort", self.cohort(version, names, privacy.client_rate), names
+            "cohort", self.cohort(version, names, mechanism.owner_rate), names
         )
         within = [name for name in drawn if self.taken[name] < self.cap]
         away = set(self._known("absent", self.absent(version, tuple(within)), within))
         present = [name for name in within if name not in away]
         rejected = Counter({Rejection.ABSENT.value: len(away)} if away else {})
-        total = np.zeros(task.dimension, dtype=np.int64)
+        total = np.zeros(mechanism.dimension, dtype=np.int64)
         view = partial(self._view, version, theta)
         accepted: list[str] = []
         failed = self.honest.failed
@@ -273,7 +274,7 @@ class Rounds:
             samples = [self._drawn(version, self.owners[name]) for name in block]
             records += sum(len(each.indices) for each in samples)
             updates = self._attacked(self.honest.updates(theta, samples), block, view)
-            valid = [squared_norm(row) <= task.bound**2 for row in updates]
+            valid = [squared_norm(row) <= mechanism.bound**2 for row in updates]
             counted = [name for name, good in zip(block, valid, strict=True) if good]
             total += self._combined(updates[np.array(valid, bool)], counted, view)
             accepted += counted
@@ -281,9 +282,10 @@ class Rounds:
         if over:
             rejected[Rejection.NORM_EXCEEDED.value] = over
         for server in (Role.SERVER_A, Role.SERVER_B):
-            total += self._vector("noise", self.noise(server, version, task.dimension))
+            noise = self.noise(server, version, mechanism.dimension)
+            total += self._vector("noise", noise)
         self.taken.update(accepted)
-        return apply_update(theta, total, task, self.denominator), {
+        return apply_update(theta, total, self.task, self.denominator), {
             "cohort": len(within),
             "accepted": len(accepted),
             "rejected": dict(rejected),
@@ -304,7 +306,7 @@ class Rounds:
     def _drawn(self, version: int, owner: Owner) -> Drawn:
         count = len(owner.records)
         name = owner.name
-        drawn = self.sampler(version, name, count, self.task.privacy.record_rate)
+        drawn = self.sampler(version, name, count, self.task.mechanism.unit_rate)
         indices = np.asarray(drawn)
         if not indices.size:
             indices = np.empty(0, np.int64)

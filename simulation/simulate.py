@@ -22,11 +22,13 @@ from precad.client.records.columns import Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import LocalTraining
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
+from precad.simulation.local_training import LocallyTrained
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
@@ -154,15 +156,16 @@ def simulate(
     }
     if checkpoint is not None:
         state = checkpoint.found_state(what, state)
-    stacked = path == "stacked"
     training = playing.Rounds(
         task=task,
         owners=owners,
         draws=draws,
-        honest=(
-            Stacked(module, loss, task, owners)
-            if stacked
-            else PerClient(module, loss, task)
+        honest=_honest(
+            task,
+            owners,
+            module=module,
+            loss=loss,
+            path=path,
         ),
         attack=attack,
         bad=bad,
@@ -173,10 +176,10 @@ def simulate(
         noise=noise or draws.noise,
         taken=state.taken,
     )
-    applied = None if test is None else Applied(module, task.model.parameters, loss)
+    applied = None if test is None else Applied(module, task.mechanism.parameters, loss)
     theta = state.theta
     history = state.history
-    for version in range(len(history), task.training.rounds):
+    for version in range(len(history), task.mechanism.releases):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
         found = None if applied is None else applied.evaluate(theta, test)
@@ -192,7 +195,7 @@ def simulate(
             on_round(shown, theta.copy())
         if checkpoint is not None:
             kept = playing.State(theta, state.taken, history)
-            checkpoint.keep_state(what, kept, task.training.rounds)
+            checkpoint.keep_state(what, kept, task.mechanism.releases)
     largest = max(len(each.records) for each in owners.values())
     return SimulatedTraining(
         task=task,
@@ -204,6 +207,23 @@ def simulate(
         attackers=len(bad),
         largest=largest,
     )
+
+
+def _honest(
+    task: Task,
+    owners: Owners,
+    *,
+    module: nn.Module,
+    loss: Loss,
+    path: str,
+) -> Stacked | PerClient | LocallyTrained:
+    """Return what computes honest owners' updates, by the task's kind of contribution."""
+    contribution = task.mechanism.contribution
+    if isinstance(contribution, LocalTraining):
+        return LocallyTrained(module, loss, task, contribution)
+    if path == "stacked":
+        return Stacked(module, loss, task, owners)
+    return PerClient(module, loss, task)
 
 
 def _on(device: str | torch.device, model: nn.Module) -> nn.Module:

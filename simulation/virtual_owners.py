@@ -61,7 +61,7 @@ class Owners(dict[str, Owner]):
             raise Misconfiguration(
                 "data", "no owners", "give at least one owner's records"
             )
-        rate = task.privacy.record_rate
+        rate = task.mechanism.unit_rate
         start = 0
         for name, records in shares.items():
             ClientId(name)
@@ -101,7 +101,7 @@ class Owners(dict[str, Owner]):
 
     def roster(self, task: Task) -> Roster:
         """What the owners' enrolment makes; fixes the denominator."""
-        rate = task.privacy.record_rate
+        rate = task.mechanism.unit_rate
         claims = [
             Enrolment(ClientId(each.name), len(each.records), rate)
             for each in self.values()
@@ -208,7 +208,7 @@ class Stacked:
     ) -> None:
         self._task = task
         self._records = owners.stacked
-        parameters = task.model.parameters
+        parameters = task.mechanism.parameters
         self._gradients = RecordGradients(
             model, loss, parameters, objective=task.objective
         )
@@ -251,7 +251,7 @@ class Stacked:
                 for owner, rows_of in zip(owners.tolist(), parts, strict=True):
                     sums[owner] += rows_of.sum(dim=0)
         found = sums.cpu().numpy()
-        bound = self._task.bound
+        bound = self._task.mechanism.bound
         bits = self._task.fractional_bits
         for number in range(len(found)):
             found[number] = clip_update(found[number], bound, bits)
@@ -307,7 +307,7 @@ class Stacked:
         bad = wrong | ~torch.isfinite(norms)
         self.failed += int(bad.sum())
         found[bad] = norms[bad] = 0.0
-        clip = self._task.privacy.record_clip * RECORD_MARGIN
+        clip = self._task.mechanism.unit_clip * RECORD_MARGIN
         factors = factors_of(norms, clip, self._task.objective)
         found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
         return found.long()

@@ -1,8 +1,9 @@
 """The task's privacy limit as a number of participations.
 
-What counts is the record-level exact ε against one corrupted server (guarantee 1). A
-release that was lost stays charged: where its version is released m more times, its one
-step's σ becomes σ/√(1+m). ``re_releases`` are such versions of one client, by m ≥ 1.
+What counts is the exact ε of one unit (a record, in most tasks) against one corrupted
+server: guarantee 1. A release that was lost stays charged: where its version is released
+m more times, its one step's σ becomes σ/√(1+m). ``re_releases`` are such versions of one
+client, by m ≥ 1.
 """
 
 import logging
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
+from precad.accounting.adversaries import Adversary, Run
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
@@ -21,7 +23,7 @@ log = logging.getLogger("precad")
 SPARE_CHARGES = 16
 """Charges beyond twice the task's rounds that are still told apart."""
 _Account = tuple[float, tuple[tuple[int, int], ...]]
-"""A record rate, and re-releases in order."""
+"""A sampling rate, and re-releases in order of m."""
 
 
 class PrivacyCap:
@@ -29,8 +31,8 @@ class PrivacyCap:
 
     An account takes seconds. ``precompute`` makes it where a client enrols or a server
     starts, in a thread that nobody waits for but that client; rounds look it up.
-    Claimed rates lie on the task's public grid (``Enrolment``), so that clients can't
-    make a server compute more than a few. What re-releases make of an account is
+    Claimed rates are of a short public list (``Mechanism.unit_rates``), so that clients
+    can't make a server compute more than a few. What re-releases make of an account is
     computed in a thread of its own, before the operators have given their word or soon
     after; until it is known its clients sit out. Without a limit everybody may take
     part.
@@ -40,47 +42,48 @@ class PrivacyCap:
         self._task = task
         self._limit = task.privacy.epsilon_limit
         self._clock = clock
-        self._highest_rate = task.privacy.record_rate
+        self._highest_rate = task.mechanism.unit_rate
         # Beyond it a client is refused: it has been charged for two trainings' worth of
         # rounds.
-        self._ceiling = 2 * task.training.rounds + SPARE_CHARGES
+        self._ceiling = 2 * task.mechanism.releases + SPARE_CHARGES
         self._one_at_a_time = threading.Lock()
         self._known: dict[_Account, int | None] = {}
         """The most participations; None where the accountant failed."""
         self._started: set[_Account] = set()
         """What a thread of its own is to compute, or has."""
 
-    def precompute(self, record_rate: float) -> None:
+    def precompute(self, rate: float) -> None:
         """Compute what rounds will ask of a client with this rate; seconds the first time.
 
         Raises Misconfiguration: the accountant gives no answer.
         """
         if self._limit is None:
             return
-        for rate in dict.fromkeys((self._highest_rate, record_rate)):
-            cap = self._most(rate)
+        for needed in dict.fromkeys((self._highest_rate, rate)):
+            cap = self._most(needed)
             if cap is None:
-                remedy = (
-                    "so no limit can be kept; claim a higher rate, up to the task's"
+                raise Misconfiguration(
+                    "record_rate",
+                    needed,
+                    "the accountant finds no ε for it, so no limit can be kept; claim a"
+                    " higher rate, up to the task's",
                 )
-                why = f"the accountant finds no ε for it, {remedy}"
-                raise Misconfiguration("record_rate", rate, why)
             if cap >= self._ceiling:
                 # No client's rate is higher than the task's: nobody's own cap can be
                 # smaller.
                 return
 
-    def is_ready(self, record_rate: float) -> bool:
+    def is_ready(self, rate: float) -> bool:
         """Return whether ``precompute`` would answer at once."""
         if self._limit is None:
             return True
         highest = self._known.get((self._highest_rate, ()))
-        return highest is not None and (
-            highest >= self._ceiling or self._known.get((record_rate, ())) is not None
-        )
+        if highest is None:
+            return False
+        return highest >= self._ceiling or self._known.get((rate, ())) is not None
 
     def precompute_re_release(
-        self, record_rate: float, re_releases: Mapping[int, int], charges: int
+        self, rate: float, re_releases: Mapping[int, int], charges: int
     ) -> _Account | None:
         """Have computed, in a thread, what another release of a version needs; as ``admits``.
 
@@ -91,12 +94,12 @@ class PrivacyCap:
         if charges:
             counts[charges - 1] -= 1
             counts[charges] += 1
-        again = tuple(
+        released_again = tuple(
             sorted((m, count) for m, count in counts.items() if m > 0 and count > 0)
         )
-        if not again or self._limit is None:
+        if not released_again or self._limit is None:
             return None
-        account = record_rate, again
+        account = rate, released_again
         if account not in self._started:
             self._started.add(account)
             self._clock.start_thread("account", partial(self._compute_once, account))
@@ -104,7 +107,7 @@ class PrivacyCap:
 
     def admits(
         self,
-        record_rate: float,
+        rate: float,
         *,
         spent: int,
         re_releases: Mapping[int, int],
@@ -120,35 +123,38 @@ class PrivacyCap:
         """
         if self._limit is None:
             return True
-        account = self.precompute_re_release(record_rate, re_releases, charges)
+        account = self.precompute_re_release(rate, re_releases, charges)
         if account is not None:
             most = self._known.get(account)
-            return most is not None and spent + (charges == 0) <= most
+            new_versions = 1 if charges == 0 else 0
+            return most is not None and spent + new_versions <= most
         # Below the cap of the task's rate nobody's own is needed: a thousand clients of
         # a thousand rates cost one account and not a thousand.
-        caps = (
-            self._most(rate)
-            for rate in dict.fromkeys((self._highest_rate, record_rate))
-        )
-        return any(cap is not None and spent < cap for cap in caps)
+        for needed in dict.fromkeys((self._highest_rate, rate)):
+            cap = self._most(needed)
+            if cap is not None and spent < cap:
+                return True
+        return False
 
-    def most(self, record_rate: float) -> int | None:
+    def most(self, rate: float) -> int | None:
         """Return the most participations, up to the task's rounds; None without a limit."""
         if self._limit is None:
             return None
-        self.precompute(record_rate)
+        self.precompute(rate)
         # Of the task's rate, and the own one where that is asked for: it can't be
         # smaller.
-        known = (
-            self._known.get((rate, ())) for rate in (self._highest_rate, record_rate)
-        )
-        return min(max(cap or 0 for cap in known), self._task.training.rounds)
+        caps = [
+            self._known.get((known_rate, ()))
+            for known_rate in (self._highest_rate, rate)
+        ]
+        largest = max(cap or 0 for cap in caps)
+        return min(largest, self._task.mechanism.releases)
 
     def left(
-        self, record_rate: float, participations: int, re_releases: Mapping[int, int]
+        self, rate: float, participations: int, re_releases: Mapping[int, int]
     ) -> int | None:
         """Return how many more versions the limit allows, released once each; None without one."""
-        cap = self.most(record_rate)
+        cap = self.most(rate)
         limit = self._limit
         if cap is None or limit is None:
             return None
@@ -156,18 +162,20 @@ class PrivacyCap:
         if not re_releases:
             return left
 
-        def passes(more: int) -> bool:
-            spent = participations + more
-            return epsilon_spent(self._task, record_rate, spent, re_releases) > limit
+        def passes(further: int) -> bool:
+            spent = participations + further
+            return epsilon_spent(self._task, rate, spent, re_releases) > limit
 
         # The first of the participations to come that passes the limit; ε only grows.
-        return bisect_left(range(1, left + 1), True, key=passes)  # noqa: FBT003 -- what is looked for
+        return bisect_left(range(1, left + 1), x=True, key=passes)
 
-    def _most(self, record_rate: float) -> int | None:
-        self._compute_once((record_rate, ()))
-        return self._known[record_rate, ()]
+    def _most(self, rate: float) -> int | None:
+        """Return the cap without re-releases, computed now if it isn't known."""
+        self._compute_once((rate, ()))
+        return self._known[rate, ()]
 
     def _compute_once(self, account: _Account) -> None:
+        """Compute an account unless it is known, one at a time."""
         # Without the lock where it is known: a round doesn't wait for another rate's
         # account.
         if account not in self._known:
@@ -176,47 +184,51 @@ class PrivacyCap:
                     self._known[account] = self._compute(account)
 
     def _compute(self, account: _Account) -> int | None:
+        """Return the most participations of an account; None where the accountant fails."""
         # SciPy is loaded where a task limits ε.
         from precad.accounting import exact  # noqa: PLC0415
 
-        record_rate, again = account
-        repeated = sum(count for _, count in again)
+        rate, released_again = account
+        repeated_versions = sum(count for _, count in released_again)
+        re_releases = dict(released_again)
         limit = self._limit
         assert limit is not None
 
-        def within(participations: int) -> bool:
+        def is_within(participations: int) -> bool:
             # Versions that were charged already are no question.
-            return participations < repeated or (
-                epsilon_spent(self._task, record_rate, participations, dict(again))
-                <= limit
-            )
+            if participations < repeated_versions:
+                return True
+            spent = epsilon_spent(self._task, rate, participations, re_releases)
+            return spent <= limit
 
         try:
-            return exact.largest_count(within, self._ceiling)
+            return exact.largest_count(is_within, self._ceiling)
         except Exception:
             # Whatever the libraries under the accountant raise, it is this one rate's
             # affair.
             log.exception(
                 "no account for record rate %r: clients with it don't count",
-                record_rate,
+                rate,
             )
             return None
 
 
 def epsilon_spent(
     task: Task,
-    record_rate: float,
-    spent: int,
+    rate: float,
+    participations: int,
     re_releases: Mapping[int, int],
 ) -> float:
-    """Return the exact ε of one record so far, at the task's σ and δ; as ``PrivacyCap.admits``."""
+    """Return the exact ε of one unit so far, one server corrupted, at the task's δ.
+
+    ``rate`` is the owner's p_i; ``re_releases`` as in ``PrivacyCap.admits``.
+    """
     from precad.accounting import exact  # noqa: PLC0415
 
     counts = Counter(re_releases)
-    counts[0] = spent - counts.total()
-    return exact.record_epsilon(
-        record_rate=record_rate,
-        noise_multiplier=task.privacy.noise_multiplier,
+    counts[0] = participations - counts.total()
+    return exact.epsilon_spent(
+        Run.of(task, unit_rate=rate).step(Adversary.ONE_SERVER),
         delta=task.privacy.delta,
         counts=+counts,
     )

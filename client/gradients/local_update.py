@@ -77,7 +77,7 @@ def local_update(
     gradients = RecordGradients(
         model,
         loss,
-        task.model.parameters,
+        task.mechanism.parameters,
         chunk,
         task.objective,
     )
@@ -96,7 +96,7 @@ def local_update(
         1, initializer=torch.set_flush_denormal, initargs=(True,)
     ) as thread:
         total = thread.submit(sum_encoded, chunks, task).result()
-    return fixed_point.clip_update(total, task.bound, task.fractional_bits)
+    return fixed_point.clip_update(total, task.mechanism.bound, task.fractional_bits)
 
 
 def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:
@@ -127,7 +127,7 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     Raises Misconfiguration: a gradient isn't finite.
     """
     objective = task.objective
-    clip = task.privacy.record_clip
+    clip = task.mechanism.unit_clip
     if objective is None or objective.clipping == "flat":
         return fixed_point.clip_record_norm(gradients, clip)
     return fixed_point.clip_record_adaptively(gradients, clip, objective.stabiliser)

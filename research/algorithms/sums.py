@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.accounting.exact import record_epsilon
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import epsilon_spent
 from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
@@ -144,16 +145,13 @@ def _play(
 
 def _epsilon(last: SimulatedRound, settings: Sums) -> dict[str, float]:
     """Of the record of the client that was counted most often."""
-
-    def spent(noise_multiplier: float) -> float:
-        return record_epsilon(
-            record_rate=settings.record_rate,
-            noise_multiplier=noise_multiplier,
-            delta=settings.delta,
-            participations=last.participations,
-        )
-
-    return {"record": spent(settings.noise_multiplier)}
+    step = poisson_gaussian(
+        rate=settings.record_rate, noise_multiplier=settings.noise_multiplier
+    )
+    spent = epsilon_spent(
+        step, delta=settings.delta, participations=last.participations
+    )
+    return {"record": spent}
 
 
 def _attack(

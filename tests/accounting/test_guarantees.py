@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 from tests.rig.accounts import composed
+from tests.rig.epsilons import record_epsilon
 
 from precad.accounting import events, guarantees
 from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
 from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
-from precad.accounting.exact import most_participations, record_epsilon
+from precad.accounting.exact import epsilon_spent, most_participations
 from precad.accounting.guarantees import PrivacyStatement, advantages, honest_rejection
 from precad.common.errors import Misconfiguration
 
@@ -65,23 +66,22 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
     for statement in statements:
         document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
         assert set(document) == {
-            *(
-                "adversary",
-                "adjacency",
-                "accountant",
-                "runs",
-                "record_rate",
-                "client_rate",
-            ),
-            *(
-                "noise_multiplier",
-                "compositions",
-                "basis",
-                "delta",
-                "rejection_delta",
-                "epsilon",
-            ),
-            *("mu", "malicious_server", "advantage_delta"),
+            "adversary",
+            "adjacency",
+            "unit",
+            "accountant",
+            "runs",
+            "record_rate",
+            "client_rate",
+            "noise_multiplier",
+            "compositions",
+            "basis",
+            "delta",
+            "rejection_delta",
+            "epsilon",
+            "mu",
+            "malicious_server",
+            "advantage_delta",
         }
         assert document["record_rate"] == 0.2
         assert document["mu"] is None or statement.accountant is AccountantName.GDP_CLT
@@ -91,12 +91,15 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
     ("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)]
 )
 def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> None:
-    step = STEP | {"record_rate": 0.2, "noise_multiplier": 2.0}
-    most = most_participations(**step, epsilon_limit=limit, ceiling=ceiling)
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
+    most = most_participations(
+        step, delta=STEP["delta"], epsilon_limit=limit, ceiling=ceiling
+    )
     assert 0 <= most <= ceiling
-    assert record_epsilon(**step, participations=most) <= limit
+    assert epsilon_spent(step, delta=STEP["delta"], participations=most) <= limit
     if most < ceiling:
-        assert record_epsilon(**step, participations=most + 1) > limit
+        further = epsilon_spent(step, delta=STEP["delta"], participations=most + 1)
+        assert further > limit
 
 
 def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.rig.aggregators import SERVERS, aggregator, link_over, roster
+from tests.rig.epsilons import record_epsilon
 from tests.rig.parties import at_both
 from tests.rig.rounds import roster_of
 from tests.rig.stores import MODEL, NEXT, VALID_SET, charge
@@ -20,8 +21,8 @@ from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
 from precad.accounting import exact
-from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant, record_epsilon
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.exact import ExactAccountant
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.enrol.register import Register
@@ -432,12 +433,12 @@ def test_a_version_released_again_costs_a_round_no_account(
     """The round asks; another thread computes; until it is known its client sits out."""
     cap, asked, go = PrivacyCap(limited(40.0)), [], threading.Event()
 
-    def account(**_terms: Any) -> float:
+    def account(_step: SampledGaussian, **_terms: Any) -> float:
         asked.append(threading.current_thread())
         assert go.wait(60)
         return 1.0
 
-    monkeypatch.setattr(exact, "record_epsilon", account)
+    monkeypatch.setattr(exact, "epsilon_spent", account)
     for _ in range(2):
         assert not cap.admits(0.2, spent=1, re_releases={}, charges=1)
     go.set()
@@ -451,18 +452,18 @@ def test_a_version_released_again_costs_a_round_no_account(
 def accountant(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """By which each may twice; fails at the rate ``fails_at``."""
 
-    def account(*, record_rate: float, counts: Mapping[int, int], **_: Any) -> float:
-        if record_rate == found.fails_at:
+    def account(step: SampledGaussian, *, counts: Mapping[int, int], **_: Any) -> float:
+        if step.rate == found.fails_at:
             raise ZeroDivisionError("deep in a library")
         return LIMIT * sum(counts.values()) / 2
 
     found = Mock(side_effect=account)
-    monkeypatch.setattr(exact, "record_epsilon", found)
+    monkeypatch.setattr(exact, "epsilon_spent", found)
     return found
 
 
 def rates_of(accountant: Mock) -> set[float]:
-    rates = {call.kwargs["record_rate"] for call in accountant.call_args_list}
+    rates = {call.args[0].rate for call in accountant.call_args_list}
     accountant.reset_mock()
     return rates
 

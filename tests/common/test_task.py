@@ -15,30 +15,24 @@ from tests.rig.tasks import task_with
 
 from precad.accounting.adversaries import client_noise_multiplier, sensitivity_ratio
 from precad.common.errors import Misconfiguration
-from precad.common.task import Task, effective_record_clip
+from precad.common.task import Task
 
 refusal = partial(refused, ".", task_with)
 
 
 def test_derived_quantities_include_the_rounding() -> None:
     task = task_with({"privacy.client_clip": 30.1}, 9)
-    assert task.bound == math.floor(30.1 * 2**20)
-    assert task.effective_record_clip == 1 + 3 * 2.0**-20 + 30.1 * 2.0**-18
-    assert task.noise_units == pytest.approx(2 * (2**20 + 3 + 30.1 * 4))
-    assert task.sensitivity_ratio == task.effective_record_clip / 30.1
-    assert client_noise_multiplier(2, task.sensitivity_ratio) == pytest.approx(
-        math.sqrt(2) * 2 * task.effective_record_clip / 30.1
+    mechanism = task.mechanism
+    assert mechanism.bound == math.floor(30.1 * 2**20)
+    assert mechanism.sensitivity == 1 + 3 * 2.0**-20 + 30.1 * 2.0**-18
+    assert mechanism.noise_units == pytest.approx(2 * (2**20 + 3 + 30.1 * 4))
+    assert mechanism.sensitivity_ratio == mechanism.sensitivity / 30.1
+    assert client_noise_multiplier(2, mechanism.sensitivity_ratio) == pytest.approx(
+        math.sqrt(2) * 2 * mechanism.sensitivity / 30.1
     )
-    whole = effective_record_clip(
+    assert sensitivity_ratio(
         record_clip=1.0, client_clip=4.0, dimension=650, fractional_bits=16
-    )
-    assert whole == pytest.approx(1 + 650**0.5 / 65536 + 4 / 2**18)
-    assert (
-        sensitivity_ratio(
-            record_clip=1.0, client_clip=4.0, dimension=650, fractional_bits=16
-        )
-        == whole / 4
-    )
+    ) == pytest.approx((1 + 650**0.5 / 65536 + 4 / 2**18) / 4)
     for bad in (
         (0.0, 4.0, 650, 16),
         (1.0, 0.0, 650, 16),

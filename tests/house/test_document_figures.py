@@ -29,10 +29,10 @@ from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
 from tests.house.test_documents import flat, text_of
+from tests.rig.epsilons import record_epsilon
 from tests.rig.pages import ROOT
 
 from precad.accounting.adversaries import Run
-from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import (
     LOG_ADVANTAGE,
     USES,
@@ -51,9 +51,9 @@ from precad.common.errors import Rejection
 from precad.common.fixed_point import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.mutual_tls import WIRE_VERSION
+from precad.common.mechanism import RATE_EIGHTHS, RATE_OCTAVES
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
 from precad.common.ring import KEY_BYTES, SALT_BYTES, WORD_BYTES
-from precad.common.roster import EIGHTHS, GRID_OCTAVES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS
 from precad.common.wire.connections import PER_CLIENT, STRANGERS
@@ -160,8 +160,8 @@ PHRASES = {
         *(f"| {state.value} |" for state in AttemptState),
     ],
     "docs/enrolment.md": [
-        f"one of {GRID_OCTAVES * len(EIGHTHS) + 1} rates",
-        f"and p/{2**GRID_OCTAVES}, the floor",
+        f"one of {RATE_OCTAVES * len(RATE_EIGHTHS) + 1} rates",
+        f"and p/{2**RATE_OCTAVES}, the floor",
     ],
     "docs/cheating-server.md": [
         f"most 2k·e^−64 a submission, {2 * LEAST_ROWS * exp(-(HALF_WIDTHS**2)):.1e}.",

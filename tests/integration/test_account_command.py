@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 from tests.rig import commands, keys
+from tests.rig.epsilons import record_epsilon
 from tests.rig.scripted_servers import Open, Over, Owner, Script
 from tests.rig.tasks import LARGE, task_with
 
 from precad.accounting import events, rdp
-from precad.accounting.exact import ExactAccountant, record_epsilon
+from precad.accounting.exact import ExactAccountant
 from precad.certify import group_guarantees, inefficacy
 from precad.certify.guarantee import Direction, Replacements
 from precad.cli.planning import PlannedRobustness, certified
@@ -291,7 +292,7 @@ def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(
     found, wanted = (each["task"]["privacy"] for each in (as_it_is, other))
     assert (found["noise_multiplier"], wanted["client_clip"]) == (2, 2)
     assert wanted["noise_multiplier"] == least_noise(
-        epsilon=1.0, delta=1e-5, record_rate=0.1, participations=34
+        epsilon=1.0, delta=1e-5, unit_rate=0.1, participations=34
     )
     assert other["statements"][0]["epsilon"] <= 1 < as_it_is["statements"][0]["epsilon"]
 

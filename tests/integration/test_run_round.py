@@ -51,7 +51,9 @@ def play(
     assert (a.noisy_sum == b.noisy_sum).all()
     assert (to_bytes(a.theta), a.model) == (to_bytes(b.theta), b.model)
     # θ_{t+1} and its digest are what the sum says.
-    stepped = apply_update(theta, a.noisy_sum, task, enrolled.denominator(1.0))
+    stepped = apply_update(
+        theta, a.noisy_sum, task, task.mechanism.denominator(enrolled.values())
+    )
     assert to_bytes(a.theta) == to_bytes(stepped)
     assert a.model == model_digest(task.digest, 1, task.model.parameters, stepped)
     # Everybody is drawn at q = 1, and accounted for; absent is who sent nothing.

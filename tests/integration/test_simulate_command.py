@@ -203,13 +203,13 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     names: dict[str, Any] = {}
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
-    training, attacked, compared = (
-        names[n] for n in ("training", "attacked", "compared")
+    training, attacked, compared, local = (
+        names[n] for n in ("training", "attacked", "compared", "local")
     )
-    for found in (training, attacked, compared):
+    for found in (training, attacked, compared, local):
         assert (type(found), len(found.rounds)) == (SimulatedTraining, 10)
     # The attack stays within the bound, counts, and costs accuracy.
     assert not any(each.rejected for each in attacked.rounds)
@@ -217,6 +217,7 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     said = capsys.readouterr().out
     assert "simulated training of digits-logistic: 20 clients, 10 rounds" in said
     assert "with three bad clients" in said
+    assert "of an owner against one curious server" in said
     assert (tmp_path / "training.png").stat().st_size > 10_000
     saved = json.loads((tmp_path / "training.json").read_text())
     assert saved["format"].startswith("precad-simulation")

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.rig.commands import document, precad, refused, said
+from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
 
-from precad.accounting.exact import record_epsilon
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.task_planning import default_clip, default_rate, default_step, written
 from precad.client.own_account import OwnAccount

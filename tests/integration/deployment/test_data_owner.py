@@ -18,12 +18,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
 from tests.rig.commands import document, precad
+from tests.rig.epsilons import record_epsilon
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import said
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from precad.accounting.exact import record_epsilon
 from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.client import (
     DataOwner,

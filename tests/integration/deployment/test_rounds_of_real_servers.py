@@ -157,7 +157,9 @@ def test_servers_find_what_one_process_finds(
     )
     # η over the fixed denominator is 1, so that the model's steps are the sums
     # themselves.
-    assert task.training.learning_rate / roster.denominator(1.0) == 1.0
+    assert (
+        task.training.learning_rate / task.mechanism.denominator(roster.values()) == 1.0
+    )
     operators = {role: running.deployment.operator(Role(role)) for role in SERVERS}
     holders = roster.seed_holders(task.digest)
     residuals = []

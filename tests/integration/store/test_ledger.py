@@ -391,9 +391,8 @@ def test_show_tells_what_remains_below_the_limit(
     task = small_task(8, {"privacy.epsilon_limit": 1.5})
     store = opener(url, task=task)
     prepared(store)
-    cap = most_participations(
-        record_rate=0.2, noise_multiplier=2.0, delta=1e-5, epsilon_limit=1.5, ceiling=10
-    )
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
+    cap = most_participations(step, delta=1e-5, epsilon_limit=1.5, ceiling=10)
     assert 1 < cap < 10
     (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
     assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)

@@ -1,0 +1,297 @@
+"""What one release of a task is: what an owner adds, what is protected, what the servers do next.
+
+A *mechanism* is made from the task and from nothing else, once. Whoever needs a number
+that decides privacy asks it: noise, headroom, caps, ledgers, accounts, certificates, the
+report and `precad task show`. So no two of them can drift apart. It has three parts:
+
+- the **contribution**, a function of θ and an owner's frozen records. It states the
+  largest norm by which one unit moves it (its *sensitivity* R'): noise is relative to
+  that, and a test searches for an input that moves it further;
+- the **unit**, which is sampled, clipped, zeroed out and protected together;
+- the **server step**, what both servers do with the decoded sum.
+
+A kind of contribution is one class here, its section of the task file, and its tests;
+collection, validation, noise, release, ledger and store don't know which one it is.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Protocol
+
+from precad.common.task_schema import Parameter
+
+RATE_OCTAVES = 6
+"""Claimed sampling rates reach from the task's p down to p/2^6."""
+RATE_EIGHTHS = (8, 7, 6, 5)
+CLIP_ROUNDING = 2.0**-18
+"""Of C: what scaling a client's sum again, where float64 let it slip over β, may add to
+what one record moves."""
+
+
+class Unit(StrEnum):
+    """What is sampled, clipped, zeroed out and protected together."""
+
+    RECORD = "record"
+    """One record of one owner."""
+    OWNER = "owner"
+    """All records of one owner."""
+
+
+class Claim(Protocol):
+    """What an owner states about its data when it enrols (``Enrolment``)."""
+
+    @property
+    def records(self) -> int:
+        """|D_i|."""
+
+    @property
+    def record_rate(self) -> float:
+        """p_i, at which it samples its units."""
+
+
+class Contribution(Protocol):
+    """What an owner adds to a release's sum."""
+
+    @property
+    def unit(self) -> Unit:
+        """What one unit is."""
+
+    @property
+    def unit_rate(self) -> float:
+        """p: the largest Poisson rate at which an owner samples its units."""
+
+    @property
+    def unit_clip(self) -> float:
+        """R: largest L2 norm of one unit's part before it is encoded."""
+
+    def sensitivity(
+        self,
+        *,
+        owner_clip: float,
+        dimension: int,
+        fractional_bits: int,
+    ) -> float:
+        """R': the largest L2 norm by which one unit moves the encoded contribution."""
+
+    def expected_units(self, claim: Claim) -> float:
+        """How much an owner with this claim adds to the denominator when it is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGradients:
+    """−Σ of the clipped gradients of a Poisson sample of records; PRECAD Algorithm 2."""
+
+    record_clip: float
+    """R."""
+    record_rate: float
+    """p."""
+
+    @property
+    def unit(self) -> Unit:
+        """A record."""
+        return Unit.RECORD
+
+    @property
+    def unit_rate(self) -> float:
+        """P."""
+        return self.record_rate
+
+    @property
+    def unit_clip(self) -> float:
+        """R."""
+        return self.record_clip
+
+    def sensitivity(
+        self,
+        *,
+        owner_clip: float,
+        dimension: int,
+        fractional_bits: int,
+    ) -> float:
+        """R' = R + √d·2^−f + C·2^−18.
+
+        A clipped and encoded gradient moves the sum by R, the client clip's truncation
+        by one unit in each coordinate, and scaling again what float64 let slip over β
+        by β·2^−f·2^−18 (docs/soundness.md, "Honest updates keep the bound").
+        """
+        truncation = math.ldexp(math.sqrt(dimension), -fractional_bits)
+        return self.record_clip + truncation + owner_clip * CLIP_ROUNDING
+
+    def expected_units(self, claim: Claim) -> float:
+        """p_i·|D_i|: the records that it samples on average."""
+        return claim.record_rate * claim.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTraining:
+    """θ_E − θ after E epochs of an owner's own training, clipped to C as a whole.
+
+    All of an owner's records move it together, so an owner is the unit: R = C, p = 1.
+    """
+
+    owner_clip: float
+    """R = C."""
+    epochs: int
+    """E."""
+    learning_rate: float
+    """Of the owner's own steps."""
+    batch_size: int | None
+    """Records a step; all at once if None."""
+
+    @property
+    def unit(self) -> Unit:
+        """An owner."""
+        return Unit.OWNER
+
+    @property
+    def unit_rate(self) -> float:
+        """1: an owner that is drawn trains on all its records."""
+        return 1.0
+
+    @property
+    def unit_clip(self) -> float:
+        """R = C."""
+        return self.owner_clip
+
+    def sensitivity(
+        self,
+        *,
+        owner_clip: float,
+        dimension: int,  # noqa: ARG002 -- encoding after the clip never lengthens it
+        fractional_bits: int,
+    ) -> float:
+        """R' = β·2^−f ≤ C: the encoded difference's norm is at most β in the integers."""
+        return math.ldexp(
+            owner_bound(owner_clip, fractional_bits),
+            -fractional_bits,
+        )
+
+    def expected_units(self, claim: Claim) -> float:  # noqa: ARG002 -- all weigh alike
+        """1."""
+        return 1.0
+
+
+def owner_bound(owner_clip: float, fractional_bits: int) -> int:
+    """β = floor(C·2^f): an owner's bound in units of the last place.
+
+    Exact in integers: no float could overflow, and all platforms find the same.
+    """
+    numerator, denominator = owner_clip.as_integer_ratio()
+    return (numerator << fractional_bits) // denominator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStep:
+    """θ_{t+1} = θ_t + η/denominator · the decoded sum."""
+
+    learning_rate: float
+    """η."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """One release of a task, and how often there is one.
+
+    Lengths are L2 norms: real where nothing else is said, else in units of the last
+    place, 2^−f.
+    """
+
+    contribution: Contribution
+    step: ModelStep
+    parameters: tuple[Parameter, ...]
+    """Names and shapes of the released vector's parts, in their order."""
+    owner_clip: float
+    """C: largest norm of one owner's contribution."""
+    owner_rate: float
+    """q: Poisson rate at which the servers' coin draws owners."""
+    hides_coin: bool
+    """Whether owners that aren't drawn upload too, so that nobody sees the coin."""
+    noise_multiplier: float
+    """σ: each server's noise standard deviation over R'."""
+    releases: int
+    """T: versions that are released, each once unless a release is lost."""
+    attempts: int
+    """Most tries for one version, and so most repeats of its release."""
+    fractional_bits: int
+    """f."""
+
+    @cached_property
+    def dimension(self) -> int:
+        """d: length of the released vector."""
+        return sum(parameter.size for parameter in self.parameters)
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected together."""
+        return self.contribution.unit
+
+    @property
+    def unit_rate(self) -> float:
+        """p: the largest rate at which an owner samples its units."""
+        return self.contribution.unit_rate
+
+    @property
+    def unit_clip(self) -> float:
+        """R."""
+        return self.contribution.unit_clip
+
+    @cached_property
+    def unit_rates(self) -> tuple[float, ...]:
+        """The rates that an owner may claim, the task's p first.
+
+        For a sample: p·k/8 for k = 8 … 5, each halved 0 to 5 times, and p/64. Public,
+        because it depends on the task alone, and short: an account takes seconds, and
+        an owner that could choose its rate freely could make the servers compute for as
+        long as it likes. Where the unit is an owner: 1 alone.
+        """
+        p = self.unit_rate
+        if self.unit is Unit.OWNER:
+            return (p,)
+        # One rounding at most (p·k), then powers of two: the same floats everywhere.
+        rates = [
+            math.ldexp(p * eighths, -3 - halved)
+            for halved in range(RATE_OCTAVES)
+            for eighths in RATE_EIGHTHS
+        ]
+        return (*rates, math.ldexp(p, -RATE_OCTAVES))
+
+    @cached_property
+    def bound(self) -> int:
+        """β: an owner's bound in units."""
+        return owner_bound(self.owner_clip, self.fractional_bits)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """R': the most that one unit moves the encoded sum."""
+        return self.contribution.sensitivity(
+            owner_clip=self.owner_clip,
+            dimension=self.dimension,
+            fractional_bits=self.fractional_bits,
+        )
+
+    @property
+    def sensitivity_units(self) -> float:
+        """R'·2^f."""
+        return math.ldexp(self.sensitivity, self.fractional_bits)
+
+    @property
+    def sensitivity_ratio(self) -> float:
+        """R'/C: a unit's sensitivity over an owner's."""
+        return self.sensitivity / self.owner_clip
+
+    @cached_property
+    def noise_units(self) -> float:
+        """σ·R'·2^f: standard deviation of one server's noise in units."""
+        return self.noise_multiplier * self.sensitivity_units
+
+    def denominator(self, claims: Iterable[Claim]) -> float:
+        """q·Σ expected units of all enrolled: what the sum is divided by, fixed and public.
+
+        In place of PRECAD eq. (2)'s sum over who took part: one that depends on them
+        breaks Lemma 8 (docs/decisions/fixed-denominator.md).
+        """
+        expected = math.fsum(map(self.contribution.expected_units, claims))
+        return self.owner_rate * expected
