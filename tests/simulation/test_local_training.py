@@ -75,15 +75,18 @@ def test_an_owner_adds_what_its_own_plain_gradient_descent_changed() -> None:
         nn.init.zeros_(parameter)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     for _ in range(2):
-        optimiser.zero_grad()
-        functional.cross_entropy(module(own.inputs), own.targets).backward()
+        loss = functional.cross_entropy(module(own.inputs), own.targets)
+        parameters = list(module.parameters())
+        gradients = torch.autograd.grad(loss, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         optimiser.step()
     expected = torch.cat([each.detach().reshape(-1) for each in module.parameters()])
     found = update(task, own) * 2.0**-task.fractional_bits
     np.testing.assert_allclose(found, expected.numpy(), atol=2e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0, 1e4, 1e30, 3e38])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0, 1e4, 1e30, 1e37])
 @pytest.mark.parametrize("at", [0.0, 5.0, 1e30])
 def test_no_owner_moves_the_sum_by_more_than_the_stated_sensitivity(
     scale: float, at: float
