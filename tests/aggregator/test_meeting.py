@@ -117,6 +117,24 @@ def mended(
     servers.agree()
 
 
+@OF_EITHER
+@pytest.mark.parametrize("further", [1, 2])
+@pytest.mark.parametrize("cut", range(1, 4))
+def test_who_stands_two_versions_back_learns_the_charges_before_it_catches_up(
+    servers: Servers, role: Role, further: int, cut: int
+) -> None:
+    """With its own attempt still pending both histories look alike, and it lacks some."""
+    servers.attempt(0)
+    servers.attempt(1, cuts=(cut, cut))
+    backup = servers.copy(role)
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    for number in range(2, 2 + further):
+        servers.attempt(number)
+    servers.put_back(role, backup, journal=True)
+    rounds = 2 + further
+    mended(servers, {ANN: rounds, BEN: rounds}, (rounds, rounds))
+
+
 @pytest.mark.parametrize("at_a", range(4))
 @pytest.mark.parametrize("at_b", range(4))
 def test_a_release_goes_on_where_it_was_cut(

@@ -7,13 +7,20 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
-from tests.rig.aggregators import aggregator, head_of, link_over
+from tests.rig.aggregators import aggregator, head_of, link_over, roster
 from tests.rig.keys import signatures, signer, verifier
 from tests.rig.tasks import task_with
 
 from precad.aggregator import attempt_states as states
 from precad.aggregator import server_messages
-from precad.aggregator.attempt_states import Counted, Matched, Opened, Prepared, Sent
+from precad.aggregator.attempt_states import (
+    Counted,
+    Matched,
+    Opened,
+    Prepared,
+    Sent,
+    Summed,
+)
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import (
     add_noise,
@@ -32,9 +39,12 @@ from precad.common.identity.signatures import (
     check_server_signed,
     sign_as_server,
 )
+from precad.common.model import model_digest
 from precad.common.proof_shape import P
+from precad.common.roster import Roster
 from precad.common.submission import Submission, SubmissionContext, shard
 from precad.common.task import Task
+from precad.norm_check.prime_field import group_of
 
 A, B = Role.SERVER_A, Role.SERVER_B
 TASK = task_with({})
@@ -46,7 +56,7 @@ FACT = server_messages.Fact(version=3, attempt=7, voided=False, clients=(WARD.na
 class Release:
     """Server A of a release, and a server B that says what a test lets it say, beforehand."""
 
-    def __init__(self, task: Task = TASK) -> None:
+    def __init__(self, task: Task = TASK, enrolled: Roster | None = None) -> None:
         self.task, self.written = task, list[str]()
         end, other = memory_pair()
         self.b = link_over(other, task)
@@ -60,9 +70,9 @@ class Release:
             sent=lambda *_: self.written.append("sent"),
             keep_model_seal=lambda *_: self.written.append("model"),
         )
-        roster = SimpleNamespace(denominator=lambda _: 100.0)
+        enrolled = enrolled or roster((WARD.name, 1000, 0.1))
         store = SimpleNamespace(attempts=kept, versions=kept, ledger=kept)
-        self.a = aggregator(task, A, end, roster=roster, store=store)
+        self.a = aggregator(task, A, end, roster=enrolled, store=store)
         counted = Counted(
             opened=Opened(
                 attempt=7,
@@ -105,6 +115,28 @@ def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(
     assert release.written == ["countersigned", "sent"]
 
 
+def test_a_countersignature_leaves_once_it_is_durable_and_no_sooner(
+    release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server that dies in between has bound the other to what it forgets itself."""
+    sends = release.a.link.send
+
+    def send(step: str, payload: bytes) -> None:
+        release.written.append(f"send {step}")
+        sends(step, payload)
+
+    monkeypatch.setattr(release.a.link, "send", send)
+    release.says("head", SignedKind.HEAD, release.head())
+    release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head())
+    countersign(release.a, release.prepared)
+    assert release.written == [
+        "send head",
+        "countersigned",
+        "send countersignature",
+        "sent",
+    ]
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -138,6 +170,28 @@ def test_a_countersignature_over_another_head_lets_no_share_leave(
     assert release.written == ["countersigned"]
 
 
+def test_a_step_divides_by_what_is_drawn_on_average() -> None:
+    """By q·Σ p_i·|D_i|: with q left out a model would move by q times its step."""
+    task = task_with({"privacy.client_rate": 0.25, "training.learning_rate": 2.0})
+    enrolled = roster((WARD.name, 100, 0.1), ("ward-b", 60, 0.05))
+    release = Release(task, enrolled)
+    expected = 2.0 / (0.25 * 13) * release.share * 2.0**-task.fractional_bits
+    theta = expected.astype(np.float32)
+    digest = model_digest(task.digest, 4, task.model.parameters, theta)
+    body = replaced_body(MODEL_BODY, task=str(task.digest), digest=str(digest))
+    release.b.send("noisy-share", bytes(8 * task.dimension))
+    release.says("model", SignedKind.MODEL, body)
+    start = np.zeros(task.dimension, np.float32)
+    finished = reconstruct(release.a, release.sent, start)
+    np.testing.assert_array_equal(finished.theta, theta)
+
+
+def replaced_body(
+    body: server_messages.ModelBody, **changed: str
+) -> server_messages.ModelBody:
+    return server_messages.ModelBody(**body.model_dump() | changed)
+
+
 MODEL_BODY = server_messages.ModelBody(
     task=str(TASK.digest), version=4, digest=str(OTHER)
 )
@@ -168,6 +222,20 @@ def test_a_noisy_share_with_words_of_no_field_breaks_the_link(
         reconstruct(release.a, release.sent, theta)
     assert release.written == []
     assert not theta.any()
+
+
+@pytest.mark.parametrize("check", ["crypten", "proof"])
+def test_noise_below_zero_is_an_element_of_the_group_too(check: str) -> None:
+    """In the field −1 is p − 1; its bytes as a machine's integer would be another number."""
+    group = group_of(task_with({"validation": check}))
+    noise = np.array([-1, -(2**40), 0, 5, 2**40], dtype=np.int64)
+    counted = Release().prepared.counted
+    summed = Summed(counted, group.encode(np.array([3, -7, 0, -5, 1], np.int64)))
+    drawn = SimpleNamespace(draw=lambda dimension: noise[:dimension].copy())
+    noised = add_noise(summed, drawn, group)
+    assert group.first_foreign(noised.noisy_share) is None
+    expected = [2, -(2**40) - 7, 0, 0, 2**40 + 1]
+    assert group.decode(noised.noisy_share).tolist() == expected
 
 
 def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:

@@ -27,8 +27,10 @@ from precad.certify import guarantee as of
 from precad.certify import intervals, prediction
 from precad.certify.group_guarantees import (
     ExactGroups,
+    RenyiCurves,
     RenyiGroups,
     mixture_divergences,
+    renyi_reach_poisoned_over_clean,
 )
 from precad.certify.guarantee import (
     ApproximateDP,
@@ -90,6 +92,26 @@ def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_no
         assert certify_prediction(0.9, 0.05, 0, dp) == Certified(
             label=0, radius=radius, additions=radius, deletions=radius
         )
+
+
+@pytest.mark.parametrize(("p_a", "p_b"), [(0.6, 0.55), (0.75, 0.7), (0.51, 0.5)])
+def test_the_joint_test_says_nothing_of_scores_that_sum_above_one(
+    p_a: float, p_b: float
+) -> None:
+    """Lemma 5 is about probabilities of two answers to one question: they sum to 1 at most.
+
+    Its formula has a reach for such scores too, which no divergence so small passes.
+    """
+    small = np.array([1e-9])
+    orders = np.array([2.0])
+    curves = RenyiCurves(
+        orders=orders, poisoned_over_clean=small, clean_over_poisoned=small
+    )
+    assert p_a + p_b > 1
+    assert renyi_reach_poisoned_over_clean(p_a, p_b, orders) > small
+    assert not curves.separates(p_a, p_b)
+    # The same margin between scores that do sum to 1 is certified.
+    assert curves.separates(0.5 + (p_a - p_b) / 2, 0.5 - (p_a - p_b) / 2)
 
 
 def test_validation_adds_malicious_submissions_times_its_soundness_error() -> None:
