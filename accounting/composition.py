@@ -37,15 +37,8 @@ from precad.accounting.convolution import (
     convolved,
     dense,
 )
-from precad.accounting.losses import (
-    UNIT,
-    Floats,
-    Losses,
-    SampledRound,
-    log_affinity,
-    one_round,
-    summed,
-)
+from precad.accounting.loss_lattice import UNIT, Floats, Losses, summed
+from precad.accounting.losses import SampledRound, log_affinity, one_round
 
 # Of the wanted δ, what may be left out.
 _TAIL_SHARE = 1e-9

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
-from precad.accounting.losses import UNIT, Floats, Integers, discounted, split
+from precad.accounting.loss_lattice import UNIT, Floats, Integers, discounted, split
 
 Complexes = NDArray[np.complex128]
 

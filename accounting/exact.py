@@ -24,7 +24,8 @@ from precad.accounting.composition import (
     epsilon_of_delta,
     profile,
 )
-from precad.accounting.losses import Floats, SampledRound, log_affinity
+from precad.accounting.loss_lattice import Floats
+from precad.accounting.losses import SampledRound, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 

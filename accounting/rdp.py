@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
-from precad.accounting.losses import UNIT, log_mixed
+from precad.accounting.loss_lattice import UNIT
+from precad.accounting.losses import log_mixed
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
