@@ -132,9 +132,9 @@ def log_affinity(sampled_round: SampledRound) -> float:
 
 
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
-    """Return L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} and its derivative, [n] float64 each.
+    """Return L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} and its derivative at each ``x``.
 
-    ``x`` is [n], ``noise`` is σ.
+    [n] float64 all; ``noise`` is σ.
     """
     values = np.empty(len(x))
     slopes = np.empty(len(x))
@@ -423,9 +423,9 @@ def _with_coin(
     participation: float,
     cell: float,
 ) -> Losses:
-    """Return the losses of a round that runs its step with probability ``participation``.
+    """Return the losses of a round that runs its step with a probability.
 
-    ``masses`` and ``infinite`` are the step's; otherwise the loss is 0.
+    ``masses`` [n] and ``infinite`` are the step's; otherwise the loss is 0.
     """
     masses = masses * participation
     masses[np.searchsorted(points, 0)] += 1 - participation
