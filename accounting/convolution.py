@@ -77,9 +77,9 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     error = 2 * float(wrong_by.sum()) - float(wrong_by[0])
     if size % 2 == 0:
         error -= float(wrong_by[-1])
-    composed = np.maximum(irfft(product, size), 0.0) + max(0.0, error) / size
+    composed: Floats = np.maximum(irfft(product, size), 0.0) + max(0.0, error) / size
     composed[0] += atoms * (1 + _POWER)
-    return np.asarray(composed)
+    return composed
 
 
 def _log1p(values: Complexes) -> Complexes:

@@ -71,14 +71,13 @@ _BOTH_SIDES = 2.0
 """Clipping bounds that the sum moves where a term leaves it and another one enters."""
 
 
-def require_rounds(field: str, count: int) -> int:
-    """Return a number of rounds, which must lie in 0 to ``MOST_ROUNDS``.
+def require_rounds(field: str, count: int) -> None:
+    """Check that a number of rounds lies in 0 to ``MOST_ROUNDS``.
 
     Raises Misconfiguration naming ``field``: it doesn't.
     """
     if checks.count(field, count) > MOST_ROUNDS:
         raise Misconfiguration(field, count, f"give at most {MOST_ROUNDS:,}")
-    return int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

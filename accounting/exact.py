@@ -17,12 +17,22 @@ from typing import TypeAlias
 
 import numpy as np
 
-from precad.accounting import events, gdp
+from precad.accounting import gdp
 from precad.accounting.composition import (
     Rounds,
     delta_of_epsilon,
     epsilon_of_delta,
     profile,
+)
+from precad.accounting.events import (
+    Accountant,
+    AccountantName,
+    BeyondReach,
+    ReleaseCounts,
+    SampledGaussian,
+    checked_counts,
+    poisson_gaussian,
+    steps_of,
 )
 from precad.accounting.loss_lattice import Floats
 from precad.accounting.losses import SampledRound, log_affinity
@@ -45,7 +55,7 @@ _TOLD_APART = math.log(1e-12)
 """ln of the affinity below which a group is told from none: nothing is claimed."""
 
 
-class ExactAccountant(events.Accountant):
+class ExactAccountant(Accountant):
     """Accountant by privacy-loss distributions that never say too little.
 
     It composes Poisson-sampled Gaussians and atom mixtures. Rounds in which everyone is
@@ -53,12 +63,12 @@ class ExactAccountant(events.Accountant):
     below 0.01. Raises BeyondReach: this arithmetic can't tell δ from 0.
     """
 
-    name = events.AccountantName.EXACT
+    name = AccountantName.EXACT
 
     def __init__(self) -> None:
         self._rounds: Counter[SampledRound] = Counter()
 
-    def _add(self, event: events.SampledGaussian) -> None:
+    def _add(self, event: SampledGaussian) -> None:
         self._rounds[_round_of(event)] += event.count
 
     def _epsilon(self, delta: float) -> float:
@@ -73,7 +83,7 @@ class ExactAccountant(events.Accountant):
                 "too small for the exact accountant's arithmetic; raise it, or use the"
                 " RDP one"
             )
-            raise events.BeyondReach("delta", delta, remedy)
+            raise BeyondReach("delta", delta, remedy)
         return epsilon
 
     def _delta(self, epsilon: float) -> float:
@@ -86,7 +96,7 @@ class ExactAccountant(events.Accountant):
 
     def _split(self) -> tuple[float, Rounds]:
         """Return μ of the rounds that sample nothing, and the counts of the others."""
-        mus: list[float] = []
+        mus = []
         sampled: Counter[SampledRound] = Counter()
         for kind, count in self._rounds.items():
             if kind.rate == 1 and kind.participation == 1:
@@ -96,7 +106,7 @@ class ExactAccountant(events.Accountant):
         return gdp.composed_mu(mus), sampled
 
 
-def _round_of(event: events.SampledGaussian, group: int = 1) -> SampledRound:
+def _round_of(event: SampledGaussian, group: int = 1) -> SampledRound:
     """Return one round of the event for a group of so many records."""
     return SampledRound(
         rate=event.rate,
@@ -147,9 +157,7 @@ Profile: TypeAlias = tuple[Floats, Floats]
 """ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
 
 
-def group_profiles(
-    event: events.SampledGaussian, group: int
-) -> tuple[Profile, Profile]:
+def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
     """Return the profiles of all of ``event`` for a group of k ≥ 1 records.
 
     The first is of with‖without the group, the second of without‖with. The event isn't
@@ -174,7 +182,7 @@ def record_epsilon(
     noise_multiplier: float,
     delta: float,
     participations: int | None = None,
-    counts: events.ReleaseCounts | None = None,
+    counts: ReleaseCounts | None = None,
 ) -> float:
     """Return the exact ε of a record after so many participations.
 
@@ -189,12 +197,16 @@ def record_epsilon(
     if participations is not None:
         counts = {0: participations}
     return _record_epsilon(
-        record_rate, noise_multiplier, delta, events.checked_counts(counts or {})
+        record_rate=record_rate,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        versions_by_m=checked_counts(counts or {}),
     )
 
 
 @lru_cache(maxsize=4096)
 def _record_epsilon(
+    *,
     record_rate: float,
     noise_multiplier: float,
     delta: float,
@@ -202,8 +214,8 @@ def _record_epsilon(
 ) -> float:
     """Compute ``record_epsilon``; a cache needs arguments that have hashes."""
     accountant = ExactAccountant()
-    step = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    for event in events.steps_of(step, dict(versions_by_m)):
+    step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    for event in steps_of(step, dict(versions_by_m)):
         accountant.compose(event)
     return accountant.epsilon(delta)
 
@@ -215,7 +227,7 @@ def most_participations(
     delta: float,
     epsilon_limit: float,
     ceiling: int,
-    again: events.ReleaseCounts | None = None,
+    again: ReleaseCounts | None = None,
 ) -> int:
     """Return the most participations that keep a record's exact ε within a limit.
 
@@ -226,13 +238,17 @@ def most_participations(
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
     # A wrong rate or σ is refused here, whatever the ceiling.
-    events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    repeated = {m: count for m, count in events.checked_counts(again or {}) if m}
+    poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    repeated = {m: count for m, count in checked_counts(again or {}) if m}
 
     def within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
-        versions_by_m = events.checked_counts(repeated | {0: once})
-        epsilon = _record_epsilon(record_rate, noise_multiplier, delta, versions_by_m)
+        epsilon = _record_epsilon(
+            record_rate=record_rate,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            versions_by_m=checked_counts(repeated | {0: once}),
+        )
         return epsilon <= epsilon_limit
 
     return largest_count(within, ceiling)

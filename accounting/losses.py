@@ -98,7 +98,7 @@ def log_binomial(k: int, probability: float) -> Floats:
     below = np.cumsum(-log_ratios[:mode][::-1])[::-1]
     above = np.cumsum(log_ratios[mode:])
     weights = np.concatenate([below, [0.0], above])
-    return np.asarray(weights - math.log(float(np.exp(weights).sum())))
+    return weights - math.log(float(np.exp(weights).sum()))
 
 
 @lru_cache(maxsize=64)
@@ -136,8 +136,8 @@ def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
 
     [n] float64 all; ``noise`` is σ.
     """
-    values = np.empty(len(x))
-    slopes = np.empty(len(x))
+    values = np.empty_like(x)
+    slopes = np.empty_like(x)
     constant = (shift.log_weights - shift.sizes**2 / (2 * noise**2))[:, None]
     blocks = 1 + len(x) * len(shift.sizes) // _BLOCK
     for rows in np.array_split(np.arange(len(x)), blocks):
@@ -188,13 +188,13 @@ def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
         return _inverse_loss_of_group(losses, sampled_round)
     variance = noise**2
     if rate == 1:
-        return np.asarray(losses * variance + 0.5)
+        return losses * variance + 0.5
     small = np.minimum(losses, _LARGE)
     large = np.maximum(losses, _LARGE)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log1p(np.maximum(np.expm1(small) / rate, -1.0))
         far = large - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-large))
-    return np.asarray(variance * np.where(losses < _LARGE, near, far) + 0.5)
+    return variance * np.where(losses < _LARGE, near, far) + 0.5
 
 
 def _inverse_loss_of_group(losses: Floats, sampled_round: SampledRound) -> Floats:
@@ -274,19 +274,6 @@ def _outwards(end: float, *, cell: float, widest: float) -> list[Integers]:
     return blocks
 
 
-class _CellMasses(NamedTuple):
-    """What ``one_round`` integrates over each of the lattice's cells, [cells] each."""
-
-    p: Floats
-    """Mass of P."""
-    q: Floats
-    """Mass of Q."""
-    p_up: Floats
-    """The part of P that is moved to the cell's upper end."""
-    q_down: Floats
-    """The part of Q that is moved to the cell's lower end."""
-
-
 @lru_cache(maxsize=1024)
 def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     """Return the dominating losses of one round, (P‖Q) and (Q‖P).
@@ -306,7 +293,12 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     shift = group_shift(sampled_round.group, sampled_round.rate)
     most = float(shift.sizes[-1])
     points, edges = _cells(sampled_round, cell)
-    integrated = _integrated(points, edges, cell=cell, sampled_round=sampled_round)
+    p, q, p_up, q_down = _integrated(
+        points,
+        edges,
+        cell=cell,
+        sampled_round=sampled_round,
+    )
 
     rounding = 0.0
     if sampled_round.group > 1:
@@ -315,10 +307,10 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     slack = 8 * UNIT * (furthest + 1) + rounding / cell
     slack /= np.diff(points)
     # For P‖Q a higher loss is worse, for Q‖P a lower one.
-    up = np.minimum(integrated.p_up + slack * integrated.p, integrated.p)
-    down = np.minimum(integrated.q_down + slack * integrated.q, integrated.q)
-    forward = np.append(integrated.p - up, 0.0) + np.append(0.0, up)
-    reverse = np.append(down, 0.0) + np.append(0.0, integrated.q - down)
+    up = np.minimum(p_up + slack * p, p)
+    down = np.minimum(q_down + slack * q, q)
+    forward = np.append(p - up, 0.0) + np.append(0.0, up)
+    reverse = np.append(down, 0.0) + np.append(0.0, q - down)
 
     # Beyond the ends the harmless side goes up to the end of the outermost cell, and
     # the other is infinite; but in a sampled round no loss lies below ln(1 − r), which
@@ -380,8 +372,19 @@ def _integrated(
     *,
     cell: float,
     sampled_round: SampledRound,
-) -> _CellMasses:
-    """Integrate P and Q over each cell of the lattice for ``one_round``."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Integrate P and Q over each cell of the lattice, for ``one_round``.
+
+    Args:
+        points: [n], the lattice's points.
+        edges: [n], the x at which the loss is each of them.
+        cell: Width of the lattice, in nats.
+        sampled_round: The round.
+
+    Returns:
+        Four masses of each cell, [n − 1] each: of P, of Q, the part of P that is moved
+        to the cell's upper end, and the part of Q that is moved to its lower end.
+    """
     sigma = sampled_round.noise_multiplier
     first = float(edges[0])
     last = float(edges[-1])
@@ -407,11 +410,11 @@ def _integrated(
     def by_cell(values: Floats) -> Floats:
         return summed(at, np.maximum(values, 0.0), len(points) - 1)
 
-    return _CellMasses(
-        p=by_cell(p.sum(axis=1)),
-        q=by_cell(q.sum(axis=1)),
-        p_up=by_cell(rising),
-        q_down=by_cell(falling),
+    return (
+        by_cell(p.sum(axis=1)),
+        by_cell(q.sum(axis=1)),
+        by_cell(rising),
+        by_cell(falling),
     )
 
 

@@ -91,9 +91,7 @@ def _total_variation(divergence: Floats) -> float:
     return math.sqrt(-math.expm1(-float(divergence.min()))) * (1 + 1e-12)
 
 
-def _log_gains_by_integral(
-    rate: float, noise_multiplier: float, orders: Floats
-) -> Floats:
+def _log_gains_by_integral(rate: float, sigma: float, orders: Floats) -> Floats:
     """Return ln ∫ N(x; 0, σ²)·(e^{αL} − 1 − α(e^L − 1)) dx for each α in ``orders``.
 
     By the trapezoidal rule; [n] float64 both. e^L − 1 has mean 0, so this is
@@ -105,7 +103,6 @@ def _log_gains_by_integral(
     """
     if not len(orders):
         return np.zeros(0)
-    sigma = noise_multiplier
     width = min(sigma / 8, max(sigma**2 / 3, 2e-5))
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, width)
     loss = log_mixed((2 * x - 1) / (2 * sigma**2), rate)
@@ -165,10 +162,10 @@ def sampled_gaussian_rdp(
     the sampled from the unsampled distribution, which is the larger direction at every
     order (their Theorem 5).
     """
+    alpha = np.asarray(orders, np.float64)
     if rate in (0, 1) or noise_multiplier < _LEAST_NOISE:
-        divergence = math.ceil(rate) * np.asarray(orders) / (2 * noise_multiplier**2)
+        divergence = math.ceil(rate) * alpha / (2 * noise_multiplier**2)
     else:
-        alpha = np.asarray(orders, np.float64)
         whole = alpha == np.floor(alpha)
         log_gains = np.empty_like(alpha)
         log_gains[~whole] = _log_gains_by_integral(
@@ -179,7 +176,7 @@ def sampled_gaussian_rdp(
             for order in alpha[whole]
         ]
         divergence = np.logaddexp(0.0, log_gains) / (alpha - 1)
-    divergence *= 1 + _ROUNDING * (32 + gammaln(np.asarray(orders) + 1))
+    divergence *= 1 + _ROUNDING * (32 + gammaln(alpha + 1))
     divergence.setflags(write=False)
     return divergence
 
@@ -193,6 +190,6 @@ def mixture_rdp(step: Floats, probability: float, orders: tuple[float, ...]) -> 
     """
     if probability in (0, 1):
         return step * probability
-    alpha = np.asarray(orders)
+    alpha = np.asarray(orders, np.float64)
     log_moments = log_mixed((alpha - 1) * step, probability)
-    return np.asarray(log_moments / (alpha - 1), np.float64)
+    return log_moments / (alpha - 1)

@@ -93,7 +93,7 @@ def from_profile(profile: dict[float, float]) -> TradeOff:
     Misconfiguration: an ε is out of its range.
     """
     # Height at 0 and slope of each line, two a statement.
-    lines: list[tuple[float, float]] = []
+    lines = []
     for epsilon, delta in profile.items():
         checks.epsilon(epsilon)
         kept = 1.0 - min(max(delta, 0.0), 1.0)
@@ -299,23 +299,19 @@ def _median_bounds(
 
     An audit is the scores and coins of each of its trainings. Returns [numbers].
     """
-    bounds = []
-    for trainings in audits:
-        guesses = [_pooled_guesses(trainings, made) for made in numbers]
-        bounds.append(
-            [
-                lower_bound(
-                    gaussian,
-                    of_number,
-                    significance=significance,
-                    most=16.0,
-                    least=_LEAST_MU,
-                    steps=14,
-                )
-                for of_number in guesses
-            ]
+    bounds = [
+        lower_bound(
+            gaussian,
+            _pooled_guesses(trainings, made),
+            significance=significance,
+            most=16.0,
+            least=_LEAST_MU,
+            steps=14,
         )
-    return np.asarray(np.median(bounds, axis=0))
+        for trainings in audits
+        for made in numbers
+    ]
+    return np.asarray(np.median(np.reshape(bounds, (-1, len(numbers))), axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,14 +78,14 @@ class _Groups(Guarantee):
     def _curves(self, k: int, direction: Direction) -> Curves:
         if self.mechanism.silent:
             return Unchanged()
-        additions, deletions = self._both(k)
-        return additions if direction is Direction.ADDITIONS else deletions
+        return self._group_curves(k, direction)
 
     @abstractmethod
-    def _both(self, k: int) -> tuple[Curves, Curves]:
-        """Return curves for k additions, and for k deletions.
+    def _group_curves(self, k: int, direction: Direction) -> Curves:
+        """Return the curves for k ≥ 1 where the mechanism touches data.
 
-        Additions poison the clean Gaussian, deletions the mixture.
+        With k additions the poisoned side is the mixture, with k deletions the one
+        Gaussian.
         """
 
 
@@ -203,9 +203,11 @@ class ExactGroups(_Groups):
         """
         return _group_pair(self.mechanism, count("k", k, least=1))
 
-    def _both(self, k: int) -> tuple[Curves, Curves]:
-        forward, reverse = self.sticks(k)
-        return _pair_curves(forward, reverse), _pair_curves(reverse, forward)
+    def _group_curves(self, k: int, direction: Direction) -> Curves:
+        with_over_without, without_over_with = self.sticks(k)
+        if direction is Direction.ADDITIONS:
+            return _pair_curves(with_over_without, without_over_with)
+        return _pair_curves(without_over_with, with_over_without)
 
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
         """Return the exact (ε, δ)-DP of one record or client.
@@ -256,16 +258,16 @@ class RenyiCurves(Curves):
             exponents = power[:, None] * exponents
         # An unknown divergence says nothing, about p = 0 too (∞ − ∞).
         exponents = np.where(np.isnan(exponents), 0.0, exponents)
-        best = np.exp(np.minimum(exponents.min(axis=0), 0.0))
-        return np.asarray(best).reshape(p.shape)
+        best: Floats = np.exp(np.minimum(exponents.min(axis=0), 0.0))
+        return best.reshape(p.shape)
 
     def _lower(self, p: Floats) -> Floats:
         power = self.orders / (self.orders - 1)
         with np.errstate(divide="ignore"):
             exponents = power[:, None] * np.log(p.ravel())
         exponents -= self.clean_over_poisoned[:, None]
-        best = np.exp(np.minimum(exponents.max(axis=0), 0.0))
-        return np.asarray(best).reshape(p.shape)
+        best: Floats = np.exp(np.minimum(exponents.max(axis=0), 0.0))
+        return best.reshape(p.shape)
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Return whether label A stays strictly ahead of B at each point.
@@ -360,34 +362,30 @@ class RenyiGroups(_Groups):
         """
         event = self.mechanism
         steps = _group_divergences(
-            event.rate, event.effective_noise_multiplier, k, self.orders
+            probability=event.rate,
+            noise=event.effective_noise_multiplier,
+            k=k,
+            orders=self.orders,
         )
         forward, reverse = (
             mixture_rdp(step, event.participation, self.orders) for step in steps
         )
         return event.count * forward, event.count * reverse
 
-    def _both(self, k: int) -> tuple[Curves, Curves]:
-        orders = np.asarray(self.orders)
-        forward, reverse = self.divergences(k)
-        return (
-            RenyiCurves(
-                orders=orders,
-                poisoned_over_clean=forward,
-                clean_over_poisoned=reverse,
-                refined=self.refined,
-            ),
-            RenyiCurves(
-                orders=orders,
-                poisoned_over_clean=reverse,
-                clean_over_poisoned=forward,
-                refined=self.refined,
-            ),
+    def _group_curves(self, k: int, direction: Direction) -> Curves:
+        with_over_without, without_over_with = self.divergences(k)
+        added = direction is Direction.ADDITIONS
+        return RenyiCurves(
+            orders=np.asarray(self.orders),
+            poisoned_over_clean=with_over_without if added else without_over_with,
+            clean_over_poisoned=without_over_with if added else with_over_without,
+            refined=self.refined,
         )
 
 
 @lru_cache(maxsize=4096)
 def _group_divergences(
+    *,
     probability: float,
     noise: float,
     k: int,
@@ -443,8 +441,8 @@ def mixture_divergences(
     Returns:
         [a] float64 each, in nats.
     """
-    forward = np.full(len(orders), np.inf)
-    reverse = np.full(len(orders), np.inf)
+    forward = np.full_like(orders, np.inf)
+    reverse = np.full_like(orders, np.inf)
     # By order, how many components of P are near; 0 where D_α(P‖Q) is above the limit.
     nearest = np.zeros(len(orders), dtype=np.int64)
     squares = shift.sizes**2 / (2 * noise**2)
@@ -525,7 +523,7 @@ def _divergences(
     low = math.floor(ends[0] / step)
     high = math.ceil(ends[1] / step)
     if high - low > min(_MOST_POINTS, _MOST_WORK // near):
-        return np.full(len(orders), np.inf)
+        return np.full_like(orders, np.inf)
     x = np.arange(low, high + 1, dtype=np.float64) * step
     components = Shift(shift.sizes[:near], shift.log_weights[:near])
     ratio, _ = log_ratio(x, components, noise)

@@ -432,12 +432,12 @@ class ApproximateDP(Guarantee):
         def up(p: Floats) -> Floats:
             with np.errstate(over="ignore", invalid="ignore"):
                 lines = np.exp(slopes) * p.ravel() + deltas
-            best = np.where(np.isnan(lines), 1.0, lines).min(axis=0)
-            return np.asarray(best).reshape(p.shape)
+            best: Floats = np.where(np.isnan(lines), 1.0, lines).min(axis=0)
+            return best.reshape(p.shape)
 
         def down(p: Floats) -> Floats:
-            lines = np.exp(-slopes) * (p.ravel() - deltas)
-            return np.asarray(lines.max(axis=0)).reshape(p.shape)
+            best: Floats = (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
+            return best.reshape(p.shape)
 
         return Moved(
             first=Unchanged(),

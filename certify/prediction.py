@@ -136,13 +136,15 @@ def largest_group(
     held = np.zeros(points, dtype=np.int64)
     failed = np.full(points, limit + 1, dtype=np.int64)
     # Doubling: points at which every k so far has held.
-    pending = np.arange(points) if limit >= 1 else np.arange(0)
+    pending = np.arange(points if limit >= 1 else 0)
     k = 1
     while len(pending):
         answer = holds(k, pending)
         held[pending[answer]] = k
         failed[pending[~answer]] = k
-        pending = pending[answer] if k < limit else pending[:0]
+        if k == limit:
+            break
+        pending = pending[answer]
         k = min(2 * k, limit)
     # Bisection: points with the same k are asked together.
     while True:
@@ -223,7 +225,7 @@ def certified_accuracy(
     sorted_radii = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
     smaller = np.searchsorted(sorted_radii, at, side="left")
-    return np.asarray((len(sorted_radii) - smaller) / np.size(radius))
+    return (len(sorted_radii) - smaller) / np.size(radius)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
