@@ -181,10 +181,14 @@ class _Part:
         *,
         reverse: bool,
     ) -> "_Part":
-        """Return ``count`` such rounds on the round's natural lattice.
+        """Return equal rounds on the round's natural lattice.
 
-        The largest losses, which any of the rounds meets with a probability of at most
-        ``tail``, are left out and count as infinite.
+        Args:
+            sampled_round: One of them.
+            count: How many there are.
+            tail: Probability with which any of them may meet one of the largest losses,
+                which are left out and count as infinite.
+            reverse: Whether the direction is Q‖P instead of P‖Q.
         """
         losses = one_round(sampled_round)[reverse]
         # Mass of the largest loss, of the two largest, and so on.
@@ -217,6 +221,7 @@ class _Part:
         cut = int(np.searchsorted(losses.points, _LEVEL, side="right"))
         if losses.points[-1] <= _MOST_LEVEL or cut == len(losses.points):
             return [self]
+        # The masses of a usual round under P and under Q, and its loss as a message.
         rare = np.exp(losses.log_masses[cut:])
         usual_of_p = float(np.exp(losses.log_masses[:cut]).sum())
         usual_of_q = 1 - float(rare @ np.exp(-losses.losses[cut:]))
@@ -276,9 +281,12 @@ class _Window:
     """Logarithm of the probability that may lie above the window."""
 
     def around(self, log_moments: Callable[[Floats], Floats]) -> tuple[float, float]:
-        """Return the lowest and the highest loss to keep, by Chernoff's bound.
+        """Return the lowest and the highest loss to keep, in nats.
 
-        ``log_moments`` computes K(λ) of the losses, which are tried at several orders.
+        Both come from Chernoff's bound, the best of several orders.
+
+        Args:
+            log_moments: Computes K(λ) of the losses for every λ of an array.
         """
         order = self.order
         tilts = [order or 1 / self.scale, 1 / self.scale]
@@ -286,6 +294,8 @@ class _Window:
         at_order = float(log_moments(np.array([order]))[0])
         outside = math.log(OUTSIDE)
 
+        # Tilted, the moment generating function at s is e^{K(λ+s) − K(λ)}. So the mass
+        # beyond one of these losses is at most OUTSIDE, or what may lie above.
         def below(steps: Floats) -> Floats:
             return (log_moments(order - steps) - at_order - outside) / steps
 
@@ -327,9 +337,10 @@ class _Direction:
         return [part.on(look * part.losses.cell) for part in self.parts()]
 
     def saddle_point(self, epsilon: float | None = None) -> float:
-        """Return the λ ≥ 0 that minimises Chernoff's bound of δ at ``epsilon``.
+        """Return the λ ≥ 0 at which Chernoff's bound is least.
 
-        Without ``epsilon``, the one that minimises the bound of ε at this δ.
+        Args:
+            epsilon: The bound is of δ at this ε; without it, of ε at this δ.
         """
         parts = self.first_look()
         log_delta = self.log_delta
@@ -343,6 +354,7 @@ class _Direction:
 
         if epsilon is not None and _log_moment(parts, 0.0)[1] >= epsilon:
             return 0.0
+        # In ln λ: [low, high] is moved until the bound's slope changes its sign in it.
         low = high = 0.0
         most = max(_largest_loss(parts), _LEAST_VARIANCE)
         largest = min(_LARGEST_LOG_ORDER, _LARGEST_LOG_EXPONENT - math.log(most))
@@ -358,10 +370,12 @@ class _Direction:
         return math.exp(float(brentq(slope, low, high, xtol=1e-3)))
 
     def tilted(self, order: float, scale: float) -> Tilted:
-        """Return everything composed under the tilt λ = ``order``.
+        """Return everything composed under a tilt.
 
-        Lattices are fine against ``scale``, in nats, within what the composed deviation
-        makes sensible.
+        Args:
+            order: λ, at least 0.
+            scale: What lattices are fine against, in nats. At most the composed
+                deviation is taken, and not much less.
         """
         parts = self.parts()
         # Where all losses are one, a cell is as fine as anything.
@@ -375,6 +389,7 @@ class _Direction:
         share = _ADDED_VARIANCE / (2 * kinds) if kinds > 1 else 0.0
         levels: list[_Part] = []
         for part in parts:
+            # Splitting adds at most a variance of cell²/6 a round on average.
             allowed = scale * math.sqrt(6 * share / part.count)
             coarse = allowed > 2 * part.losses.cell
             levels += (part.on(_power_of_two(allowed)) if coarse else part).levels()
@@ -386,9 +401,13 @@ class _Direction:
 def _self_composed(part: _Part, window: _Window, parts: int) -> Composed:
     """Compose the rounds of one part with each other, for ``_Direction.tilted``.
 
-    ``parts`` is the number of parts that share the memory. A single round among others
-    stays as it is, without a window. Where the window has too many points, the lattice
-    is made coarser.
+    A single round among others stays as it is, without a window. Where the window has
+    too many points, the lattice is made coarser.
+
+    Args:
+        part: The rounds.
+        window: What is kept of their losses.
+        parts: How many parts share the memory.
     """
     sparse = part.count == 1 and parts > 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ALL_POINTS // parts))
@@ -442,7 +461,14 @@ def _largest_loss(parts: Sequence[_Part]) -> float:
 
 
 def _log_moment(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
-    """Return K(λ), K'(λ) and K''(λ) of all rounds together at λ = ``order``."""
+    """Return K(λ), K'(λ) and K''(λ) of all rounds together.
+
+    Each is the sum of the parts' own.
+
+    Args:
+        parts: All rounds, in one direction.
+        order: λ.
+    """
     of_parts = [
         [part.count * value for value in part.losses.tilted(order)] for part in parts
     ]
@@ -453,7 +479,10 @@ def _log_moment(parts: Sequence[_Part], order: float) -> tuple[float, float, flo
 
 
 def _together(parts: Sequence[Composed], window: _Window) -> Composed:
-    """Move all parts to one lattice, and convolve them."""
+    """Move all parts to one lattice, and convolve them.
+
+    The lattice is made coarser until the window has few enough points.
+    """
     if len(parts) == 1:
         return parts[0]
     share = _ADDED_VARIANCE / (2 * len(parts))
@@ -493,6 +522,11 @@ def _span(low: float, high: float, cell: float) -> tuple[int, int]:
     """Return the first point of a window, and a number of points that holds it all.
 
     A Fourier transform of that size is quick.
+
+    Args:
+        low: The lowest loss of the window, in nats.
+        high: The highest loss, in nats.
+        cell: Width of the lattice, in nats.
     """
     first = math.floor(low / cell)
     points = math.ceil(high / cell) - first + 1

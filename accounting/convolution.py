@@ -37,17 +37,24 @@ SUMMED = 1e-9
 def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     """Convolve all factors cyclically, and raise every mass by what it may lack.
 
-    A factor is the masses of one kind of round, [size], and how often it happens.
-    Returns the composed masses, [size] float64.
-
     What lies at 0 needs no transform and is never rounded with the rest: where nearly
     every round loses nothing, the few that do stand in full precision beside it.
+
+    Args:
+        factors: The masses of each kind of round, [size], and how often it happens.
+        size: Number of points of the lattice, modulo which losses are taken.
+
+    Returns:
+        The composed masses, [size] float64.
     """
     frequencies = size // 2 + 1
     log_product = np.zeros(frequencies, dtype=np.complex128)
+    # Of the product of all (|ĝ| + Δ)^n.
     log_largest = np.zeros(frequencies)
+    # The sum of all n·|ln ĝ|, with what rounding the atom adds.
     arithmetic = np.zeros(frequencies)
     log_atoms = 0.0
+    # Δ, relative to a factor's mass.
     transform_error = 8 * UNIT * math.log2(size)
     for masses, count in factors:
         atom = float(masses[0])
@@ -66,6 +73,7 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     # The probability that no round loses anything.
     atoms = math.exp(log_atoms)
     if atoms > _MOSTLY_NOTHING:
+        # The transform is of what is left beside the atom.
         product = atoms * np.expm1(log_product - log_atoms)
     else:
         atoms = 0.0
@@ -83,9 +91,15 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
 
 
 def _log1p(values: Complexes) -> Complexes:
-    """Return ln(1 + z) of each value, its real part at least −700.
+    """Return ln(1 + z) for each z.
 
     It is relatively exact also near 0, unlike NumPy's.
+
+    Args:
+        values: The z, of any shape.
+
+    Returns:
+        The logarithms, in the same shape, their real parts at least −700.
     """
     x = values.real
     y = values.imag
@@ -115,9 +129,14 @@ class Composed:
     """Probability above the window."""
 
     def log_moments(self, orders: Floats, tilt: float) -> Floats:
-        """Return K at each of ``orders``, [m] float64 both.
+        """Return K at each of ``orders``.
 
-        ``tilt`` is the λ of the masses.
+        Args:
+            orders: [m].
+            tilt: The λ by which the masses are tilted.
+
+        Returns:
+            [m] float64.
         """
         exponents = np.outer(orders - tilt, self.points * self.cell)
         exponents += np.log(np.maximum(self.masses, 1e-300))
@@ -128,7 +147,9 @@ class Composed:
     def on(self, cell: float, tilt: float) -> "Composed":
         """Return the same losses on another lattice; on a coarser one they are split.
 
-        ``tilt`` is the λ of the masses.
+        Args:
+            cell: The other lattice's width in nats, a power of two.
+            tilt: The λ by which the masses are tilted.
         """
         if cell <= self.cell:
             points = self.points * round(self.cell / cell)
@@ -160,8 +181,12 @@ def dense(
 ) -> Composed:
     """Put the masses of a cyclic convolution in order.
 
-    ``wrapped`` holds the mass of each point at the point modulo their number, [n];
-    ``first`` is the lowest point.
+    Args:
+        first: The lowest point of the window.
+        wrapped: [n], the mass of each point at the point modulo n.
+        cell: Width of the lattice, in nats.
+        log_moment: K(λ).
+        left_out: Probability above the window.
     """
     size = len(wrapped)
     return Composed(
@@ -174,9 +199,13 @@ def dense(
 
 
 class Tilted:
-    """The composed losses of one direction in a window, to be asked for ε or δ."""
+    """The composed losses of one direction in a window, to be asked for ε or δ.
+
+    Between two points of the lattice there is no mass, so δ(ε) is linear in e^ε there.
+    """
 
     def __init__(self, composed: Composed, order: float, scale: float) -> None:
+        """Take the tilt λ = ``order`` off, and add δ up from the highest loss down."""
         self.scale = scale
         """What its lattice is fine against; 0 where a smaller one changes nothing."""
         self._cell = composed.cell
@@ -209,6 +238,7 @@ class Tilted:
 
         It is infinite if there is none.
         """
+        # What the finite losses may add up to.
         left = delta * (1 - SUMMED) - self._infinite
         if left <= 0:
             return math.inf
@@ -228,6 +258,7 @@ class Tilted:
         if j >= len(self._losses):
             return min(1.0, self._infinite)
         if j < 0:
+            # Every loss of the window lies above.
             within = self._total * (1 + SUMMED)
             within -= self._lowest_tail * math.exp(epsilon - self.lowest)
             return min(1.0, within + OUTSIDE + self._infinite)

@@ -158,12 +158,18 @@ Profile: TypeAlias = tuple[Floats, Floats]
 
 
 def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
-    """Return the profiles of all of ``event`` for a group of k ≥ 1 records.
+    """Return the profiles of all rounds of an event for a group of records.
 
-    The first is of with‖without the group, the second of without‖with. The event isn't
-    silent. Where a step has so little noise that nothing is claimed, or so many records
-    are told from none but for a chance of 1e-12, a profile is one ε with δ = 1: however
+    Where a step has so little noise that nothing is claimed, or so many records are
+    told from none but for a chance of 1e-12, a profile is one ε with δ = 1: however
     large the group, it takes a second.
+
+    Args:
+        event: The rounds; it isn't silent.
+        group: k ≥ 1, how many records come or go together.
+
+    Returns:
+        The profile of with‖without the group, and that of without‖with.
     """
     step = _round_of(event, group)
     if (
@@ -186,10 +192,16 @@ def record_epsilon(
 ) -> float:
     """Return the exact ε of a record after so many participations.
 
-    Takes milliseconds, and is cached. ``noise_multiplier`` is of the noise that the
-    adversary can't remove: one server's. Either ``participations`` are given, each
-    released once, or ``counts``. ε never falls when they rise. Raises Misconfiguration:
-    a parameter is out of its range, or not exactly one of the last two was given.
+    Takes milliseconds, and is cached. ε never falls when participations rise. Raises
+    Misconfiguration: a parameter is out of its range, or not exactly one of
+    ``participations`` and ``counts`` was given.
+
+    Args:
+        record_rate: p, with which a participation draws the record, in [0, 1].
+        noise_multiplier: σ of the noise that the adversary can't remove: one server's.
+        delta: δ, in (0, 1).
+        participations: How many there were, each released once.
+        counts: The same by how often a version was released.
     """
     if (participations is None) == (counts is None):
         remedy = "give either participations or counts by m"
@@ -231,9 +243,16 @@ def most_participations(
 ) -> int:
     """Return the most participations that keep a record's exact ε within a limit.
 
-    At most ``ceiling``. A ledger or an owner's SDK counts up to it, and refuses the
-    next one. ``again`` are those of them that were released more than once. Raises
+    A ledger or an owner's SDK counts up to it, and refuses the next one. Raises
     Misconfiguration: a parameter is out of its range.
+
+    Args:
+        record_rate: p, with which a participation draws the record, in [0, 1].
+        noise_multiplier: σ of the noise that the adversary can't remove: one server's.
+        delta: δ, in (0, 1).
+        epsilon_limit: The limit of ε, at least 0.
+        ceiling: The most that is returned.
+        again: Those of the participations that were released more than once.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
@@ -257,8 +276,11 @@ def most_participations(
 def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
     """Return the largest n ≤ ``ceiling`` that is allowed, 0 if none is.
 
-    Where n is allowed, so must be every smaller one. Raises Misconfiguration: the
-    ceiling isn't a count.
+    Raises Misconfiguration: the ceiling isn't a count.
+
+    Args:
+        allowed: Tells of n ≥ 1 whether it is; if so, every smaller n must be too.
+        ceiling: The most that is returned.
     """
     checks.count("ceiling", ceiling)
     within = 0

@@ -28,6 +28,11 @@ def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
 
     Bu et al. 2020, PRECAD Lemma 5. Asymptotic. Raises Misconfiguration: a parameter is
     out of its range.
+
+    Args:
+        rate: Probability with which a step draws a record, in [0, 1].
+        noise_multiplier: σ, over the sensitivity.
+        count: How many steps there are.
     """
     checks.rate("rate", rate)
     checks.noise_multiplier(noise_multiplier)
@@ -93,8 +98,12 @@ def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
     form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper takes the infimum over ε ≥ 0 only; over all real
     ε it is this, never above 1 nor below 0.
 
-    ``p`` are scores in [0, 1], of any shape, which the result has too. ``by`` is
-    infinite where nothing is guaranteed.
+    Args:
+        p: Scores in [0, 1], of any shape.
+        by: Kμ or −Kμ; infinite where nothing is guaranteed.
+
+    Returns:
+        Scores in [0, 1], float64, in the shape of ``p``.
     """
     p = np.asarray(p, dtype=np.float64)
     # What never happens, or always, stays so even at an infinite shift (∞ − ∞).
@@ -105,8 +114,12 @@ def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
 def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
     """Return the largest Kμ that keeps PRECAD Theorem 2 at or below ``tolerated``.
 
-    ``loss`` is the expected loss without attackers, ``bound`` the largest that a loss
-    takes. Raises Misconfiguration: 0 < loss < tolerated < bound doesn't hold.
+    Raises Misconfiguration: 0 < loss < tolerated < bound doesn't hold.
+
+    Args:
+        loss: The expected loss without attackers.
+        tolerated: The expected loss that attackers may cause.
+        bound: B, the largest value that a loss takes.
     """
     checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 < loss < bound:
@@ -122,8 +135,13 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
 def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
     """Return the C/(R·σ) at which PRECAD Lemma 8's central limit gives ``mu``.
 
-    √(2·ln(1 + μ²/(q²T))), PRECAD eq. (9), with q the ``client_rate`` and T the
-    ``rounds``. Raises Misconfiguration: a parameter is out of its range.
+    √(2·ln(1 + μ²/(q²T))), PRECAD eq. (9). Raises Misconfiguration: a parameter is out
+    of its range.
+
+    Args:
+        mu: The wanted client-level μ, above 0.
+        client_rate: q, the share of clients in a round, above 0.
+        rounds: T, at least 1.
     """
     checks.positive("mu", mu, "the wanted client-level μ")
     checks.positive("client_rate", client_rate, "the share of clients in a round")

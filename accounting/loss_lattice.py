@@ -93,15 +93,24 @@ def split(
 ) -> tuple[Integers, Floats]:
     """Split each loss ``points·fine`` onto its two neighbours in a coarser lattice.
 
-    Returns the coarse lattice's points and their masses, rounded up: every point from
-    the first to the last, or the occupied ones alone where there are very many. Both P
-    and Q keep their masses. ``points`` and ``masses`` are [n], points increase, and
-    both cells are powers of two. Masses are tilted by e^{λ·loss}, λ = ``tilt``, before
-    and after.
+    Both P and Q keep their masses.
+
+    Args:
+        points: [n], increasing.
+        masses: [n], the points' masses under P.
+        fine: The width of their lattice in nats, a power of two.
+        coarse: The width of the coarser one, a power of two.
+        tilt: λ, if masses are tilted by e^{λ·loss}, both before and after.
+
+    Returns:
+        The coarse lattice's points and their masses, rounded up: every point from the
+        first to the last, or the occupied ones alone where there are very many.
     """
     ratio = round(coarse / fine)
     lower = points // ratio
+    # From the lower neighbour, in nats.
     distance = (points - lower * ratio) * fine
+    # The part that goes to the upper one.
     up = np.minimum(np.expm1(-distance) / math.expm1(-coarse) * (1 + 16 * UNIT), 1.0)
     raised = 1 + UNIT * (16 + 4 * tilt * coarse)
     falling = masses * (1 - up) * np.exp(-tilt * distance) * raised
@@ -119,14 +128,28 @@ def split(
 
 
 def summed(places: Integers, masses: Floats, size: int) -> Floats:
-    """Sum masses by place, 0 to ``size`` − 1; returns [size] float64."""
+    """Sum masses by place.
+
+    Args:
+        places: [n], each from 0 to ``size`` − 1.
+        masses: [n].
+        size: Number of places.
+
+    Returns:
+        The sums, [size] float64.
+    """
     return np.bincount(places, masses, size).astype(np.float64, copy=False)
 
 
 def discounted(values: Floats, factor: float) -> Floats:
-    """Return y, [n] float64, with y_i = x_i + factor·y_{i−1}, by forward substitution.
+    """Return y with y_i = x_i + factor·y_{i−1}, by forward substitution.
 
-    x are the ``values``, [n].
+    Args:
+        values: x, [n].
+        factor: What the sum so far is multiplied by at each step.
+
+    Returns:
+        y, [n] float64.
     """
     # Not SciPy's filters: they load its statistics, which takes every owner most of a
     # second.

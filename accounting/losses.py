@@ -83,7 +83,15 @@ class Shift:
 
 
 def log_binomial(k: int, probability: float) -> Floats:
-    """Return log Pr[Bin(k, probability) = i] for i = 0 to k, [k + 1] float64."""
+    """Return the logarithms of a binomial distribution's probabilities.
+
+    Args:
+        k: Number of trials.
+        probability: Of each trial's success, in [0, 1].
+
+    Returns:
+        log Pr[Bin(k, probability) = i] for i = 0 to k, [k + 1] float64.
+    """
     if probability in (0.0, 1.0):
         weights = np.full(k + 1, -np.inf)
         weights[round(k * probability)] = 0.0
@@ -103,10 +111,14 @@ def log_binomial(k: int, probability: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def group_shift(k: int, probability: float) -> Shift:
-    """Return the shift by Bin(k, q) unit contributions, q = ``probability``.
+    """Return the shift by Bin(k, q) unit contributions.
 
     That is the shift by k records that are all added or all removed, each drawn
     independently.
+
+    Args:
+        k: Number of records.
+        probability: q, with which each is drawn, in [0, 1].
     """
     log_weights = log_binomial(k, probability)
     kept = log_weights >= _LEAST_LOG_WEIGHT
@@ -123,22 +135,31 @@ def log_affinity(sampled_round: SampledRound) -> float:
     """
     rate, noise, participation, group = sampled_round
     sizes = np.arange(group + 1, dtype=np.float64)
+    # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
     exponents = log_binomial(group, rate) / 2 - (sizes / noise) ** 2 / 8
     top = float(exponents.max())
     of_step = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
     if participation == 1:
         return of_step
+    # Where the round doesn't happen, the two sides are alike.
     return math.log1p(participation * math.expm1(of_step))
 
 
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
-    """Return L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} and its derivative at each ``x``.
+    """Return L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} and its derivative.
 
-    [n] float64 all; ``noise`` is σ.
+    Args:
+        x: [n], where they are computed.
+        shift: The i, and the logarithms of the w_i.
+        noise: σ, in the units of the i.
+
+    Returns:
+        L(x) in nats and L'(x), [n] float64 each.
     """
     values = np.empty_like(x)
     slopes = np.empty_like(x)
     constant = (shift.log_weights - shift.sizes**2 / (2 * noise**2))[:, None]
+    # In blocks, which limits memory. The largest exponent is taken out of every sum.
     blocks = 1 + len(x) * len(shift.sizes) // _BLOCK
     for rows in np.array_split(np.arange(len(x)), blocks):
         weights = np.outer(shift.sizes / noise**2, x[rows])
@@ -153,10 +174,17 @@ def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
 
 
 def loss_at(x: Floats, sampled_round: SampledRound) -> Floats:
-    """Return the loss L(x) for each ``x``, in nats, in the shape of ``x``.
+    """Return the loss L(x) for each ``x``.
 
     It is relatively exact also where it is tiny, and doesn't overflow where it is
     large.
+
+    Args:
+        x: What a round may put out, over the clip, of any shape.
+        sampled_round: The round, of which P and Q are taken as if it always happened.
+
+    Returns:
+        The losses in nats, float64, in the shape of ``x``.
     """
     rate, noise, _, group = sampled_round
     if group > 1:
@@ -167,11 +195,17 @@ def loss_at(x: Floats, sampled_round: SampledRound) -> Floats:
 
 
 def log_mixed(exponents: Floats, weight: float) -> Floats:
-    """Return ln(1 + r·(e^u − 1)) for each u in ``exponents``, which may be infinite.
+    """Return ln(1 + r·(e^u − 1)) for each u.
 
-    r is the ``weight``, in (0, 1).
+    Args:
+        exponents: The u, of any shape; they may be infinite.
+        weight: r, in (0, 1).
+
+    Returns:
+        The logarithms, float64, in the shape of ``exponents``.
     """
     near = np.log1p(weight * np.expm1(np.minimum(exponents, _LARGE)))
+    # For a large u it is ln(r·e^u) + ln(1 + (1 − r)/r·e^{−u}).
     ratio = (1 - weight) / weight
     beyond = np.log1p(ratio * np.exp(-np.maximum(exponents, _LARGE)))
     far = exponents + math.log(weight) + beyond
@@ -179,9 +213,15 @@ def log_mixed(exponents: Floats, weight: float) -> Floats:
 
 
 def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
-    """Return the x at which each loss is reached, in the shape of ``losses``.
+    """Return the x at which each loss is reached: the inverse of ``loss_at``.
 
-    Where a loss is never reached, that is −∞, or for a group the least x that is kept.
+    Args:
+        losses: In nats, [n], increasing.
+        sampled_round: The round.
+
+    Returns:
+        [n] float64. Where a loss is never reached, −∞, or for a group the least x that
+        is kept.
     """
     rate, noise, _, group = sampled_round
     if group > 1:
@@ -189,6 +229,7 @@ def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
     variance = noise**2
     if rate == 1:
         return losses * variance + 0.5
+    # x = σ²·ln(1 + (e^l − 1)/r) + 1/2; a large e^l is taken out of the logarithm.
     small = np.minimum(losses, _LARGE)
     large = np.maximum(losses, _LARGE)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -198,7 +239,11 @@ def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
 
 
 def _inverse_loss_of_group(losses: Floats, sampled_round: SampledRound) -> Floats:
-    """Invert L for ``_inverse_loss``: a table first, then Newton's steps."""
+    """Return the x at which a group's losses are reached, for ``_inverse_loss``.
+
+    A table gives a first guess, which Newton's steps improve. They move by at most σ
+    each, and stay among what is kept.
+    """
     sigma = sampled_round.noise_multiplier
     shift = group_shift(sampled_round.group, sampled_round.rate)
     x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
@@ -221,10 +266,11 @@ def natural_cell(sampled_round: SampledRound) -> float:
     """
     sigma = sampled_round.noise_multiplier
     group = sampled_round.group
+    # The loss's size and spread under Q, to within what a power of two needs.
     x = sigma * np.linspace(-3, 3, 601)
     density = np.exp(-0.5 * (x / sigma) ** 2)
     losses = loss_at(x, sampled_round)
-    # Root mean square of the loss.
+    # The root of the mean square.
     size = math.sqrt(float(density @ losses**2) / float(density.sum()))
     if group == 1:
         deviation = min(size, 1 / sigma)
@@ -242,9 +288,15 @@ def natural_cell(sampled_round: SampledRound) -> float:
 
 
 def _lattice(low: float, high: float, cell: float) -> Integers:
-    """Return points from below ``low`` ≤ 0 to above ``high`` ≥ 0, increasing.
+    """Return the points of a lattice: every one near 0, fewer further out.
 
-    Losses are in nats, points in cells: every point near 0, fewer further out.
+    Args:
+        low: The lowest loss, at most 0, in nats.
+        high: The highest loss, at least 0, in nats.
+        cell: The lattice's width, in nats.
+
+    Returns:
+        [n] int64, increasing, from below ``low`` to above ``high``, in cells.
     """
     widest = max(_WIDEST_CELL, max(-low, high) * _SHARE_OF_LARGEST)
     above = _outwards(max(high, cell), cell=cell, widest=widest)
@@ -254,9 +306,17 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
 
 
 def _outwards(end: float, *, cell: float, widest: float) -> list[Integers]:
-    """Return blocks of points from 0 to beyond the loss ``end`` > 0, for ``_lattice``.
+    """Return blocks of points from 0 outwards, for ``_lattice``.
 
     From block to block the steps double, until they would be wider than ``widest``.
+
+    Args:
+        end: A loss above 0, beyond which the last point lies, in nats.
+        cell: The lattice's width, in nats.
+        widest: The widest step, in nats.
+
+    Returns:
+        Blocks of points, which increase; a block begins where the last one ended.
     """
     last = math.ceil(end / cell)
     reached = 0
@@ -291,6 +351,7 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     sigma = sampled_round.noise_multiplier
     cell = natural_cell(sampled_round)
     shift = group_shift(sampled_round.group, sampled_round.rate)
+    # The largest shift of the sum.
     most = float(shift.sizes[-1])
     points, edges = _cells(sampled_round, cell)
     p, q, p_up, q_down = _integrated(
@@ -300,6 +361,7 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
         sampled_round=sampled_round,
     )
 
+    # What a group's losses may be off by, and what each cell's split may be off by.
     rounding = 0.0
     if sampled_round.group > 1:
         rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64)
@@ -346,9 +408,15 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
 
 
 def _cells(sampled_round: SampledRound, cell: float) -> tuple[Integers, Floats]:
-    """Return the round's lattice for ``one_round``: its points, and the x of each.
+    """Return the round's lattice, and where its losses are reached, for ``one_round``.
 
-    [n] both, increasing. The first and the last x are the ends of what is integrated.
+    Args:
+        sampled_round: The round.
+        cell: The lattice's width, in nats.
+
+    Returns:
+        The points, [n] int64, and the x of each, [n] float64, both increasing. The
+        first and the last x are the ends of what is integrated.
     """
     rate, sigma, _, group = sampled_round
     shift = group_shift(group, rate)
@@ -393,9 +461,10 @@ def _integrated(
     x = np.unique(np.concatenate([edges, even]))
     middle = (x[1:] + x[:-1]) / 2
     half = np.diff(x) / 2
-    # The cell in which each interval lies.
+    # The cell in which each interval lies: no interval crosses the border of a cell.
     at = np.clip(np.searchsorted(edges, middle) - 1, 0, len(points) - 2)
 
+    # Everything at the nodes is [intervals, nodes].
     nodes = middle[:, None] + half[:, None] * _NODES
     log_q = -0.5 * (nodes / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
     losses = loss_at(nodes, sampled_round)
@@ -403,6 +472,8 @@ def _integrated(
     upper = (points[1:] * cell)[at]
     q = np.exp(log_q) * _WEIGHTS * half[:, None]
     p = np.exp(log_q + losses) * _WEIGHTS * half[:, None]
+    # In a cell from l to u the part of P that goes up is (1 − e^{l−L})/(1 − e^{l−u}) of
+    # it, and the part of Q that goes down (1 − e^{L−u})/(1 − e^{l−u}).
     width = -np.expm1(lower - upper)
     rising = (p * -np.expm1(lower[:, None] - losses)).sum(axis=1) / width
     falling = (q * -np.expm1(losses - upper[:, None])).sum(axis=1) / width
@@ -428,7 +499,17 @@ def _with_coin(
 ) -> Losses:
     """Return the losses of a round that runs its step with a probability.
 
-    ``masses`` [n] and ``infinite`` are the step's; otherwise the loss is 0.
+    If it doesn't run the step, the loss is 0.
+
+    Args:
+        points: The lattice's points, [n], increasing, with 0 among them.
+        masses: The step's probability of each, [n].
+        infinite: The step's probability of infinite loss.
+        participation: Probability of the step.
+        cell: The lattice's width, in nats.
+
+    Returns:
+        The losses that have a probability above 0.
     """
     masses = masses * participation
     masses[np.searchsorted(points, 0)] += 1 - participation

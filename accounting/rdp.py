@@ -92,20 +92,29 @@ def _total_variation(divergence: Floats) -> float:
 
 
 def _log_gains_by_integral(rate: float, sigma: float, orders: Floats) -> Floats:
-    """Return ln ∫ N(x; 0, σ²)·(e^{αL} − 1 − α(e^L − 1)) dx for each α in ``orders``.
+    """Return ln ∫ N(x; 0, σ²)·(e^{αL} − 1 − α(e^L − 1)) dx by the trapezoidal rule.
 
-    By the trapezoidal rule; [n] float64 both. e^L − 1 has mean 0, so this is
-    ln(E[e^{αL}] − 1). With b = α − 1 the bracket is b·e^L·(−L·ψ(−L) + L·ψ(bL)), ψ(z) =
-    (e^z − 1)/z − 1: neither term is ever negative, and nothing cancels. The integrand
-    is analytic in a strip of half-width πσ² and falls like a Gaussian, so the rule's
-    error falls exponentially with the number of points; the series of Mironov, Talwar
-    and Zhang 2019 (Section 3.3) doesn't converge near α = 1.
+    e^L − 1 has mean 0, so this is ln(E[e^{αL}] − 1). With b = α − 1 the bracket is
+    b·e^L·(−L·ψ(−L) + L·ψ(bL)), ψ(z) = (e^z − 1)/z − 1: neither term is ever negative,
+    and nothing cancels. The integrand is analytic in a strip of half-width πσ² and
+    falls like a Gaussian, so the rule's error falls exponentially with the number of
+    points; the series of Mironov, Talwar and Zhang 2019 (Section 3.3) doesn't converge
+    near α = 1.
+
+    Args:
+        rate: q of the step, in (0, 1).
+        sigma: Its noise multiplier.
+        orders: The α, [n], each above 1.
+
+    Returns:
+        [n] float64.
     """
     if not len(orders):
         return np.zeros(0)
     width = min(sigma / 8, max(sigma**2 / 3, 2e-5))
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, width)
     loss = log_mixed((2 * x - 1) / (2 * sigma**2), rate)
+    # Of e^L·N(x; 0, σ²), but for the constant, which goes with the width.
     log_density = loss - 0.5 * (x / sigma) ** 2
     log_width = math.log(width / (sigma * math.sqrt(2 * math.pi)))
     common = loss * -_psi(-loss)
@@ -131,6 +140,11 @@ def _log_gain_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -
 
     ln Σ_k C(α,k)·(1−q)^{α−k}·q^k·(e^{(k²−k)/(2σ²)} − 1): Mironov, Talwar and Zhang
     2019, Section 3.3. The first two terms are 0, no other is negative.
+
+    Args:
+        rate: q, in (0, 1).
+        noise_multiplier: σ.
+        alpha: α, at least 2.
     """
     k = np.arange(2, alpha + 1, dtype=np.float64)
     log_odds = (alpha - k) * math.log1p(-rate) + k * math.log(rate)
@@ -156,11 +170,18 @@ def _log_sum(logarithms: Floats) -> float:
 def sampled_gaussian_rdp(
     rate: float, noise_multiplier: float, orders: tuple[float, ...] = ORDERS
 ) -> Floats:
-    """Return ρ(α) of one Poisson-sampled Gaussian step for each α > 1 of ``orders``.
+    """Return ρ(α) of one Poisson-sampled Gaussian step.
 
-    [n] float64, in nats, read-only. Mironov, Talwar and Zhang 2019: the divergence of
-    the sampled from the unsampled distribution, which is the larger direction at every
-    order (their Theorem 5).
+    Mironov, Talwar and Zhang 2019: the divergence of the sampled from the unsampled
+    distribution, which is the larger direction at every order (their Theorem 5).
+
+    Args:
+        rate: Probability with which a record is drawn, in [0, 1].
+        noise_multiplier: σ, over the sensitivity.
+        orders: The α, each above 1.
+
+    Returns:
+        [n] float64, in nats, read-only.
     """
     alpha = np.asarray(orders, np.float64)
     if rate in (0, 1) or noise_multiplier < _LEAST_NOISE:
@@ -182,11 +203,18 @@ def sampled_gaussian_rdp(
 
 
 def mixture_rdp(step: Floats, probability: float, orders: tuple[float, ...]) -> Floats:
-    """Return ρ(α) of a round that runs a step with ``probability``, in nats.
+    """Return ρ(α) of a round that runs a step with a probability.
 
-    ``step`` is the step's, for each α of ``orders``; [n] float64 both. ln(1 − q +
-    q·e^{(α−1)ρ})/(α−1): the coin is the same on both neighbours, so its Rényi moment
-    averages the step's and 1.
+    ln(1 − q + q·e^{(α−1)ρ})/(α−1): the coin is the same on both neighbours, so its
+    Rényi moment averages the step's and 1.
+
+    Args:
+        step: ρ(α) of the step, [n], in nats.
+        probability: q, in [0, 1].
+        orders: The α, each above 1.
+
+    Returns:
+        [n] float64, in nats.
     """
     if probability in (0, 1):
         return step * probability

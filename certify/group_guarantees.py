@@ -164,7 +164,12 @@ class HockeyStick:
 def _pair_curves(
     poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick
 ) -> Curves:
-    """Return the curves of one direction, for ``ExactGroups``."""
+    """Return the curves of one direction, for ``ExactGroups``.
+
+    Args:
+        poisoned_over_clean: Lines of the pair with the poisoned side as numerator.
+        clean_over_poisoned: Those of the pair with the clean side as numerator.
+    """
 
     def lower(p: Floats) -> Floats:
         # What always happens without the group happens with it: Gaussians share null
@@ -306,8 +311,16 @@ def renyi_reach_poisoned_over_clean(
     """Return the least D_α(poisoned‖clean) at which B can draw level with A.
 
     −log(1 − p_a − p_b + 2η) with η the power mean of exponent 1 − α: the formula of
-    Xie's Lemma 5 and Thm 5, whose text names the other direction. Arguments broadcast.
-    0 where p_a ≤ p_b. Raises Misconfiguration: a score is NaN or outside [0, 1].
+    Xie's Lemma 5 and Thm 5, whose text names the other direction. 0 where p_a ≤ p_b.
+    Raises Misconfiguration: a score is NaN or outside [0, 1].
+
+    Args:
+        p_a: The clean score of label A.
+        p_b: The clean score of label B. All arguments broadcast.
+        order: α, above 1.
+
+    Returns:
+        Divergences in nats, float64.
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
@@ -324,8 +337,15 @@ def renyi_reach_clean_over_poisoned(
 
     α/(α−1)·log(1 − p_a − p_b + 2m) with m the power mean of exponent α: minimising Σ
     clean^α poisoned^{1−α} over poisoned distributions that give A and B the same
-    weight. Arguments broadcast. Raises Misconfiguration: a score is NaN or outside
-    [0, 1].
+    weight. Raises Misconfiguration: a score is NaN or outside [0, 1].
+
+    Args:
+        p_a: The clean score of label A.
+        p_b: The clean score of label B. All arguments broadcast.
+        order: α, above 1.
+
+    Returns:
+        Divergences in nats, float64.
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
@@ -391,9 +411,18 @@ def _group_divergences(
     k: int,
     orders: tuple[float, ...],
 ) -> tuple[Floats, Floats]:
-    """Return one round's divergences in both directions, [orders] each, read-only.
+    """Return one round's divergences, for ``RenyiGroups.divergences``.
 
-    For ``RenyiGroups.divergences``, once for all equal rounds.
+    They are computed once for all equal rounds.
+
+    Args:
+        probability: With which the round draws a record.
+        noise: σ, over the sensitivity.
+        k: How many records come or go together.
+        orders: The α, each above 1.
+
+    Returns:
+        D_α(with‖without) and D_α(without‖with), [orders] each, read-only, in nats.
     """
     step = SampledRound(
         rate=probability,
@@ -476,7 +505,16 @@ def _blocks(indices: Integers) -> list[Integers]:
 
 
 def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
-    """Return D_α(Q‖P) of neighbouring orders, [orders], for ``mixture_divergences``."""
+    """Return D_α(Q‖P) of neighbouring orders, for ``mixture_divergences``.
+
+    Args:
+        shift: The components of P.
+        noise: σ, over the sensitivity.
+        orders: The α, [a].
+
+    Returns:
+        [a] float64, in nats.
+    """
     # Leaving components of P out only raises the divergence of Q from P.
     first = float(shift.log_weights[0])
     kept = shift.log_weights > (first if math.isfinite(first) else 0.0) - 80
@@ -507,7 +545,7 @@ def _divergences(
     exponents: Floats,
     ends: tuple[float, float],
 ) -> Floats:
-    """Return ln E_Q[(P_near/Q)^exponent] / (α − 1) by the trapezoid rule, [orders].
+    """Return ln E_Q[(P_near/Q)^exponent] / (α − 1) by the trapezoid rule.
 
     Args:
         shift: The components of P.
@@ -516,6 +554,9 @@ def _divergences(
         near: How many components of P are taken, the first ones.
         exponents: [a], α for D_α(P‖Q), and 1 − α for D_α(Q‖P).
         ends: The x between which the integral is taken.
+
+    Returns:
+        [a] float64, in nats; infinite where the grid would be too large.
     """
     # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a
     # mode's standard deviation is about σ: this step leaves both errors under 1e-14.

@@ -93,8 +93,12 @@ def clopper_pearson_lower(
 ) -> Floats:
     """Return a one-sided lower bound on a binomial's rate; 0 without successes.
 
-    Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1). The bound is
-    wrong with a chance of at most ``error``. Arguments broadcast.
+    Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1).
+
+    Args:
+        successes: s, at most n.
+        trials: n, which broadcasts against s.
+        error: The chance with which the bound may be wrong.
     """
     s = np.asarray(successes, dtype=np.float64)
     n = np.asarray(trials, dtype=np.float64)
@@ -113,10 +117,17 @@ def clopper_pearson_upper(
 
 
 def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
-    """Return ``counts`` as [points, classes] int64, every row with as many votes.
+    """Return counts of votes as int64, after all checks.
 
-    That is ``models`` votes where these are given. Raises Misconfiguration: another
-    shape, something else than whole numbers of at least 0, or another sum.
+    Raises Misconfiguration: another shape, something else than whole numbers of at
+    least 0, or a point with another number of votes.
+
+    Args:
+        counts: [points, classes].
+        models: How many votes each point has; as many as the first one if not given.
+
+    Returns:
+        [points, classes] int64.
     """
     array = np.asarray(counts)
     if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
@@ -159,10 +170,17 @@ def _whole(array: npt.NDArray[np.generic]) -> bool:
 
 
 def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
-    """Count the votes of each class: [points, classes] of labels [points, models].
+    """Count the votes of each class at each point.
 
-    Without ``classes`` there are as many as the highest label asks for. Raises
-    Misconfiguration: another shape, a label that isn't a class, or too many classes.
+    Raises Misconfiguration: another shape, a label that isn't a class, or too many
+    classes.
+
+    Args:
+        labels: [points, models], what each model predicts.
+        classes: How many there are; as many as the highest label needs if not given.
+
+    Returns:
+        [points, classes] int64.
     """
     array = np.asarray(labels)
     if array.ndim != _MATRIX or 0 in array.shape:
@@ -211,6 +229,11 @@ def simuem(
 
     Jia, Cao and Gong 2021. Raises Misconfiguration: bad counts (`vote_counts`), or
     another number of classes than budgeted.
+
+    Args:
+        counts: [points, classes], votes of independent models.
+        budget: The chance of a wrong statement.
+        models: How many models voted, where that is known.
     """
     array = vote_counts(counts, models)
     budget.require_classes(array.shape[1])
@@ -244,9 +267,13 @@ def hoeffding_half_width(samples: int, error: float) -> float:
 def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) -> Floats:
     """Return sqrt(2V ln(2/e)/n) + 7 ln(2/e)/(3(n−1)), one-sided, for means in [0, 1].
 
-    Maurer and Pontil 2009, Thm 4. V, the ``variance``, has the divisor n − 1, n =
-    ``samples`` ≥ 2, and e is the ``error``. Raises Misconfiguration: one of the last
-    two is out of its range.
+    Maurer and Pontil 2009, Thm 4. Raises Misconfiguration: ``samples`` or ``error`` is
+    out of its range.
+
+    Args:
+        variance: V, of any shape, with the divisor n − 1.
+        samples: n, at least 2.
+        error: e, the chance with which the bound may be wrong.
     """
     inside_unit_interval("error", error)
     n = count("samples", samples, least=2)
@@ -261,10 +288,18 @@ def mean_half_width(
     bound: ScoreBound,
     axis: int = 0,
 ) -> Floats:
-    """Return the half-width around the mean along ``axis`` by the chosen inequality.
+    """Return the half-width of a one-sided interval around a mean.
 
-    It has the shape of the mean, or none where it is the same for all. Raises
-    Misconfiguration: too few scores, or ``error`` is out of its range.
+    Raises Misconfiguration: too few scores, or ``error`` is out of its range.
+
+    Args:
+        scores: Independent values in [0, 1] along ``axis``.
+        error: The chance with which the bound may be wrong.
+        bound: The inequality.
+        axis: Along which the mean is taken.
+
+    Returns:
+        The half-width, in the mean's shape or a number for all.
     """
     samples = scores.shape[axis]
     match bound:
@@ -283,9 +318,13 @@ def score_intervals(
 ) -> Intervals:
     """Return bounds on expected scores, each class at α/L.
 
-    Liu's probability scores, Xie Sec. 6.3.3. ``scores`` are [points, models, classes]
-    in [0, 1]. Raises Misconfiguration: wrong shape, NaN, a score outside [0, 1],
-    another number of classes.
+    Liu's probability scores, Xie Sec. 6.3.3. Raises Misconfiguration: wrong shape, NaN,
+    a score outside [0, 1], another number of classes.
+
+    Args:
+        scores: [points, models, classes], in [0, 1].
+        budget: The chance of a wrong statement.
+        bound: The inequality.
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
@@ -315,6 +354,7 @@ def _block_intervals(
     width = mean_half_width(scores, budget.per_interval, bound, axis=1)
     first, _ = _top_two(mean)
     rows = np.arange(len(scores))
+    # The highest upper bound of any class but the predicted one.
     upper = np.clip(mean + width, 0, 1)
     upper[rows, first] = -np.inf
     p_a = np.clip(mean - width, 0, 1)[rows, first]
