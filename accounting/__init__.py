@@ -1,4 +1,5 @@
-"""Privacy accounting: mechanisms as events, accountants, and this system's three guarantees.
+"""Privacy accounting: mechanisms as events, accountants, this system's guarantees.
 
-Whatever takes a parameter raises Misconfiguration where that is out of its range.
+Every function that takes a parameter raises Misconfiguration where that is out of its
+range.
 """

@@ -1,4 +1,4 @@
-"""Composed losses: convolved by Fourier transforms, rounded up, and what they say of (ε, δ).
+"""Composed losses: convolved by Fourier transforms, rounded up, and read as (ε, δ).
 
 A transform of size N has an error of at most c·u·log2(N)·Σ|input| at every point, with
 the unit roundoff u and c = 8 (Higham 2002, Theorem 24.2, has below 4·√2 for exact
@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
-from precad.accounting.losses import UNIT, Floats, Integers, discounted, split
+from precad.accounting.loss_lattice import UNIT, Floats, Integers, discounted, split
 
 Complexes = NDArray[np.complex128]
 
-# From this share on, rounds that all lose nothing are kept apart from the transform.
 _MOSTLY_NOTHING = 1e-3
-# What a power of one number may lack.
+"""From this probability on, rounds that all lose nothing are kept apart from the
+transform."""
 _POWER = 1e-9
-# Within this distance of 1, logarithms are taken relative to it.
+"""Relative error that the power of one number may have."""
 _NEAR = 0.5
+"""Within this distance of 1, logarithms are taken relative to it."""
 
 OUTSIDE = 1e-13
 """Of the tilted mass, what may lie outside a window."""
@@ -34,74 +35,109 @@ SUMMED = 1e-9
 
 
 def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
-    """Convolution of all factors, each ``count`` times, every mass raised by what it may lack.
+    """Convolve all factors cyclically, and raise every mass by what it may lack.
 
     What lies at 0 needs no transform and is never rounded with the rest: where nearly
     every round loses nothing, the few that do stand in full precision beside it.
+
+    Args:
+        factors: The masses of each kind of round, [size], and how often it happens.
+        size: Number of points of the lattice, modulo which losses are taken.
+
+    Returns:
+        The composed masses, [size] float64.
     """
-    log_product = np.zeros(size // 2 + 1, dtype=np.complex128)
-    log_largest, arithmetic = np.zeros((2, size // 2 + 1))
-    log_atom = 0.0
-    loss = 8 * UNIT * math.log2(size)
+    frequencies = size // 2 + 1
+    log_product = np.zeros(frequencies, dtype=np.complex128)
+    # Of the product of all (|ĝ| + Δ)^n.
+    log_largest = np.zeros(frequencies)
+    # The sum of all n·|ln ĝ|, with what rounding the atom adds.
+    arithmetic = np.zeros(frequencies)
+    log_atoms = 0.0
+    # Δ, relative to a factor's mass.
+    transform_error = 8 * UNIT * math.log2(size)
     for masses, count in factors:
-        others = masses.copy()
         atom = float(masses[0])
+        others = masses.copy()
         others[0] = 0.0
-        rest = rfft(others)
-        wrong = loss * float(rest[0].real)
-        rest += atom - 1
-        magnitude = np.abs(1 + rest)
-        log_factor = _log1p(rest)
-        log_atom += count * math.log(atom) if atom > 0 else -math.inf
+        # The factor ĝ less 1: what lies at 0 adds to every frequency alike.
+        excess = rfft(others)
+        wrong = transform_error * float(excess[0].real)
+        excess += atom - 1
+        magnitude = np.abs(1 + excess)
+        log_factor = _log1p(excess)
+        log_atoms += count * math.log(atom) if atom > 0 else -math.inf
         log_product += count * log_factor
         log_largest += count * np.log(magnitude + wrong)
         arithmetic += count * (np.abs(log_factor) + abs(atom - 1))
-    atoms = math.exp(log_atom)
+    # The probability that no round loses anything.
+    atoms = math.exp(log_atoms)
     if atoms > _MOSTLY_NOTHING:
-        product = atoms * np.expm1(log_product - log_atom)
+        # The transform is of what is left beside the atom.
+        product = atoms * np.expm1(log_product - log_atoms)
     else:
         atoms = 0.0
         product = np.exp(log_product)
-    whole = np.exp(log_product.real)
-    wrong_by = np.exp(log_largest) - whole + 8 * UNIT * arithmetic * whole
-    wrong_by += (8 * UNIT + loss) * np.abs(product)
+    magnitude = np.exp(log_product.real)
+    wrong_by = np.exp(log_largest) - magnitude + 8 * UNIT * arithmetic * magnitude
+    wrong_by += (8 * UNIT + transform_error) * np.abs(product)
     # Every frequency but the first, and for an even size the last, stands for two.
     error = 2 * float(wrong_by.sum()) - float(wrong_by[0])
-    error = max(0.0, error - (float(wrong_by[-1]) if size % 2 == 0 else 0.0)) / size
-    composed = np.maximum(irfft(product, size), 0.0) + error
+    if size % 2 == 0:
+        error -= float(wrong_by[-1])
+    composed: Floats = np.maximum(irfft(product, size), 0.0) + max(0.0, error) / size
     composed[0] += atoms * (1 + _POWER)
-    return np.asarray(composed)
+    return composed
 
 
 def _log1p(values: Complexes) -> Complexes:
-    """ln(1 + z), relatively exact also near 0, unlike NumPy's; its real part at least −700."""
+    """Return ln(1 + z) for each z.
+
+    It is relatively exact also near 0, unlike NumPy's.
+
+    Args:
+        values: The z, of any shape.
+
+    Returns:
+        The logarithms, in the same shape, their real parts at least −700.
+    """
     x = values.real
     y = values.imag
-    found = np.empty_like(values)
+    logarithms = np.empty_like(values)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = 0.5 * np.log1p(x * (2 + x) + y * y)
-        found.real = np.where(np.abs(values) < _NEAR, near, np.log(np.abs(1 + values)))
-    np.maximum(found.real, -700.0, out=found.real)
-    found.imag = np.arctan2(y, 1 + x)
-    return found
+        far = np.log(np.abs(1 + values))
+        logarithms.real = np.where(np.abs(values) < _NEAR, near, far)
+    np.maximum(logarithms.real, -700.0, out=logarithms.real)
+    logarithms.imag = np.arctan2(y, 1 + x)
+    return logarithms
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Composed:
-    """Tilted masses, each rounded up, of the losses ``points·cell``, [n] each and increasing."""
+    """Tilted masses, each rounded up, of the losses ``points·cell`` in a window."""
 
     points: Integers
+    """[n], increasing."""
     masses: Floats
-    """A mass is its tilted one times e^{``log_moment`` − λ·loss}."""
+    """[n]. A loss's mass is its tilted one times e^{``log_moment`` − λ·loss}."""
     cell: float
-    """A power of two, nats."""
+    """Width of the lattice in nats, a power of two."""
     log_moment: float
     """K(λ)."""
     left_out: float
     """Probability above the window."""
 
     def log_moments(self, orders: Floats, tilt: float) -> Floats:
-        """K at every one of ``orders``."""
+        """Return K at each of ``orders``.
+
+        Args:
+            orders: [m].
+            tilt: The λ by which the masses are tilted.
+
+        Returns:
+            [m] float64.
+        """
         exponents = np.outer(orders - tilt, self.points * self.cell)
         exponents += np.log(np.maximum(self.masses, 1e-300))
         top = exponents.max(axis=1)
@@ -109,7 +145,12 @@ class Composed:
         return np.asarray(self.log_moment + top + sums)
 
     def on(self, cell: float, tilt: float) -> "Composed":
-        """The same on another lattice; where that is coarser, split onto it."""
+        """Return the same losses on another lattice; on a coarser one they are split.
+
+        Args:
+            cell: The other lattice's width in nats, a power of two.
+            tilt: The λ by which the masses are tilted.
+        """
         if cell <= self.cell:
             points = self.points * round(self.cell / cell)
             masses = self.masses
@@ -138,12 +179,19 @@ def dense(
     log_moment: float,
     left_out: float,
 ) -> Composed:
-    """Masses by point modulo their number, put in order from ``first``."""
+    """Put the masses of a cyclic convolution in order.
+
+    Args:
+        first: The lowest point of the window.
+        wrapped: [n], the mass of each point at the point modulo n.
+        cell: Width of the lattice, in nats.
+        log_moment: K(λ).
+        left_out: Probability above the window.
+    """
     size = len(wrapped)
-    masses = np.roll(wrapped, -(first % size))
     return Composed(
         points=np.arange(first, first + size),
-        masses=masses,
+        masses=np.roll(wrapped, -(first % size)),
         cell=cell,
         log_moment=log_moment,
         left_out=left_out,
@@ -151,62 +199,72 @@ def dense(
 
 
 class Tilted:
-    """The composed losses of one direction in a window, and what they say about (ε, δ)."""
+    """The composed losses of one direction in a window, to be asked for ε or δ.
+
+    Between two points of the lattice there is no mass, so δ(ε) is linear in e^ε there.
+    """
 
     def __init__(self, composed: Composed, order: float, scale: float) -> None:
+        """Take the tilt λ = ``order`` off, and add δ up from the highest loss down."""
         self.scale = scale
         """What its lattice is fine against; 0 where a smaller one changes nothing."""
         self._cell = composed.cell
         self._losses = np.asarray(composed.points * composed.cell, np.float64)
         self.lowest = float(self._losses[0])
-        """The lowest loss of the window."""
+        """The lowest loss of the window, in nats."""
         self._infinite = composed.left_out
         # Far below the answer the weights overflow; there δ is above 1 anyway.
         log_weights = np.minimum(composed.log_moment - order * self._losses, 600.0)
         with np.errstate(over="ignore"):
             masses = composed.masses * np.exp(log_weights)
         decay = math.exp(-self._cell)
-        # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 −
-        # e^{−cell})·held_{j+1}: sums of positive terms alone.
-        held = discounted(masses[::-1], decay)[::-1]
-        steps = np.append(-math.expm1(-self._cell) * held[1:], 0.0)
+        # tail_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 −
+        # e^{−cell})·tail_{j+1}: sums of positive terms alone.
+        tails = discounted(masses[::-1], decay)[::-1]
+        steps = np.append(-math.expm1(-self._cell) * tails[1:], 0.0)
         self._deltas = np.cumsum(steps[::-1])[::-1] * (1 + SUMMED)
-        self._held = np.append(held[1:], 0.0) * decay
-        self._whole = float(masses.sum()), float(held[0])
+        # Of the losses above each point, Σ_{i>j} m_i·e^{l_j − l_i}.
+        self._tails = np.append(tails[1:], 0.0) * decay
+        self._total = float(masses.sum())
+        self._lowest_tail = float(tails[0])
 
     def profile(self) -> tuple[Floats, Floats]:
-        """Every point's ε, increasing, and δ(ε), at most 1."""
-        return self._losses, np.asarray(
-            np.minimum(self._deltas + self._infinite, 1.0), np.float64
-        )
+        """Return every point's ε, increasing, and δ(ε), at most 1; [n] float64 both."""
+        deltas = np.minimum(self._deltas + self._infinite, 1.0)
+        return self._losses, np.asarray(deltas, np.float64)
 
     def epsilon(self, delta: float) -> float:
-        """The least ε of the window whose δ is at most ``delta``; infinite if there is none."""
+        """Return the least ε of the window whose δ is at most ``delta``.
+
+        It is infinite if there is none.
+        """
+        # What the finite losses may add up to.
         left = delta * (1 - SUMMED) - self._infinite
         if left <= 0:
             return math.inf
         over = np.flatnonzero(self._deltas > left)
         if not len(over):
             return self.lowest
+        # The answer lies between this point and the next.
         j = int(over[-1])
         over_by = float(self._deltas[j]) - left
-        held = float(self._held[j])
-        inside = math.log1p(over_by / held) if held > over_by * 1e-300 else math.inf
+        tail = float(self._tails[j])
+        inside = math.log1p(over_by / tail) if tail > over_by * 1e-300 else math.inf
         return float(self._losses[j]) + min(inside, self._cell)
 
     def delta(self, epsilon: float) -> float:
-        """δ(ε), at most 1."""
+        """Return δ(ε), at most 1."""
         j = math.floor((epsilon - self.lowest) / self._cell)
         if j >= len(self._losses):
             return min(1.0, self._infinite)
         if j < 0:
-            total, held = self._whole
-            below = (
-                total * (1 + SUMMED) - held * math.exp(epsilon - self.lowest) + OUTSIDE
-            )
-            return min(1.0, below + self._infinite)
-        inside = math.expm1(epsilon - float(self._losses[j])) * self._held[j]
-        found = float(self._deltas[j] - inside)
-        if not math.isfinite(found):
-            return 1.0  # so far below the answer that the weights overflow
-        return min(1.0, max(0.0, found) + self._infinite)
+            # Every loss of the window lies above.
+            within = self._total * (1 + SUMMED)
+            within -= self._lowest_tail * math.exp(epsilon - self.lowest)
+            return min(1.0, within + OUTSIDE + self._infinite)
+        inside = math.expm1(epsilon - float(self._losses[j])) * self._tails[j]
+        within = float(self._deltas[j] - inside)
+        # So far below the answer that the weights overflow.
+        if not math.isfinite(within):
+            return 1.0
+        return min(1.0, max(0.0, within) + self._infinite)

@@ -1,9 +1,9 @@
-"""Mechanisms as frozen events, and what every accountant does with them.
+"""Mechanisms described as frozen events, and the interface of every accountant.
 
 An event says what was done to the data, without any computation. Sampling scheme,
 adjacency, sensitivity and denominator have no defaults: every wrong ε in the papers
 comes from leaving one of them unsaid (docs/privacy-accounting.md). An accountant either
-understands an event and adds it, or raises before anything has changed.
+has a bound for an event and adds it, or raises before anything has changed.
 """
 
 import math
@@ -21,13 +21,16 @@ class Sampling(Enum):
     """How the records (or clients) of one step are drawn."""
 
     POISSON = "poisson"
-    """Each on its own with probability ``rate``; what this system runs."""
+    """Each one independently with probability ``rate``; what this system runs."""
     FIXED_SIZE = "fixed-size"
     """A uniformly random subset of a fixed size m = rate·n, without replacement."""
 
 
 def require_poisson(name: str) -> None:
-    """Refuse a sampling scheme, by its name, that is not Poisson: nothing here bounds it."""
+    """Check that a sampling scheme, given by its name, is Poisson.
+
+    Nothing here bounds another one. Raises Misconfiguration: it isn't.
+    """
     if name != Sampling.POISSON.value:
         remedy = (
             "this system draws by 'poisson'; a fixed-size draw moves the sum by 2"
@@ -37,14 +40,14 @@ def require_poisson(name: str) -> None:
 
 
 class Adjacency(Enum):
-    """Which data sets are neighbours."""
+    """Which two data sets are called neighbours."""
 
     ADD_REMOVE = "add-remove"
-    """One record's gradient (or one client's update) is zero on one side: *zero-out*.
-    The numbers are those of adding and removing, while the enrolled number of records
-    stays public."""
+    """One record's gradient (or one client's update) is zero in one of the two data
+    sets: *zero-out*. ε and δ are the same as for adding and removing a record, while
+    the number of enrolled records stays public."""
     REPLACE_ONE = "replace-one"
-    """One record (or client) exchanged for another; the number stays."""
+    """One record (or client) is exchanged for another; their number stays the same."""
 
 
 class Denominator(Enum):
@@ -53,53 +56,66 @@ class Denominator(Enum):
     FIXED = "fixed"
     """A public number, the same for neighbouring data sets."""
     DATA_DEPENDENT = "data-dependent"
-    """A sum over who took part, as PRECAD eq. (2) has it: it moves with the data."""
+    """A sum over who took part, as in PRECAD eq. (2): it changes with the data."""
 
 
 MOST_ROUNDS = 10**9
-LEAST_NOISE, MOST_NOISE = 1e-6, 1e9
-"""Beyond these no training is meant, and squares leave what floating point can hold."""
+"""The largest number of rounds that is accepted; no training has more."""
+LEAST_NOISE = 1e-6
+"""The smallest noise multiplier that is accepted. No training is meant to have less,
+and its square would leave what floating point can hold."""
+MOST_NOISE = 1e9
+"""The largest noise multiplier that is accepted, for the same two reasons."""
 
 _BOTH_SIDES = 2.0
+"""Clipping bounds that the sum moves where a term leaves it and another one enters."""
 
 
-def require_rounds(field: str, count: int) -> int:
-    """A number of rounds: 0 to ``MOST_ROUNDS``."""
+def require_rounds(field: str, count: int) -> None:
+    """Check that a number of rounds lies in 0 to ``MOST_ROUNDS``.
+
+    Raises Misconfiguration naming ``field``: it doesn't.
+    """
     if checks.count(field, count) > MOST_ROUNDS:
         raise Misconfiguration(field, count, f"give at most {MOST_ROUNDS:,}")
-    return int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledGaussian:
     """``count`` rounds of sampling, clipping, summing and adding Gaussian noise.
 
-    A round may happen with a probability below 1 (``participation``), else nothing
-    does, and whoever watches may know which: the coin is the same on neighbouring data
-    sets, so the pair of distributions is that of the step with this weight and an atom
-    at privacy loss 0 with the rest (an *atom mixture*). This is how a client's cohort
-    coin enters record-level privacy: its records are drawn together, so its other
-    records can give the coin away, and a rate of ``participation · rate`` would be too
-    good (PRECAD Lemma 7 as printed).
+    A round may run its step with a probability below 1 (``participation``); otherwise
+    nothing happens in it. Whoever watches may know which of the two it was: the coin is
+    the same for neighbouring data sets. So the pair of distributions is the step's,
+    with this probability as its weight, and an atom at privacy loss 0 with the
+    remaining weight (an *atom mixture*). This is how a client's cohort coin enters
+    record-level privacy: a client's records are drawn together, so its other records
+    can give the coin away, and a rate of ``participation · rate`` would promise too
+    much (PRECAD Lemma 7 as printed).
+
+    Raises Misconfiguration: a field is out of its range, the denominator depends on the
+    data, or the sensitivity is too small for the sampling and adjacency.
     """
 
     sampling: Sampling
     adjacency: Adjacency
     rate: float
-    """Of a step's sampling, in [0, 1]."""
+    """Probability with which a step draws a record, in [0, 1]."""
     noise_multiplier: float
     """Standard deviation of the noise over the clipping bound."""
     sensitivity: float
     """The most that a step's sum moves between neighbours when the differing record is
-    drawn, in clipping bounds: 1 for add/remove under Poisson sampling, 2 under
+    drawn, in clipping bounds. 1 for add/remove under Poisson sampling; 2 under
     replace-one (one clipped term leaves, another enters) and under fixed-size sampling
     (where one more term of one data set pushes out a term of the other)."""
     denominator: Denominator
     count: int = 1
+    """Number of rounds, 0 to ``MOST_ROUNDS``."""
     participation: float = 1.0
-    """Probability of the step running in a round, in [0, 1]."""
+    """Probability that a round runs the step, in [0, 1]."""
 
     def __post_init__(self) -> None:
+        """Check every field, for the accountants, which compute without checking."""
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
         checks.positive(
@@ -129,16 +145,16 @@ class SampledGaussian:
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """Standard deviation of the noise over the sensitivity."""
+        """Return the noise's standard deviation divided by the sensitivity."""
         return self.noise_multiplier / self.sensitivity
 
     @property
     def silent(self) -> bool:
-        """Whether nobody's data ever reaches an output."""
+        """Return whether nobody's data ever reaches an output."""
         return self.count == 0 or self.rate == 0 or self.participation == 0
 
     def times(self, count: int) -> "SampledGaussian":
-        """The same round, ``count`` times."""
+        """Return an event of the same round, ``count`` times."""
         return replace(self, count=count)
 
 
@@ -149,7 +165,10 @@ def poisson_gaussian(
     count: int = 1,
     participation: float = 1.0,
 ) -> SampledGaussian:
-    """What this system runs: Poisson sampling, add/remove, one clip, fixed denominator."""
+    """Describe rounds as this system runs them, ``count`` of them.
+
+    Poisson sampling, add/remove, a sensitivity of one clip and a fixed denominator.
+    """
     return SampledGaussian(
         sampling=Sampling.POISSON,
         adjacency=Adjacency.ADD_REMOVE,
@@ -167,27 +186,36 @@ ReleaseCounts: TypeAlias = Mapping[int, int]
 
 
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
-    """``counts`` as sorted pairs (m, versions) that happened.
+    """Return ``counts`` as sorted pairs (m, versions), without those of no versions.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: it isn't a mapping, or a number in it isn't a count.
     """
     if not isinstance(counts, Mapping):
         raise Misconfiguration(
             "counts", counts, "give a mapping from m to a number of versions"
         )
-    pairs = (
-        (checks.count("m", m), checks.count("counts", n)) for m, n in counts.items()
-    )
-    return tuple(sorted((m, n) for m, n in pairs if n))
+    pairs = [
+        (checks.count("m", m), checks.count("counts", versions))
+        for m, versions in counts.items()
+    ]
+    return tuple(sorted((m, versions) for m, versions in pairs if versions))
 
 
 def steps_of(
-    one: SampledGaussian, counts: ReleaseCounts
+    step: SampledGaussian, counts: ReleaseCounts
 ) -> tuple[SampledGaussian, ...]:
-    """The events of ``counts`` versions, each a step like ``one``; its own count isn't used."""
+    """Return an event for each entry of ``counts``, of steps like ``step``.
+
+    A version that was released 1 + m times has σ/√(1 + m). The own count of ``step``
+    isn't used.
+    """
     return tuple(
-        replace(one, noise_multiplier=one.noise_multiplier / math.sqrt(1 + m), count=n)
-        for m, n in checked_counts(counts)
+        replace(
+            step,
+            noise_multiplier=step.noise_multiplier / math.sqrt(1 + m),
+            count=versions,
+        )
+        for m, versions in checked_counts(counts)
     )
 
 
@@ -204,25 +232,30 @@ class AccountantName(StrEnum):
 
 
 class BeyondReach(Misconfiguration):
-    """A right question that this accountant's arithmetic can't answer; another one may."""
+    """A correct question that this accountant's arithmetic can't answer.
+
+    Another accountant may have an answer.
+    """
 
 
 class Accountant(ABC):
-    """Composes events and says what they cost together."""
+    """Base of accountants: composes events and computes what they cost together."""
 
     name: ClassVar[AccountantName]
+    """The name under which statements cite this accountant."""
 
     def compose(self, event: SampledGaussian) -> None:
-        """Add ``event``.
+        """Add ``event`` to what was composed before.
 
-        Raises Misconfiguration: it isn't understood here; nothing has changed.
+        Raises Misconfiguration: this accountant has no bound for it; then nothing has
+        changed.
         """
         require_bound(event, self.name)
         if not event.silent:
             self._add(event)
 
     def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0 for which all that was composed is (ε, ``delta``)-DP.
+        """Return the least ε ≥ 0 for which everything composed is (ε, ``delta``)-DP.
 
         Raises Misconfiguration: δ outside (0, 1), or too small for this accountant.
         """
@@ -230,33 +263,47 @@ class Accountant(ABC):
         return self._epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """The least δ for which all that was composed is (``epsilon``, δ)-DP, in [0, 1]."""
+        """Return the least δ in [0, 1] for which everything is (``epsilon``, δ)-DP.
+
+        Raises Misconfiguration: ε is negative or not finite.
+        """
         checks.epsilon(epsilon)
         return self._delta(epsilon)
 
     @abstractmethod
-    def _add(self, event: SampledGaussian) -> None: ...
+    def _add(self, event: SampledGaussian) -> None:
+        """Add an event that has a bound here and touches somebody's data."""
+
     @abstractmethod
-    def _epsilon(self, delta: float) -> float: ...
+    def _epsilon(self, delta: float) -> float:
+        """Compute ``epsilon`` for a δ that was checked."""
+
     @abstractmethod
-    def _delta(self, epsilon: float) -> float: ...
+    def _delta(self, epsilon: float) -> float:
+        """Compute ``delta`` for an ε that was checked."""
 
 
 POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)
-"""What every accountant and certifier has a bound for."""
+"""The sampling and adjacency for which every accountant and certifier has a bound."""
 
 
 def require_bound(
     event: SampledGaussian,
-    who: str,
+    accountant: str,
     known: Container[tuple[Sampling, Adjacency]] = (POISSON,),
 ) -> None:
-    """Refuse an event that isn't under ``known`` sampling and adjacency: ``who`` has no bound."""
+    """Check that an accountant, given by its name, has a bound for ``event``.
+
+    ``known`` holds every sampling and adjacency that it has a bound for. Raises
+    Misconfiguration: the event's aren't among them, or it isn't an event.
+    """
     if not isinstance(event, SampledGaussian):
         raise Misconfiguration(
-            "event", event, f"the {who} accountant takes a SampledGaussian"
+            "event", event, f"the {accountant} accountant takes a SampledGaussian"
         )
     if (event.sampling, event.adjacency) not in known:
-        found = f"{event.sampling.value} under {event.adjacency.value}"
+        scheme = f"{event.sampling.value} under {event.adjacency.value}"
         remedy = "knows no bound for it; use Poisson sampling under add-remove"
-        raise Misconfiguration("sampling", found, f"the {who} accountant {remedy}")
+        raise Misconfiguration(
+            "sampling", scheme, f"the {accountant} accountant {remedy}"
+        )

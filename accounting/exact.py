@@ -17,104 +17,139 @@ from typing import TypeAlias
 
 import numpy as np
 
-from precad.accounting import events, gdp
+from precad.accounting import gdp
 from precad.accounting.composition import (
     Rounds,
     delta_of_epsilon,
     epsilon_of_delta,
     profile,
 )
-from precad.accounting.losses import Floats, SampledRound, log_affinity
+from precad.accounting.events import (
+    Accountant,
+    AccountantName,
+    BeyondReach,
+    ReleaseCounts,
+    SampledGaussian,
+    checked_counts,
+    poisson_gaussian,
+    steps_of,
+)
+from precad.accounting.loss_lattice import Floats
+from precad.accounting.losses import SampledRound, log_affinity
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
-# A round with more noise, a smaller rate or a smaller share is counted as one with
-# these: it costs no more than they do, and less than these floating point can't hold.
+# A round with more noise, a smaller rate or a smaller participation is counted as one
+# with these: it costs no more than they do, and less than these floating point can't
+# hold.
 _MOST_NOISE = 1e6
+"""The largest noise multiplier that is computed with."""
 _LEAST_RATE = 1e-9
-_LEAST_SHARE = 1e-9
+"""The smallest rate that is computed with."""
+_LEAST_PARTICIPATION = 1e-9
+"""The smallest participation that is computed with."""
+
 _LEAST_NOISE = 0.01
+"""With a smaller noise multiplier, a round that samples has no bound here."""
 _TOLD_APART = math.log(1e-12)
+"""ln of the affinity below which a group is told from none: nothing is claimed."""
 
 
-class ExactAccountant(events.Accountant):
-    """Pessimistic privacy-loss distributions of Poisson-sampled Gaussians and atom mixtures.
+class ExactAccountant(Accountant):
+    """Accountant by privacy-loss distributions that never say too little.
 
-    Rounds in which everyone is drawn (rate 1) are composed in closed form. ε is
-    infinite where a sampled step has σ below 0.01, and BeyondReach where this
-    arithmetic can't tell δ from 0.
+    It composes Poisson-sampled Gaussians and atom mixtures. Rounds in which everyone is
+    drawn (rate 1) are composed in closed form. ε is infinite where a sampled step has σ
+    below 0.01. Raises BeyondReach: this arithmetic can't tell δ from 0.
     """
 
-    name = events.AccountantName.EXACT
+    name = AccountantName.EXACT
 
     def __init__(self) -> None:
         self._rounds: Counter[SampledRound] = Counter()
 
-    def _add(self, event: events.SampledGaussian) -> None:
-        one = SampledRound(
-            event.rate, event.effective_noise_multiplier, event.participation
-        )
-        self._rounds[one] += event.count
+    def _add(self, event: SampledGaussian) -> None:
+        self._rounds[_round_of(event)] += event.count
 
     def _epsilon(self, delta: float) -> float:
-        gaussian, sampled = self._split()
+        mu, sampled = self._split()
         if not sampled:
-            return gdp.epsilon_of_delta(gaussian, delta)
-        if _hopeless(gaussian, sampled):
+            return gdp.epsilon_of_delta(mu, delta)
+        if _hopeless(mu, sampled):
             return math.inf
-        epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
+        epsilon = epsilon_of_delta(_representable(mu, sampled), delta)
         if math.isinf(epsilon):
             remedy = (
                 "too small for the exact accountant's arithmetic; raise it, or use the"
                 " RDP one"
             )
-            raise events.BeyondReach("delta", delta, remedy)
+            raise BeyondReach("delta", delta, remedy)
         return epsilon
 
     def _delta(self, epsilon: float) -> float:
-        gaussian, sampled = self._split()
+        mu, sampled = self._split()
         if not sampled:
-            return gdp.delta_of_epsilon(gaussian, epsilon)
-        if _hopeless(gaussian, sampled):
+            return gdp.delta_of_epsilon(mu, epsilon)
+        if _hopeless(mu, sampled):
             return 1.0
-        return delta_of_epsilon(_counted(gaussian, sampled), epsilon)
+        return delta_of_epsilon(_representable(mu, sampled), epsilon)
 
     def _split(self) -> tuple[float, Rounds]:
-        """μ of the rounds that sample nothing, and the others with their counts."""
-        plain = {
-            r: n
-            for r, n in self._rounds.items()
-            if r.rate == 1 and r.participation == 1
-        }
-        mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
-        return gdp.composed_mu(mus), {
-            r: n for r, n in self._rounds.items() if r not in plain
-        }
+        """Return μ of the rounds that sample nothing, and the counts of the others."""
+        mus = []
+        sampled: Counter[SampledRound] = Counter()
+        for kind, count in self._rounds.items():
+            if kind.rate == 1 and kind.participation == 1:
+                mus.append(math.sqrt(count) / kind.noise_multiplier)
+            else:
+                sampled[kind] = count
+        return gdp.composed_mu(mus), sampled
 
 
-def _hopeless(gaussian: float, sampled: Rounds) -> bool:
-    # With so little noise a step that draws anybody costs thousands: nothing is
-    # claimed.
-    least = min(one.noise_multiplier for one in sampled)
-    return least < _LEAST_NOISE or gaussian * _LEAST_NOISE > 1
+def _round_of(event: SampledGaussian, group: int = 1) -> SampledRound:
+    """Return one round of the event for a group of so many records."""
+    return SampledRound(
+        rate=event.rate,
+        noise_multiplier=event.effective_noise_multiplier,
+        participation=event.participation,
+        group=group,
+    )
 
 
-def _counted(gaussian: float, sampled: Rounds) -> Rounds:
-    """All sampled rounds, and one Gaussian of μ ``gaussian``, within what is held exactly."""
+def _hopeless(mu: float, sampled: Rounds) -> bool:
+    """Return whether there is so little noise that nothing can be claimed.
+
+    A step that draws anybody then costs an ε of thousands. ``mu`` is of the rounds that
+    sample nothing.
+    """
+    least = min(kind.noise_multiplier for kind in sampled)
+    return least < _LEAST_NOISE or mu * _LEAST_NOISE > 1
+
+
+def _representable(mu: float, sampled: Rounds) -> Rounds:
+    """Return all rounds with parameters that floating point holds, sorted.
+
+    Those that sample nothing are one Gaussian round of μ ``mu``.
+    """
     rounds: Counter[SampledRound] = Counter()
-    for one, count in sampled.items():
-        rounds[_held(one)] += count
-    if gaussian > 0:
-        rounds[SampledRound(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
+    for kind, count in sampled.items():
+        rounds[_held(kind)] += count
+    if mu > 0:
+        gaussian = SampledRound(
+            rate=1.0,
+            noise_multiplier=min(1 / mu, _MOST_NOISE),
+            participation=1.0,
+        )
+        rounds[gaussian] += 1
     return dict(sorted(rounds.items()))
 
 
-def _held(one: SampledRound) -> SampledRound:
-    """The nearest round, costing no less, that floating point holds."""
-    return one._replace(
-        rate=max(one.rate, _LEAST_RATE),
-        noise_multiplier=min(one.noise_multiplier, _MOST_NOISE),
-        participation=max(one.participation, _LEAST_SHARE),
+def _held(kind: SampledRound) -> SampledRound:
+    """Return the nearest round, costing no less, that floating point holds."""
+    return kind._replace(
+        rate=max(kind.rate, _LEAST_RATE),
+        noise_multiplier=min(kind.noise_multiplier, _MOST_NOISE),
+        participation=max(kind.participation, _LEAST_PARTICIPATION),
     )
 
 
@@ -122,26 +157,29 @@ Profile: TypeAlias = tuple[Floats, Floats]
 """ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
 
 
-def group_profiles(
-    event: events.SampledGaussian, group: int
-) -> tuple[Profile, Profile]:
-    """All of ``event``, not silent, for a group of k ≥ 1 records: with‖without and without‖with.
+def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile]:
+    """Return the profiles of all rounds of an event for a group of records.
 
     Where a step has so little noise that nothing is claimed, or so many records are
-    told from none but for a chance of 1e-12, one ε with δ = 1: however large the group,
-    it takes a second.
+    told from none but for a chance of 1e-12, a profile is one ε with δ = 1: however
+    large the group, it takes a second.
+
+    Args:
+        event: The rounds; it isn't silent.
+        group: k ≥ 1, how many records come or go together.
+
+    Returns:
+        The profile of with‖without the group, and that of without‖with.
     """
-    one = SampledRound(
-        event.rate, event.effective_noise_multiplier, event.participation, group
-    )
+    step = _round_of(event, group)
     if (
-        one.noise_multiplier < _LEAST_NOISE
-        or event.count * log_affinity(one) < _TOLD_APART
+        step.noise_multiplier < _LEAST_NOISE
+        or event.count * log_affinity(step) < _TOLD_APART
     ):
         nothing = np.zeros(1), np.ones(1)
         return nothing, nothing
-    counted = {_held(one): event.count}
-    return profile(counted, reverse=False), profile(counted, reverse=True)
+    rounds = {_held(step): event.count}
+    return profile(rounds, reverse=False), profile(rounds, reverse=True)
 
 
 def record_epsilon(
@@ -152,71 +190,91 @@ def record_epsilon(
     participations: int,
 ) -> float:
     """TODO-REMOVE."""
-    step = events.poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
     return epsilon_spent(step, delta=delta, participations=participations)
 
 
 def epsilon_spent(
-    step: events.SampledGaussian,
+    step: SampledGaussian,
     *,
     delta: float,
     participations: int | None = None,
-    counts: events.ReleaseCounts | None = None,
+    counts: ReleaseCounts | None = None,
 ) -> float:
-    """Return the exact ε of one unit after so many participations; milliseconds, cached.
+    """Return the exact ε of one unit after so many participations.
 
-    ``step`` is what one release shows the adversary (``Run.step``). Either
-    ``participations`` are given, each released once, or ``counts``. Never falls when
-    they rise. Raises Misconfiguration: a parameter is out of its range, or not one of
-    the last two was given.
+    Takes milliseconds, and is cached. ε never falls when participations rise. Raises
+    Misconfiguration: a parameter is out of its range, or not exactly one of
+    ``participations`` and ``counts`` was given.
+
+    Args:
+        step: What one release shows the adversary (``Run.step``).
+        delta: δ, in (0, 1).
+        participations: How many there were, each released once.
+        counts: The same by how often a version was released.
     """
     if (participations is None) == (counts is None):
         remedy = "give either participations or counts by m"
         raise Misconfiguration("participations", participations, remedy)
-    if counts is None:
-        counts = {0: participations or 0}
-    return _epsilon_of_counts(step, delta, events.checked_counts(counts))
+    if participations is not None:
+        counts = {0: participations}
+    return _epsilon_of_counts(step, delta, checked_counts(counts or {}))
 
 
 @lru_cache(maxsize=4096)
 def _epsilon_of_counts(
-    step: events.SampledGaussian, delta: float, by_m: tuple[tuple[int, int], ...]
+    step: SampledGaussian,
+    delta: float,
+    versions_by_m: tuple[tuple[int, int], ...],
 ) -> float:
-    """Return exact ε of so many steps by m: versions that were released 1 + m times."""
+    """Compute ``epsilon_spent``; a cache needs arguments that have hashes."""
     accountant = ExactAccountant()
-    for event in events.steps_of(step, dict(by_m)):
+    for event in steps_of(step, dict(versions_by_m)):
         accountant.compose(event)
     return accountant.epsilon(delta)
 
 
 def most_participations(
-    step: events.SampledGaussian,
+    step: SampledGaussian,
     *,
     delta: float,
     epsilon_limit: float,
     ceiling: int,
-    again: events.ReleaseCounts | None = None,
+    again: ReleaseCounts | None = None,
 ) -> int:
-    """Return the most participations, up to ``ceiling``, that keep exact ε within a limit.
+    """Return the most participations that keep a unit's exact ε within a limit.
 
-    What a ledger or an owner's SDK counts up to: it refuses the next one. ``step`` is
-    what one release shows the adversary; ``again`` are those participations that were
-    released more than once, by m.
+    A ledger or an owner's SDK counts up to it, and refuses the next one. Raises
+    Misconfiguration: a parameter is out of its range.
+
+    Args:
+        step: What one release shows the adversary (``Run.step``).
+        delta: δ, in (0, 1).
+        epsilon_limit: The limit of ε, at least 0.
+        ceiling: The most that is returned.
+        again: Those of the participations that were released more than once.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
-    repeated = {m: count for m, count in events.checked_counts(again or {}) if m}
+    repeated = {m: count for m, count in checked_counts(again or {}) if m}
 
     def is_within(participations: int) -> bool:
         once = max(0, participations - sum(repeated.values()))
-        by_m = events.checked_counts(repeated | {0: once})
-        return _epsilon_of_counts(step, delta, by_m) <= epsilon_limit
+        versions_by_m = checked_counts(repeated | {0: once})
+        return _epsilon_of_counts(step, delta, versions_by_m) <= epsilon_limit
 
     return largest_count(is_within, ceiling)
 
 
 def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
-    """The largest n ≤ ``ceiling`` that is allowed, 0 if none; what is allowed stays so below."""
+    """Return the largest n ≤ ``ceiling`` that is allowed, 0 if none is.
+
+    Raises Misconfiguration: the ceiling isn't a count.
+
+    Args:
+        allowed: Tells of n ≥ 1 whether it is; if so, every smaller n must be too.
+        ceiling: The most that is returned.
+    """
     checks.count("ceiling", ceiling)
     within = 0
     beyond = 1

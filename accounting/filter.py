@@ -1,7 +1,7 @@
-"""What keeps an owner's account within its limit, as it is charged step by step.
+"""Filters that keep an owner's account within its limit, as it is charged by step.
 
 An owner chooses its next task after it has seen models, so the composed (ε, δ) of what
-happened to be chosen isn't a guarantee. A Rényi filter is one: fix an order α and a
+happened to be chosen isn't a guarantee. A Rényi filter gives one: fix an order α and a
 budget of ρ(α) when the account opens, and refuse whatever would pass it (Feldman and
 Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3). A limit
 that goes to one task alone is kept by the exact number, which admits more.
@@ -16,13 +16,13 @@ from precad.accounting.events import SampledGaussian, require_bound
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 
-# Sums of ρ are rounded; the filter stops this much, relatively, before its budget.
 _ROUNDING = 1e-12
+"""Sums of ρ are rounded; the filter stops this much, relatively, before its budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenyiLimit:
-    """What an account promises for good: (ε, δ), and α, which ``order_for`` picks.
+    """The (ε, δ) that an account promises for good, and the order that keeps it.
 
     Raises Misconfiguration: a parameter is out of its range, or no budget is left at
     this order.
@@ -31,6 +31,7 @@ class RenyiLimit:
     epsilon: float
     delta: float
     order: float
+    """α > 1, as ``order_for`` picks it."""
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon, "the limit of the account")
@@ -46,12 +47,12 @@ class RenyiLimit:
 
     @property
     def budget(self) -> float:
-        """The most ρ(α), in nats, whose conversion is (ε, δ)."""
+        """Return the most ρ(α), in nats, whose conversion is (ε, δ)."""
         return self.epsilon - _conversion(self.order, self.delta)
 
 
 def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiLimit:
-    """The limit (ε, δ) with the order at which it admits most of ``expected``.
+    """Return the limit (ε, δ) with the order at which it admits most of ``expected``.
 
     That is a step like those that the account is for: its first task's. Choose it by
     parameters alone, never by records. Raises Misconfiguration: a parameter is out of
@@ -65,19 +66,17 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     checks.inside_unit_interval("delta", delta)
     if expected.silent:
         raise Misconfiguration("expected", expected, "give a step that touches data")
-    one = expected.times(1)
+    step = expected.times(1)
 
-    def steps(order: float) -> float:
-        left = epsilon - _conversion(order, delta)
+    def admitted_steps(order: float) -> float:
+        budget = epsilon - _conversion(order, delta)
+        if budget <= 0:
+            return -math.inf
         # Where a step's ρ is below what floating point holds, the budget alone decides.
-        return (
-            left / max(_divergence(one, order), math.ulp(0.0))
-            if left > 0
-            else -math.inf
-        )
+        return budget / max(_divergence(step, order), math.ulp(0.0))
 
-    best = max(ORDERS, key=steps)
-    if steps(best) == -math.inf:
+    best = max(ORDERS, key=admitted_steps)
+    if admitted_steps(best) == -math.inf:
         least = min(_conversion(order, delta) for order in ORDERS)
         remedy = f"give more than {least:.2g}; at δ = {delta:g} nothing fits below"
         raise Misconfiguration("epsilon", epsilon, remedy)
@@ -85,10 +84,10 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
 
 
 class _Filter(ABC):
-    """Admits events while what they cost together stays within what is allowed.
+    """Base of filters: admits events while their cost together stays within a limit.
 
-    Events in, no files: whoever keeps the account charges its events again when it is
-    read.
+    A filter holds events alone, and no file: whoever keeps the account in a file
+    charges its events again when it is read.
     """
 
     def __init__(self, most: float) -> None:
@@ -97,28 +96,31 @@ class _Filter(ABC):
 
     @abstractmethod
     def _total(self, charged: Counter[SampledGaussian]) -> float:
-        """What events cost together; the same in any order, to the bit."""
+        """Return what events cost together; the same in any order, to the bit."""
 
     @abstractmethod
     def _refusal(self, total: float) -> str:
-        """That ``total`` would pass the limit, in words."""
+        """Return words for an error: the limit, and that ``total`` would pass it."""
 
     def allows(
         self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None
     ) -> bool:
-        """Whether ``charge`` would admit it; Misconfiguration as there."""
+        """Return whether ``charge`` would admit ``event``.
+
+        Raises Misconfiguration: as ``charge`` does.
+        """
         return self._total(_after(self._charged, event, instead_of)) <= self._most
 
     def charge(
         self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None
     ) -> None:
-        """Admit ``event``, what is about to leave with its whole ``count``, or change nothing.
+        """Admit ``event``, whose whole ``count`` is about to leave, or change nothing.
 
-        ``instead_of`` was charged, and ``event`` stands for it from now on: a step of
-        which a lost release is repeated has σ/√(1+m) in place of σ. That a release is
-        lost must not be anybody's choice after seeing later models. Raises
-        BudgetExceeded: the limit would be passed; Misconfiguration: the event has no
-        bound here, or ``instead_of`` was never charged.
+        ``instead_of`` was charged before, and ``event`` takes its place: a step whose
+        lost release is repeated has σ/√(1+m) in place of σ. That a release is lost must
+        not be anybody's choice after seeing later models. Raises BudgetExceeded: the
+        limit would be passed. Raises Misconfiguration: the event has no bound here, or
+        ``instead_of`` was never charged.
         """
         after = _after(self._charged, event, instead_of)
         total = self._total(after)
@@ -128,29 +130,36 @@ class _Filter(ABC):
 
 
 class RenyiFilter(_Filter):
-    """Keeps ρ(α) of events that are chosen as one goes within the limit's budget."""
+    """Filter that keeps ρ(α) of its events within a limit's budget.
+
+    Each event may be chosen after the earlier ones' results were seen.
+    """
 
     def __init__(self, limit: RenyiLimit) -> None:
         super().__init__(limit.budget * (1 - _ROUNDING))
         self.limit = limit
+        """The limit that the account promises."""
 
     @property
     def spent(self) -> float:
-        """ρ(α) of all that was charged, nats."""
+        """Return ρ(α) of all that was charged, in nats."""
         return self._total(self._charged)
 
     def epsilon(self) -> float:
-        """ε ≥ 0 at the limit's δ of what was charged, by the limit's order; at most its ε."""
+        """Return ε ≥ 0 of what was charged, at the limit's δ and by its order.
+
+        It is at most the limit's ε.
+        """
         spent = self.spent
-        return (
-            max(0.0, spent + _conversion(self.limit.order, self.limit.delta))
-            if spent
-            else 0.0
-        )
+        if not spent:
+            return 0.0
+        return max(0.0, spent + _conversion(self.limit.order, self.limit.delta))
 
     def _total(self, charged: Counter[SampledGaussian]) -> float:
         return math.fsum(
-            n * _divergence(one, self.limit.order) for one, n in charged.items() if n
+            count * _divergence(step, self.limit.order)
+            for step, count in charged.items()
+            if count
         )
 
     def _refusal(self, total: float) -> str:
@@ -162,9 +171,11 @@ class RenyiFilter(_Filter):
 
 
 class ExactFilter(_Filter):
-    """Keeps the exact ε of steps of a list that was fixed beforehand within a limit.
+    """Filter that keeps the exact ε of a list of steps within a limit.
 
-    Who chooses steps by what earlier ones told must not ask this, but ``RenyiFilter``.
+    The list was fixed beforehand. Whoever chooses steps by what earlier ones showed
+    must not ask this one, but ``RenyiFilter``. Raises Misconfiguration: ε or δ is out
+    of its range.
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:
@@ -174,7 +185,7 @@ class ExactFilter(_Filter):
         self._delta = checks.inside_unit_interval("delta", delta)
 
     def epsilon(self) -> float:
-        """Exact ε ≥ 0 of what was charged."""
+        """Return the exact ε ≥ 0 of what was charged."""
         return self._total(self._charged)
 
     def _total(self, charged: Counter[SampledGaussian]) -> float:
@@ -182,9 +193,9 @@ class ExactFilter(_Filter):
         from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
         accountant = ExactAccountant()
-        for one, count in sorted(charged.items(), key=lambda item: repr(item[0])):
+        for step, count in sorted(charged.items(), key=lambda item: repr(item[0])):
             if count:
-                accountant.compose(one.times(count))
+                accountant.compose(step.times(count))
         return accountant.epsilon(self._delta)
 
     def _refusal(self, total: float) -> str:
@@ -199,29 +210,36 @@ def _after(
     event: SampledGaussian,
     instead_of: SampledGaussian | None,
 ) -> Counter[SampledGaussian]:
+    """Return what is charged once ``event`` is, by single step, for ``_Filter``.
+
+    Raises Misconfiguration: the event has no bound, or ``instead_of`` wasn't charged.
+    """
     require_bound(event, "filter")
     after = charged.copy()
     if instead_of is not None:
-        one = instead_of.times(1)
-        if after[one] < instead_of.count:
+        replaced = instead_of.times(1)
+        if after[replaced] < instead_of.count:
             remedy = "give an event that this account was charged for"
             raise Misconfiguration("instead_of", instead_of, remedy)
-        after[one] -= instead_of.count
+        after[replaced] -= instead_of.count
     after[event.times(1)] += event.count
     return after
 
 
-def _divergence(one: SampledGaussian, order: float) -> float:
-    """ρ(α) of one step, the larger of both directions, nats."""
+def _divergence(step: SampledGaussian, order: float) -> float:
+    """Return ρ(α) of one step, the larger of both directions, in nats."""
     from precad.accounting.rdp import mixture_rdp, sampled_gaussian_rdp  # noqa: PLC0415
 
-    if one.silent:
+    if step.silent:
         return 0.0
     orders = (order,)
-    step = sampled_gaussian_rdp(one.rate, one.effective_noise_multiplier, orders)
-    return float(mixture_rdp(step, one.participation, orders)[0])
+    always = sampled_gaussian_rdp(step.rate, step.effective_noise_multiplier, orders)
+    return float(mixture_rdp(always, step.participation, orders)[0])
 
 
 def _conversion(order: float, delta: float) -> float:
-    """What the conversion to (ε, δ) adds to ρ(α); Canonne, Kamath and Steinke 2020, Prop. 12."""
+    """Return what the conversion to (ε, δ) adds to ρ(α).
+
+    Canonne, Kamath and Steinke 2020, Proposition 12.
+    """
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)

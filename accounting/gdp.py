@@ -16,16 +16,23 @@ from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
-# Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in
-# 10^6.
 _LARGE_MU = 1e6
+"""Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part
+in 10^6."""
 _LARGEST_EXPONENT = 700.0
+"""e to the power of more is beyond floating point."""
 
 
 def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
-    """μ = rate·√(count·(e^{1/σ²} − 1)), may be ∞; Bu et al. 2020, PRECAD Lemma 5.
+    """Return μ = rate·√(count·(e^{1/σ²} − 1)) of so many sampled steps; may be ∞.
 
-    Asymptotic.
+    Bu et al. 2020, PRECAD Lemma 5. Asymptotic. Raises Misconfiguration: a parameter is
+    out of its range.
+
+    Args:
+        rate: Probability with which a step draws a record, in [0, 1].
+        noise_multiplier: σ, over the sensitivity.
+        count: How many steps there are.
     """
     checks.rate("rate", rate)
     checks.noise_multiplier(noise_multiplier)
@@ -39,10 +46,10 @@ def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
 
 
 def delta_of_epsilon(mu: float, epsilon: float) -> float:
-    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2) of μ-GDP; Dong et al. 2022, PRECAD eq. (3).
+    """Return δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2), which μ-GDP implies.
 
-    Holds for every real ε. The second term is taken in logarithms, so that no ε
-    overflows.
+    Dong et al. 2022, PRECAD eq. (3). Holds for every real ε. The second term is taken
+    in logarithms, so that no ε overflows.
     """
     if mu == 0:
         return max(0.0, -math.expm1(epsilon))
@@ -53,7 +60,10 @@ def delta_of_epsilon(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of_delta(mu: float, delta: float) -> float:
-    """The least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP."""
+    """Return the least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP.
+
+    Raises Misconfiguration: δ is outside (0, 1), or μ is negative or NaN.
+    """
     checks.inside_unit_interval("delta", delta)
     if not mu >= 0:
         raise Misconfiguration("mu", mu, "μ is 0 or above")
@@ -65,25 +75,35 @@ def epsilon_of_delta(mu: float, delta: float) -> float:
     high = mu * (mu / 2 - float(ndtri(delta)))
     if mu > _LARGE_MU:
         return high
-    return float(
-        brentq(lambda e: delta_of_epsilon(mu, e) - delta, 0.0, high, xtol=1e-13)
-    )
+
+    def excess(epsilon: float) -> float:
+        return delta_of_epsilon(mu, epsilon) - delta
+
+    return float(brentq(excess, 0.0, high, xtol=1e-13))
 
 
 def composed_mu(mus: list[float]) -> float:
-    """√Σμ²: the composition of μ-GDP mechanisms; Dong et al. 2022, PRECAD Lemma 2."""
+    """Return √Σμ², the μ of several μ-GDP mechanisms composed.
+
+    Dong et al. 2022, PRECAD Lemma 2.
+    """
     return math.hypot(*mus)
 
 
 def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
-    """Φ(Φ⁻¹(p) + ``by``): the most (the least, for −Kμ) that a score of p becomes under Kμ-GDP.
+    """Return Φ(Φ⁻¹(p) + ``by``), the most that a score of p becomes under Kμ-GDP.
 
-    Groups of K have Kμ (Dong et al. 2022, PRECAD Lemma 3). With a loss over its bound
-    it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper takes the
-    infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
+    That is for ``by`` = Kμ; for −Kμ it is the least. Groups of K have Kμ (Dong et al.
+    2022, PRECAD Lemma 3). With a loss over its bound it is PRECAD Theorem 2 in closed
+    form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper takes the infimum over ε ≥ 0 only; over all real
+    ε it is this, never above 1 nor below 0.
 
-    ``p`` are scores in [0, 1], of any shape; ``by`` is infinite where nothing is
-    guaranteed.
+    Args:
+        p: Scores in [0, 1], of any shape.
+        by: Kμ or −Kμ; infinite where nothing is guaranteed.
+
+    Returns:
+        Scores in [0, 1], float64, in the shape of ``p``.
     """
     p = np.asarray(p, dtype=np.float64)
     # What never happens, or always, stays so even at an infinite shift (∞ − ∞).
@@ -92,7 +112,15 @@ def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
 
 
 def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
-    """The largest Kμ that keeps Theorem 2 at or below ``tolerated``; 0 < loss < it < bound."""
+    """Return the largest Kμ that keeps PRECAD Theorem 2 at or below ``tolerated``.
+
+    Raises Misconfiguration: 0 < loss < tolerated < bound doesn't hold.
+
+    Args:
+        loss: The expected loss without attackers.
+        tolerated: The expected loss that attackers may cause.
+        bound: B, the largest value that a loss takes.
+    """
     checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 < loss < bound:
         raise Misconfiguration(
@@ -105,7 +133,16 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
 
 
 def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
-    """C/(R·σ) at which Lemma 8's CLT gives ``mu``: √(2·ln(1 + μ²/(q²T))); PRECAD eq. (9)."""
+    """Return the C/(R·σ) at which PRECAD Lemma 8's central limit gives ``mu``.
+
+    √(2·ln(1 + μ²/(q²T))), PRECAD eq. (9). Raises Misconfiguration: a parameter is out
+    of its range.
+
+    Args:
+        mu: The wanted client-level μ, above 0.
+        client_rate: q, the share of clients in a round, above 0.
+        rounds: T, at least 1.
+    """
     checks.positive("mu", mu, "the wanted client-level μ")
     checks.positive("client_rate", client_rate, "the share of clients in a round")
     checks.rate("client_rate", client_rate)
@@ -114,13 +151,17 @@ def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
 
 
 class GdpCltAccountant(Accountant):
-    """μ² added over events: participation·count·rate²·(e^{1/σ²} − 1), of the rounds that run."""
+    """Accountant by the central limit theorem: asymptotic, not a guarantee.
+
+    It adds up μ² = participation·count·rate²·(e^{1/σ²} − 1) over events: that of the
+    rounds that run.
+    """
 
     name = AccountantName.GDP_CLT
 
     def __init__(self) -> None:
         self.mu = 0.0
-        """Of all that was composed; infinite where it leaves floating point."""
+        """μ of everything composed; infinite where it leaves floating point."""
 
     def _add(self, event: SampledGaussian) -> None:
         mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)

@@ -20,53 +20,51 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.linalg.blas import dtbsv
 from scipy.special import log_ndtr
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from precad.accounting.loss_lattice import UNIT, Floats, Integers, Losses, summed
 
-UNIT = 2.0**-53
-"""The unit roundoff of float64."""
-
-# Standard deviations of noise kept on both sides. Beyond, 2e-33 of a round's mass lies:
-# infinite.
 _TAIL = 12.0
-# Cells per standard deviation of one round's loss: splitting adds at most a variance of
-# cell²/6 a round on average, so that a composition's deviation grows by 1e-4 of itself.
+"""Standard deviations of noise kept on both sides. Beyond them lies 2e-33 of a round's
+mass, which counts as infinite loss."""
 _CELLS_PER_DEVIATION = 30
-# Away from 0 a cell may be this share of the loss in it, and at most this wide, or this
-# share of the largest loss.
+"""Cells per standard deviation of one round's loss. Splitting adds at most a variance
+of cell²/6 a round on average, so a composition's deviation grows by 1e-4 of itself."""
 _SHARE_OF_LOSS = 1 / 256
+"""Away from loss 0 a cell may be this share of the loss in it."""
 _WIDEST_CELL = 0.02
+"""Away from loss 0 a cell may be this wide at most, in nats, or ``_SHARE_OF_LARGEST``
+of the largest loss where that is more."""
 _SHARE_OF_LARGEST = 1 / 4000
-# Weights of a group's shifts under e^−46 are left out and count as infinite loss.
 _LEAST_LOG_WEIGHT = -46.0
-# Points from which a group's loss is inverted, by interpolation and Newton's steps.
+"""Weights of a group's shifts under e^−46 are left out and count as infinite loss."""
 _TABLE = 4001
+"""Points from which a group's loss is inverted by interpolation, before Newton's
+steps."""
 _STEPS = 3
-# Exponents held at once.
+"""Newton's steps after the interpolation."""
 _BLOCK = 2**17
-# Gauss and Legendre's nodes: their error on an interval of half a standard deviation is
-# below rounding.
+"""Exponents held in memory at once."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+"""Gauss and Legendre's rule. Its error on an interval of half a standard deviation is
+below rounding."""
 _WIDEST_INTERVAL = 0.5
+"""Width of an interval of integration, in standard deviations of the noise."""
 _MOST_INTERVALS = 2**16
-# From e^30 on, 1 is nothing beside an exponential that is itself far below overflow.
 _LARGE = 30.0
-# Lattices with more points between first and last are kept by their occupied points
-# alone.
-_DENSE = 2**16
+"""From e^30 on, 1 is nothing beside an exponential that is itself far below overflow.
+"""
 
 
 class SampledRound(NamedTuple):
-    """One round, without its count: what events are merged by. r and c lie in (0, 1]."""
+    """One round without its count: the key by which events are merged."""
 
     rate: float
+    """r, probability with which a record is drawn, in (0, 1]."""
     noise_multiplier: float
     """σ, over the sensitivity."""
     participation: float
+    """c, probability that the round happens, in (0, 1]."""
     group: int = 1
     """k, how many records come or go together."""
 
@@ -80,12 +78,20 @@ class Shift:
     log_weights: Floats
     """[m], natural logarithms of the probabilities."""
     dropped: float = 0.0
-    """Probability of shifts that were left out; whoever uses the others must count that
-    much mass as telling the two cases apart with certainty."""
+    """Probability of the shifts that were left out. Whoever uses the others must count
+    that much mass as telling the two cases apart with certainty."""
 
 
 def log_binomial(k: int, probability: float) -> Floats:
-    """[k + 1] float64: log Pr[Bin(k, probability) = i]."""
+    """Return the logarithms of a binomial distribution's probabilities.
+
+    Args:
+        k: Number of trials.
+        probability: Of each trial's success, in [0, 1].
+
+    Returns:
+        log Pr[Bin(k, probability) = i] for i = 0 to k, [k + 1] float64.
+    """
     if probability in (0.0, 1.0):
         weights = np.full(k + 1, -np.inf)
         weights[round(k * probability)] = 0.0
@@ -94,206 +100,155 @@ def log_binomial(k: int, probability: float) -> Floats:
     # right to rounding, and T rounds multiply what isn't (gammaln would cost four
     # digits at k = 500).
     i = np.arange(k, dtype=np.float64)
-    ratios = np.log((k - i) / (i + 1)) + (
-        math.log(probability) - math.log1p(-probability)
-    )
+    log_odds = math.log(probability) - math.log1p(-probability)
+    log_ratios = np.log((k - i) / (i + 1)) + log_odds
     mode = min(int((k + 1) * probability), k)
-    below = np.cumsum(-ratios[:mode][::-1])[::-1]
-    weights = np.concatenate([below, [0.0], np.cumsum(ratios[mode:])])
-    return np.asarray(weights - math.log(float(np.exp(weights).sum())))
+    below = np.cumsum(-log_ratios[:mode][::-1])[::-1]
+    above = np.cumsum(log_ratios[mode:])
+    weights = np.concatenate([below, [0.0], above])
+    return weights - math.log(float(np.exp(weights).sum()))
 
 
 @lru_cache(maxsize=64)
 def group_shift(k: int, probability: float) -> Shift:
-    """Bin(k, q) unit contributions: k records of one direction, each drawn alone."""
+    """Return the shift by Bin(k, q) unit contributions.
+
+    That is the shift by k records that are all added or all removed, each drawn
+    independently.
+
+    Args:
+        k: Number of records.
+        probability: q, with which each is drawn, in [0, 1].
+    """
     log_weights = log_binomial(k, probability)
     kept = log_weights >= _LEAST_LOG_WEIGHT
     dropped = float(np.exp(log_weights[~kept]).sum())
-    return Shift(np.flatnonzero(kept).astype(np.float64), log_weights[kept], dropped)
+    sizes = np.flatnonzero(kept).astype(np.float64)
+    return Shift(sizes, log_weights[kept], dropped)
 
 
-def log_affinity(one: SampledRound) -> float:
-    """An upper bound of ln ∫√(PQ), Bhattacharyya's: n rounds share at most its n-th power.
+def log_affinity(sampled_round: SampledRound) -> float:
+    """Return an upper bound of Bhattacharyya's ln ∫√(PQ), at most 0.
 
     √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
+    The affinity of n rounds is at most the n-th power of one round's.
     """
-    sizes = np.arange(one.group + 1, dtype=np.float64)
-    exponents = (
-        log_binomial(one.group, one.rate) / 2 - (sizes / one.noise_multiplier) ** 2 / 8
-    )
+    rate, noise, participation, group = sampled_round
+    sizes = np.arange(group + 1, dtype=np.float64)
+    # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
+    exponents = log_binomial(group, rate) / 2 - (sizes / noise) ** 2 / 8
     top = float(exponents.max())
-    whole = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
-    share = one.participation
-    return whole if share == 1 else math.log1p(share * math.expm1(whole))
+    of_step = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
+    if participation == 1:
+        return of_step
+    # Where the round doesn't happen, the two sides are alike.
+    return math.log1p(participation * math.expm1(of_step))
 
 
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
-    """[n] float64 each: L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} at ``x`` [n], and its derivative."""
-    found = np.empty((2, len(x)))
+    """Return L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)} and its derivative.
+
+    Args:
+        x: [n], where they are computed.
+        shift: The i, and the logarithms of the w_i.
+        noise: σ, in the units of the i.
+
+    Returns:
+        L(x) in nats and L'(x), [n] float64 each.
+    """
+    values = np.empty_like(x)
+    slopes = np.empty_like(x)
     constant = (shift.log_weights - shift.sizes**2 / (2 * noise**2))[:, None]
-    for rows in np.array_split(
-        np.arange(len(x)), 1 + len(x) * len(shift.sizes) // _BLOCK
-    ):
+    # In blocks, which limits memory. The largest exponent is taken out of every sum.
+    blocks = 1 + len(x) * len(shift.sizes) // _BLOCK
+    for rows in np.array_split(np.arange(len(x)), blocks):
         weights = np.outer(shift.sizes / noise**2, x[rows])
         weights += constant
         top = weights.max(axis=0)
         weights -= top
         np.exp(weights, out=weights)
         total = weights.sum(axis=0)
-        found[0, rows] = top + np.log(total)
-        found[1, rows] = shift.sizes @ weights / (total * noise**2)
-    return found[0], found[1]
+        values[rows] = top + np.log(total)
+        slopes[rows] = shift.sizes @ weights / (total * noise**2)
+    return values, slopes
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Losses:
-    """The losses of one round in one direction: ``points·cell``, [n] each."""
+def loss_at(x: Floats, sampled_round: SampledRound) -> Floats:
+    """Return the loss L(x) for each ``x``.
 
-    points: Integers
-    log_masses: Floats
-    """Logarithms of their probabilities, rounded up."""
-    infinite: float
-    """Probability of infinite loss."""
-    cell: float
-    """A power of two, nats."""
+    It is relatively exact also where it is tiny, and doesn't overflow where it is
+    large.
 
-    @property
-    def losses(self) -> Floats:
-        """[n] float64, nats."""
-        return np.asarray(self.points * self.cell, dtype=np.float64)
+    Args:
+        x: What a round may put out, over the clip, of any shape.
+        sampled_round: The round, of which P and Q are taken as if it always happened.
 
-    def tilted(self, order: float) -> tuple[float, float, float]:
-        """K(λ) = ln Σ mass·e^{λ·loss} at ``order``, K'(λ) and K''(λ): tilted mean and variance."""
-        losses = self.losses
-        exponents = self.log_masses + order * losses
-        top = float(exponents.max())
-        weights = np.exp(exponents - top)
-        total = float(weights.sum())
-        mean = float(weights @ losses) / total
-        return (
-            top + math.log(total),
-            mean,
-            float(weights @ (losses - mean) ** 2) / total,
-        )
-
-    def on(self, cell: float) -> "Losses":
-        """The same on a lattice at least as coarse, still dominating."""
-        if cell == self.cell:
-            return self
-        points, masses = split(
-            self.points, np.exp(self.log_masses), fine=self.cell, coarse=cell
-        )
-        kept = masses > 0
-        return Losses(
-            points=points[kept],
-            log_masses=np.log(masses[kept]),
-            infinite=self.infinite,
-            cell=cell,
-        )
-
-    def log_moments(self, orders: Floats) -> Floats:
-        """[m] float64: K at every one of ``orders`` [m]."""
-        exponents = np.outer(orders, self.losses) + self.log_masses
-        top = exponents.max(axis=1)
-        return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
-
-
-def split(
-    points: Integers,
-    masses: Floats,
-    *,
-    fine: float,
-    coarse: float,
-    tilt: float = 0.0,
-) -> tuple[Integers, Floats]:
-    """Masses of losses ``points·fine``, each split onto both neighbours in a coarser lattice.
-
-    Both P and Q keep their masses. Masses are tilted by e^{λ·loss} before and after.
-    Points increase, and both cells are powers of two. Every point of the coarse lattice
-    in between comes back, with masses rounded up.
+    Returns:
+        The losses in nats, float64, in the shape of ``x``.
     """
-    ratio = round(coarse / fine)
-    lower = points // ratio
-    inside = (points - lower * ratio) * fine
-    up = np.minimum(np.expm1(-inside) / math.expm1(-coarse) * (1 + 16 * UNIT), 1.0)
-    spoiled = 1 + UNIT * (16 + 4 * tilt * coarse)
-    first = int(lower[0])
-    size = int(lower[-1]) - first + 2
-    falling = masses * (1 - up) * np.exp(-tilt * inside) * spoiled
-    rising = masses * up * np.exp(tilt * (coarse - inside)) * spoiled
-    if size > _DENSE:
-        both = np.concatenate([lower, lower + 1])
-        found, at = np.unique(both, return_inverse=True)
-        return found, summed(at, np.concatenate([falling, rising]), len(found))
-    moved = summed(lower - first, falling, size) + summed(
-        lower - first + 1, rising, size
-    )
-    return np.arange(first, first + size, dtype=np.int64), moved
+    rate, noise, _, group = sampled_round
+    if group > 1:
+        losses, _ = log_ratio(x.ravel(), group_shift(group, rate), noise)
+        return losses.reshape(x.shape)
+    exponent = (2 * x - 1) / (2 * noise**2)
+    return exponent if rate == 1 else log_mixed(exponent, rate)
 
 
-def summed(places: Integers, masses: Floats, size: int) -> Floats:
-    """[size] float64: masses by place, 0 to ``size`` − 1."""
-    return np.bincount(places, masses, size).astype(np.float64, copy=False)
+def log_mixed(exponents: Floats, weight: float) -> Floats:
+    """Return ln(1 + r·(e^u − 1)) for each u.
 
+    Args:
+        exponents: The u, of any shape; they may be infinite.
+        weight: r, in (0, 1).
 
-def discounted(values: Floats, factor: float) -> Floats:
-    """[n] float64: y_i = x_i + factor·y_{i−1}, by forward substitution."""
-    # Not SciPy's filters: they load its statistics, which takes every owner most of a
-    # second.
-    rows = np.ones((2, len(values)), order="F")
-    rows[1] = -factor
-    return np.asarray(
-        dtbsv(
-            1,
-            rows,
-            values,
-            lower=1,
-            diag=1,
-        )
-    )
-
-
-def loss_at(x: Floats, one: SampledRound) -> Floats:
-    """L(x), relatively exact also where it is tiny, and without overflow where it is large."""
-    if one.group > 1:
-        shift = group_shift(one.group, one.rate)
-        return log_ratio(x.ravel(), shift, one.noise_multiplier)[0].reshape(x.shape)
-    exponent = (2 * x - 1) / (2 * one.noise_multiplier**2)
-    return exponent if one.rate == 1 else log_mixed(exponent, one.rate)
-
-
-def log_mixed(exponents: Floats, share: float) -> Floats:
-    """ln(1 + r·(e^u − 1)) for each u, which may be infinite; r in (0, 1)."""
-    near = np.log1p(share * np.expm1(np.minimum(exponents, _LARGE)))
-    ratio = (1 - share) / share
-    far = (
-        exponents
-        + math.log(share)
-        + np.log1p(ratio * np.exp(-np.maximum(exponents, _LARGE)))
-    )
+    Returns:
+        The logarithms, float64, in the shape of ``exponents``.
+    """
+    near = np.log1p(weight * np.expm1(np.minimum(exponents, _LARGE)))
+    # For a large u it is ln(r·e^u) + ln(1 + (1 − r)/r·e^{−u}).
+    ratio = (1 - weight) / weight
+    beyond = np.log1p(ratio * np.exp(-np.maximum(exponents, _LARGE)))
+    far = exponents + math.log(weight) + beyond
     return np.where(exponents < _LARGE, near, far)
 
 
-def _where(losses: Floats, one: SampledRound) -> Floats:
-    """The x at which the loss is reached; −∞, or the least that is kept, where it never is."""
-    if one.group > 1:
-        return _where_of_group(losses, one)
-    variance = one.noise_multiplier**2
-    if one.rate == 1:
-        return np.asarray(losses * variance + 0.5)
+def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
+    """Return the x at which each loss is reached: the inverse of ``loss_at``.
+
+    Args:
+        losses: In nats, [n], increasing.
+        sampled_round: The round.
+
+    Returns:
+        [n] float64. Where a loss is never reached, −∞, or for a group the least x that
+        is kept.
+    """
+    rate, noise, _, group = sampled_round
+    if group > 1:
+        return _inverse_loss_of_group(losses, sampled_round)
+    variance = noise**2
+    if rate == 1:
+        return losses * variance + 0.5
+    # x = σ²·ln(1 + (e^l − 1)/r) + 1/2; a large e^l is taken out of the logarithm.
     small = np.minimum(losses, _LARGE)
+    large = np.maximum(losses, _LARGE)
     with np.errstate(divide="ignore", invalid="ignore"):
-        near = np.log1p(np.maximum(np.expm1(small) / one.rate, -1.0))
-        beyond = np.maximum(losses, _LARGE)
-        far = beyond - math.log(one.rate) + np.log1p(-(1 - one.rate) * np.exp(-beyond))
-    return np.asarray(variance * np.where(losses < _LARGE, near, far) + 0.5)
+        near = np.log1p(np.maximum(np.expm1(small) / rate, -1.0))
+        far = large - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-large))
+    return variance * np.where(losses < _LARGE, near, far) + 0.5
 
 
-def _where_of_group(losses: Floats, one: SampledRound) -> Floats:
-    shift = group_shift(one.group, one.rate)
-    sigma = one.noise_multiplier
+def _inverse_loss_of_group(losses: Floats, sampled_round: SampledRound) -> Floats:
+    """Return the x at which a group's losses are reached, for ``_inverse_loss``.
+
+    A table gives a first guess, which Newton's steps improve. They move by at most σ
+    each, and stay among what is kept.
+    """
+    sigma = sampled_round.noise_multiplier
+    shift = group_shift(sampled_round.group, sampled_round.rate)
     x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
-    guess = np.interp(losses, log_ratio(x, shift, sigma)[0], x)
+    table, _ = log_ratio(x, shift, sigma)
+    guess = np.interp(losses, table, x)
     for _ in range(_STEPS):
         value, slope = log_ratio(guess, shift, sigma)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -303,116 +258,121 @@ def _where_of_group(losses: Floats, one: SampledRound) -> Floats:
 
 
 @lru_cache(maxsize=4096)
-def natural_cell(one: SampledRound) -> float:
-    """The width at which the lattice of ``one`` costs nothing worth mentioning; a power of two.
+def natural_cell(sampled_round: SampledRound) -> float:
+    """Return the cell width at which the round's lattice costs nothing noticeable.
 
-    A function of the round alone, so that more rounds are never reported to cost less.
+    In nats, a power of two. It depends on the round alone, so that more rounds are
+    never reported to cost less.
     """
-    sigma = one.noise_multiplier
+    sigma = sampled_round.noise_multiplier
+    group = sampled_round.group
+    # The loss's size and spread under Q, to within what a power of two needs.
     x = sigma * np.linspace(-3, 3, 601)
     density = np.exp(-0.5 * (x / sigma) ** 2)
-    losses = loss_at(x, one)
+    losses = loss_at(x, sampled_round)
+    # The root of the mean square.
     size = math.sqrt(float(density @ losses**2) / float(density.sum()))
-    if one.group == 1:
+    if group == 1:
         deviation = min(size, 1 / sigma)
-        most = 1.0
+        largest_shift = 1.0
     else:
         # A group's losses may lie far from 0, all together.
         mean = float(density @ losses) / float(density.sum())
         deviation = max(math.sqrt(max(size**2 - mean**2, 0.0)), size / 8)
-        most = float(group_shift(one.group, one.rate).sizes[-1])
-    largest = float(loss_at(np.array([most + 10 * sigma]), one)[0])
-    wanted = min(deviation / _CELLS_PER_DEVIATION, max(_WIDEST_CELL, largest / 1000))
+        largest_shift = float(group_shift(group, sampled_round.rate).sizes[-1])
+    furthest = np.array([largest_shift + 10 * sigma])
+    largest_loss = float(loss_at(furthest, sampled_round)[0])
+    widest = max(_WIDEST_CELL, largest_loss / 1000)
+    wanted = min(deviation / _CELLS_PER_DEVIATION, widest)
     return 2.0 ** math.floor(math.log2(wanted))
 
 
 def _lattice(low: float, high: float, cell: float) -> Integers:
-    """Points from below ``low`` ≤ 0 to above ``high`` ≥ 0: every one near 0, fewer further out."""
+    """Return the points of a lattice: every one near 0, fewer further out.
+
+    Args:
+        low: The lowest loss, at most 0, in nats.
+        high: The highest loss, at least 0, in nats.
+        cell: The lattice's width, in nats.
+
+    Returns:
+        [n] int64, increasing, from below ``low`` to above ``high``, in cells.
+    """
     widest = max(_WIDEST_CELL, max(-low, high) * _SHARE_OF_LARGEST)
+    above = _outwards(max(high, cell), cell=cell, widest=widest)
+    below = _outwards(max(-low, cell), cell=cell, widest=widest)
+    zero = np.zeros(1, dtype=np.int64)
+    return np.unique(np.concatenate([zero, *above, *(-block for block in below)]))
 
-    def outwards(end: float) -> list[Integers]:
-        last = math.ceil(end / cell)
-        block = 0
-        step = 1
-        found = []
-        # Steps double; each block runs until a step twice as wide is a small enough
-        # share.
-        while block < last:
-            fits = 2 * step * cell <= widest
-            stop = min(last, math.ceil(2 * step / _SHARE_OF_LOSS)) if fits else last
-            ends = np.arange(block, stop + step, step, dtype=np.int64)
-            found.append(ends)
-            block = int(ends[-1])
-            step = 2 * step
-        return found
 
-    parts = [np.zeros(1, dtype=np.int64), *outwards(max(high, cell))]
-    parts += [-part for part in outwards(max(-low, cell))]
-    return np.unique(np.concatenate(parts))
+def _outwards(end: float, *, cell: float, widest: float) -> list[Integers]:
+    """Return blocks of points from 0 outwards, for ``_lattice``.
+
+    From block to block the steps double, until they would be wider than ``widest``.
+
+    Args:
+        end: A loss above 0, beyond which the last point lies, in nats.
+        cell: The lattice's width, in nats.
+        widest: The widest step, in nats.
+
+    Returns:
+        Blocks of points, which increase; a block begins where the last one ended.
+    """
+    last = math.ceil(end / cell)
+    reached = 0
+    step = 1
+    blocks = []
+    # Each block runs until a step twice as wide is a small enough share of the loss.
+    while reached < last:
+        stop = last
+        if 2 * step * cell <= widest:
+            stop = min(last, math.ceil(2 * step / _SHARE_OF_LOSS))
+        block = np.arange(reached, stop + step, step, dtype=np.int64)
+        blocks.append(block)
+        reached = int(block[-1])
+        step = 2 * step
+    return blocks
 
 
 @lru_cache(maxsize=1024)
-def one_round(one: SampledRound) -> tuple[Losses, Losses]:
-    """The dominating losses of one round, (P‖Q) and (Q‖P), on its natural lattice.
+def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
+    """Return the dominating losses of one round, (P‖Q) and (Q‖P).
 
-    Masses come from Gauss and Legendre's rule on intervals of at most half a standard
-    deviation, and the split from ∫P·(1 − e^{l−L}) directly, so that nothing cancels.
-    What rounding can have taken is given back: every mass is raised by 64 units of
-    roundoff (nine rounded terms, and an exponent of up to 72 whose own rounding enters
-    the mass as a factor), and the part moved to the worse end by 8·(|l|/cell + 1) units
-    of the mass (L and l are each right to 4 units, and their difference is divided by
-    the cell's width). A group's L is right to 4 units of its largest exponent: so much
-    more, and the share of a cell that it is.
+    Both are on the round's natural lattice. Masses come from Gauss and Legendre's rule
+    on intervals of at most half a standard deviation, and the split from ∫P·(1 −
+    e^{l−L}) directly, so that nothing cancels. What rounding can have taken is given
+    back: every mass is raised by 64 units of roundoff (nine rounded terms, and an
+    exponent of up to 72 whose own rounding enters the mass as a factor), and the part
+    moved to the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right
+    to 4 units, and their difference is divided by the cell's width). A group's L is
+    right to 4 units of its largest exponent: so much more, and the share of a cell that
+    it is.
     """
-    sigma = one.noise_multiplier
-    cell = natural_cell(one)
-    shift = group_shift(one.group, one.rate)
+    sigma = sampled_round.noise_multiplier
+    cell = natural_cell(sampled_round)
+    shift = group_shift(sampled_round.group, sampled_round.rate)
+    # The largest shift of the sum.
     most = float(shift.sizes[-1])
-    bounded = shift.sizes[0] == 0
-    first = -_TAIL * sigma
-    last = most + _TAIL * sigma
-    ends = loss_at(np.array([first, last]), one)
-    lowest = one.group * math.log1p(-one.rate) if bounded else float(ends[0])
-    points = _lattice(min(lowest, 0.0), max(float(ends[1]), 0.0), cell)
-    edges = np.clip(_where(points.astype(np.float64) * cell, one), first, last)
-    edges[0], edges[-1] = first, last
-    even = math.ceil((last - first) / (_WIDEST_INTERVAL * sigma))
-    between = np.linspace(first, last, min(even, _MOST_INTERVALS) + 1)
-    x = np.unique(np.concatenate([edges, between]))
-    middle = (x[1:] + x[:-1]) / 2
-    half = np.diff(x) / 2
-    at = np.clip(np.searchsorted(edges, middle) - 1, 0, len(points) - 2)
-
-    nodes = middle[:, None] + half[:, None] * _NODES
-    log_q = -0.5 * (nodes / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
-    losses = loss_at(nodes, one)
-    lower = (points[:-1] * cell)[at]
-    upper = (points[1:] * cell)[at]
-    q = np.exp(log_q) * _WEIGHTS * half[:, None]
-    p = np.exp(log_q + losses) * _WEIGHTS * half[:, None]
-    width = -np.expm1(lower - upper)
-    # The part of P that goes up, and the part of Q that goes down: for Q‖P down is
-    # worse.
-    rising = (p * -np.expm1(lower[:, None] - losses)).sum(axis=1) / width
-    falling = (q * -np.expm1(losses - upper[:, None])).sum(axis=1) / width
-
-    def by_cell(values: Floats) -> Floats:
-        return summed(at, np.maximum(values, 0.0), len(points) - 1)
-
-    rounding = (
-        4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64) * (one.group > 1)
+    points, edges = _cells(sampled_round, cell)
+    p, q, p_up, q_down = _integrated(
+        points,
+        edges,
+        cell=cell,
+        sampled_round=sampled_round,
     )
-    slack = (
-        8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1)
-        + rounding / cell
-    )
+
+    # What a group's losses may be off by, and what each cell's split may be off by.
+    rounding = 0.0
+    if sampled_round.group > 1:
+        rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64)
+    furthest = np.maximum(np.abs(points[1:]), np.abs(points[:-1]))
+    slack = 8 * UNIT * (furthest + 1) + rounding / cell
     slack /= np.diff(points)
-    p_mass = by_cell(p.sum(axis=1))
-    q_mass = by_cell(q.sum(axis=1))
-    up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
-    down = np.minimum(by_cell(falling) + slack * q_mass, q_mass)
-    forward = np.append(p_mass - up, 0.0) + np.append(0.0, up)
-    reverse = np.append(down, 0.0) + np.append(0.0, q_mass - down)
+    # For P‖Q a higher loss is worse, for Q‖P a lower one.
+    up = np.minimum(p_up + slack * p, p)
+    down = np.minimum(q_down + slack * q, q)
+    forward = np.append(p - up, 0.0) + np.append(0.0, up)
+    reverse = np.append(down, 0.0) + np.append(0.0, q - down)
 
     # Beyond the ends the harmless side goes up to the end of the outermost cell, and
     # the other is infinite; but in a sampled round no loss lies below ln(1 − r), which
@@ -423,45 +383,140 @@ def one_round(one: SampledRound) -> tuple[Losses, Losses]:
     weights = np.exp(shift.log_weights)
     forward[1] += float(weights @ tail(shift.sizes))
     reverse[-2] += float(tail(np.array([most]))[0])
-    infinite = float(weights @ tail(most - shift.sizes)) + shift.dropped
+    forward_infinite = float(weights @ tail(most - shift.sizes)) + shift.dropped
     reverse_infinite = float(tail(np.zeros(1))[0])
-    if bounded:
+    if shift.sizes[0] == 0:
         reverse[0] += reverse_infinite
         reverse_infinite = 0.0
-    share = one.participation
     raised = 1 + 64 * UNIT + rounding
     return (
-        _direction(
+        _with_coin(
             points,
             forward * raised,
-            infinite=infinite,
-            share=share,
+            infinite=forward_infinite,
+            participation=sampled_round.participation,
             cell=cell,
         ),
-        _direction(
+        _with_coin(
             -points[::-1],
             reverse[::-1] * raised,
             infinite=reverse_infinite,
-            share=share,
+            participation=sampled_round.participation,
             cell=cell,
         ),
     )
 
 
-def _direction(
+def _cells(sampled_round: SampledRound, cell: float) -> tuple[Integers, Floats]:
+    """Return the round's lattice, and where its losses are reached, for ``one_round``.
+
+    Args:
+        sampled_round: The round.
+        cell: The lattice's width, in nats.
+
+    Returns:
+        The points, [n] int64, and the x of each, [n] float64, both increasing. The
+        first and the last x are the ends of what is integrated.
+    """
+    rate, sigma, _, group = sampled_round
+    shift = group_shift(group, rate)
+    first = -_TAIL * sigma
+    last = float(shift.sizes[-1]) + _TAIL * sigma
+    at_first, at_last = loss_at(np.array([first, last]), sampled_round)
+    # Where no record may be drawn, no loss lies below k·ln(1 − r).
+    bounded = shift.sizes[0] == 0
+    lowest = group * math.log1p(-rate) if bounded else float(at_first)
+    points = _lattice(min(lowest, 0.0), max(float(at_last), 0.0), cell)
+    losses = points.astype(np.float64) * cell
+    edges = np.clip(_inverse_loss(losses, sampled_round), first, last)
+    edges[0] = first
+    edges[-1] = last
+    return points, edges
+
+
+def _integrated(
+    points: Integers,
+    edges: Floats,
+    *,
+    cell: float,
+    sampled_round: SampledRound,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Integrate P and Q over each cell of the lattice, for ``one_round``.
+
+    Args:
+        points: [n], the lattice's points.
+        edges: [n], the x at which the loss is each of them.
+        cell: Width of the lattice, in nats.
+        sampled_round: The round.
+
+    Returns:
+        Four masses of each cell, [n − 1] each: of P, of Q, the part of P that is moved
+        to the cell's upper end, and the part of Q that is moved to its lower end.
+    """
+    sigma = sampled_round.noise_multiplier
+    first = float(edges[0])
+    last = float(edges[-1])
+    intervals = math.ceil((last - first) / (_WIDEST_INTERVAL * sigma))
+    even = np.linspace(first, last, min(intervals, _MOST_INTERVALS) + 1)
+    x = np.unique(np.concatenate([edges, even]))
+    middle = (x[1:] + x[:-1]) / 2
+    half = np.diff(x) / 2
+    # The cell in which each interval lies: no interval crosses the border of a cell.
+    at = np.clip(np.searchsorted(edges, middle) - 1, 0, len(points) - 2)
+
+    # Everything at the nodes is [intervals, nodes].
+    nodes = middle[:, None] + half[:, None] * _NODES
+    log_q = -0.5 * (nodes / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
+    losses = loss_at(nodes, sampled_round)
+    lower = (points[:-1] * cell)[at]
+    upper = (points[1:] * cell)[at]
+    q = np.exp(log_q) * _WEIGHTS * half[:, None]
+    p = np.exp(log_q + losses) * _WEIGHTS * half[:, None]
+    # In a cell from l to u the part of P that goes up is (1 − e^{l−L})/(1 − e^{l−u}) of
+    # it, and the part of Q that goes down (1 − e^{L−u})/(1 − e^{l−u}).
+    width = -np.expm1(lower - upper)
+    rising = (p * -np.expm1(lower[:, None] - losses)).sum(axis=1) / width
+    falling = (q * -np.expm1(losses - upper[:, None])).sum(axis=1) / width
+
+    def by_cell(values: Floats) -> Floats:
+        return summed(at, np.maximum(values, 0.0), len(points) - 1)
+
+    return (
+        by_cell(p.sum(axis=1)),
+        by_cell(q.sum(axis=1)),
+        by_cell(rising),
+        by_cell(falling),
+    )
+
+
+def _with_coin(
     points: Integers,
     masses: Floats,
     *,
     infinite: float,
-    share: float,
+    participation: float,
     cell: float,
 ) -> Losses:
-    masses = masses * share
-    masses[np.searchsorted(points, 0)] += 1 - share
+    """Return the losses of a round that runs its step with a probability.
+
+    If it doesn't run the step, the loss is 0.
+
+    Args:
+        points: The lattice's points, [n], increasing, with 0 among them.
+        masses: The step's probability of each, [n].
+        infinite: The step's probability of infinite loss.
+        participation: Probability of the step.
+        cell: The lattice's width, in nats.
+
+    Returns:
+        The losses that have a probability above 0.
+    """
+    masses = masses * participation
+    masses[np.searchsorted(points, 0)] += 1 - participation
     kept = masses > 0
     return Losses(
         points=points[kept],
         log_masses=np.log(masses[kept]),
-        infinite=share * infinite,
+        infinite=participation * infinite,
         cell=cell,
     )

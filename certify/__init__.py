@@ -1,4 +1,5 @@
-"""The one certifier: guarantees as curves, and what follows from them (docs/certificates.md).
+"""The one certifier: guarantees as curves, and what follows from them.
 
-Whatever takes a parameter raises Misconfiguration where that is out of its range.
+docs/certificates.md has the mathematics. Every function that takes a parameter raises
+Misconfiguration where that is out of its range.
 """

@@ -1,7 +1,7 @@
-"""Certificate inputs from the folders of finished runs: what the ledger charged.
+"""Inputs of certificates from the folders of finished runs: what the ledger charged.
 
-Votes need many independent runs of one task; M of them cost M-fold privacy, computed
-here.
+Votes need many independent runs of one task; M of them cost M-fold privacy, which is
+computed here.
 """
 
 import json
@@ -25,6 +25,7 @@ from precad.common.npy import Array, read_npy
 from precad.common.task_schema import Positive
 
 Share = Annotated[float, Field(ge=0, le=1)]
+"""A probability."""
 
 
 class Unit(Enum):
@@ -41,7 +42,7 @@ class Unit(Enum):
 
     @property
     def plural(self) -> str:
-        """What a radius counts."""
+        """Return what a radius counts, in the plural."""
         return "clients" if self is Unit.CLIENT else "records"
 
 
@@ -117,7 +118,11 @@ class CertificateInputs(BaseModel):
         return self
 
     def run(self, rounds: int, participations: int | None = None) -> Run:
-        """``rounds`` of what was enforced."""
+        """Describe so many ``rounds`` of what was enforced, for the accountants.
+
+        ``participations`` is in how many of them a client took part; None where that
+        isn't known.
+        """
         return Run(
             record_rate=self.record_rate,
             client_rate=self.client_rate,
@@ -133,32 +138,42 @@ class CertificateInputs(BaseModel):
 
     @property
     def most_attempts(self) -> int:
-        """How often one client may have submitted, at most."""
+        """Return how often one client may have submitted, at most."""
         return self.rounds * _MOST_ATTEMPTS if self.attempts is None else self.attempts
 
     def mechanism(self, unit: Unit) -> SampledGaussian:
-        """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
-        run = self.run(self.rounds, self.rounds if unit is Unit.RECORD else None)
-        return run.event(
-            Adversary.CLIENT_LEVEL if unit is Unit.CLIENT else Adversary.CLIENTS_ONLY
-        )
+        """Return the mechanism that bounds robustness against k of one ``unit``.
+
+        Both servers are honest, so it has √2·σ of noise.
+        """
+        if unit is Unit.CLIENT:
+            return self.run(self.rounds).event(Adversary.CLIENT_LEVEL)
+        participations = self.rounds if unit is Unit.RECORD else None
+        return self.run(self.rounds, participations).event(Adversary.CLIENTS_ONLY)
 
 
-_MOST_ATTEMPTS = 1000  # of one version: the most that a task allows
+_MOST_ATTEMPTS = 1000
+"""Attempts of one version: the most that a task allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """One run's folder; predictions and losses are [points] on the public test set, or None."""
+    """What the folder of one finished run holds."""
 
     folder: Path
     inputs: CertificateInputs
     predictions: Integers | None
+    """[points], the labels that were predicted on the public test set."""
     losses: Floats | None
+    """[points], the losses on the public test set."""
 
     @classmethod
     def read(cls, folder: Path) -> "FinishedRun":
-        """Raises Misconfiguration: the folder isn't a finished run, or a file is malformed."""
+        """Read a run's folder.
+
+        Raises Misconfiguration: it isn't that of a finished run, or a file is
+        malformed.
+        """
         path = folder / "summary.json"
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
@@ -167,13 +182,15 @@ class FinishedRun:
             raise Misconfiguration("runs", str(folder), remedy) from None
         except (OSError, ValueError, RecursionError) as error:
             raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
-        given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
-        if not isinstance(given, dict):
+        fields = (
+            summary.get("certificate_inputs") if isinstance(summary, dict) else None
+        )
+        if not isinstance(fields, dict):
             raise Misconfiguration(
                 "runs", str(path), "has no certificate_inputs; use a newer run"
             )
         inputs = parsed(
-            CertificateInputs, given, {"missing": f"{path} lacks it; use a newer run"}
+            CertificateInputs, fields, {"missing": f"{path} lacks it; use a newer run"}
         )
         predictions = _array(folder / "predictions.npy")
         losses = _array(folder / "losses.npy")
@@ -183,16 +200,19 @@ class FinishedRun:
                     "predictions", str(predictions.dtype), "give int64 labels"
                 )
             predictions = predictions.astype(np.int64)
-        losses = None if losses is None else losses.astype(np.float64)
         return cls(
             folder=folder,
             inputs=inputs,
             predictions=predictions,
-            losses=losses,
+            losses=None if losses is None else losses.astype(np.float64),
         )
 
 
 def _array(path: Path) -> Array | None:
+    """Read a file of one value a test point, [points]; None where there is no file.
+
+    Raises Misconfiguration: the file is malformed, or has another shape.
+    """
     if not path.exists():
         return None
     array = read_npy("runs", path)
@@ -205,11 +225,17 @@ def _array(path: Path) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """M ≥ 1 independent runs of one task, alike in all certificate inputs but redrawn coins."""
+    """M ≥ 1 independent runs of one task.
+
+    They are alike in all certificate inputs but redrawn coins. Raises Misconfiguration:
+    there is no run, one is given twice, or two differ.
+    """
 
     runs: tuple[FinishedRun, ...]
+    """M of them, from different folders."""
 
     def __post_init__(self) -> None:
+        """Check that the runs differ and are of one task, for whoever counts votes."""
         if not self.runs:
             raise Misconfiguration(
                 "runs", "none", "give at least one folder of a finished run"
@@ -223,7 +249,9 @@ class Ensemble:
                     "runs", str(run.folder), "a run votes once; give it once"
                 )
             differing = ", ".join(
-                of for of in shared if getattr(run.inputs, of) != shared[of]
+                field
+                for field, value in shared.items()
+                if getattr(run.inputs, field) != value
             )
             if differing:
                 remedy = (
@@ -233,14 +261,18 @@ class Ensemble:
 
     @property
     def inputs(self) -> CertificateInputs:
-        """What every run enforced and charged; of redrawn coins, the most that any had."""
+        """Return what every run enforced and charged.
+
+        Of redrawn coins, the most that any run had.
+        """
         most = max(run.inputs.redrawn_coins for run in self.runs)
         return self.runs[0].inputs.model_copy(update={"redrawn_coins": most})
 
     def votes(self, classes: int | None = None) -> Integers:
-        """[points, classes] int64, one vote a run.
+        """Count the runs' votes, [points, classes] int64, one vote a run.
 
-        Raises Misconfiguration: one run alone.
+        Raises Misconfiguration: one run alone, a run without predictions, or not all of
+        one test set.
         """
         if len(self.runs) == 1:
             remedy = (
@@ -248,44 +280,51 @@ class Ensemble:
                 " loss`"
             )
             raise Misconfiguration("runs", 1, remedy)
-        columns = self._of_each("predictions")
-        if len({len(column) for column in columns}) > 1:
+        predictions = self._of_each("predictions")
+        if len({len(of_run) for of_run in predictions}) > 1:
             raise Misconfiguration(
                 "predictions", "of different lengths", "use one public test set"
             )
-        return votes_of(np.stack(columns, axis=1), classes)
+        return votes_of(np.stack(predictions, axis=1), classes)
 
     def mean_losses(self) -> Floats:
-        """[runs] float64, each run's mean loss.
+        """Return each run's mean loss, [runs] float64.
 
-        Raises Misconfiguration: none, or out of [0, 1].
+        Raises Misconfiguration: a run has no losses, or one lies outside [0, 1].
         """
-        each = self._of_each("losses")
-        for run, losses in zip(self.runs, each, strict=True):
+        of_runs = self._of_each("losses")
+        for run, losses in zip(self.runs, of_runs, strict=True):
             if not (
                 np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1
             ):
                 remedy = "losses lie in [0, 1]; scale them"
                 raise Misconfiguration("losses", str(run.folder), remedy)
-        return np.asarray([losses.mean() for losses in each])
+        return np.asarray([losses.mean() for losses in of_runs])
 
     def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:
+        """Return one array of each run.
+
+        Raises Misconfiguration: a run has no such file.
+        """
         for run in self.runs:
             if getattr(run, name) is None:
                 raise Misconfiguration("runs", str(run.folder), f"has no {name}.npy")
         return [getattr(run, name) for run in self.runs]
 
     def privacy_cost(self) -> tuple[PrivacyStatement, ...]:
-        """Return the exact guarantees of publishing the models of all M runs, over M·T rounds.
+        """Return the exact guarantees of publishing the models of all M runs.
 
-        A record's against one server counts every round as a participation, the most it
-        can be.
+        They are over M·T rounds. A record's guarantee against one server counts every
+        round as a participation, the most it can be.
         """
-        given = self.inputs
-        total = len(self.runs) * self.inputs.rounds
-        tests = len(self.runs) * given.most_attempts
-        k = given.malicious_submission_soundness_bits
-        run = replace(given.run(total), attempts=tests, projections=k)
-        one, *others = Adversary
-        at_cap = guarantees(run.at_cap(total), given.delta, (one,), EXACT)
-        return at_cap + guarantees(run, given.delta, others, EXACT)
+        inputs = self.inputs
+        rounds = len(self.runs) * inputs.rounds
+        run = replace(
+            inputs.run(rounds),
+            attempts=len(self.runs) * inputs.most_attempts,
+            projections=inputs.malicious_submission_soundness_bits,
+        )
+        one_server, *others = Adversary
+        at_cap = run.at_cap(rounds)
+        against_one_server = guarantees(at_cap, inputs.delta, (one_server,), EXACT)
+        return against_one_server + guarantees(run, inputs.delta, others, EXACT)

@@ -1,4 +1,4 @@
-"""Guarantees of a Poisson-subsampled Gaussian for groups: exact, and by Rényi divergences.
+"""Guarantees of a Poisson-subsampled Gaussian for groups: exact, and by Rényi's way.
 
 k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of
 Gaussians and Q one Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with
@@ -42,32 +42,35 @@ from precad.certify.guarantee import (
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
-# Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow
-# sums.
 _STEEPEST = 60
-# Added to every δ: rounding of a group's weights, over all rounds, stays below it.
+"""The largest |ε| of a line. Slopes e^ε beyond say nothing that the last ones don't,
+and would overflow sums."""
 _ROUNDING = 1e-10
-# Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the
-# table.
+"""Added to every δ: rounding of a group's weights, over all rounds, stays below it."""
 _LINES = 4000
+"""Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the
+table."""
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
 """Rényi's α: 1 + 2^(i/4), from 1.001 to 1,025. Neither end binds in practice."""
-# e^ε with ε beyond this says nothing about a probability.
 _USELESS = 700.0
-# Added to every log-moment, in units of itself and of α: the rounding of a log-ratio,
-# which α multiplies, and of exponents, which are about as large as the moment's
-# logarithm.
+"""e^ε with ε beyond this says nothing about a probability."""
 _MOMENT_ROUNDING = 1e-13
-# Points of one grid, and its points times components: seconds for all orders of a
-# group.
+"""Added to every log-moment, in units of itself and of α: the rounding of a log-ratio,
+which α multiplies, and of exponents, which are about as large as the moment's
+logarithm."""
 _MOST_POINTS = 2**20
+"""Points of one grid at most."""
 _MOST_WORK = 2**23
+"""Points of one grid times components at most: seconds for all orders of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups(Guarantee):
+    """Base of guarantees for groups whose curves come from one mechanism."""
+
     mechanism: SampledGaussian
+    """All rounds of the training, as they are for one record or client."""
 
     def __post_init__(self) -> None:
         require_bound(self.mechanism, self.name)
@@ -75,11 +78,15 @@ class _Groups(Guarantee):
     def _curves(self, k: int, direction: Direction) -> Curves:
         if self.mechanism.silent:
             return Unchanged()
-        return self._both(k)[direction is Direction.DELETIONS]
+        return self._group_curves(k, direction)
 
     @abstractmethod
-    def _both(self, k: int) -> tuple[Curves, Curves]:
-        """For additions, which poison the clean Gaussian, and deletions, the mixture."""
+    def _group_curves(self, k: int, direction: Direction) -> Curves:
+        """Return the curves for k ≥ 1 where the mechanism touches data.
+
+        With k additions the poisoned side is the mixture, with k deletions the one
+        Gaussian.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class HockeyStick:
 
     @classmethod
     def of(cls, profile: Profile) -> "HockeyStick":
-        """From the composed profile of numerator over denominator."""
+        """Return the lines of the composed profile of numerator over denominator."""
         epsilons = profile[0]
         deltas = profile[1] + _ROUNDING
         keep = np.abs(epsilons) <= _STEEPEST
@@ -106,13 +113,13 @@ class HockeyStick:
         epsilons = epsilons[keep]
         deltas = deltas[keep]
         # Steeper lines than the first whose δ has reached its floor gain nothing.
-        stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
+        floor = deltas[-1] + _ROUNDING
+        stop = int(np.searchsorted(-deltas, -floor)) + 1
         epsilons = epsilons[:stop]
         deltas = deltas[:stop]
         if len(epsilons) > _LINES:
-            chosen = np.unique(
-                np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64)
-            )
+            spread = np.linspace(0, len(epsilons) - 1, _LINES)
+            chosen = np.unique(spread.astype(np.int64))
             epsilons = epsilons[chosen]
             deltas = deltas[chosen]
         # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential
@@ -125,28 +132,45 @@ class HockeyStick:
         return cls(epsilons, deltas, np.maximum.accumulate(thresholds[::-1])[::-1])
 
     def upper(self, p: Floats) -> Floats:
-        """Infimum over real ε of e^ε p + δ(ε): the numerator's most, given p of the other."""
+        """Return the infimum over real ε of e^ε p + δ(ε), in the shape of ``p``.
+
+        That is the most that the numerator gives an event to which the denominator
+        gives p.
+        """
         # Any line is a bound, so a threshold that rounding moved costs nothing but
         # tightness.
         line = np.searchsorted(-self._thresholds, -p)
         return np.clip(np.exp(self.epsilons[line]) * p + self.deltas[line], 0, 1)
 
     def inverse_lower(self, p: Floats) -> Floats:
-        """The inverse of ``upper``, sup e^{−ε}(p − δ(ε)): the denominator's least, given p."""
+        """Return the supremum of e^{−ε}(p − δ(ε)), in the shape of ``p``.
+
+        The inverse of ``upper``: the least that the denominator gives an event to which
+        the numerator gives p.
+        """
         ends = np.exp(self.epsilons[1:]) * self._thresholds + self.deltas[1:]
         line = np.searchsorted(-ends, -p)
         return np.clip(np.exp(-self.epsilons[line]) * (p - self.deltas[line]), 0, 1)
 
     def delta(self, epsilon: float) -> float:
-        """δ(ε), from the lines: at most interpolation above the true one; 1 left of the first."""
-        return float(
-            np.interp(np.exp(epsilon), np.exp(self.epsilons), self.deltas, left=1.0)
-        )
+        """Return δ(ε) from the lines, by interpolation; 1 left of the first.
+
+        Interpolation gives at least the true δ, since that is convex in e^ε.
+        """
+        slopes = np.exp(self.epsilons)
+        return float(np.interp(np.exp(epsilon), slopes, self.deltas, left=1.0))
 
 
 def _pair_curves(
     poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick
 ) -> Curves:
+    """Return the curves of one direction, for ``ExactGroups``.
+
+    Args:
+        poisoned_over_clean: Lines of the pair with the poisoned side as numerator.
+        clean_over_poisoned: Those of the pair with the clean side as numerator.
+    """
+
     def lower(p: Floats) -> Floats:
         # What always happens without the group happens with it: Gaussians share null
         # sets.
@@ -162,26 +186,40 @@ def _pair_curves(
 
 @lru_cache(maxsize=1024)
 def _group_pair(mechanism: SampledGaussian, k: int) -> tuple[HockeyStick, HockeyStick]:
+    """Compute ``ExactGroups.sticks``, once for all equal mechanisms."""
     forward, reverse = group_profiles(mechanism, k)
     return HockeyStick.of(forward), HockeyStick.of(reverse)
 
 
 @dataclass(frozen=True, slots=True)
 class ExactGroups(_Groups):
-    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size."""
+    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size.
+
+    Raises Misconfiguration: the mechanism isn't one under Poisson sampling and
+    add/remove.
+    """
 
     name = "exact"
 
     def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
-        """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
+        """Return the lines of with‖without and of without‖with, for a group of k ≥ 1.
+
+        They are kept for later calls. Raises Misconfiguration: k isn't such a number.
+        """
         return _group_pair(self.mechanism, count("k", k, least=1))
 
-    def _both(self, k: int) -> tuple[Curves, Curves]:
-        forward, reverse = self.sticks(k)
-        return _pair_curves(forward, reverse), _pair_curves(reverse, forward)
+    def _group_curves(self, k: int, direction: Direction) -> Curves:
+        with_over_without, without_over_with = self.sticks(k)
+        if direction is Direction.ADDITIONS:
+            return _pair_curves(with_over_without, without_over_with)
+        return _pair_curves(without_over_with, with_over_without)
 
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
-        """(ε, δ)-DP of one record or client, exact, the larger δ's: at ``delta``, or at many ε."""
+        """Return the exact (ε, δ)-DP of one record or client.
+
+        At ``delta``; without it at many ε, each with the larger δ of both directions.
+        Raises Misconfiguration: no finite ε has so small a ``delta``.
+        """
         if self.mechanism.silent:
             return ApproximateDP.single(0.0, 0.0)
         if delta is not None:
@@ -193,119 +231,142 @@ class ExactGroups(_Groups):
             return ApproximateDP.single(epsilon, delta)
         forward, reverse = self.sticks(1)
         largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
-        epsilons = (
-            np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
-        )
+        epsilons = np.zeros(1)
+        if largest > 0:
+            epsilons = np.geomspace(largest / 1000, largest, 200)
         deltas = [min(1.0, max(forward.delta(e), reverse.delta(e))) for e in epsilons]
         return ApproximateDP(tuple(epsilons.tolist()), tuple(deltas))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenyiCurves(Curves):
-    """Best over orders α, [a] each above 1, of Hölder's bounds.
+    """Best over orders α of Hölder's bounds.
 
     Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
-    ε = D_α(clean‖poisoned), [a] each and infinite where unknown. Where they aren't
-    ``refined`` by the complement event and Lemma 5's joint test, they are Liu's
-    outcomes guarantee as printed.
+    ε = D_α(clean‖poisoned).
     """
 
     orders: Floats
+    """[a], α, each above 1."""
     poisoned_over_clean: Floats
+    """[a], D_α(poisoned‖clean) in nats, infinite where unknown."""
     clean_over_poisoned: Floats
+    """[a], D_α(clean‖poisoned) in nats, infinite where unknown."""
     refined: bool = True
+    """Whether the complement event and Lemma 5's joint test sharpen the curves. Without
+    these they are Liu's outcomes guarantee as printed."""
 
     def _upper(self, p: Floats) -> Floats:
         power = (self.orders - 1) / self.orders
         with np.errstate(divide="ignore", invalid="ignore"):
-            exponent = power[:, None] * (
-                self.poisoned_over_clean[:, None] + np.log(p.ravel())
-            )
+            exponents = self.poisoned_over_clean[:, None] + np.log(p.ravel())
+            exponents = power[:, None] * exponents
         # An unknown divergence says nothing, about p = 0 too (∞ − ∞).
-        exponent = np.where(np.isnan(exponent), 0.0, exponent)
-        return np.asarray(np.exp(np.minimum(exponent.min(axis=0), 0.0))).reshape(
-            p.shape
-        )
+        exponents = np.where(np.isnan(exponents), 0.0, exponents)
+        best: Floats = np.exp(np.minimum(exponents.min(axis=0), 0.0))
+        return best.reshape(p.shape)
 
     def _lower(self, p: Floats) -> Floats:
         power = self.orders / (self.orders - 1)
         with np.errstate(divide="ignore"):
-            exponent = (
-                power[:, None] * np.log(p.ravel()) - self.clean_over_poisoned[:, None]
-            )
-        return np.asarray(np.exp(np.minimum(exponent.max(axis=0), 0.0))).reshape(
-            p.shape
-        )
+            exponents = power[:, None] * np.log(p.ravel())
+        exponents -= self.clean_over_poisoned[:, None]
+        best: Floats = np.exp(np.minimum(exponents.max(axis=0), 0.0))
+        return best.reshape(p.shape)
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
-        """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
+        """Return whether label A stays strictly ahead of B at each point.
+
+        By Liu's Theorem 10, or at any order by Xie's Lemma 5 in the direction that its
+        formula is for. Raises Misconfiguration: a score is NaN or outside [0, 1].
+        """
         p_a = probabilities("p_a", p_a)
         p_b = probabilities("p_b", p_b)
         apart = Curves.separates(self, p_a, p_b)
         if not self.refined:
             return apart
+        # Orders along an axis of their own, before those of the points.
         shape = (-1,) + (1,) * p_a.ndim
         orders = self.orders.reshape(shape)
         reach = renyi_reach_poisoned_over_clean(p_a, p_b, orders)
-        reverse_reach = renyi_reach_clean_over_poisoned(p_a, p_b, orders)
-        joint = (self.poisoned_over_clean.reshape(shape) < reach).any(axis=0) | (
-            self.clean_over_poisoned.reshape(shape) < reverse_reach
-        ).any(axis=0)
+        forward = self.poisoned_over_clean.reshape(shape) < reach
+        reach = renyi_reach_clean_over_poisoned(p_a, p_b, orders)
+        reverse = self.clean_over_poisoned.reshape(shape) < reach
+        joint = forward.any(axis=0) | reverse.any(axis=0)
         # Lemma 5 speaks of p_a ≥ p_b with p_a + p_b ≤ 1 only.
         return np.asarray(apart | (joint & (p_a > p_b) & (p_a + p_b <= 1 + 1e-12)))
 
 
 def _power_mean(p_a: Floats, p_b: Floats, exponent: Floats) -> Floats:
-    """((p_a^s + p_b^s)/2)^{1/s}; 0 where s < 0 and p_b = 0."""
+    """Return ((p_a^s + p_b^s)/2)^{1/s}; 0 where s < 0 and p_b = 0."""
     with np.errstate(divide="ignore"):
-        logs = np.stack(
-            np.broadcast_arrays(exponent * np.log(p_a), exponent * np.log(p_b))
-        )
-    return np.asarray(np.exp((logsumexp(logs, axis=0) - math.log(2)) / exponent))
+        logs = np.broadcast_arrays(exponent * np.log(p_a), exponent * np.log(p_b))
+    log_sums = logsumexp(np.stack(logs), axis=0)
+    return np.asarray(np.exp((log_sums - math.log(2)) / exponent))
 
 
 def renyi_reach_poisoned_over_clean(
     p_a: npt.ArrayLike, p_b: npt.ArrayLike, order: npt.ArrayLike
 ) -> Floats:
-    """The least D_α(poisoned‖clean) at which B can draw level with A.
+    """Return the least D_α(poisoned‖clean) at which B can draw level with A.
 
     −log(1 − p_a − p_b + 2η) with η the power mean of exponent 1 − α: the formula of
-    Xie's Lemma 5 and Thm 5, whose text names the other direction. Broadcasts; 0 where
-    p_a ≤ p_b.
+    Xie's Lemma 5 and Thm 5, whose text names the other direction. 0 where p_a ≤ p_b.
+    Raises Misconfiguration: a score is NaN or outside [0, 1].
+
+    Args:
+        p_a: The clean score of label A.
+        p_b: The clean score of label B. All arguments broadcast.
+        order: α, above 1.
+
+    Returns:
+        Divergences in nats, float64.
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
     eta = _power_mean(p_a, p_b, 1 - np.asarray(order, dtype=np.float64))
     with np.errstate(divide="ignore"):
-        return np.asarray(
-            np.maximum(0.0, -np.log(np.maximum(0.0, 1 - p_a - p_b + 2 * eta)))
-        )
+        reach = -np.log(np.maximum(0.0, 1 - p_a - p_b + 2 * eta))
+    return np.asarray(np.maximum(0.0, reach))
 
 
 def renyi_reach_clean_over_poisoned(
     p_a: npt.ArrayLike, p_b: npt.ArrayLike, order: npt.ArrayLike
 ) -> Floats:
-    """The least D_α(clean‖poisoned) at which B can draw level with A.
+    """Return the least D_α(clean‖poisoned) at which B can draw level with A.
 
     α/(α−1)·log(1 − p_a − p_b + 2m) with m the power mean of exponent α: minimising Σ
     clean^α poisoned^{1−α} over poisoned distributions that give A and B the same
-    weight.
+    weight. Raises Misconfiguration: a score is NaN or outside [0, 1].
+
+    Args:
+        p_a: The clean score of label A.
+        p_b: The clean score of label B. All arguments broadcast.
+        order: α, above 1.
+
+    Returns:
+        Divergences in nats, float64.
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
     order = np.asarray(order, dtype=np.float64)
     mean = _power_mean(p_a, p_b, order)
-    return np.asarray(
-        np.maximum(0.0, order / (order - 1) * np.log(1 - p_a - p_b + 2 * mean))
-    )
+    reach = order / (order - 1) * np.log(1 - p_a - p_b + 2 * mean)
+    return np.asarray(np.maximum(0.0, reach))
 
 
 @dataclass(frozen=True, slots=True)
 class RenyiGroups(_Groups):
-    """The Rényi divergences of the group's mixture of Gaussians, both directions, T rounds."""
+    """The Rényi divergences of the group's mixture of Gaussians, in both directions.
+
+    Raises Misconfiguration: the mechanism isn't one under Poisson sampling and
+    add/remove, or an order isn't above 1.
+    """
 
     orders: tuple[float, ...] = ORDERS
+    """α, each above 1."""
     refined: bool = True
+    """As in ``RenyiCurves``."""
 
     name = "RDP"
 
@@ -315,41 +376,63 @@ class RenyiGroups(_Groups):
             raise Misconfiguration("orders", self.orders, "give orders, each above 1")
 
     def divergences(self, k: int) -> tuple[Floats, Floats]:
-        """[orders] each: T-fold D_α(with‖without) and D_α(without‖with) for a group of k ≥ 1."""
-        m = self.mechanism
-        steps = _group_divergences(m.rate, m.effective_noise_multiplier, k, self.orders)
-        one, other = (mixture_rdp(step, m.participation, self.orders) for step in steps)
-        return m.count * one, m.count * other
+        """Return all rounds' D_α(with‖without) and D_α(without‖with), [orders] each.
 
-    def _both(self, k: int) -> tuple[Curves, Curves]:
-        orders = np.asarray(self.orders)
-        (one, other) = self.divergences(k)
-        return (
-            RenyiCurves(
-                orders=orders,
-                poisoned_over_clean=one,
-                clean_over_poisoned=other,
-                refined=self.refined,
-            ),
-            RenyiCurves(
-                orders=orders,
-                poisoned_over_clean=other,
-                clean_over_poisoned=one,
-                refined=self.refined,
-            ),
+        For a group of k ≥ 1, in nats.
+        """
+        event = self.mechanism
+        steps = _group_divergences(
+            probability=event.rate,
+            noise=event.effective_noise_multiplier,
+            k=k,
+            orders=self.orders,
+        )
+        forward, reverse = (
+            mixture_rdp(step, event.participation, self.orders) for step in steps
+        )
+        return event.count * forward, event.count * reverse
+
+    def _group_curves(self, k: int, direction: Direction) -> Curves:
+        with_over_without, without_over_with = self.divergences(k)
+        added = direction is Direction.ADDITIONS
+        return RenyiCurves(
+            orders=np.asarray(self.orders),
+            poisoned_over_clean=with_over_without if added else without_over_with,
+            clean_over_poisoned=without_over_with if added else with_over_without,
+            refined=self.refined,
         )
 
 
 @lru_cache(maxsize=4096)
 def _group_divergences(
+    *,
     probability: float,
     noise: float,
     k: int,
     orders: tuple[float, ...],
 ) -> tuple[Floats, Floats]:
+    """Return one round's divergences, for ``RenyiGroups.divergences``.
+
+    They are computed once for all equal rounds.
+
+    Args:
+        probability: With which the round draws a record.
+        noise: σ, over the sensitivity.
+        k: How many records come or go together.
+        orders: The α, each above 1.
+
+    Returns:
+        D_α(with‖without) and D_α(without‖with), [orders] each, read-only, in nats.
+    """
+    step = SampledRound(
+        rate=probability,
+        noise_multiplier=noise,
+        participation=1.0,
+        group=k,
+    )
     # Rényi's divergence of order 1/2 is no larger than any other, and the same both
     # ways.
-    if -2 * log_affinity(SampledRound(probability, noise, 1.0, k)) > _USELESS:
+    if -2 * log_affinity(step) > _USELESS:
         forward = reverse = np.full(len(orders), np.inf)
     else:
         shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))
@@ -371,60 +454,85 @@ def mixture_divergences(
     orders: Floats,
     limit: float = math.inf,
 ) -> tuple[Floats, Floats]:
-    """One round's D_α(P‖Q) and D_α(Q‖P) for P = Σ w_i N(i, σ²) and Q = N(0, σ²).
+    """Return one round's D_α(P‖Q) and D_α(Q‖P) for P = Σ w_i N(i, σ²) and Q = N(0, σ²).
 
     By the trapezoid rule in the log domain, whose own error is below rounding for these
     analytic integrands; of orders whose grid would be too large, nothing is claimed.
     P's far components are left out where Minkowski's inequality says that they add
-    nothing: ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}. A D_α(P‖Q) certainly
-    above ``limit`` is reported as infinite, unevaluated.
+    nothing: ‖P/Q‖_α ≤ ‖P_near/Q‖_α + Σ_far w_i e^{(α−1)i²/(2σ²)}.
+
+    Args:
+        shift: The i with their weights w_i.
+        noise: σ, over the sensitivity.
+        orders: [a], α, each above 1.
+        limit: A D_α(P‖Q) certainly above it is reported as infinite, unevaluated.
+
+    Returns:
+        [a] float64 each, in nats.
     """
-    forward, reverse = np.full((2, len(orders)), np.inf)
+    forward = np.full_like(orders, np.inf)
+    reverse = np.full_like(orders, np.inf)
+    # By order, how many components of P are near; 0 where D_α(P‖Q) is above the limit.
     nearest = np.zeros(len(orders), dtype=np.int64)
     squares = shift.sizes**2 / (2 * noise**2)
     for index, order in enumerate(orders):
         log_norms = shift.log_weights + (order - 1) * squares
         if order / (order - 1) * float(log_norms.max()) < limit:
-            tails = np.logaddexp.accumulate(log_norms[::-1])[::-1]
-            nearest[index] = max(int(np.searchsorted(-tails, 36.0)), 1)
-    for some in _blocks(np.arange(len(orders))):
-        reverse[some] = _reverse_divergences(shift, noise, orders[some])
-    for some in _blocks(np.flatnonzero(nearest)):
-        these = orders[some]
-        near = int(nearest[some].max())
-        ends = (-12 * noise, float(these.max()) * shift.sizes[near - 1] + 12 * noise)
-        forward[some] = _divergences(
+            log_tails = np.logaddexp.accumulate(log_norms[::-1])[::-1]
+            nearest[index] = max(int(np.searchsorted(-log_tails, 36.0)), 1)
+    for block in _blocks(np.arange(len(orders))):
+        reverse[block] = _reverse_divergences(shift, noise, orders[block])
+    for block in _blocks(np.flatnonzero(nearest)):
+        near = int(nearest[block].max())
+        largest = float(orders[block].max())
+        forward[block] = _divergences(
             shift,
             noise,
-            orders=these,
+            orders=orders[block],
             near=near,
-            exponents=these,
-            ends=ends,
+            exponents=orders[block],
+            ends=(-12 * noise, largest * shift.sizes[near - 1] + 12 * noise),
         )
     return forward, reverse
 
 
 def _blocks(indices: Integers) -> list[Integers]:
-    # Neighbouring orders share one grid: the log-ratio is what costs.
+    """Return the indices of orders in blocks of at most eight neighbours.
+
+    Neighbouring orders share one grid: the log-ratio is what costs.
+    """
     return np.array_split(indices, -(-len(indices) // 8)) if len(indices) else []
 
 
 def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
+    """Return D_α(Q‖P) of neighbouring orders, for ``mixture_divergences``.
+
+    Args:
+        shift: The components of P.
+        noise: σ, over the sensitivity.
+        orders: The α, [a].
+
+    Returns:
+        [a] float64, in nats.
+    """
     # Leaving components of P out only raises the divergence of Q from P.
     first = float(shift.log_weights[0])
     kept = shift.log_weights > (first if math.isfinite(first) else 0.0) - 80
     near = int(np.flatnonzero(kept)[-1]) + 1
     mean = float(np.exp(shift.log_weights) @ shift.sizes)
-    most = float(orders.max()) - 1
+    largest = float(orders.max()) - 1
     # The integrand peaks where x is −(α − 1)·E[i | x], and is at most w_0^{1−α}·Q.
-    lowest = -min(most * mean + 12 * noise, noise * math.sqrt(144 - 2 * most * first))
+    furthest = min(
+        largest * mean + 12 * noise,
+        noise * math.sqrt(144 - 2 * largest * first),
+    )
     return _divergences(
         shift,
         noise,
         orders=orders,
         near=near,
         exponents=1 - orders,
-        ends=(lowest, 12 * noise),
+        ends=(-furthest, 12 * noise),
     )
 
 
@@ -437,20 +545,33 @@ def _divergences(
     exponents: Floats,
     ends: tuple[float, float],
 ) -> Floats:
-    """[orders]: ln E_Q[(P_near/Q)^exponent] / (α − 1), the integral taken between the ends."""
+    """Return ln E_Q[(P_near/Q)^exponent] / (α − 1) by the trapezoid rule.
+
+    Args:
+        shift: The components of P.
+        noise: σ, over the sensitivity.
+        orders: [a], α.
+        near: How many components of P are taken, the first ones.
+        exponents: [a], α for D_α(P‖Q), and 1 − α for D_α(Q‖P).
+        ends: The x between which the integral is taken.
+
+    Returns:
+        [a] float64, in nats; infinite where the grid would be too large.
+    """
     # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a
     # mode's standard deviation is about σ: this step leaves both errors under 1e-14.
     step = min(noise / 8, noise**2 / 2)
     low = math.floor(ends[0] / step)
     high = math.ceil(ends[1] / step)
     if high - low > min(_MOST_POINTS, _MOST_WORK // near):
-        return np.full(len(orders), np.inf)
+        return np.full_like(orders, np.inf)
     x = np.arange(low, high + 1, dtype=np.float64) * step
-    ratio, _ = log_ratio(x, Shift(shift.sizes[:near], shift.log_weights[:near]), noise)
+    components = Shift(shift.sizes[:near], shift.log_weights[:near])
+    ratio, _ = log_ratio(x, components, noise)
     density = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
-    log_moments = exponents[:, None] * ratio + density
-    top = log_moments.max(axis=1)
-    sums = np.exp(log_moments - top[:, None]).sum(axis=1)
-    found = top + np.log(sums * step)
-    found += _MOMENT_ROUNDING * (orders + np.abs(found))
-    return np.asarray(np.maximum(0.0, found / (orders - 1)))
+    exponents_at = exponents[:, None] * ratio + density
+    top = exponents_at.max(axis=1)
+    sums = np.exp(exponents_at - top[:, None]).sum(axis=1)
+    log_moments = top + np.log(sums * step)
+    log_moments += _MOMENT_ROUNDING * (orders + np.abs(log_moments))
+    return np.asarray(np.maximum(0.0, log_moments / (orders - 1)))

@@ -27,12 +27,13 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 Booleans: TypeAlias = npt.NDArray[np.bool_]
 
 _LEAST_SCORE = 1e-12
+"""Scores below this, but not 0, are taken as this where 1 − p is needed exactly."""
 
 
 def probabilities(field: str, values: npt.ArrayLike) -> Floats:
-    """``values`` as float64.
+    """Return ``values`` as float64, of the same shape.
 
-    Raises Misconfiguration: an entry is NaN or outside [0, 1].
+    Raises Misconfiguration naming ``field``: an entry is NaN or outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
@@ -48,20 +49,29 @@ def probabilities(field: str, values: npt.ArrayLike) -> Floats:
 
 
 class Curves(ABC):
-    """Bounds on a score after one fixed change of the data, vectorised over the clean score."""
+    """Bounds on a score after one fixed change of the data.
+
+    They are functions of the clean score, which take scores of any shape and return
+    bounds of the same shape.
+    """
 
     refined = False
     """Whether the same bounds on the complement event, of score 1 − p, sharpen these.
     """
 
-    # Plain bounds; what is outside [0, 1] is cut off.
     @abstractmethod
-    def _upper(self, p: Floats) -> Floats: ...
+    def _upper(self, p: Floats) -> Floats:
+        """Return the plain upper bound; what is outside [0, 1] is cut off later."""
+
     @abstractmethod
-    def _lower(self, p: Floats) -> Floats: ...
+    def _lower(self, p: Floats) -> Floats:
+        """Return the plain lower bound; what is outside [0, 1] is cut off later."""
 
     def upper(self, p: npt.ArrayLike) -> Floats:
-        """The most that a score of p can become; same shape as ``p``, in [p, 1]."""
+        """Return the most that a score of p can become, in [p, 1].
+
+        Raises Misconfiguration: a score is NaN or outside [0, 1].
+        """
         p = probabilities("score", p)
         bound = self._upper(p)
         if self.refined:
@@ -71,20 +81,27 @@ class Curves(ABC):
         return np.clip(bound, 0, 1)
 
     def lower(self, p: npt.ArrayLike) -> Floats:
-        """The least that a score of p can become; same shape as ``p``, in [0, p]."""
+        """Return the least that a score of p can become, in [0, p].
+
+        Raises Misconfiguration: a score is NaN or outside [0, 1].
+        """
         p = probabilities("score", p)
         bound = self._lower(p)
-        return np.clip(
-            np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1
-        )
+        if self.refined:
+            bound = np.maximum(bound, 1 - self._upper(1 - p))
+        return np.clip(bound, 0, 1)
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
-        """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
+        """Return whether label A stays strictly ahead of B at each point.
+
+        That is ``lower(p_a) > upper(p_b)`` (Liu Theorem 10). Raises Misconfiguration: a
+        score is NaN or outside [0, 1].
+        """
         return np.asarray(self.lower(p_a) > self.upper(p_b))
 
 
 class Unchanged(Curves):
-    """Nothing changed: p' = p."""
+    """Curves where nothing changed: p' = p."""
 
     def _upper(self, p: Floats) -> Floats:
         return p
@@ -97,6 +114,7 @@ class Best(Curves):
     """The tightest of several sound curves, point by point."""
 
     members: tuple[Curves, ...]
+    """The curves, at least one."""
 
     def _upper(self, p: Floats) -> Floats:
         return np.asarray(np.min([curve.upper(p) for curve in self.members], axis=0))
@@ -110,8 +128,11 @@ class Moved(Curves):
     """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
 
     first: Curves
+    """The bounds after the first change."""
     up: Callable[[Floats], Floats]
+    """The most that a score can become by the second change."""
     down: Callable[[Floats], Floats]
+    """The least that a score can become by the second change."""
     refined: bool = False
 
     def _upper(self, p: Floats) -> Floats:
@@ -125,10 +146,13 @@ class Direction(Enum):
     """What the attacker did to the clean data."""
 
     ADDITIONS = "additions"
+    """Records or clients were added."""
     DELETIONS = "deletions"
+    """Records or clients were taken away."""
 
 
 BOTH = (Direction.ADDITIONS, Direction.DELETIONS)
+"""Both directions."""
 LARGEST_GROUP = 2**20
 """Groups are searched up to this size; a radius this large means "at least"."""
 
@@ -136,26 +160,30 @@ LARGEST_GROUP = 2**20
 class Guarantee(ABC):
     """What a mechanism promises about groups of k records or clients.
 
-    Only what derives from it is certified; a `Reproduction` of a printed, unsound bound
-    does not.
+    Only a subclass of this is certified; a `Reproduction` of a printed, unsound bound
+    isn't one.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """For tables and legends."""
+        """Return a short name for tables and legends."""
 
     @property
     def asymptotic(self) -> bool:
-        """Whether the curves hold only in a limit, so that what they say is no guarantee."""
+        """Return whether the curves hold only in a limit, and so guarantee nothing."""
         return False
 
     def curves(self, k: int, direction: Direction) -> Curves:
-        """The curves for k additions or deletions; k = 0 gives the identity."""
+        """Return the curves for k additions or deletions; k = 0 gives the identity.
+
+        Raises Misconfiguration: k is negative or not a whole number.
+        """
         return Unchanged() if count("k", k) == 0 else self._curves(k, direction)
 
     @abstractmethod
-    def _curves(self, k: int, direction: Direction) -> Curves: ...
+    def _curves(self, k: int, direction: Direction) -> Curves:
+        """Return the curves for k ≥ 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,101 +191,105 @@ class Derived(Guarantee):
     """What follows from another guarantee: named and asymptotic as that one is."""
 
     base: Guarantee
+    """The other guarantee."""
 
     mark: ClassVar[str] = ""
     """What the name adds to the base guarantee's."""
 
     @property
     def name(self) -> str:
-        """The base guarantee's, marked."""
+        """Return the base guarantee's name, marked."""
         return self.base.name + self.mark
 
     @property
     def asymptotic(self) -> bool:
-        """As the base guarantee."""
+        """Return whether the base guarantee is asymptotic."""
         return self.base.asymptotic
 
 
 def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
-    """Curves for additions and deletions together, k of each for k replaced: the best order's."""
+    """Return curves for additions and deletions together, the best of both orders.
+
+    k records or clients that are replaced are k of each.
+    """
     add = guarantee.curves(additions, Direction.ADDITIONS)
     delete = guarantee.curves(deletions, Direction.DELETIONS)
-    orders = (add, delete), (delete, add)
+    orders = ((add, delete), (delete, add))
     return Best(
         tuple(
-            Moved(
-                first=first,
-                up=then.upper,
-                down=then.lower,
-            )
-            for first, then in orders
+            Moved(first=first, up=second.upper, down=second.lower)
+            for first, second in orders
         )
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Replacements(Derived):
-    """k deletions and k additions, in any direction: k enrolled clients that turned malicious."""
+    """k deletions and k additions, in any direction: k clients turned malicious.
+
+    Those are enrolled clients.
+    """
 
     mark = ", replacements"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
-        return mixed(self.base, k, k)
+        return mixed(self.base, additions=k, deletions=k)
 
 
 @dataclass(frozen=True, slots=True)
 class WithAbsent(Derived):
-    """Beside k malicious clients, ``absent`` honest ones whose absence the attackers can select.
+    """Beside k malicious clients, honest ones whose absence the attackers can select.
 
     Whoever can break attempts off chooses among natural absences (docs/soundness.md):
     so those clients count among the K of a bound, as deletions. Without attackers
-    nobody chooses.
+    nobody chooses. Raises Misconfiguration: ``absent`` isn't a count.
     """
 
     absent: int
+    """How many honest clients may be absent."""
 
     def __post_init__(self) -> None:
         count("absent", self.absent)
 
     @property
     def name(self) -> str:
-        """The base guarantee's, and how many may be absent."""
+        """Return the base guarantee's name, and how many may be absent."""
         return f"{self.base.name}, {self.absent} absent"
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         # An addition bounds no deletion; a replacement is both.
         if direction is Direction.ADDITIONS and not isinstance(self.base, Replacements):
-            return mixed(self.base, k, self.absent)
+            return mixed(self.base, additions=k, deletions=self.absent)
         return self.base.curves(k + self.absent, direction)
 
 
 @dataclass(frozen=True, slots=True)
 class Redrawn(Derived):
-    """Coins that both servers' operators had drawn again, as if the attackers had chosen them.
+    """Coins that operators had drawn again, as if the attackers had chosen them.
 
-    A version whose coin was drawn 1 + r times has one of 1 + r independent cohorts.
-    Whoever picks makes any event at most 1 + r times as probable as it was without a
-    choice: over all versions at most 2^redraws times, and its complement too
-    (docs/certificates.md).
+    Both servers' operators can have a version's coin drawn again. A version whose coin
+    was drawn 1 + r times has one of 1 + r independent cohorts. Whoever picks makes any
+    event at most 1 + r times as probable as it was without a choice: over all versions
+    at most 2^redraws times, and its complement too (docs/certificates.md). Raises
+    Misconfiguration: ``redraws`` isn't a count.
     """
 
     redraws: int
+    """How many coins were drawn again in all versions together."""
 
     def __post_init__(self) -> None:
         count("redraws", self.redraws)
 
     @property
     def name(self) -> str:
-        """The base guarantee's, and how many coins were drawn again."""
-        return (
-            f"{self.base.name}, {self.redraws} coin{'s' * (self.redraws > 1)} redrawn"
-        )
+        """Return the base guarantee's name, and how many coins were drawn again."""
+        coins = "coins" if self.redraws > 1 else "coin"
+        return f"{self.base.name}, {self.redraws} {coins} redrawn"
 
     def _curves(self, k: int, direction: Direction) -> Curves:
-        inner = self.base.curves(k, direction)
         times = 2.0**self.redraws
         return Moved(
-            first=inner,
+            first=self.base.curves(k, direction),
             up=lambda p: p * times,
             down=lambda p: 1 - (1 - p) * times,
         )
@@ -271,15 +303,17 @@ HASHES = 2.0**60
 def chance_to_pass(
     submissions: int, soundness_bits: int, proof_points: int | None
 ) -> float:
-    """That one of Q malicious ``submissions`` passes, at most (docs/soundness.md, parts 1 and 4).
+    """Return a bound on the chance that one of Q malicious ``submissions`` passes.
 
     Q·2^−k, k the bits of the range test; with proofs T·(2^−k + 4/p²) + Q·2N/(p − 2N), T
-    of all hashes, N the order of the proofs' roots of unity.
+    of all hashes, N = ``proof_points`` the order of the proofs' roots of unity
+    (docs/soundness.md, parts 1 and 4). At most 1.
     """
     if proof_points is None:
         return min(1.0, submissions * 2.0**-soundness_bits)
     of_rows = HASHES * (2.0**-soundness_bits + 4 / P**2)
-    return min(1.0, of_rows + submissions * 2 * proof_points / (P - 2 * proof_points))
+    of_points = submissions * 2 * proof_points / (P - 2 * proof_points)
+    return min(1.0, of_rows + of_points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,31 +322,39 @@ class ValidationAllowance(Derived):
 
     k malicious clients make at most one submission an attempt each, counted or not, so
     by the union bound every bound moves by ``chance_to_pass`` of k · attempts.
-    Deletions submit nothing.
+    Deletions submit nothing. Raises Misconfiguration: a field isn't such a count.
     """
 
     attempts: int
+    """Attempts of the whole training."""
     soundness_bits: int
+    """k of the range test, at least 1."""
     proof_points: int | None = None
+    """N of the proofs; None where norms aren't proved."""
 
     def __post_init__(self) -> None:
         count("attempts", self.attempts)
         count("soundness_bits", self.soundness_bits, least=1)
 
     def _curves(self, k: int, direction: Direction) -> Curves:
-        inner = self.base.curves(k, direction)
+        base = self.base.curves(k, direction)
         if direction is Direction.DELETIONS:
-            return inner
-        by = chance_to_pass(k * self.attempts, self.soundness_bits, self.proof_points)
+            return base
+        chance = chance_to_pass(
+            k * self.attempts, self.soundness_bits, self.proof_points
+        )
         return Moved(
-            first=inner,
-            up=lambda p: p + by,
-            down=lambda p: p - by,
+            first=base,
+            up=lambda p: p + chance,
+            down=lambda p: p - chance,
         )
 
 
 def require_guarantee(value: object) -> Guarantee:
-    """``value``; raises Misconfiguration where it is a reproduction, or something else."""
+    """Return ``value`` if it is a guarantee.
+
+    Raises Misconfiguration: it is a reproduction, or something else.
+    """
     if not isinstance(value, Guarantee):
         remedy = (
             "only a Guarantee certifies (ExactGroups, RenyiGroups, ApproximateDP,"
@@ -327,12 +369,15 @@ def require_guarantee(value: object) -> Guarantee:
 class ApproximateDP(Guarantee):
     """(ε_j, δ_j)-DP of one record or client for one or several j, in both directions.
 
-    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Def. 2). Where it
-    isn't ``refined`` by the complement event, the curves are the papers' own.
+    For groups of k: ε_k = kε and δ_k = δ(e^{kε} − 1)/(e^ε − 1) (Xie Definition 2).
+    Where it isn't ``refined`` by the complement event, the curves are the papers' own.
+    Raises Misconfiguration: no pair, not as many ε as δ, or one out of its range.
     """
 
     epsilons: tuple[float, ...]
+    """ε_j, finite and at least 0."""
     deltas: tuple[float, ...]
+    """δ_j, in [0, 1]."""
     refined: bool = True
 
     def __post_init__(self) -> None:
@@ -352,7 +397,7 @@ class ApproximateDP(Guarantee):
     def single(
         cls, epsilon: float, delta: float, *, refined: bool = True
     ) -> "ApproximateDP":
-        """The guarantee at one (ε, δ).
+        """Return the guarantee at one (ε, δ).
 
         Raises Misconfiguration: one of them bounds nothing.
         """
@@ -362,22 +407,23 @@ class ApproximateDP(Guarantee):
 
     @property
     def name(self) -> str:
-        """ADP, with its ε and δ where there is one pair."""
+        """Return ADP, with its ε and δ where there is one pair."""
         if len(self.epsilons) == 1:
             return f"ADP (ε={self.epsilons[0]:.3g}, δ={self.deltas[0]:.3g})"
         return "ADP (best ε)"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
-        """Upper e^ε p + δ, lower e^{−ε}(p − δ), best of all pairs; the same in both directions."""
+        """Return the best of all pairs' curves, the same in both directions.
+
+        A pair's are e^ε p + δ above and e^{−ε}(p − δ) below.
+        """
         epsilons = np.asarray(self.epsilons)
+        deltas = np.asarray(self.deltas)
         with np.errstate(over="ignore", invalid="ignore"):
             # Σ_{i<k} e^{iε}: the ratio's limit at ε = 0 is k.
-            factor = np.where(
-                epsilons > 0, np.expm1(k * epsilons) / np.expm1(epsilons), k
-            )
-            deltas = np.where(
-                np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0
-            )
+            ratio = np.expm1(k * epsilons) / np.expm1(epsilons)
+            factor = np.where(epsilons > 0, ratio, k)
+            deltas = np.where(deltas > 0, deltas * factor, 0.0)
         # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is
         # sound.
         deltas = np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0)[:, None]
@@ -386,14 +432,12 @@ class ApproximateDP(Guarantee):
         def up(p: Floats) -> Floats:
             with np.errstate(over="ignore", invalid="ignore"):
                 lines = np.exp(slopes) * p.ravel() + deltas
-            return np.asarray(
-                np.where(np.isnan(lines), 1.0, lines).min(axis=0)
-            ).reshape(p.shape)
+            best: Floats = np.where(np.isnan(lines), 1.0, lines).min(axis=0)
+            return best.reshape(p.shape)
 
         def down(p: Floats) -> Floats:
-            return np.asarray(
-                (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
-            ).reshape(p.shape)
+            best: Floats = (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
+            return best.reshape(p.shape)
 
         return Moved(
             first=Unchanged(),
@@ -407,12 +451,13 @@ class ApproximateDP(Guarantee):
 class GaussianDP(Guarantee):
     """μ-GDP of one record or client; groups of k are kμ-GDP (Dong, Roth, Su 2022).
 
-    μ is infinite where nothing is guaranteed, and ``asymptotic`` from the central limit
-    theorem.
+    Raises Misconfiguration: μ is negative or NaN.
     """
 
     mu: float
+    """μ; infinite where nothing is guaranteed."""
     asymptotic: bool = False
+    """Whether μ is from the central limit theorem."""
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
@@ -420,22 +465,23 @@ class GaussianDP(Guarantee):
 
     @property
     def name(self) -> str:
-        """GDP, and whether it is the central limit's."""
+        """Return GDP, and whether it is the central limit's."""
         return "GDP-CLT (asymptotic)" if self.asymptotic else "GDP"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
-        """Upper Φ(Φ⁻¹(p) + kμ), lower Φ(Φ⁻¹(p) − kμ)."""
-        by = k * self.mu
+        """Return Φ(Φ⁻¹(p) + kμ) above and Φ(Φ⁻¹(p) − kμ) below."""
+        group_mu = k * self.mu
         return Moved(
             first=Unchanged(),
-            up=lambda p: shifted(p, by),
-            down=lambda p: shifted(p, -by),
+            up=lambda p: shifted(p, group_mu),
+            down=lambda p: shifted(p, -group_mu),
         )
 
     def radius(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Floats:
-        """K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.
+        """Return K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.
 
-        With μ = 1/σ this is Cohen's radius; negative where B is ahead.
+        With μ = 1/σ this is Cohen's radius; negative where B is ahead. Raises
+        Misconfiguration: a score is outside [0, 1], or μ isn't finite and above 0.
         """
         gap = ndtri(probabilities("p_a", p_a)) - ndtri(probabilities("p_b", p_b))
         return np.asarray(gap / (2 * positive("mu", self.mu)))

@@ -1,8 +1,8 @@
-"""Bounds on a bounded expectation after an attack: losses and attack inefficacy, both signs.
+"""Bounds on a bounded expectation after an attack: a loss, or the attack's inefficacy.
 
-B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Thm 2); the
-mirror image for J in [−B, 0]. And the fewest attackers who can push J' down to a given
-level (Xie Cor. 1).
+With either sign: B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3,
+PRECAD Thm 2), and the mirror image for J in [−B, 0]. And the fewest attackers who can
+push J' down to a given level (Xie Cor. 1).
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,17 @@ from precad.common.errors import Misconfiguration
 
 @dataclass(frozen=True, slots=True)
 class ScoreBounds:
-    """J' lies in [lower, upper] after the change; arrays of J's shape."""
+    """Bounds on J' after the change, of J's shape: it lies in [lower, upper]."""
 
     lower: Floats
     upper: Floats
 
 
 def _scaled(value: npt.ArrayLike, bound: float, *, negative: bool) -> Floats:
+    """Return J/B, or −J/B where J is ``negative``, in J's shape.
+
+    Raises Misconfiguration: it isn't in [0, 1].
+    """
     array = np.asarray(value, dtype=np.float64)
     array = (-array if negative else array) / positive("bound", bound)
     return probabilities("expectation / bound", array)
@@ -50,18 +54,28 @@ def attack_bounds(
     *,
     negative: bool = False,
 ) -> ScoreBounds:
-    """What an expectation J can become after k additions or k deletions, the worse of those asked.
+    """Return what an expectation J can become after k additions or k deletions.
 
-    ``value`` lies in [0, bound], or in [−bound, 0] where ``negative`` (Xie Thm 3's
-    second case). Raises Misconfiguration: J outside its range, NaN, a reproduction for
-    a guarantee.
+    That is the worse of those asked. Raises Misconfiguration: J outside its range, NaN,
+    a reproduction for a guarantee.
+
+    Args:
+        value: J, of any shape, in [0, bound], or in [−bound, 0] where ``negative`` (Xie
+            Thm 3's second case).
+        bound: B, above 0.
+        guarantee: What the mechanism promises.
+        k: How many records or clients were added or deleted.
+        directions: What the attackers may have done.
+        negative: Whether J is at most 0.
     """
     require_guarantee(guarantee)
     p = _scaled(value, bound, negative=negative)
     curves = [guarantee.curves(count("k", k), direction) for direction in directions]
     lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
     upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
-    return ScoreBounds(-upper, -lower) if negative else ScoreBounds(lower, upper)
+    if negative:
+        return ScoreBounds(lower=-upper, upper=-lower)
+    return ScoreBounds(lower=lower, upper=upper)
 
 
 def fewest_attackers(
@@ -74,10 +88,12 @@ def fewest_attackers(
     negative: bool = False,
     limit: int = LARGEST_GROUP,
 ) -> int | None:
-    """The least k for which the bounds don't exclude J' ≤ J/τ (or J' ≤ τJ where ``negative``).
+    """Return the least k for which the bounds don't exclude that J' reaches a goal.
 
-    ``ratio`` is τ ≥ 1; for the rest see ``attack_bounds``. None where the goal is
-    excluded for every k up to ``limit``, or lies outside the range.
+    The goal is J' ≤ J/τ, or J' ≤ τJ where ``negative``. ``ratio`` is τ ≥ 1; for the
+    other arguments see ``attack_bounds``. None where the goal is excluded for every k
+    up to ``limit``, or lies outside the range. Raises Misconfiguration: as
+    ``attack_bounds``, or τ below 1.
     """
     require_guarantee(guarantee)
     if not ratio >= 1:
@@ -109,6 +125,7 @@ class MeanInterval:
     lower: float
     upper: float
     runs: int
+    """How many runs there were."""
 
 
 def expected_loss(
@@ -118,10 +135,11 @@ def expected_loss(
     confidence: float,
     how: ScoreBound = ScoreBound.HOEFFDING,
 ) -> MeanInterval:
-    """J from losses in [0, bound], both bounds together at ``confidence``.
+    """Estimate J from losses in [0, bound], both bounds together at ``confidence``.
 
-    ``losses`` are [runs], or [runs, points] of which each run's mean counts. Raises
-    Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
+    ``losses`` are [runs], or [runs, points] of which each run's mean counts. ``how``
+    names the inequality. Raises Misconfiguration: wrong shape, NaN, a loss outside [0,
+    bound].
     """
     array = np.asarray(losses, dtype=np.float64)
     if array.ndim not in (1, 2) or not array.size:
@@ -132,15 +150,14 @@ def expected_loss(
         raise Misconfiguration(
             "losses", "NaN or out of range", f"losses lie in [0, {bound:g}]"
         )
-    scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
+    of_runs = array.reshape(len(array), -1).mean(axis=1)
+    scaled = _scaled(of_runs, bound, negative=False)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
-    low = max(0.0, mean - width)
-    high = min(1.0, mean + width)
     return MeanInterval(
         mean=bound * mean,
-        lower=bound * low,
-        upper=bound * high,
+        lower=bound * max(0.0, mean - width),
+        upper=bound * min(1.0, mean + width),
         runs=scaled.size,
     )
 
@@ -154,13 +171,20 @@ def plot_loss_bounds(
     expected: float,
     unit: str,
 ) -> None:
-    """The band in which the expected loss stays, by number of attackers; [n] float64 each."""
-    title = f"What so many attackers can do to an expected loss of {expected:.3g}"
-    x = f"attackers: {unit} added or deleted"
+    """Draw the band in which the expected loss stays, by number of attackers.
+
+    Args:
+        path: Where the picture is written; its suffix chooses the format.
+        attackers: Numbers of attackers, [n] float64, increasing.
+        lower: The least that the expected loss becomes, [n] float64.
+        upper: The most that the expected loss becomes, [n] float64.
+        expected: The loss without attackers.
+        unit: What an attacker is, in the plural.
+    """
     with picture(
         path,
-        title=title,
-        x=x,
+        title=f"What so many attackers can do to an expected loss of {expected:.3g}",
+        x=f"attackers: {unit} added or deleted",
         y="expected loss",
     ) as axes:
         axes.fill_between(
@@ -174,6 +198,10 @@ def plot_loss_bounds(
         axes.plot(attackers, upper, color=COLOURS[1], label="at most")
         axes.plot(attackers, lower, color=COLOURS[0], label="at least")
         axes.axhline(
-            expected, color="#444444", linewidth=1, linestyle=":", label="clean"
+            expected,
+            color="#444444",
+            linewidth=1,
+            linestyle=":",
+            label="clean",
         )
         axes.set_ylim(bottom=0)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,26 @@ from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 
 _LEAST_CLASSES = 2
-_MATRIX, _STACK = 2, 3  # axes
-_MOST_CLASSES, _MOST_VOTES, _MOST_COUNTS = 100_000, 2**31, 2**27
-"""Beyond what anybody certifies: one wrong label in a file mustn't fill the memory."""
+_MATRIX = 2
+"""Axes of votes and labels."""
+_STACK = 3
+"""Axes of scores."""
+# More than the following is beyond what anybody certifies: one wrong label in a file
+# mustn't fill the memory.
+_MOST_CLASSES = 100_000
+"""Classes at most."""
+_MOST_VOTES = 2**31
+"""Models that vote, at most."""
+_MOST_COUNTS = 2**27
+"""Counts of votes at most: points times classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceBudget:
-    """How the chance of a wrong statement, 1 − confidence, is split."""
+    """How the chance of a wrong statement, 1 − confidence, is split.
+
+    Raises Misconfiguration: a field is out of its range.
+    """
 
     confidence: float
     """Of each point's statement; of all points together where ``points`` counts them.
@@ -40,42 +52,53 @@ class ConfidenceBudget:
 
     @property
     def per_interval(self) -> float:
-        """The chance of error that one one-sided interval may spend."""
-        return (1 - self.confidence) / (
-            self.classes * self.points * (2 if self.strict else 1)
-        )
+        """Return the chance of error that one one-sided interval may spend."""
+        sides = 2 if self.strict else 1
+        return (1 - self.confidence) / (self.classes * self.points * sides)
 
-    def require_classes(self, found: int) -> None:
-        """Raise Misconfiguration where votes or scores have another number of classes."""
-        if found != self.classes:
+    def require_classes(self, columns: int) -> None:
+        """Check that votes or scores have as many columns as there are classes.
+
+        Raises Misconfiguration: they haven't.
+        """
+        if columns != self.classes:
             raise Misconfiguration(
-                "classes", self.classes, f"the data have {found} columns"
+                "classes", self.classes, f"the data have {columns} columns"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """The predicted label's score from below and every other label's from above, [points] each."""
+    """Bounds on the scores of the predicted label and of all others, [points] each."""
 
     labels: Integers
-    """With the most votes or the highest mean score."""
+    """The predicted labels: with the most votes or the highest mean score."""
     p_a: Floats
+    """The predicted label's score from below."""
     p_b: Floats
+    """Every other label's score from above."""
 
 
 class ScoreBound(Enum):
     """Which inequality turns mean scores into bounds."""
 
     HOEFFDING = "hoeffding"
+    """Hoeffding's, which needs the number of scores alone."""
     BERNSTEIN = "bernstein"
+    """The empirical Bernstein inequality, which uses the scores' variance too."""
 
 
 def clopper_pearson_lower(
     successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
 ) -> Floats:
-    """One-sided lower bound on a binomial's rate; 0 without successes.
+    """Return a one-sided lower bound on a binomial's rate; 0 without successes.
 
     Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1).
+
+    Args:
+        successes: s, at most n.
+        trials: n, which broadcasts against s.
+        error: The chance with which the bound may be wrong.
     """
     s = np.asarray(successes, dtype=np.float64)
     n = np.asarray(trials, dtype=np.float64)
@@ -85,13 +108,27 @@ def clopper_pearson_lower(
 def clopper_pearson_upper(
     successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
 ) -> Floats:
-    """One-sided upper bound on a binomial's rate; 1 without failures."""
+    """Return a one-sided upper bound on a binomial's rate; 1 without failures.
+
+    The bound is wrong with a chance of at most ``error``. Arguments broadcast.
+    """
     # The lower bound of the failures: accurate where 1 − error would round.
     return 1 - clopper_pearson_lower(np.subtract(trials, successes), trials, error)
 
 
 def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
-    """``counts`` as [points, classes] int64 of rows that sum to ``models``, or are refused."""
+    """Return counts of votes as int64, after all checks.
+
+    Raises Misconfiguration: another shape, something else than whole numbers of at
+    least 0, or a point with another number of votes.
+
+    Args:
+        counts: [points, classes].
+        models: How many votes each point has; as many as the first one if not given.
+
+    Returns:
+        [points, classes] int64.
+    """
     array = np.asarray(counts)
     if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
         remedy = "give [points, classes], 2 classes at least"
@@ -117,23 +154,34 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     wrong = np.flatnonzero(sums != expected)
     if len(wrong) or expected < 1:
         row = int(wrong[0]) if len(wrong) else 0
-        need = (
+        remedy = (
             f"every point needs one vote of each of the {expected} models; give"
-            " counts as"
+            " counts as [points, classes], or labels as [points, models] and say so"
         )
-        remedy = f"{need} [points, classes], or labels as [points, models] and say so"
         raise Misconfiguration("votes", f"row {row} sums to {int(sums[row])}", remedy)
     return array
 
 
-def _whole(array: npt.NDArray[Any]) -> bool:
-    return array.dtype.kind in "iu" or (
-        array.dtype.kind == "f" and bool((array % 1 == 0).all())
-    )
+def _whole(array: npt.NDArray[np.generic]) -> bool:
+    """Return whether all of an array are whole numbers, of an integer type or not."""
+    if array.dtype.kind == "f":
+        return bool((np.mod(array, 1) == 0).all())
+    return array.dtype.kind in "iu"
 
 
 def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
-    """Counts [points, classes] of labels [points, models]. Raises Misconfiguration."""
+    """Count the votes of each class at each point.
+
+    Raises Misconfiguration: another shape, a label that isn't a class, or too many
+    classes.
+
+    Args:
+        labels: [points, models], what each model predicts.
+        classes: How many there are; as many as the highest label needs if not given.
+
+    Returns:
+        [points, classes] int64.
+    """
     array = np.asarray(labels)
     if array.ndim != _MATRIX or 0 in array.shape:
         raise Misconfiguration(
@@ -144,25 +192,30 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
             "labels", str(array.dtype), "labels are class indices 0, 1, …"
         )
     array = array.astype(np.int64)
+    points = len(array)
     highest = int(array.max())
-    total = (
-        max(highest + 1, 2) if classes is None else count("classes", classes, least=2)
-    )
-    if total > _MOST_CLASSES or total * len(array) > _MOST_COUNTS:
+    total = max(highest + 1, 2)
+    if classes is not None:
+        total = count("classes", classes, least=2)
+    if total > _MOST_CLASSES or total * points > _MOST_COUNTS:
         most = f"at most {_MOST_CLASSES} classes, and {_MOST_COUNTS} counts in all"
-        remedy = f"{len(array)} points with {total} classes don't fit: {most}"
+        remedy = f"{points} points with {total} classes don't fit: {most}"
         raise Misconfiguration(
             "labels", highest if classes is None else classes, remedy
         )
     if array.min() < 0 or highest >= total:
         wrong = int(array.min()) if array.min() < 0 else highest
         raise Misconfiguration("labels", wrong, f"give 0 to {total - 1}")
-    flat = (np.arange(len(array))[:, None] * total + array).ravel()
-    return np.bincount(flat, minlength=len(array) * total).reshape(len(array), total)
+    # Each point has a range of numbers of its own, one number a class.
+    numbers = (np.arange(points)[:, None] * total + array).ravel()
+    return np.bincount(numbers, minlength=points * total).reshape(points, total)
 
 
 def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
-    """[points] each: the column of the highest value (ties: the lowest index) and of the next."""
+    """Return the columns of the highest value and of the next, [points] each.
+
+    Of equal values the one of the lowest index is the highest.
+    """
     first = np.argmax(values, axis=1)
     others = np.array(values, dtype=np.float64)
     others[np.arange(len(values)), first] = -np.inf
@@ -172,14 +225,19 @@ def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
 def simuem(
     counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None = None
 ) -> Intervals:
-    """SimuEM (Jia, Cao, Gong 2021): Clopper–Pearson at α/L each, p_B at most 1 − p_A.
+    """Return SimuEM's bounds: Clopper–Pearson at α/L each, p_B at most 1 − p_A.
 
-    Raises Misconfiguration: bad counts (`vote_counts`), or another number of classes
-    than budgeted.
+    Jia, Cao and Gong 2021. Raises Misconfiguration: bad counts (`vote_counts`), or
+    another number of classes than budgeted.
+
+    Args:
+        counts: [points, classes], votes of independent models.
+        budget: The chance of a wrong statement.
+        models: How many models voted, where that is known.
     """
     array = vote_counts(counts, models)
     budget.require_classes(array.shape[1])
-    total = int(array[0].sum())
+    votes = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
     # The second-most-voted class has the largest upper bound of all others. Few
@@ -187,24 +245,35 @@ def simuem(
     # occurs.
     highest, which_highest = np.unique(array[rows, first], return_inverse=True)
     next_best, which_next = np.unique(array[rows, second], return_inverse=True)
-    lower = clopper_pearson_lower(highest, total, budget.per_interval)
-    upper = clopper_pearson_upper(next_best, total, budget.per_interval)
+    lower = clopper_pearson_lower(highest, votes, budget.per_interval)
+    upper = clopper_pearson_upper(next_best, votes, budget.per_interval)
     p_a = lower[which_highest]
     # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error
     # level the upper bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
-    return Intervals(first, p_a, np.minimum(upper[which_next], 1 - p_a))
+    p_b = np.minimum(upper[which_next], 1 - p_a)
+    return Intervals(labels=first, p_a=p_a, p_b=p_b)
 
 
 def hoeffding_half_width(samples: int, error: float) -> float:
-    """sqrt(ln(1/error)/(2n)), one-sided, for means of n values in [0, 1] (Hoeffding 1963)."""
+    """Return sqrt(ln(1/error)/(2n)), one-sided, for means of n values in [0, 1].
+
+    Hoeffding 1963. Raises Misconfiguration: ``samples`` or ``error`` is out of its
+    range.
+    """
     inside_unit_interval("error", error)
     return float(np.sqrt(-np.log(error) / (2 * count("samples", samples, least=1))))
 
 
 def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) -> Floats:
-    """sqrt(2V ln(2/e)/n) + 7 ln(2/e)/(3(n−1)), one-sided (Maurer and Pontil 2009, Thm 4).
+    """Return sqrt(2V ln(2/e)/n) + 7 ln(2/e)/(3(n−1)), one-sided, for means in [0, 1].
 
-    ``variance`` has the divisor n − 1, n = ``samples`` ≥ 2.
+    Maurer and Pontil 2009, Thm 4. Raises Misconfiguration: ``samples`` or ``error`` is
+    out of its range.
+
+    Args:
+        variance: V, of any shape, with the divisor n − 1.
+        samples: n, at least 2.
+        error: e, the chance with which the bound may be wrong.
     """
     inside_unit_interval("error", error)
     n = count("samples", samples, least=2)
@@ -219,7 +288,19 @@ def mean_half_width(
     bound: ScoreBound,
     axis: int = 0,
 ) -> Floats:
-    """Half-width around the mean along ``axis`` by the chosen inequality; broadcasts."""
+    """Return the half-width of a one-sided interval around a mean.
+
+    Raises Misconfiguration: too few scores, or ``error`` is out of its range.
+
+    Args:
+        scores: Independent values in [0, 1] along ``axis``.
+        error: The chance with which the bound may be wrong.
+        bound: The inequality.
+        axis: Along which the mean is taken.
+
+    Returns:
+        The half-width, in the mean's shape or a number for all.
+    """
     samples = scores.shape[axis]
     match bound:
         case ScoreBound.HOEFFDING:
@@ -235,36 +316,50 @@ def score_intervals(
     budget: ConfidenceBudget,
     bound: ScoreBound = ScoreBound.HOEFFDING,
 ) -> Intervals:
-    """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec.
+    """Return bounds on expected scores, each class at α/L.
 
-    6.3.3).
+    Liu's probability scores, Xie Sec. 6.3.3. Raises Misconfiguration: wrong shape, NaN,
+    a score outside [0, 1], another number of classes.
 
-    ``scores`` are [points, models, classes] in [0, 1]. Raises Misconfiguration: wrong
-    shape, NaN, a score outside [0, 1], another number of classes.
+    Args:
+        scores: [points, models, classes], in [0, 1].
+        budget: The chance of a wrong statement.
+        bound: The inequality.
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
         remedy = "give [points, models, classes], 2 classes at least"
         raise Misconfiguration("scores", f"shape {array.shape}", remedy)
     budget.require_classes(array.shape[2])
-    labels = np.empty(len(array), dtype=np.int64)
-    p_a = np.empty(len(array))
-    p_b = np.empty(len(array))
     # In blocks of points: a file of scores may be larger than memory.
-    block = max(1, 4_000_000 // (array.shape[1] * array.shape[2]))
-    for start in range(0, len(array), block):
-        part = probabilities("scores", array[start : start + block])
-        mean = part.mean(axis=1)
-        width = mean_half_width(part, budget.per_interval, bound, axis=1)
-        first, _ = _top_two(mean)
-        rows = np.arange(len(part))
-        upper = np.clip(mean + width, 0, 1)
-        upper[rows, first] = -np.inf
-        a = np.clip(mean - width, 0, 1)[rows, first]
-        b = upper.max(axis=1)
-        # Where one model's scores sum to at most 1, so do the expectations.
-        sums_to_one = (part.sum(axis=2) <= 1 + 1e-6).all(axis=1)
-        stop = start + len(part)
-        labels[start:stop], p_a[start:stop] = first, a
-        p_b[start:stop] = np.where(sums_to_one, np.minimum(b, 1 - a + 1e-6), b)
-    return Intervals(labels, p_a, p_b)
+    size = max(1, 4_000_000 // (array.shape[1] * array.shape[2]))
+    blocks = [
+        _block_intervals(
+            probabilities("scores", array[start : start + size]), budget, bound
+        )
+        for start in range(0, len(array), size)
+    ]
+    return Intervals(
+        labels=np.concatenate([block.labels for block in blocks]),
+        p_a=np.concatenate([block.p_a for block in blocks]),
+        p_b=np.concatenate([block.p_b for block in blocks]),
+    )
+
+
+def _block_intervals(
+    scores: Floats, budget: ConfidenceBudget, bound: ScoreBound
+) -> Intervals:
+    """Compute ``score_intervals`` of as many points as fit in memory."""
+    mean = scores.mean(axis=1)
+    width = mean_half_width(scores, budget.per_interval, bound, axis=1)
+    first, _ = _top_two(mean)
+    rows = np.arange(len(scores))
+    # The highest upper bound of any class but the predicted one.
+    upper = np.clip(mean + width, 0, 1)
+    upper[rows, first] = -np.inf
+    p_a = np.clip(mean - width, 0, 1)[rows, first]
+    p_b = upper.max(axis=1)
+    # Where one model's scores sum to at most 1, so do the expectations.
+    sums_to_one = (scores.sum(axis=2) <= 1 + 1e-6).all(axis=1)
+    p_b = np.where(sums_to_one, np.minimum(p_b, 1 - p_a + 1e-6), p_b)
+    return Intervals(labels=first, p_a=p_a, p_b=p_b)

@@ -10,11 +10,11 @@ Test-time certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6
 say it too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,16 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certified:
-    """The prediction stays ``label`` after any change of at most ``radius``.
-
-    That is a number of records or clients (test-time: an ℓ2 distance); beside it what
-    holds against ``additions`` and ``deletions`` alone, where asked.
-    """
+    """The prediction stays ``label`` after any change of at most ``radius``."""
 
     label: int
     radius: int | float
+    """A number of records or clients; at test time an ℓ2 distance."""
     additions: int | None = None
+    """The radius against additions alone, where these were asked for."""
     deletions: int | None = None
+    """The radius against deletions alone, where these were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,82 +62,101 @@ class Abstained:
     """Nothing is certified at this point, not even the clean prediction."""
 
     reason: str
+    """Why, for people."""
 
 
 Result: TypeAlias = Certified | Abstained
-
-
-def _results(
-    why: str, sure: Booleans, columns: Mapping[str, npt.NDArray[Any]]
-) -> list[Result]:
-    """One result a point, from columns of ``Certified``'s fields."""
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [
-        Certified(**dict(zip(columns, row, strict=True))) if ok else Abstained(why)
-        for row, ok in zip(rows, sure, strict=True)
-    ]
+"""What certifying one point can say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCertificates:
-    """Certificates of many points, as arrays of [points]; `results` gives them one by one.
+    """Certificates of many points, as arrays of [points].
 
-    ``radii`` are by direction, and meaningful where ``certified``; elsewhere the point
-    abstains.
+    `results` gives them one by one.
     """
 
     guarantee: str
+    """The guarantee's name."""
     labels: Integers
+    """The predicted labels."""
     certified: Booleans
+    """Where the radii are meaningful; elsewhere the point abstains."""
     radii: dict[Direction, Integers]
+    """The certified radii by direction, where that was asked for."""
 
     @property
     def radius(self) -> Integers:
-        """[points] int64: the least over directions."""
+        """Return the least radius over directions, [points] int64."""
         return np.asarray(np.min(list(self.radii.values()), axis=0), dtype=np.int64)
 
     def results(self) -> list[Result]:
-        """One `Certified` or `Abstained` a point, in order."""
-        absent = np.full(len(self.labels), None)
-        additions, deletions = (self.radii.get(each, absent) for each in BOTH)
-        columns = {
-            "label": self.labels,
-            "radius": self.radius,
-            "additions": additions,
-            "deletions": deletions,
-        }
+        """Return one `Certified` or `Abstained` a point, in order."""
         reason = "the confidence bounds do not separate the top label from the next"
-        return _results(reason, self.certified, columns)
+        points = zip(
+            self.certified,
+            self.labels.tolist(),
+            self.radius.tolist(),
+            self._radii_against(Direction.ADDITIONS),
+            self._radii_against(Direction.DELETIONS),
+            strict=True,
+        )
+        return [
+            Certified(
+                label=label,
+                radius=radius,
+                additions=additions,
+                deletions=deletions,
+            )
+            if certified
+            else Abstained(reason)
+            for certified, label, radius, additions, deletions in points
+        ]
+
+    def _radii_against(self, direction: Direction) -> Sequence[int | None]:
+        """Return the radii of one direction; None each where it wasn't asked for."""
+        if direction not in self.radii:
+            return [None] * len(self.labels)
+        radii: list[int | None] = self.radii[direction].tolist()
+        return radii
 
 
 def largest_group(
     holds: Callable[[int, Integers], Booleans], points: int, limit: int = LARGEST_GROUP
 ) -> Integers:
-    """For each point the largest k ≤ ``limit`` with ``holds``, which is monotone in k.
+    """Return for each point the largest k ≤ ``limit`` that holds, [points] int64.
 
-    ``holds`` tells the answers of (k, indices of points); all of the [points] hold at k
-    = 0.
+    Args:
+        holds: Tells of (k, indices of points) whether k holds at each of these points.
+            It is monotone in k, and all points hold at k = 0.
+        points: How many points there are.
+        limit: The largest k that is asked for.
     """
+    # By point, the largest k that is known to hold, and the least that doesn't.
     held = np.zeros(points, dtype=np.int64)
     failed = np.full(points, limit + 1, dtype=np.int64)
-    pending = np.arange(points) if limit >= 1 else np.arange(0)
+    # Doubling: points at which every k so far has held.
+    pending = np.arange(points if limit >= 1 else 0)
     k = 1
     while len(pending):
         answer = holds(k, pending)
         held[pending[answer]] = k
         failed[pending[~answer]] = k
-        pending = pending[answer] if k < limit else pending[:0]
+        if k == limit:
+            break
+        pending = pending[answer]
         k = min(2 * k, limit)
+    # Bisection: points with the same k are asked together.
     while True:
-        open_points = np.flatnonzero(failed - held > 1)
-        if not len(open_points):
+        undecided = np.flatnonzero(failed - held > 1)
+        if not len(undecided):
             return held
-        middle = (held[open_points] + failed[open_points]) // 2
+        middle = (held[undecided] + failed[undecided]) // 2
         for k in np.unique(middle):
-            these = open_points[middle == k]
-            answer = holds(int(k), these)
-            held[these[answer]] = k
-            failed[these[~answer]] = k
+            asked = undecided[middle == k]
+            answer = holds(int(k), asked)
+            held[asked[answer]] = k
+            failed[asked[~answer]] = k
 
 
 def certify_predictions(
@@ -147,9 +165,11 @@ def certify_predictions(
     directions: tuple[Direction, ...] = BOTH,
     limit: int = LARGEST_GROUP,
 ) -> PredictionCertificates:
-    """The certified radius of every point under one guarantee.
+    """Return the certified radius of every point under one guarantee.
 
-    Raises Misconfiguration.
+    ``intervals`` bound the scores on the clean data; radii are searched up to
+    ``limit``. Raises Misconfiguration: no direction, a limit that isn't a count, a
+    score outside [0, 1], or a reproduction for a guarantee.
     """
     require_guarantee(guarantee)
     if not directions:
@@ -161,7 +181,7 @@ def certify_predictions(
     p_b = probabilities("p_b", intervals.p_b)
     certified = p_a > p_b
     # Few distinct pairs among many points: each is searched once.
-    pairs, back = np.unique(
+    pairs, pair_of_point = np.unique(
         np.stack([p_a, p_b], axis=1)[certified], axis=0, return_inverse=True
     )
     radii = {direction: np.zeros(len(p_a), dtype=np.int64) for direction in directions}
@@ -170,7 +190,8 @@ def certify_predictions(
         def holds(k: int, i: Integers, direction: Direction = direction) -> Booleans:
             return guarantee.curves(k, direction).separates(pairs[i, 0], pairs[i, 1])
 
-        radius[certified] = largest_group(holds, len(pairs), limit)[back.ravel()]
+        of_pairs = largest_group(holds, len(pairs), limit)
+        radius[certified] = of_pairs[pair_of_point.ravel()]
     return PredictionCertificates(
         guarantee=guarantee.name,
         labels=intervals.labels,
@@ -180,9 +201,9 @@ def certify_predictions(
 
 
 def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
-    """The radii where ``counted`` holds.
+    """Return the radii of the points at which ``counted`` is true, as float64.
 
-    Raises Misconfiguration: other shapes, or no points.
+    Raises Misconfiguration: the two have other shapes, or no points.
     """
     radius = np.asarray(radius, dtype=np.float64)
     counted = np.asarray(counted, dtype=bool)
@@ -195,12 +216,16 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
 def certified_accuracy(
     radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike
 ) -> Floats:
-    """Share of points ``counted`` (certified, and right where known) that hold at each radius."""
-    held = np.sort(counted_radii(radius, counted))
+    """Return the share of all points that are counted and hold at each radius ``at``.
+
+    Points are ``counted``, [points] bool, where they are certified, and right where
+    true labels are known; ``radius`` is [points]. Returns [radii] float64. Raises
+    Misconfiguration: as ``counted_radii``.
+    """
+    sorted_radii = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
-    return np.asarray(
-        (len(held) - np.searchsorted(held, at, side="left")) / np.size(radius)
-    )
+    smaller = np.searchsorted(sorted_radii, at, side="left")
+    return (len(sorted_radii) - smaller) / np.size(radius)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,17 +233,25 @@ class SmoothingCertificates:
     """ℓ2 radii of many inputs; all are [points]."""
 
     labels: Integers
+    """The predicted labels."""
     certified: Booleans
+    """Where the radius is meaningful; elsewhere the point abstains."""
     radius: Floats
     """In the inputs' units; 0 where the point abstains."""
     p_a: Floats
     """Lower bound on the top class's probability under noise."""
 
     def results(self) -> list[Result]:
-        """One `Certified` or `Abstained` a point, in order."""
+        """Return one `Certified` or `Abstained` a point, in order."""
         reason = "the top class isn't more likely than all others together"
-        columns = {"label": self.labels, "radius": self.radius}
-        return _results(reason, self.certified, columns)
+        labels = self.labels.tolist()
+        radii = self.radius.tolist()
+        return [
+            Certified(label=label, radius=radius) if certified else Abstained(reason)
+            for certified, label, radius in zip(
+                self.certified, labels, radii, strict=True
+            )
+        ]
 
 
 def certify_smoothing(
@@ -227,49 +260,58 @@ def certify_smoothing(
     budget: ConfidenceBudget,
     selection: npt.ArrayLike | None = None,
 ) -> SmoothingCertificates:
-    """Cohen's CERTIFY for many inputs: a radius of σ·Φ⁻¹(p_A).
+    """Certify many inputs by Cohen's CERTIFY: a radius of σ·Φ⁻¹(p_A).
 
-    ``counts`` are [points, classes], the predictions under input noise N(0, σ²I), σ =
-    ``noise``. ``selection``, alike, are independent predictions that choose the label:
-    then one interval is paid for at the whole budget; without, the label comes from the
-    same votes and every class pays (α/L). Raises Misconfiguration: bad counts, other
-    shapes, σ not above 0.
+    Raises Misconfiguration: bad counts, other shapes, σ not above 0.
+
+    Args:
+        counts: [points, classes], the predictions under input noise N(0, σ²I).
+        noise: σ, in the inputs' units.
+        budget: The confidence of each statement, or of all together.
+        selection: Like ``counts``, independent predictions that choose the label: then
+            one interval is paid for at the whole budget. Without it the label comes
+            from the same votes, and every class pays (α/L).
     """
     array = vote_counts(counts)
-    total = int(array[0].sum())
+    votes = int(array[0].sum())
     budget.require_classes(array.shape[1])
     if selection is None:
         labels = np.argmax(array, axis=1)
         error = budget.per_interval
     else:
-        chosen = vote_counts(selection)
-        if chosen.shape != array.shape:
+        choosing = vote_counts(selection)
+        if choosing.shape != array.shape:
             remedy = f"same shape as the votes {array.shape}"
-            raise Misconfiguration("selection", chosen.shape, remedy)
-        labels = np.argmax(chosen, axis=1)
+            raise Misconfiguration("selection", choosing.shape, remedy)
+        labels = np.argmax(choosing, axis=1)
         error = (1 - budget.confidence) / budget.points
-    p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
+    votes_for_label = array[np.arange(len(array)), labels]
+    p_a = clopper_pearson_lower(votes_for_label, votes, error)
     certified = p_a > 1 - p_a
     # `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half.
     cohen = GaussianDP(1 / positive("sigma", noise)).radius(p_a, 1 - p_a)
-    radius = np.where(certified, cohen, 0.0)
     return SmoothingCertificates(
         labels=labels.astype(np.int64),
         certified=certified,
-        radius=radius,
+        radius=np.where(certified, cohen, 0.0),
         p_a=p_a,
     )
 
 
 def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> float:
-    """ACR (DP-CERT eq. 6): what isn't ``counted`` has radius 0, over all points."""
+    """Return ACR (DP-CERT eq. 6): the mean radius, 0 where a point isn't ``counted``.
+
+    Raises Misconfiguration: as ``counted_radii``.
+    """
     return float(counted_radii(radius, counted).sum() / np.size(radius))
 
 
 # Pictures: certified accuracy by radius.
 
 COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7d5ba6", "#8a6d3b", "#444444")
+"""Colours of lines, in the order in which they are used."""
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+"""Styles of lines, so that they differ without colours too."""
 
 
 @contextmanager
@@ -280,7 +322,10 @@ def picture(
     x: str,
     y: str,
 ) -> Iterator["Axes"]:
-    """Axes to draw on; the picture, its format by suffix, is written when the block ends."""
+    """Yield axes to draw on; the picture is written when the block ends.
+
+    Its format is chosen by the suffix of ``path``; ``x`` and ``y`` name the axes.
+    """
     # Slow to import, and needed only here.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -293,12 +338,14 @@ def picture(
     axes.set_xlim(left=0)
     axes.grid(visible=True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
+    handles, _ = axes.get_legend_handles_labels()
+    if handles:
         axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
 
 
-def _share_name(*, known: bool) -> str:
+def _accuracy_name(*, known: bool) -> str:
+    """Return what a share of points is called, by whether true labels are known."""
     return "certified accuracy, %" if known else "points certified, %"
 
 
@@ -311,28 +358,40 @@ def plot_certified_accuracy(
     unit: str,
     title: str,
 ) -> None:
-    """One line a guarantee: the share of points certified at each radius.
+    """Draw the share of points certified at each radius, one line a guarantee.
 
-    ``correct`` is [points] bool, True everywhere where true labels aren't ``known``.
+    Args:
+        path: Where the picture is written; its suffix chooses the format.
+        certificates: Those of one guarantee each, all of the same points.
+        correct: [points] bool, True everywhere where true labels aren't known.
+        known: Whether true labels are known.
+        unit: What a radius counts, in the plural.
+        title: The picture's title.
     """
-    name = _share_name(known=known)
     with picture(
         path,
         title=title,
         x=f"radius: {unit} added or deleted",
-        y=name,
+        y=_accuracy_name(known=known),
     ) as axes:
-        for i, one in enumerate(certificates):
-            counted = one.certified & correct
-            highest = int(one.radius[counted].max()) if counted.any() else 0
+        for i, of_guarantee in enumerate(certificates):
+            counted = of_guarantee.certified & correct
+            highest = 0
+            largest = "nothing certified"
+            if counted.any():
+                highest = int(of_guarantee.radius[counted].max())
+                largest = f"largest {highest}"
             radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
-            largest = f"largest {highest}" if counted.any() else "nothing certified"
-            share = 100 * certified_accuracy(one.radius, counted, radii)
+            share = 100 * certified_accuracy(of_guarantee.radius, counted, radii)
             (line,) = axes.step(
-                radii, share, where="post", label=f"{one.guarantee}, {largest}"
+                radii,
+                share,
+                where="post",
+                label=f"{of_guarantee.guarantee}, {largest}",
             )
             line.set(
-                color=COLOURS[i % len(COLOURS)], linestyle=_STYLES[i % len(_STYLES)]
+                color=COLOURS[i % len(COLOURS)],
+                linestyle=_STYLES[i % len(_STYLES)],
             )
             line.set_linewidth(1.5 if i else 3.0)
         axes.set_ylim(0, 102)
@@ -346,14 +405,20 @@ def plot_smoothing(
     known: bool,
     noise: float,
 ) -> None:
-    """Certified accuracy by ℓ2 radius; ``counted`` as in ``certified_accuracy``."""
-    title = f"Randomised smoothing, σ = {noise:g}"
-    x = "radius: ℓ2 distance of the input"
+    """Draw certified accuracy by ℓ2 radius.
+
+    Args:
+        path: Where the picture is written; its suffix chooses the format.
+        certificates: The inputs' certificates.
+        counted: [points] bool, as in ``certified_accuracy``.
+        known: Whether true labels are known.
+        noise: σ of the input noise, in the inputs' units.
+    """
     with picture(
         path,
-        title=title,
-        x=x,
-        y=_share_name(known=known),
+        title=f"Randomised smoothing, σ = {noise:g}",
+        x="radius: ℓ2 distance of the input",
+        y=_accuracy_name(known=known),
     ) as axes:
         radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)
         share = 100 * certified_accuracy(certificates.radius, counted, radii)

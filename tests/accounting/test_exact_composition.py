@@ -19,7 +19,8 @@ from precad.accounting.events import (
     poisson_gaussian,
 )
 from precad.accounting.exact import group_profiles
-from precad.accounting.losses import UNIT, SampledRound, group_shift, one_round, split
+from precad.accounting.loss_lattice import UNIT, split
+from precad.accounting.losses import SampledRound, group_shift, one_round
 
 Numbers = tuple[float, float, int, float]
 """Of an event: rate, σ, rounds and the chance to take part."""
