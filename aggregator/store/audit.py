@@ -211,7 +211,7 @@ def _round_findings(
             continue
         if row.valid_set != release.valid_set:
             yield LedgerFinding(where, "its valid set isn't the one that was charged")
-        share = connection.scalar(SHARE_OF, {"of": row.attempt})
+        share = connection.scalar(SHARE_OF, {"attempt": row.attempt})
         over = row.state not in PENDING and row.version < over_on_both
         if not over if share is None else Digest.of(share) != release.share_digest:
             yield LedgerFinding(
