@@ -56,13 +56,13 @@ def aggregate(
         if client not in verdicts.rejections and client in opened.counted
     )
     digest = _set_digest(aggregator, matched, valid)
-    own = SetCheck(digest=str(digest), count=len(valid))
-    theirs = exchange(aggregator.link, "valid-set", own)
-    if theirs != own:
+    own_check = SetCheck(digest=str(digest), count=len(valid))
+    their_check = exchange(aggregator.link, "valid-set", own_check)
+    if their_check != own_check:
         raise PeerViolation(
-            f"the servers disagree at step 'valid-set': ours {own.digest}"
-            f" ({own.count}), theirs {theirs.digest} ({theirs.count}); nothing more is"
-            " released"
+            f"the servers disagree at step 'valid-set': ours {own_check.digest}"
+            f" ({own_check.count}), theirs {their_check.digest}"
+            f" ({their_check.count}); nothing more is released"
         )
     for submission in matched.submissions.values():
         submission.discard()
@@ -140,21 +140,24 @@ def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
     link = aggregator.link
     store = aggregator.store
     signatures = aggregator.signatures
-    own = _head(aggregator, prepared)
-    signed, theirs = signatures.exchange(link, "head", SignedKind.HEAD, own)
-    if _common(theirs) != _common(own):
+    own_head = _head(aggregator, prepared)
+    signed, their_head = signatures.exchange(link, "head", SignedKind.HEAD, own_head)
+    if _common(their_head) != _common(own_head):
         raise PeerViolation(
-            f"the servers disagree on what they have prepared: here {_common(own)},"
-            f" there {_common(theirs)}; nothing more is released"
+            "the servers disagree on what they have prepared: here"
+            f" {_common(own_head)}, there {_common(their_head)}; nothing more is"
+            " released"
         )
-    store.attempts.countersign(own.attempt, theirs, signed)
+    store.attempts.countersign(own_head.attempt, their_head, signed)
     kind = SignedKind.COUNTERSIGNATURE
-    answer, countersigned = signatures.exchange(link, "countersignature", kind, theirs)
-    if countersigned != own:
+    answer, countersigned = signatures.exchange(
+        link, "countersignature", kind, their_head
+    )
+    if countersigned != own_head:
         raise PeerViolation(
             "the other server countersigned another head than this server's"
         )
-    store.attempts.sent(own.attempt, answer)
+    store.attempts.sent(own_head.attempt, answer)
     return Sent(prepared.counted, prepared.noisy_share)
 
 
@@ -207,16 +210,19 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
         )
     finished = step(aggregator, sent, theta, words)
     version = finished.opened.version + 1
-    own = ModelBody(
+    own_model = ModelBody(
         task=str(aggregator.task.digest),
         version=version,
         digest=str(finished.model),
     )
-    signed, their_model = signatures.exchange(link, "model", SignedKind.MODEL, own)
-    if their_model != own:
+    signed, their_model = signatures.exchange(
+        link, "model", SignedKind.MODEL, own_model
+    )
+    if their_model != own_model:
         raise PeerViolation(
-            f"the servers computed different models of version {version}: {own.digest}"
-            f" here, {their_model.digest} there; nothing more is released"
+            f"the servers computed different models of version {version}:"
+            f" {own_model.digest} here, {their_model.digest} there; nothing more is"
+            " released"
         )
     aggregator.store.versions.keep_model_seal(version, signed)
     return finished

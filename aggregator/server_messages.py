@@ -131,18 +131,18 @@ class ServerSignatures:
         link: PeerLink,
         step: str,
         kind: SignedKind,
-        own: Body,
+        body: Body,
     ) -> tuple[SignedMessage, Body]:
-        """Send ``own``, signed, and receive the other server's message of its type.
+        """Send ``body``, signed, and receive the other server's message of its type.
 
         Return the other server's signed message, and the body in it.
 
         Raises PeerViolation: it isn't signed by the other server, or isn't such a
         message.
         """
-        signed = self.sign(kind, own)
+        signed = self.sign(kind, body)
         answer = SignedMessage.from_bytes(link.exchange(step, signed.to_bytes()))
-        return answer, self.check(self.other, kind, answer, type(own))
+        return answer, self.check(self.other, kind, answer, type(body))
 
     def check(
         self,
@@ -189,12 +189,12 @@ def read_body(data: bytes, body: type[Body]) -> Body:
     return body.from_json(data) if data.startswith(b"{") else body.from_bytes(data)
 
 
-def exchange(link: PeerLink, step: str, own: Body) -> Body:
+def exchange(link: PeerLink, step: str, message: Body) -> Body:
     """Send a message, and return the other server's message of the same type.
 
     Raises PeerViolation: it isn't such a message.
     """
-    return type(own).from_bytes(link.exchange(step, own.to_bytes()))
+    return type(message).from_bytes(link.exchange(step, message.to_bytes()))
 
 
 class CoinCommitment(Message):

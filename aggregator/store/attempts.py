@@ -330,8 +330,8 @@ class Attempts:
         with self._transaction.write() as connection:
             if _state(connection, attempt) not in BOUND:
                 raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
-            kept = countersignature.to_json()
-            _change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
+            data = countersignature.to_json()
+            _change(connection, attempt, state=AttemptState.SENT, countersignature=data)
 
     def pending(self) -> ReleaseRecord | None:
         """Return the prepared attempt that isn't over, or None.

@@ -149,11 +149,11 @@ def _difference(fact: Fact | None, other_fact: Fact | None, other_role: Role) ->
             return "isn't in it"
         return "is voided" if fact.voided else f"charges {len(fact.clients)} clients"
 
-    here = describe(fact)
-    there = describe(other_fact)
-    if fact is not None and other_fact is not None and here == there:
+    entry = describe(fact)
+    other_entry = describe(other_fact)
+    if fact is not None and other_fact is not None and entry == other_entry:
         return f"charges other clients than in {other_role.value}'s ledger"
-    return f"{here} here, and {there} in {other_role.value}'s ledger"
+    return f"{entry} here, and {other_entry} in {other_role.value}'s ledger"
 
 
 def _chain_findings(

@@ -354,9 +354,9 @@ class Ledger:
         """
         kept_version = 0
         digest = history_start(self._task.digest)
-        kept = self._transaction.first(_NEWEST_HISTORY, version=version)
-        if kept is not None:
-            kept_version, digest = kept
+        newest = self._transaction.first(_NEWEST_HISTORY, version=version)
+        if newest is not None:
+            kept_version, digest = newest
         if kept_version < version:
             with self._transaction.write() as connection:
                 for earlier in range(kept_version, version):

@@ -43,9 +43,9 @@ class Enrolments:
         """
         same_client = schema.enrolment.c.client == enrolment.client
         with self._transaction.write() as connection:
-            kept = _roster(connection.execute(_ALL_ENROLMENTS.where(same_client)))
-            if kept:
-                return kept[enrolment.client]
+            earlier = _roster(connection.execute(_ALL_ENROLMENTS.where(same_client)))
+            if earlier:
+                return earlier[enrolment.client]
             connection.execute(insert(schema.enrolment), _row(enrolment))
             return enrolment
 
@@ -75,9 +75,9 @@ class Enrolments:
         claim of it wasn't kept here.
         """
         with self._transaction.write() as connection:
-            kept = self.roster()
-            if kept:
-                if kept.digest() != roster.digest():
+            frozen = self.roster()
+            if frozen:
+                if frozen.digest() != roster.digest():
                     raise PeerViolation("the roster is frozen and can't change")
                 return
             table = schema.enrolment

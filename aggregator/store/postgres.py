@@ -133,7 +133,7 @@ def _advisory_lock(connection: _PsycopgConnection, _entry: object) -> None:
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
         key = int.from_bytes(digest[:8], byteorder="big", signed=True)
         remedy = f"another process works with this database; {STOP_IT_FIRST}"
-        taken = Misconfiguration("state", connection.info.dbname, remedy)
+        refusal = Misconfiguration("state", connection.info.dbname, remedy)
         patience = Retries(
             total_s=_PATIENCE_S if over_unix_socket else _REMOTE_PATIENCE_S,
             policy=_WAITS,
@@ -144,7 +144,7 @@ def _advisory_lock(connection: _PsycopgConnection, _entry: object) -> None:
             if cursor.fetchone() == (True,):
                 break
             try:
-                patience.wait(taken)
+                patience.wait(refusal)
             except Misconfiguration:
                 connection.close()
                 raise
