@@ -1,1 +1,1 @@
-"""What servers A and B are alike, and nobody else may import."""
+"""What servers A and B have in common; no other party may import it."""

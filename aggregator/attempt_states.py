@@ -48,8 +48,8 @@ class Matched:
     """Whose submissions went on to validation before collection closed."""
 
 
-# The way of the sum. Each step takes what the step before made and nothing else: code
-# that releases what wasn't validated, or has no noise, doesn't type-check.
+# The states of the sum. Each step takes what the step before made and nothing else:
+# code that releases what wasn't validated, or has no noise, doesn't type-check.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,10 @@ class Noised:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Charged and persisted; the noisy share may not leave before the other is prepared too."""
+    """Charged and persisted.
+
+    The noisy share may not leave before the other server is prepared too.
+    """
 
     counted: Counted
     noisy_share: RingVector = field(repr=False)
@@ -88,7 +91,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Both are prepared, and have signed it: the share may leave, any number of times, the same."""
+    """Both are prepared, and have signed it: the noisy share may leave.
+
+    It may leave any number of times, and is the same each time.
+    """
 
     counted: Counted
     noisy_share: RingVector = field(repr=False)

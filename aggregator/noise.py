@@ -1,4 +1,6 @@
-"""The discrete Gaussian N_Z(0, s²), P[y] ∝ f(y) = exp(−y²/2s²), drawn by vectorised rejection.
+"""The discrete Gaussian N_Z(0, s²), drawn by vectorised rejection.
+
+An integer y has probability P[y] ∝ f(y) = exp(−y²/2s²).
 
 A proposal is a block q, an offset u uniform in [0, B) and a sign; its magnitude is y =
 qB + u. A block is picked with probability m_q/2^64 (``Blocks``), so y is proposed with
@@ -80,7 +82,10 @@ class Blocks:
 
     @classmethod
     def of(cls, noise_units: float) -> Self:
-        """The table for N_Z(0, s²), in a few milliseconds; s is taken for exactly what it is."""
+        """Compute the table for N_Z(0, s²), in a few milliseconds.
+
+        s is ``noise_units``, taken for exactly the number that the float is.
+        """
         # The greatest power of two that is at most s/8, and 1 for a small s: most
         # proposals are accepted, and 256 blocks reach beyond 16s.
         width_bits = max(0, (int(noise_units) // 8).bit_length() - 1)
@@ -89,12 +94,13 @@ class Blocks:
             scale = int((_TOTAL - 2 * COLUMNS) / sum(weights))
             # One more than the whole part: above c·f(qB), whose 60 digits err far less
             # than 1.
-            masses = [int(scale * each) + 1 for each in weights]
+            masses = [int(scale * block_weight) + 1 for block_weight in weights]
             # What is left over makes the first block a little less tight, and changes
             # nothing else.
             masses[0] += _TOTAL - sum(masses)
             tightness = [
-                float(scale * w / m) for w, m in zip(weights, masses, strict=True)
+                float(scale * block_weight / mass)
+                for block_weight, mass in zip(weights, masses, strict=True)
             ]
         thresholds, others = _alias_table(masses)
         return cls(
@@ -108,7 +114,7 @@ class Blocks:
 
 
 def weight(magnitude: int, noise_units: float) -> Decimal:
-    """f(y) = exp(−y²/2s²) in the decimal context's precision.
+    """Return f(y) = exp(−y²/2s²) in the decimal context's precision.
 
     Relative error below 10^(8−digits) for y ≤ 256·max(1, s/8) and s ≥ 1/2: the exponent
     is at most 131,072, its four roundings err by 10^(1−digits)/2 of it each, and
@@ -119,52 +125,60 @@ def weight(magnitude: int, noise_units: float) -> Decimal:
 
 
 def _alias_table(masses: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Thresholds and other blocks such that each block q is picked by exactly m_q of 2^64 words."""
+    """Return thresholds and other blocks of the columns (Walker 1977).
+
+    With them each block q is picked by exactly m_q of the 2^64 words. A block that has
+    less mass than a column holds shares its column with one that has more.
+    """
     full = 1 << COLUMN_BITS
-    left = list(masses)
+    remaining = list(masses)
     thresholds = [full] * len(masses)
     others = list(range(len(masses)))
-    short = [q for q, mass in enumerate(left) if mass < full]
-    long = [q for q, mass in enumerate(left) if mass > full]
+    short = [q for q, mass in enumerate(remaining) if mass < full]
+    long = [q for q, mass in enumerate(remaining) if mass > full]
     while short:
         column = short.pop()
         giver = long[-1]
-        thresholds[column], others[column] = left[column], giver
-        left[giver] -= full - left[column]
-        if left[giver] <= full:
+        thresholds[column] = remaining[column]
+        others[column] = giver
+        remaining[giver] -= full - remaining[column]
+        if remaining[giver] <= full:
             long.pop()
-            if left[giver] < full:
+            if remaining[giver] < full:
                 short.append(giver)
     return np.array(thresholds, dtype=np.uint64), np.array(others, dtype=np.int64)
 
 
-LEAST, LIMIT = 0.5, 2.0**58
-"""s lies in [1/2, 2^58): the largest magnitude, and twice it, fit a word."""
+LEAST = 0.5
+"""s is at least 1/2."""
+LIMIT = 2.0**58
+"""s is below 2^58: the largest magnitude, and twice it, fit a word."""
 REACH = 16
-"""Standard deviations that the table covers at least."""
+"""How many standard deviations the table covers at least."""
 TAIL = 2.0**-183
 """Total variation distance of a sample from N_Z(0, s²), at most: 2·exp(−16²/2)."""
 MARGIN = 2.0**-32
 """Where U is nearer to the probability of acceptance, exact arithmetic decides."""
 CHUNK = 1 << 15
-"""Proposals at a time: the arrays stay in the processor's cache."""
+"""How many proposals are made at a time: the arrays stay in the processor's cache."""
 _WORDS = 3
+"""Words of 64 bits for one proposal: its block, its offset and sign, its acceptance."""
 
 
 def fresh_stream() -> Keystream:
-    """Bits for one call, from the operating system's CSPRNG."""
+    """Return the bits for one call: the operating system's CSPRNG gives a fresh key."""
     return Keystream(Secret.random(), "noise")
 
 
 class NoiseSource(Protocol):
-    """Where a server's noise comes from; replaceable so that tests can switch it off."""
+    """Where a server's noise comes from; tests replace it, and can switch it off."""
 
     def draw(self, dimension: int) -> RingVector:
-        """Fresh noise, ``[d] int64`` in units of the last place.
+        """Return fresh noise, ``[d] int64`` in units of the last place.
 
-        Depends on nothing but ``dimension`` and may be called from several threads at
-        once, while uploads are collected. Each result is for one use, and its caller's
-        to change.
+        It depends on nothing but ``dimension``, and may be called from several threads
+        at once, while uploads are collected. Each result is for one use, and its
+        caller may change it.
         """
 
 
@@ -192,36 +206,38 @@ class DiscreteGaussian:
             )
 
     def draw(self, dimension: int) -> RingVector:
-        """As ``NoiseSource.draw``."""
+        """Return fresh noise, as ``NoiseSource.draw`` does."""
         stream = self._stream()
         drawn = np.empty(dimension, dtype=np.int64)
         done = 0
         while done < dimension:
             missing = dimension - done
-            # Enough, most of the time, for all that are missing to be accepted.
-            accepted = self._accepted(stream, min(CHUNK, missing + missing // 16 + 64))[
-                :missing
-            ]
+            # Most of the time enough of them are accepted.
+            proposals = min(CHUNK, missing + missing // 16 + 64)
+            accepted = self._accepted(stream, proposals)[:missing]
             drawn[done : done + accepted.size] = accepted
             done += accepted.size
         return drawn
 
     def _accepted(self, stream: Keystream, count: int) -> RingVector:
-        pick, place, chance = (
-            stream.words(_WORDS * count).view(np.uint64).reshape(_WORDS, count)
-        )
+        """Make ``count`` proposals, for ``draw``; return those that are accepted.
+
+        The result is ``[n] int64`` with n ≤ ``count``, each a sample of its own.
+        """
+        words = stream.words(_WORDS * count).view(np.uint64)
+        pick, place, chance = words.reshape(_WORDS, count)
         blocks = self._blocks
-        width_bits = self._blocks.width_bits
+        width_bits = blocks.width_bits
         column = (pick % COLUMNS).astype(np.intp)
         # The upper 56 bits of a word that is uniform; the lower 8 picked the column.
-        own = pick >> np.uint64(8) < blocks.thresholds[column]
-        block = np.where(own, column, blocks.others[column])
+        is_own_block = pick >> np.uint64(8) < blocks.thresholds[column]
+        block = np.where(is_own_block, column, blocks.others[column])
         begin = block << width_bits
         magnitude = (place & np.uint64((1 << width_bits) - 1)).view(np.int64) + begin
         minus = place.view(np.int64) >> 63
 
         # f(y)/f(qB) = exp(−(y − qB)(y + qB)/2s²), without the cancellation of a
-        # quotient.
+        # quotient. In the end the gap is the probability of acceptance less U.
         gap = (magnitude - begin).astype(np.float64)
         gap *= magnitude + begin
         gap *= -0.5 / self.noise_units**2
@@ -229,13 +245,14 @@ class DiscreteGaussian:
         gap *= blocks.tightness[block]
         gap -= (chance >> np.uint64(11)).view(np.int64) * 2.0**-53
         accepted: NDArray[np.bool_] = gap > 0
-        for i in np.flatnonzero(np.abs(gap) <= MARGIN):
-            accepted[i] = self._exactly(
-                chance=int(chance[i]),
-                magnitude=int(magnitude[i]),
-                block=int(block[i]),
+        for close in np.flatnonzero(np.abs(gap) <= MARGIN):
+            accepted[close] = self._exactly(
+                chance=int(chance[close]),
+                magnitude=int(magnitude[close]),
+                block=int(block[close]),
                 stream=stream,
             )
+        # Zero with a minus is refused.
         accepted &= (magnitude | ~minus) != 0
         # −y for a minus: the complement, and one more.
         signed: RingVector = (magnitude ^ minus) - minus
@@ -249,7 +266,14 @@ class DiscreteGaussian:
         block: int,
         stream: Keystream,
     ) -> bool:
-        """Whether U < c·f(y)/m_q, where ``chance`` is U's first 64 bits."""
+        """Return whether U < c·f(y)/m_q, decided exactly, for a proposal close to it.
+
+        Args:
+            chance: U's first 64 bits.
+            magnitude: y.
+            block: q.
+            stream: gives further bits of U.
+        """
         bits = 64
         while True:
             digits = 30 + bits // 3
@@ -267,7 +291,10 @@ class DiscreteGaussian:
 
 
 class DrawnAhead:
-    """Noise that a thread of its own draws, to be used once."""
+    """Noise that a thread of its own draws ahead of its use, to be used once.
+
+    A ``NoiseSource`` that draws from ``source``.
+    """
 
     def __init__(
         self, source: NoiseSource, dimension: int, clock: Clock = CLOCK
@@ -280,10 +307,10 @@ class DrawnAhead:
         clock.start_thread("noise", self._draw)
 
     def draw(self, dimension: int) -> RingVector:
-        """``[d] int64``, once it is drawn; as ``NoiseSource.draw``.
+        """Return the noise, ``[d] int64``, once it is drawn; as ``NoiseSource.draw``.
 
         Raises RuntimeError: it was used before, or is of another dimension, a caller's
-        bug; and whatever the source raised.
+        bug. Whatever ``source`` raised is raised here.
         """
         with self._changed:
             if self._taken or dimension != self._dimension:
@@ -303,7 +330,7 @@ class DrawnAhead:
         outcome: RingVector | Exception
         try:
             outcome = self._source.draw(self._dimension)
-        except Exception as error:  # noqa: BLE001 -- raised where the noise is asked for
+        except Exception as error:  # noqa: BLE001 -- draw() raises it
             outcome = error
         with self._changed:
             self._outcome = outcome

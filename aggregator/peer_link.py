@@ -1,4 +1,8 @@
-"""The servers' link: messages in order over a replaceable transport; a desync is an error."""
+"""The servers' link: messages in order, over a transport that can be replaced.
+
+A message travels as frames. Both ends know which step comes next: a frame of another
+step, attempt or place in the order is an error.
+"""
 
 import queue
 from collections.abc import Iterator
@@ -10,19 +14,22 @@ from precad.common.identifiers import Digest
 from precad.common.submission import MESSAGE_BYTES
 
 SETUP_ATTEMPT = -1
-"""The attempt of frames before the first one."""
+"""The attempt number of frames that come before the first attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A piece of one message. ``last`` marks the message's final piece."""
+    """A piece of one message, as it travels."""
 
     task: Digest
     attempt: int
     step: str
+    """The protocol step that the message belongs to."""
     sequence: int
+    """How many frames the sender sent on this link before."""
     payload: bytes | memoryview
     last: bool
+    """Whether this is the last piece of its message."""
 
     def __repr__(self) -> str:
         # The payload may be a share's opening: never in a log.
@@ -33,34 +40,37 @@ class Frame:
 
 
 class FrameTransport(Protocol):
-    """Moves frames to the other server, in order, or fails."""
+    """What moves frames to the other server and back, in order, or fails."""
 
     def put(self, frame: Frame) -> None:
-        """Send one frame. Raises PeerUnavailable."""
+        """Send one frame. Raises PeerUnavailable: the other server is gone."""
 
     def get(self, timeout_s: float) -> Frame:
-        """The next frame.
+        """Return the next frame.
 
-        Raises PeerUnavailable when none came in time or the peer is gone.
+        Raises PeerUnavailable: none came in time, or the other server is gone.
         """
 
     def require_alive(self) -> None:
-        """Raise PeerUnavailable when the peer is known to be gone; for long waits on others."""
+        """Check the other server during a long wait for somebody else.
+
+        Raises PeerUnavailable: it is known to be gone.
+        """
 
 
 @dataclass(eq=False, repr=False)
 class MemoryTransport:
-    """One end of a pair of queues; the other end is in this process."""
+    """A ``FrameTransport`` within one process: one end of a pair of queues."""
 
     _outgoing: "queue.SimpleQueue[Frame]"
     _incoming: "queue.SimpleQueue[Frame]"
 
     def put(self, frame: Frame) -> None:
-        """Send one frame."""
+        """Send one frame; it never fails."""
         self._outgoing.put(frame)
 
     def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable after ``timeout_s``."""
+        """Return the next frame. Raises PeerUnavailable: none came in time."""
         try:
             return self._incoming.get(timeout=timeout_s)
         except queue.Empty:
@@ -69,18 +79,25 @@ class MemoryTransport:
             ) from None
 
     def require_alive(self) -> None:
-        """It is."""
+        """Do nothing: the other end is in this process."""
 
 
 def memory_pair() -> tuple[MemoryTransport, MemoryTransport]:
-    """Two connected ends."""
+    """Return two connected ends, for two servers in one process."""
     forth: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     back: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     return MemoryTransport(forth, back), MemoryTransport(back, forth)
 
 
 class PeerLink:
-    """One server's end of the link. Not thread-safe: one thread plays the protocol."""
+    """One server's end of the link. Not thread-safe: one thread plays the protocol.
+
+    Args:
+        transport: what moves the frames.
+        task: the digest of the task; frames of another task are refused.
+        max_message_bytes: the longest message that ``receive`` takes.
+        timeout_s: how long a frame is waited for, unless ``receive`` says otherwise.
+    """
 
     def __init__(
         self,
@@ -101,18 +118,23 @@ class PeerLink:
         self.bytes_received = 0
 
     def begin_attempt(self, attempt: int) -> None:
-        """Frames from here on belong to ``attempt``."""
+        """Make all frames from now on belong to ``attempt``."""
         self._attempt = attempt
 
     def send(self, step: str, payload: bytes | memoryview) -> None:
         """Send one message of protocol step ``step``. Raises PeerUnavailable."""
         view = memoryview(payload)
-        for start in range(0, len(view), MESSAGE_BYTES) or range(1):
-            last = start + MESSAGE_BYTES >= len(view)
-            self.send_piece(step, view[start : start + MESSAGE_BYTES], last=last)
+        # An empty message has one piece, which is empty.
+        starts = range(0, len(view), MESSAGE_BYTES) or range(1)
+        for start in starts:
+            end = start + MESSAGE_BYTES
+            self.send_piece(step, view[start:end], last=end >= len(view))
 
     def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
-        """Send the next piece, to B ``MESSAGE_BYTES`` at most, of a message never whole here."""
+        """Send the next piece of a message that is never whole in memory.
+
+        Server B takes ``MESSAGE_BYTES`` a piece at most. Raises PeerUnavailable.
+        """
         frame = Frame(
             task=self._task,
             attempt=self._attempt,
@@ -126,59 +148,69 @@ class PeerLink:
         self._transport.put(frame)
 
     def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
-        """The other server's next message, which must be of ``step``.
+        """Return the other server's next message, which must be of ``step``.
 
-        Raises PeerUnavailable: nothing came in time; TaskMismatch; PeerViolation: out
-        of order, of another step or attempt, or too long.
+        Raises PeerUnavailable: nothing came in time; TaskMismatch: it is of another
+        task; PeerViolation: it is out of order, of another step or attempt, or too
+        long.
         """
         return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
 
     def receive_into(self, step: str, out: memoryview) -> None:
-        """As ``receive``, for a message of as many bytes as ``out``."""
+        """Receive a message of exactly as many bytes as ``out`` into it.
+
+        Raises as ``receive``, and PeerViolation: the message is shorter.
+        """
         filled = 0
         for piece in self._pieces(step, len(out)):
             out[filled : filled + len(piece)] = piece
             filled += len(piece)
         if filled < len(out):
-            why = f"message of step {step!r} has {filled} bytes instead of {len(out)}"
-            raise PeerViolation(why)
+            raise PeerViolation(
+                f"message of step {step!r} has {filled} bytes instead of {len(out)}"
+            )
 
     def _pieces(
-        self, step: str, most: int, timeout_s: float | None = None
+        self, step: str, max_bytes: int, timeout_s: float | None = None
     ) -> Iterator[bytes | memoryview]:
+        """Yield the pieces of the next message; raises as ``receive``."""
         length = 0
         last = False
         while not last:
             piece, last = self.receive_piece(step, timeout_s=timeout_s)
             length += len(piece)
-            if length > most:
+            if length > max_bytes:
                 raise PeerViolation(
-                    f"message of step {step!r} has more than {most} bytes"
+                    f"message of step {step!r} has more than {max_bytes} bytes"
                 )
             yield piece
 
     def receive_piece(
         self, step: str, *, timeout_s: float | None = None
     ) -> tuple[bytes | memoryview, bool]:
-        """The next piece of a message, whose bytes the caller counts, and whether it's the last."""
+        """Return the next piece of a message, and whether it is the last one.
+
+        The caller counts the message's bytes. Raises as ``receive``.
+        """
         frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
         if frame.task != self._task:
             raise TaskMismatch(str(self._task), str(frame.task))
         expected = (self._attempt, step, self._received)
-        if (frame.attempt, frame.step, frame.sequence) != expected:
+        received = (frame.attempt, frame.step, frame.sequence)
+        if received != expected:
             raise PeerViolation(
                 "the servers are out of step: expected attempt, step, sequence"
-                f" {expected}, got {(frame.attempt, frame.step, frame.sequence)}"
+                f" {expected}, got {received}"
             )
         self._received += 1
         self.bytes_received += len(frame.payload)
         return frame.payload, frame.last
 
     def exchange(self, step: str, payload: bytes | memoryview) -> bytes:
-        """Send, then receive the other server's message of the same step."""
+        """Send a message; return the other server's message of the same step."""
         self.send(step, payload)
         return self.receive(step)
 
     def require_alive(self) -> None:
-        """Raise PeerUnavailable when the other server is known to be gone."""
+        """Check the other server. Raises PeerUnavailable: it is known to be gone."""
         self._transport.require_alive()

@@ -3,8 +3,8 @@
 `run_round` plays the clients, both servers and the dealer, if the task has one, on the
 same role objects that the processes use; only gRPC is missing. It is the oracle that
 the networked run is tested against. The two servers run in two threads, because their
-protocol is a conversation. Who signs and who checks is given to it, as link and dealing
-are to the aggregator.
+protocol is a conversation. Signers and verifiers are passed in, as link and dealing are
+to the aggregator.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,9 @@ from precad.norm_check.prime_field import group_of
 from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.norm_check.share_update import share
 
-NOBODYS = Digest(bytes(32)), Role.SERVER_A
+_NO_OPENING = (Digest(bytes(32)), Role.SERVER_A)
+"""What a client proves with that has no proof opening: it isn't in the cohort, and is
+refused whatever it proves."""
 
 
 def run_round(
@@ -62,21 +64,31 @@ def run_round(
 ) -> tuple[Finished, Finished]:
     """Play one round and return A's and B's outcome: same valid set, same model bytes.
 
-    ``theta`` is θ_t, ``[d]``, and ``attempt`` t. ``updates`` are the participating
-    clients' encoded updates, ``[d] int64``, honest or not; the ``roster`` of all who
-    enrolled fixes the denominator. Each server's ``store`` is empty; its ``noise`` is
-    the task's discrete Gaussian unless given.
+    Args:
+        task: the training's task.
+        roster: all clients that enrolled; it fixes the denominator.
+        theta: θ_t, ``[d]``.
+        updates: the participating clients' encoded updates, ``[d] int64`` each, honest
+            or not.
+        store: gives each server its store, which is empty.
+        signers: what each client signs with.
+        verifier: how servers check what clients signed.
+        signatures: gives each server what it signs with.
+        attempt: t, the version and the attempt's number.
+        noise: gives each server its noise, in place of the task's discrete Gaussian.
 
     Raises PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
     dealer = DealerRole.of(task) if task.has_dealer else None
-    ends = dict(zip(SERVERS, memory_pair(), strict=True))
+    transports = dict(zip(SERVERS, memory_pair(), strict=True))
+    # Each client's submissions, for A and for B, once both inboxes are open.
     shared: Future[list[tuple[AnySubmission, AnySubmission]]] = Future()
 
     def share_for(
-        client: ClientId, x: RingVector
+        client: ClientId, update: RingVector
     ) -> tuple[AnySubmission, AnySubmission]:
+        """Play a client: share its update, and return what it sends A and B."""
         context = SubmissionContext(
             task=task.digest,
             version=attempt,
@@ -84,37 +96,40 @@ def run_round(
             client=client,
             model=model,
         )
-        stated = None
+        proof = None
         if task.proof is not None:
-            of_a, of_b = (
-                inboxes[role].proof_opening(attempt, client) for role in SERVERS
-            )
-            # Whoever isn't in the cohort is refused, whatever it proves.
-            (o_a, holder), (o_b, _) = of_a or NOBODYS, of_b or NOBODYS
-            stated = ForProof((o_a, o_b), holder)
+            stated = [
+                inboxes[role].proof_opening(attempt, client) or _NO_OPENING
+                for role in SERVERS
+            ]
+            (opening_a, seed_holder), (opening_b, _) = stated
+            proof = ForProof((opening_a, opening_b), seed_holder)
         return share(
             task,
-            x,
+            update,
             context,
             signers[client],
-            stated,
+            proof,
         )
 
-    def play(role: Role) -> Finished:
+    def connect(role: Role) -> Aggregator:
+        """Make a server's aggregator, which joins the dealer and the other server."""
         patience_s = task.deadlines.peer
         link = PeerLink(
-            ends[role], task.digest, max_message_bytes=1 << 28, timeout_s=patience_s
+            transports[role],
+            task.digest,
+            max_message_bytes=1 << 28,
+            timeout_s=patience_s,
         )
-        dealing = (
-            NoDealer()
-            if dealer is None
-            else LocalDealing(
+        if dealer is None:
+            dealing: NoDealer | LocalDealing = NoDealer()
+        else:
+            dealing = LocalDealing(
                 dealer=dealer,
                 role=role,
                 timeout_s=patience_s,
             )
-        )
-        aggregator = Aggregator(
+        return Aggregator(
             task=task,
             role=role,
             roster=roster,
@@ -129,35 +144,18 @@ def run_round(
             store=store(role),
             cap=PrivacyCap(task),
         )
+
+    def play(role: Role) -> Finished:
+        """Play one server's part of the round, in a thread of its own."""
+        aggregator = connect(role)
         inbox = inboxes[role]
-        # Select: a joint coin; A proposes, B checks.
-        drawn = draw(aggregator, attempt)
-        opened: Opened | None
-        if role is Role.SERVER_A:
-            opened = propose(
-                aggregator,
-                attempt=attempt,
-                version=attempt,
-                drawn=drawn,
-                model=model,
-            )
-            inbox.open(opened)
-        else:
-            opened = answer(
-                aggregator,
-                attempt,
-                drawn,
-                model,
-                before_agreeing=inbox.open,
-            )
-            if opened is None:
-                raise AssertionError("A ended a training that has a round to play")
+        opened = _select(aggregator, inbox, attempt, model)
         # Submit and match.
         if role is Role.SERVER_A:
             # B opened its inbox before it agreed.
             try:
                 shared.set_result(
-                    [share_for(client, x) for client, x in updates.items()]
+                    [share_for(client, update) for client, update in updates.items()]
                 )
             except Exception as error:
                 shared.set_exception(error)
@@ -166,13 +164,14 @@ def run_round(
             _submit(pair[SERVERS.index(role)], inbox)
         collected = inbox.close()
         theirs = HeldList.from_bytes(
-            link.exchange("held", describe(collected).to_bytes())
+            aggregator.link.exchange("held", describe(collected).to_bytes())
         )
         matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         summed = aggregate(aggregator, matched)
         noised = add_noise(summed, aggregator.noise, group_of(task))
-        sent = countersign(aggregator, prepare(aggregator.store, noised))
+        prepared = prepare(aggregator.store, noised)
+        sent = countersign(aggregator, prepared)
         return reconstruct(aggregator, sent, theta.copy())
 
     with TemporaryDirectory() as spools, ThreadPoolExecutor(max_workers=2) as servers:
@@ -185,10 +184,40 @@ def run_round(
         return server_a.result(), server_b.result()
 
 
-def _submit(submission: AnySubmission, inbox: Inbox) -> None:
-    """What a client's upload to one server amounts to.
+def _select(
+    aggregator: Aggregator, inbox: Inbox, attempt: int, model: Digest
+) -> Opened:
+    """Agree on the cohort for ``run_round``, by a joint coin, and open the inbox.
 
-    A rejection is the client's affair.
+    A proposes and B checks.
+    """
+    drawn = draw(aggregator, attempt)
+    if aggregator.role is Role.SERVER_A:
+        proposed = propose(
+            aggregator,
+            attempt=attempt,
+            version=attempt,
+            drawn=drawn,
+            model=model,
+        )
+        inbox.open(proposed)
+        return proposed
+    agreed = answer(
+        aggregator,
+        attempt,
+        drawn,
+        model,
+        before_agreeing=inbox.open,
+    )
+    if agreed is None:
+        raise AssertionError("A ended a training that has a round to play")
+    return agreed
+
+
+def _submit(submission: AnySubmission, inbox: Inbox) -> None:
+    """Upload a client's submission to one server's inbox, for ``run_round``.
+
+    The inbox keeps a rejection as that client's outcome.
     """
     try:
         upload = inbox.start(replace(submission, body=None))

@@ -30,34 +30,39 @@ from precad.norm_check.prime_field import Group, group_of
 def aggregate(
     aggregator: Aggregator, matched: Matched, validator: Validator | None = None
 ) -> Summed:
-    """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
+    """Validate every matched submission, and sum those that count.
 
-    ``validator`` has taken those that were matched early; all are validated here
-    without one. Raises as it does, and PeerViolation: the servers disagree about the
-    valid set.
+    The two parts of validation are in docs/soundness.md. ``validator`` has taken
+    submissions that were matched early; without one all are validated in this process.
+
+    Raises PeerViolation: the servers disagree about the valid set. Also raises what the
+    validator raises.
     """
     opened = matched.opened
     if validator is None:
-        with aggregator.in_process(opened) as alone:
-            return aggregate(aggregator, matched, alone)
+        with aggregator.in_process(opened) as own_validator:
+            return aggregate(aggregator, matched, own_validator)
     late = [
-        s for client, s in matched.submissions.items() if client not in matched.early
+        submission
+        for client, submission in matched.submissions.items()
+        if client not in matched.early
     ]
     for start in range(0, len(late), MAX_BATCH_CLIENTS):
         validator.take(late[start : start + MAX_BATCH_CLIENTS])
     verdicts = validator.decide()
-    valid = (
-        client for client in matched.submissions if client not in verdicts.rejections
+    valid = tuple(
+        client
+        for client in matched.submissions
+        if client not in verdicts.rejections and client in opened.counted
     )
-    counted = tuple(client for client in valid if client in opened.counted)
-    digest = _set_digest(aggregator, matched, counted)
-    own = SetCheck(digest=str(digest), count=len(counted))
-    theirs = exchange(aggregator.link, "valid-set", own)
-    if theirs != own:
+    digest = _set_digest(aggregator, matched, valid)
+    own_check = SetCheck(digest=str(digest), count=len(valid))
+    their_check = exchange(aggregator.link, "valid-set", own_check)
+    if their_check != own_check:
         raise PeerViolation(
-            f"the servers disagree at step 'valid-set': ours {own.digest}"
-            f" ({own.count}), theirs {theirs.digest} ({theirs.count}); nothing more is"
-            " released"
+            f"the servers disagree at step 'valid-set': ours {own_check.digest}"
+            f" ({own_check.count}), theirs {their_check.digest}"
+            f" ({their_check.count}); nothing more is released"
         )
     for submission in matched.submissions.values():
         submission.discard()
@@ -65,7 +70,7 @@ def aggregate(
     return Summed(
         Counted(
             opened=opened,
-            valid=counted,
+            valid=valid,
             valid_set=digest,
             rejections=rejections,
         ),
@@ -76,7 +81,11 @@ def aggregate(
 def _set_digest(
     aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]
 ) -> Digest:
-    """Salted with what only the two servers know: else the digest were the list itself."""
+    """Return the digest of a valid set, for ``aggregate``.
+
+    It is salted with what only the two servers know: anybody could guess the list from
+    a digest without salt.
+    """
     task = aggregator.task.digest.value
     attempt = matched.opened.attempt
     salt = derive(aggregator.set_secret, "set-salt", task, attempt).reveal()
@@ -89,17 +98,17 @@ def _set_digest(
     return Digest.of(encode_context("valid-set", *parts))
 
 
-# Noise, prepare, countersign, send: when a noisy share may leave, and that it never
-# changes.
+# Noise, prepare, countersign, send: a noisy share leaves at the end of these steps, and
+# never changes after the first.
 #
-# Each step is durable before the next one's words leave: *prepared* before the own head
-# is signed, *countersigned* (also in the file outside the database) before the
-# countersignature leaves, *sent* before the noisy share does. `release_model`
-# (tests/model) is the same order, searched.
+# Each step is durable before the message of the next one leaves: *prepared* before this
+# server signs its head, *countersigned* (also in the journal file) before the
+# countersignature leaves, *sent* before the noisy share does. The model `release_model`
+# (tests/model) has the same order, and is searched completely.
 
 
 def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
-    """Add this server's own noise, once."""
+    """Add this server's own noise to its share of the sum, once."""
     noisy = group.encode(noise.draw(summed.share_sum.size))
     # In place: a large model has room for few vectors, and drawn noise is for one use.
     group.add(noisy, summed.share_sum)
@@ -107,52 +116,58 @@ def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
 
 
 def prepare(store: Store, noised: Noised) -> Prepared:
-    """Charge the ledger and persist the noisy share, in one, once.
+    """Charge the valid clients and persist the noisy share, in one transaction, once.
 
-    Raises AlreadyReleased.
+    Raises AlreadyReleased: the attempt was prepared before, or its version is released.
     """
     counted = noised.counted
-    noisy = byte_view(noised.noisy_share)
-    attempt = counted.opened.attempt
-    valid = counted.valid
     store.attempts.prepare(
-        attempt,
-        valid,
+        counted.opened.attempt,
+        counted.valid,
         counted.valid_set,
         counted.rejections,
-        noisy,
+        byte_view(noised.noisy_share),
     )
     return Prepared(counted, noised.noisy_share)
 
 
 def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
-    """Sign the own head, countersign the other's; with both, the noisy share may leave."""
+    """Sign this server's head and countersign the other's; then the share may leave.
+
+    Raises PeerViolation: the servers have prepared different things, or the other
+    server countersigned another head than this server's.
+    """
     link = aggregator.link
     store = aggregator.store
     signatures = aggregator.signatures
-    own = _head(aggregator, prepared)
-    theirs, head = signatures.exchange(link, "head", SignedKind.HEAD, own)
-    if _common(head) != _common(own):
+    own_head = _head(aggregator, prepared)
+    signed, their_head = signatures.exchange(link, "head", SignedKind.HEAD, own_head)
+    if _common(their_head) != _common(own_head):
         raise PeerViolation(
-            f"the servers disagree on what they have prepared: here {_common(own)},"
-            f" there {_common(head)}; nothing more is released"
+            "the servers disagree on what they have prepared: here"
+            f" {_common(own_head)}, there {_common(their_head)}; nothing more is"
+            " released"
         )
-    store.attempts.countersign(own.attempt, head, theirs)
+    store.attempts.countersign(own_head.attempt, their_head, signed)
     kind = SignedKind.COUNTERSIGNATURE
-    answer, countersigned = signatures.exchange(link, "countersignature", kind, head)
-    if countersigned != own:
+    answer, countersigned = signatures.exchange(
+        link, "countersignature", kind, their_head
+    )
+    if countersigned != own_head:
         raise PeerViolation(
             "the other server countersigned another head than this server's"
         )
-    store.attempts.sent(own.attempt, answer)
+    store.attempts.sent(own_head.attempt, answer)
     return Sent(prepared.counted, prepared.noisy_share)
 
 
 def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
-    store = aggregator.store
+    """Return this server's head for a prepared attempt, its own charge included."""
+    ledger = aggregator.store.ledger
     opened = prepared.counted.opened
-    head = store.ledger.head()
+    head = ledger.head()
     version = opened.version
+    history = history_after(ledger.history(version), ledger.facts(version))
     return HeadBody(
         task=str(aggregator.task.digest),
         version=version,
@@ -160,25 +175,27 @@ def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
         valid_set=str(prepared.counted.valid_set),
         length=head.length,
         head=str(head.head),
-        history=str(
-            history_after(store.ledger.history(version), store.ledger.facts(version))
-        ),
+        history=str(history),
     )
 
 
 def _common(head: HeadBody) -> tuple[str, int, int, str, str]:
+    """Return what both servers' heads of one attempt have alike."""
     return head.task, head.version, head.attempt, head.valid_set, head.history
 
 
 def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finished:
-    """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
+    """Exchange noisy shares, and make the next model of their sum.
 
+    The sum is decoded, divided by the fixed denominator, and θ_t steps by it with η.
     The next model is kept, and shown to anybody, only once the other server has signed
-    the same digest: a server that loses it later takes it back on its own signature. A
-    large model has room for few vectors: θ_t becomes θ_{t+1} where it is float32.
+    the same digest: a server that loses it later takes it back on its own signature.
 
-    Raises PeerViolation: the other's share has another size or words, or its next model
-    differs.
+    ``theta`` is θ_t, ``[d]``. A large model has room for few vectors: where it is
+    float32, θ_{t+1} is written in its place.
+
+    Raises PeerViolation: the other's share has another size, or a word that isn't of
+    the field; or its next model differs.
     """
     link = aggregator.link
     signatures = aggregator.signatures
@@ -186,25 +203,28 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     other_share = np.empty(aggregator.task.dimension, dtype="<i8")
     link.receive_into("noisy-share", byte_view(other_share))
     words = other_share.astype(np.int64, copy=False)
-    at = group_of(aggregator.task).first_foreign(words)
-    if at is not None:
+    foreign = group_of(aggregator.task).first_foreign(words)
+    if foreign is not None:
         raise PeerViolation(
-            f"word {at} of the other server's noisy share isn't of the field"
+            f"word {foreign} of the other server's noisy share isn't of the field"
         )
     finished = step(aggregator, sent, theta, words)
     version = finished.opened.version + 1
-    own = ModelBody(
+    own_model = ModelBody(
         task=str(aggregator.task.digest),
         version=version,
         digest=str(finished.model),
     )
-    theirs, found = signatures.exchange(link, "model", SignedKind.MODEL, own)
-    if found != own:
+    signed, their_model = signatures.exchange(
+        link, "model", SignedKind.MODEL, own_model
+    )
+    if their_model != own_model:
         raise PeerViolation(
-            f"the servers computed different models of version {version}: {own.digest}"
-            f" here, {found.digest} there; nothing more is released"
+            f"the servers computed different models of version {version}:"
+            f" {own_model.digest} here, {their_model.digest} there; nothing more is"
+            " released"
         )
-    aggregator.store.versions.keep_model_seal(version, theirs)
+    aggregator.store.versions.keep_model_seal(version, signed)
     return finished
 
 
@@ -214,10 +234,14 @@ def step(
     theta: ModelVector,
     theirs: RingVector,
 ) -> Finished:
-    """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
+    """Make θ_{t+1} from θ_t and both servers' noisy shares.
 
-    The other server's becomes the noisy sum, and θ_t the next model where it is
-    float32.
+    Args:
+        aggregator: this server's part of the training.
+        sent: this server's noisy share, ``[d] int64``.
+        theta: θ_t, ``[d]``; where it is float32, θ_{t+1} is written in its place.
+        theirs: the other server's noisy share, ``[d] int64``; the noisy sum is written
+            in its place.
     """
     task = aggregator.task
     counted = sent.counted
@@ -233,9 +257,8 @@ def step(
         denominator,
         out,
     )
-    digest = model_digest(
-        task.digest, counted.opened.version + 1, task.model.parameters, stepped
-    )
+    version = counted.opened.version + 1
+    digest = model_digest(task.digest, version, task.model.parameters, stepped)
     return Finished(
         opened=counted.opened,
         valid=counted.valid,

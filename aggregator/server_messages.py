@@ -1,12 +1,12 @@
-"""What the servers say to each other about a round, as validated, frozen messages.
+"""The two servers' messages to each other about a round, validated and frozen.
 
-On the wire each is the message of its name in protos/precad.proto, which says what its
-fields are. Digests and signatures are hex here, and in what a server keeps.
+On the wire each is the message of its name in protos/precad.proto, which explains its
+fields. Digests and signatures are hexadecimal here, and in what a server keeps.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -29,14 +29,18 @@ def _hex(value: object) -> object:
 
 
 Hex32 = Annotated[str, BeforeValidator(_hex), Field(pattern=r"^[0-9a-f]{64}$")]
+"""32 bytes in hexadecimal."""
 _PAIRS = Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
 HexText = Annotated[str, BeforeValidator(_hex), _PAIRS]
+"""Up to 8 KiB in hexadecimal."""
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+"""As in ``ClientId``."""
 Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
-"""Of an attempt, or how many there are: sums of them, and the next one, fit what
-databases hold."""
+"""The number of an attempt or a version, or a count. Sums of such numbers, and the next
+number, fit what databases hold."""
 Step = Annotated[int, Field(ge=1, lt=2**31)]
-"""From one client's place in a list to the next one's."""
+"""The distance from one client's place in a list to the next client's."""
+Data = TypeVar("Data")
 
 
 class Message(BaseModel):
@@ -45,39 +49,47 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_bytes(self) -> bytes:
-        """Return the message as it leaves."""
+        """Return the message as it is on the wire."""
         return encode(type(self).__name__, self.model_dump())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Inverse of ``to_bytes``. Raises PeerViolation, which names the field."""
+        """Read what ``to_bytes`` wrote.
+
+        Raises PeerViolation: it isn't such a message; the error names the field.
+        """
         return cls._read(cls.model_validate, decode(cls.__name__, data))
 
     def to_json(self) -> bytes:
-        """Return the message as a server keeps it."""
+        """Return the message as a server keeps it: JSON, in UTF-8."""
         return self.model_dump_json().encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """Inverse of ``to_json``. Raises PeerViolation.
+        """Read what ``to_json`` wrote.
 
-        What servers signed before wire version 2 is JSON, too, and stands.
+        What servers signed before wire version 2 is JSON too, and is still valid.
+
+        Raises PeerViolation: it isn't such a message; the error names the field.
         """
         return cls._read(cls.model_validate_json, data)
 
     @classmethod
-    def _read(cls, validate: Callable[[Any], Self], data: object) -> Self:
+    def _read(cls, validate: Callable[[Data], Self], data: Data) -> Self:
+        """Return ``validate(data)``, with pydantic's error as a PeerViolation."""
         try:
             return validate(data)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            said = f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}"
-            unreadable = f"unreadable {cls.__name__} from the other server"
-            raise PeerViolation(f"{unreadable}: {said}") from None
+            place = ".".join(map(str, first["loc"])) or "message"
+            raise PeerViolation(
+                f"unreadable {cls.__name__} from the other server:"
+                f" {place}: {first['msg']}"
+            ) from None
 
 
 class SignedMessage(Message):
-    """A body that a server signed, a Message's bytes, with its signature and certificates."""
+    """The bytes of a message that a server signed, with signature and certificates."""
 
     body: Annotated[HexText, Field(max_length=4096)]
     signature: Annotated[HexText, Field(max_length=144)]
@@ -89,43 +101,48 @@ Body = TypeVar("Body", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSignatures:
-    """What ``role`` signs for ``task``, and how it checks what either server has signed."""
+    """How one server signs messages, and checks what either server has signed."""
 
     task: Digest
+    """The digest of the training's task."""
     role: Role
+    """The server that signs."""
     signer: Signer = field(repr=False)
     verifier: ServerVerifier = field(repr=False)
 
     @property
     def other(self) -> Role:
-        """Return the other server."""
+        """Return the other server's role."""
         return Role.SERVER_B if self.role is Role.SERVER_A else Role.SERVER_A
 
     def sign(self, kind: SignedKind, body: Message) -> SignedMessage:
-        """Sign ``body``."""
-        made = sign_as_server(self.signer, self.role, kind, body.to_bytes())
-        seal = {
-            "signature": made.signature.value,
-            "certificates": made.signature.certificates,
-        }
-        return SignedMessage.model_validate({"body": made.body, **seal})
+        """Sign ``body`` as a message of this kind."""
+        signed = sign_as_server(self.signer, self.role, kind, body.to_bytes())
+        return SignedMessage.model_validate(
+            {
+                "body": signed.body,
+                "signature": signed.signature.value,
+                "certificates": signed.signature.certificates,
+            }
+        )
 
     def exchange(
         self,
         link: PeerLink,
         step: str,
         kind: SignedKind,
-        own: Body,
+        body: Body,
     ) -> tuple[SignedMessage, Body]:
-        """Send ``own``, signed; return what the other server signed alike, and what it says.
+        """Send ``body``, signed, and receive the other server's message of its type.
+
+        Return the other server's signed message, and the body in it.
 
         Raises PeerViolation: it isn't signed by the other server, or isn't such a
         message.
         """
-        answer = SignedMessage.from_bytes(
-            link.exchange(step, self.sign(kind, own).to_bytes())
-        )
-        return answer, self.check(self.other, kind, answer, type(own))
+        signed = self.sign(kind, body)
+        answer = SignedMessage.from_bytes(link.exchange(step, signed.to_bytes()))
+        return answer, self.check(self.other, kind, answer, type(body))
 
     def check(
         self,
@@ -136,14 +153,17 @@ class ServerSignatures:
         *,
         kept: bool = False,
     ) -> Body:
-        """Return what ``role`` signed as a ``kind``. Raises PeerViolation.
+        """Check that ``role`` signed ``message`` as a ``kind``; return the body in it.
 
         A server meets what it signed itself only as evidence of what it has done, and
-        may read what it ``kept`` of the other's: both stand although certificates have
-        been renewed since.
+        it may read what it ``kept`` of the other server's. Both stay valid although
+        certificates have been renewed since.
+
+        Raises PeerViolation: the signature isn't valid, or the body isn't such a
+        message.
         """
         try:
-            certificates = tuple(bytes.fromhex(each) for each in message.certificates)
+            certificates = tuple(map(bytes.fromhex, message.certificates))
             signature = Signature(bytes.fromhex(message.signature), certificates)
         except RejectedSubmission as error:
             raise PeerViolation(
@@ -162,23 +182,23 @@ class ServerSignatures:
 
 
 def read_body(data: bytes, body: type[Body]) -> Body:
-    """Return what was signed; before wire version 2 it was JSON.
+    """Return the message that was signed; before wire version 2 it was JSON.
 
-    Raises PeerViolation.
+    Raises PeerViolation: it isn't such a message.
     """
     return body.from_json(data) if data.startswith(b"{") else body.from_bytes(data)
 
 
-def exchange(link: PeerLink, step: str, own: Body) -> Body:
-    """Send a message, and return the other server's of its kind.
+def exchange(link: PeerLink, step: str, message: Body) -> Body:
+    """Send a message, and return the other server's message of the same type.
 
-    Raises PeerViolation.
+    Raises PeerViolation: it isn't such a message.
     """
-    return type(own).from_bytes(link.exchange(step, own.to_bytes()))
+    return type(message).from_bytes(link.exchange(step, message.to_bytes()))
 
 
 class CoinCommitment(Message):
-    """To one server's bytes for one version."""
+    """One server's commitment to its coin bytes for one version; signed."""
 
     task: Hex32
     version: Number
@@ -186,7 +206,7 @@ class CoinCommitment(Message):
 
 
 class CoinOpening(Message):
-    """The bytes and the salt."""
+    """What opens a commitment: the coin bytes and the salt; signed."""
 
     task: Hex32
     version: Number
@@ -199,26 +219,33 @@ class CoinState(Message):
 
     commitment: SignedMessage
     known: Hex32 | None = None
+    """The other server's commitment, as it was kept: another one shows that the other
+    server has lost its coin key."""
     held: SignedMessage | None = None
+    """The other server's opening, as it was kept: it gives lost coin bytes back."""
     discard: bool = False
+    """Whether the sender's operators allow new coins."""
 
 
 class CoinReveal(Message):
-    """One server's opening, signed."""
+    """One server's signed opening of its coin."""
 
     opening: SignedMessage
 
 
 class HeadBody(Message):
-    """A ledger's newest head, when an attempt is prepared; signed, and countersigned."""
+    """A ledger's head once an attempt is prepared; signed, and countersigned."""
 
     task: Hex32
     version: Number
     attempt: Number
     valid_set: Hex32
     length: Number
+    """How many entries the ledger has."""
     head: Hex32
+    """The newest entry's hash."""
     history: Hex32
+    """The digest of all that both ledgers hold alike, with this attempt's charge."""
 
 
 class ModelBody(Message):
@@ -230,7 +257,7 @@ class ModelBody(Message):
 
 
 class VoidBody(Message):
-    """The attempt isn't prepared here and never will be; signed by both."""
+    """That an attempt isn't prepared here and never will be; signed by both servers."""
 
     task: Hex32
     version: Number
@@ -238,52 +265,65 @@ class VoidBody(Message):
 
 
 class PreparedView(Message):
-    """An attempt that is prepared and not over."""
+    """An attempt that is prepared and not over, as its server tells the other."""
 
     version: Number
+    """Below the sender's own version where its database was put back and its model
+    wasn't."""
     attempt: Number
     valid_set: Hex32
     bound: bool
+    """Whether the sender has countersigned or sent: then it never voids the attempt."""
 
 
 class Position(Message):
-    """First message on a link: who speaks, and where its training stands."""
+    """The first message on a link: who speaks, and where its training stands."""
 
     role: Literal["server-a", "server-b"]
     version: Number
     model: Hex32
     next_attempt: Number
     opened: Number
+    """How many attempts of this version had their comparisons opened."""
     prepared: PreparedView | None = None
     frozen: bool = False
+    """Whether the sender has a frozen roster."""
     ledger_length: Number
     ledger_head: Hex32
     nonce: Hex32
+    """Fresh for each link: it salts what the servers compare next."""
 
 
 class Remembered(Message):
-    """Up to which attempt a ledger goes, and up to which one anybody has named an attempt."""
+    """Which attempts a server has kept, and of which it has only heard."""
 
     unused: Number
+    """The first attempt above all in the sender's database and journal file."""
     unheard: Number
+    """The first attempt above those too that somebody has named to the sender."""
 
 
 class Fact(Message):
-    """One thing that both ledgers hold alike: an attempt's charge, or that it was voided."""
+    """What both ledgers hold of an attempt: its charge, or that it was voided."""
 
     version: Number
     attempt: Number
     voided: bool
     clients: tuple[ClientName, ...] = ()
+    """The clients that it charges; none where it was voided."""
 
 
 class Evidence(Message):
-    """What a ledger holds of one version; the first message also says how many there are."""
+    """What a ledger holds of one version, for a server that may have forgotten it."""
 
     versions: Number
+    """How many versions are sent; only the first message says it."""
     facts: tuple[Fact, ...]
     signed: SignedMessage | None = None
+    """The receiver's own newest head over such a history."""
     pending: Fact | None = None
+    """The attempt that the sender has countersigned or sent, or one of this version
+    that its journal file alone remembers."""
 
 
 class ModelTransfer(Message):
@@ -291,11 +331,13 @@ class ModelTransfer(Message):
 
     version: Number
     signed: SignedMessage
+    """The receiver's own signature over the model's digest."""
     own: SignedMessage
+    """The sender's."""
 
 
 class OpenedCount(Message):
-    """How many attempts of the version have had their comparisons opened, this one included."""
+    """How many attempts of the version had comparisons opened, this one included."""
 
     count: Number
 
@@ -309,50 +351,64 @@ class EnrolmentEntry(Message):
 
 
 class RosterBody(Message):
-    """The frozen roster; signed by both."""
+    """The digest of the frozen roster; signed by both servers."""
 
     task: Hex32
     digest: Hex32
 
 
 class RosterProposal(Message):
-    """A's enrolments, which B holds against its own."""
+    """A's enrolments, which B compares with its own."""
 
     entries: tuple[EnrolmentEntry, ...]
     signed: SignedMessage | None = None
+    """B's signature over just these, where they are frozen: B may have lost them."""
     least: Number = 0
+    """With fewer clients that both hold alike, A still waits for more."""
 
 
 class RosterAnswer(Message):
-    """Those of them whom B has enrolled with the same claims; or why it can't go on."""
+    """The proposed clients that B enrolled with the same claims; or why B refuses."""
 
     entries: tuple[EnrolmentEntry, ...] = ()
     signed: SignedMessage | None = None
+    """A's signature over just these, where they are frozen: A may have lost them."""
     refusal: str = ""
+    """Why nothing can be frozen; empty when B agrees."""
     waits: bool = False
+    """Whether one of the two waits for more clients: nothing is frozen, and A proposes
+    again."""
 
 
 class Cohort(Message):
-    """A's proposal for an attempt, or its word that training is over."""
+    """A's proposal for an attempt, or that the training is over."""
 
     attempt: Number
     clients: tuple[Step, ...]
+    """The clients that the coin drew and A's ledger allows, by places in the roster."""
     model: Hex32
     over: bool = False
+    """Whether the training is over: nothing is proposed."""
     doubt: str = ""
+    """Why A needs its operators' permission: nothing is proposed then."""
 
 
 class Verdict(Message):
-    """B's answer to a proposal: empty when it agrees."""
+    """B's answer to A's proposal of an attempt."""
 
     refusal: str = ""
+    """Why B refuses; empty when it agrees."""
     clients: tuple[Step, ...] = ()
+    """The proposed clients that B's ledger allows too, by places in the roster."""
     operators: bool = False
+    """Whether B refuses because its operators haven't given their permission."""
     used: bool = False
+    """Whether B refuses because the attempt's number was used: an owner may just have
+    told B so."""
 
 
 class WorkerCount(Message):
-    """How many workers a server is set to have."""
+    """How many workers a server's settings name."""
 
     count: Annotated[int, Field(ge=0, le=256)]
 
@@ -361,17 +417,20 @@ class WorkerState(Message):
     """One worker, as its server knows it."""
 
     address: Annotated[str, Field(max_length=300)] = ""
+    """Where B's worker listens: ``:port`` on B's own machine, empty while it isn't
+    up."""
     ready: bool
+    """Whether it is linked with its pair."""
 
 
 class Workers(Message):
-    """A server's workers, by pair."""
+    """A server's workers, in the order of pairs."""
 
     workers: Annotated[tuple[WorkerState, ...], Field(max_length=256)]
 
 
 class SetCheck(Message):
-    """Digest of something both must hold alike, and its count."""
+    """The digest of a set that both servers must hold alike, and its size."""
 
     digest: Hex32
     count: Number

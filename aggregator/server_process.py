@@ -1,4 +1,8 @@
-"""A server's process: gRPC on the event loop, the protocol in a thread, the ways to the others."""
+"""A server's process: gRPC on the event loop, and the protocol in a thread.
+
+What is here is the same for both servers: their settings opened, their port, their ways
+to the dealer and to each other, and how a process ends.
+"""
 
 import asyncio
 import contextlib
@@ -59,11 +63,15 @@ log = logging.getLogger("precad")
 LATE = 10.0
 """How many times ``linger`` is given to owners that weren't heard from yet."""
 LOOK_S = 1.0
+"""Seconds between looks at whether a finished server may end."""
 STOPPED_S = 30.0
-"""How long a training that stopped says why, where a finished one stays."""
+"""Seconds for which a server whose training stopped says why, where ``linger`` is
+endless."""
 
 TrainingLoop = Callable[[Session], None]
+"""Plays a whole training; it blocks, and runs in a thread of its own."""
 Extend = Callable[[grpc.aio.Server, Session], None]
+"""Adds a server's further services to its port before it listens."""
 
 
 async def run_server(
@@ -74,10 +82,10 @@ async def run_server(
 ) -> int:
     """Serve until the training is over and its model was on offer for long enough.
 
-    ``training_loop`` runs in a thread of its own. Returns the exit status: 0 after a
-    finished training, or told to stop (SIGTERM, SIGINT) in the middle; 1 after one that
-    couldn't go on. Raises Misconfiguration: settings, task, identity or state can't be
-    used.
+    Return the exit status: 0 after a finished training, or when told to stop (SIGTERM,
+    SIGINT) in the middle; 1 after a training that couldn't go on.
+
+    Raises Misconfiguration: settings, task, identity or state can't be used.
     """
     dump_stacks_on_signal()
     # Asked here, so that a wrong name stops the server now and not in its first round.
@@ -96,51 +104,55 @@ async def run_server(
 
     def train() -> None:
         try:
-            # Before the first round and not in it: an account takes seconds.
+            # Before the first round and not during it: an account takes seconds.
             session.register.prepare_accounts()
             let_go_of_loaded()
             run_to_end(session, training_loop)
         finally:
             call_in(loop, ended.set)
 
-    # First: what is refused once calls are taken would leave gRPC's threads waiting for
-    # its loop.
-    async with _measured(session, settings.metrics):
-        served = (
+    # The metrics' port comes first: an error after the server takes calls would leave
+    # gRPC's threads waiting for its loop.
+    async with _metrics(session, settings.metrics):
+        port_number = await port.listen(settings.listen)
+        log.info(
+            "%s serves task %s on port %d; projections by %s",
             role.value,
             session.task.name,
-            await port.listen(settings.listen),
+            port_number,
             kernel,
         )
-        log.info("%s serves task %s on port %d; projections by %s", *served)
         session.clock.start_thread("training", train)
         await ended.wait()
-        # Looked at here: what ends below takes the training's links from under it.
+        # Read now: what ends below takes the training's links from under it.
         phase = session.progress.phase
         parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
         if parked:
             log.info(
                 "told to stop; started again, the training goes on where it stands"
             )
-        left = _leave_dealer(session, settings.dealer)
+        dealer_told = _leave_dealer(session, settings.dealer)
         if phase is Phase.DONE:
             await stay(session, settings.linger, stop)
         else:
-            # It says why, and must end so that it is started again.
+            # It says why it stopped, and must end so that it is started again.
+            endless = math.isinf(settings.linger)
+            stopped_s = STOPPED_S if endless else settings.linger
             with contextlib.suppress(TimeoutError):
-                endless = math.isinf(settings.linger)
-                await asyncio.wait_for(
-                    stop.wait(), STOPPED_S if endless else settings.linger
-                )
+                await asyncio.wait_for(stop.wait(), timeout=stopped_s)
         await port.stop(grace_s=1)
         if not stop.is_set():
-            await left.wait()
+            await dealer_told.wait()
     session.store.close()
     return 0 if parked or phase is Phase.DONE else 1
 
 
 @contextlib.asynccontextmanager
-async def _measured(session: Session, address: str | None) -> AsyncIterator[None]:
+async def _metrics(session: Session, address: str | None) -> AsyncIterator[None]:
+    """Show metrics for Prometheus at ``address`` until the block ends; None: nowhere.
+
+    Raises Misconfiguration: the address can't be listened on.
+    """
     if address is None:
         yield
         return
@@ -149,9 +161,8 @@ async def _measured(session: Session, address: str | None) -> AsyncIterator[None
 
     metrics = Metrics(session)
     with metrics_page(metrics.collect, address):
-        following = asyncio.create_task(
-            metrics.follow(session.event_log.follow(from_start=True))
-        )
+        events = session.event_log.follow(from_start=True)
+        following = asyncio.create_task(metrics.follow(events))
         try:
             yield
         finally:
@@ -161,7 +172,11 @@ async def _measured(session: Session, address: str | None) -> AsyncIterator[None
 def make_port(
     session: Session, limits: Limits | None = None, rate: CallRate | None = None
 ) -> GuardedPort:
-    """The port with what every server offers; not yet listening."""
+    """Make the port with the services that every server offers; it doesn't listen yet.
+
+    ``limits`` and ``rate`` replace the usual limits of open calls and of calls a
+    second.
+    """
     role = session.role
     identity = session.identity
     clients = session.task.enrolment.clients
@@ -175,9 +190,12 @@ def make_port(
 
 
 def open_session(role: Role, settings: ServerSettings) -> Session:
-    """What the settings describe, opened. Called on the event loop.
+    """Open what the settings describe: task, identity, database, journal and models.
 
-    Raises Misconfiguration.
+    Call it on the event loop.
+
+    Raises Misconfiguration: some of it can't be used; StorageFailure: the database
+    can't be read or written.
     """
     task = Task.load(settings.task)
     require_dealer(task, settings.dealer)
@@ -185,7 +203,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
-    # Beside the state folder, in no backup of it.
+    # Beside the state folder, so that no backup of the folder has it.
     journal = settings.journal or settings.state.with_name(
         f"{settings.state.name}-journal"
     )
@@ -215,21 +233,29 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
 
 
 def leaves_at(done: float, last_heard: float | None, linger_s: float) -> float:
-    """When a server with a finished model may go: on offer ``linger_s`` once everybody knows it.
+    """Return when a server with a finished model may end, in the clock's seconds.
 
-    Else a server that comes back after the end, at ``done``, would be gone before
-    owners who start as slowly have asked: ``last_heard`` is when the last owner that
-    comes was first heard from, None while one wasn't.
+    The model is on offer for ``linger_s`` once all owners were heard from, and for
+    ``LATE`` times as long while one wasn't. Otherwise a server that comes back after
+    the training's end would be gone before owners who start as slowly have asked.
+
+    Args:
+        done: when this process had the finished model.
+        last_heard: when the last of the owners was first heard from; None while one
+            wasn't.
+        linger_s: the setting ``linger``.
     """
-    return (
-        done + LATE * linger_s
-        if last_heard is None
-        else max(done, last_heard) + linger_s
-    )
+    if last_heard is None:
+        return done + LATE * linger_s
+    return max(done, last_heard) + linger_s
 
 
 async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
-    """Until it is time, or ``stop`` is set."""
+    """Wait with a finished model until the server may end, or ``stop`` is set.
+
+    If all owners have the model by then, that is noted beside it: a next start waits
+    for nobody.
+    """
     clients = session.connected_clients
     model_store = session.model_store
     done = session.clock.now()
@@ -238,13 +264,12 @@ async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
     awaited = [] if model_store.fetched else roster
     while not stop.is_set():
         leaves = leaves_at(done, clients.last_heard(awaited), linger_s)
-        left = leaves - session.clock.now()
-        if left <= 0:
+        left_s = leaves - session.clock.now()
+        if left_s <= 0:
             break
+        wait_s = None if math.isinf(left_s) else min(left_s, LOOK_S)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(
-                stop.wait(), None if math.isinf(left) else min(left, LOOK_S)
-            )
+            await asyncio.wait_for(stop.wait(), timeout=wait_s)
     if clients.all_have_final_model(roster):
         try:
             model_store.note_fetched()
@@ -255,10 +280,11 @@ async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
 
 
 _LEAVING_S = 5.0
-"""For the dealer, which may start later than a server whose training is over."""
+"""Seconds in which the dealer must answer that a server leaves: it may start later than
+a server whose training is over."""
 
 Reach = Callable[[], AbstractContextManager[FrameTransport]]
-"""The other server's link, until the block ends. Raises PeerUnavailable."""
+"""Gives the link to the other server until its block ends. Raises PeerUnavailable."""
 
 
 def peers_of(
@@ -267,45 +293,55 @@ def peers_of(
     other_server: Reach,
     workers: ValidationWorkers,
 ) -> Peers:
-    """A process's peers: gRPC, a dealer if it has one, the task's noise, and its workers."""
+    """Return a process's peers: the other server and the dealer, over gRPC.
+
+    Its noise is the task's discrete Gaussian; its workers validate. ``dealer_address``
+    is None where the task has no dealer.
+    """
 
     @contextmanager
-    def peers() -> Iterator[tuple[FrameTransport, Dealer]]:
-        to_dealer = dealer_address, session.identity, session.task, session.role
-        with reach_dealer(*to_dealer) as dealer, other_server() as transport:
+    def connect() -> Iterator[tuple[FrameTransport, Dealer]]:
+        dealer_link = reach_dealer(
+            dealer_address, session.identity, session.task, session.role
+        )
+        with dealer_link as dealer, other_server() as transport:
             yield transport, dealer
 
-    return Peers(peers, DiscreteGaussian(session.task.noise_units), workers.validation)
+    noise = DiscreteGaussian(session.task.noise_units)
+    return Peers(connect, noise, workers.validation)
 
 
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:
-    """Begin to tell the dealer that a finished training is over; return what is set once tried."""
-    left = asyncio.Event()
+    """Tell the dealer, in a thread, that a finished training is over.
+
+    Return an event that is set once it was told or couldn't be; at once where there is
+    no dealer or the training isn't finished.
+    """
+    told = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def leave(dealer: str) -> None:
         try:
             with open_channel(dealer, session.identity, Role.DEALER) as channel:
-                RemoteDealer(channel, dealer, session.task, session.role).leave(
-                    _LEAVING_S
-                )
+                remote = RemoteDealer(channel, dealer, session.task, session.role)
+                remote.leave(_LEAVING_S)
         except PrecadError as error:
             log.info("the dealer wasn't told that the training is over: %s", error)
-        call_in(loop, left.set)
+        call_in(loop, told.set)
 
     if address is not None and session.progress.phase is Phase.DONE:
         session.clock.start_thread("leave", partial(leave, address))
     else:
-        left.set()
-    return left
+        told.set()
+    return told
 
 
 class PeerService:
-    """B's way to A: takes server A's link, from server A alone, and one at a time.
+    """Server B's service for the link of server A, from A alone and one at a time.
 
-    While the first lives a second one is refused: a stale copy of A can't take the true
-    one's place. After an unnoticed network cut keepalive ends the old link within 30 s,
-    and A gets in.
+    While one link lives, a second one is refused: a stale copy of A can't take the true
+    one's place. After an unnoticed network cut, keepalive ends the old link within 30
+    s, and A gets in.
     """
 
     def __init__(self, session: Session) -> None:
@@ -316,7 +352,11 @@ class PeerService:
     async def link(
         self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
-        """The servers' link."""
+        """Serve the servers' link, as gRPC calls it: frames in, frames out.
+
+        The call is refused where it doesn't come from server A, or A is linked already.
+        Whether A may still call is checked for as long as the link lives.
+        """
         admit = partial(require, context, self._session.identity, Role.SERVER_A)
         async with Refusing(context):
             admit()
@@ -336,15 +376,19 @@ class PeerService:
 
     @contextmanager
     def reach(self) -> Iterator[FrameTransport]:
-        """The newest link, once A has dialled. Raises PeerUnavailable."""
+        """Yield the newest link, once A has dialled, and close it after the block.
+
+        Raises PeerUnavailable: A didn't dial in time.
+        """
         timeout_s = self._session.task.deadlines.peer
         try:
             link = self._links.get(timeout=timeout_s)
             while not self._links.empty():
                 link = self._links.get_nowait()
         except queue.Empty:
-            remedy = "check that it runs and that its server_b address is this server's"
-            said = f"server A didn't connect within {timeout_s:g} s"
-            raise PeerUnavailable(f"{said}; {remedy}") from None
+            raise PeerUnavailable(
+                f"server A didn't connect within {timeout_s:g} s; check that it runs"
+                " and that its server_b address is this server's"
+            ) from None
         with closing(link):
             yield link

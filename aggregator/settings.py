@@ -1,4 +1,4 @@
-"""Settings of a server's process."""
+"""Settings of a server's process, as its TOML file has them."""
 
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from precad.common.process_settings import Address, DiallingSettings, ListenAddr
 
 
 class ServerSettings(DiallingSettings):
-    """What servers A and B have alike."""
+    """The settings that servers A and B have alike."""
 
     DIALS: ClassVar[tuple[str, ...]] = ("dealer",)
 
@@ -18,46 +18,49 @@ class ServerSettings(DiallingSettings):
     dealer: Address | None = None
     """Where the dealer listens; a task with `validation = "proof"` has none."""
     state: Path
-    """Folder for the database, the spool and the model; belongs to this server alone.
-    """
+    """Folder for the database, the spool and the model; it belongs to this server
+    alone."""
     database: Annotated[str | None, Field(repr=False)] = None
-    """SQLAlchemy URL; SQLite in the state folder unless given."""
+    """SQLAlchemy URL of the database; SQLite in the state folder unless given. Not
+    shown: it may hold a password."""
     journal: Path | None = None
-    """Folder for the journal file and the task's own coin key, on no disk and in no
-    backup that the database comes back from; `<state>-journal` beside the state folder
-    unless given."""
+    """Folder for the journal file and the task's own coin key: on another disk than the
+    database, and in no backup that the database is put back from. It is
+    `<state>-journal` beside the state folder unless given."""
     linger: Annotated[float, Field(ge=0)] = 30.0
-    """Seconds that the finished model stays on offer once all who take part were heard
-    from since this server's start, and ten times as many while one wasn't; `inf`: until
-    it is stopped."""
+    """Seconds that the finished model stays on offer once all owners were heard from
+    since this server's start, and ten times as many while one wasn't; `inf`: until the
+    server is stopped."""
     enrolment: Literal["open", "roster", "token"] = "open"
-    """Who may enrol: any client with a certificate, those on the roster, or with a
-    token."""
+    """Who may enrol: any client with a certificate, those on the operator's roster, or
+    those with a token."""
     roster: Path | None = None
     """With `enrolment = "roster"`: the operator's list (TOML), the same at both
     servers."""
     enrol_until: datetime | None = None
-    """When enrolment closes, with its time zone, in place of the task's
-    `deadlines.enrol` from this server's start; the same at both servers."""
+    """When enrolment closes, with a time zone, in place of the task's `deadlines.enrol`
+    after this server's start; the same at both servers."""
     enrol_quorum: Annotated[int, Field(ge=1)] | None = None
-    """With so many owners it closes at once; the task's most unless given."""
+    """With so many owners enrolment closes at once; the most that the task allows
+    unless given."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Processes that validate, each with one of the other server's; 0: the server does
-    it alone."""
+    """How many processes validate, each together with one of the other server's; 0: the
+    server's own process validates."""
     worker_listen: ListenAddress = "127.0.0.1:0"
-    """Where they listen: the first on this port, the others on those that follow; port
-    0 takes free ones. Server B's must be reached by server A's workers."""
+    """Where workers listen: the first on this port, the others on the ports that
+    follow; port 0 takes free ones. Server A's workers must reach server B's."""
     workers_on: Literal["this-machine", "ray"] = "this-machine"
-    """With `ray`: on the nodes of a Ray cluster (`pip install precad[ray]`)."""
+    """Where workers run. `ray`: on the nodes of a Ray cluster (`pip install
+    precad[ray]`)."""
     ray: str = "auto"
-    """The cluster's address, as Ray takes it."""
+    """The Ray cluster's address, as Ray takes it."""
     metrics: ListenAddress | None = None
-    """Where a Prometheus finds this server's metrics, without TLS: an address that only
-    it reaches; none unless given."""
+    """Where a Prometheus finds this server's metrics, without TLS: give an address that
+    only Prometheus reaches. No metrics are shown unless it is given."""
 
 
 class ServerASettings(ServerSettings):
-    """Server A dials server B."""
+    """The settings of server A, which dials server B."""
 
     DIALS = ("dealer", "server_b")
 
@@ -65,4 +68,4 @@ class ServerASettings(ServerSettings):
 
 
 class ServerBSettings(ServerSettings):
-    """Server B listens for server A."""
+    """The settings of server B, which server A dials."""

@@ -1,4 +1,4 @@
-"""What a server keeps through a crash: roster, rounds, ledger, spent triples."""
+"""What a server keeps through a crash: roster, attempts, ledger, spent triples."""
 
 from precad.aggregator.store.audit import audit_ledger, compare_ledgers
 from precad.aggregator.store.database import Store, open_store

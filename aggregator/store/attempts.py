@@ -4,12 +4,10 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import (
     Connection,
     Integer,
-    Row,
     bindparam,
     delete,
     func,
@@ -24,7 +22,7 @@ from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
-from precad.aggregator.store.transaction import Transaction
+from precad.aggregator.store.transaction import AnyRow, Transaction
 from precad.aggregator.store.versions import Versions
 from precad.common.errors import (
     AlreadyReleased,
@@ -39,63 +37,88 @@ log = logging.getLogger("precad")
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""
 _NEVER_VOIDED = (*BOUND, AttemptState.DONE, AttemptState.WRITTEN_OFF)
-"""Its noisy share may have left, whatever the other server says of it now."""
-_STAYS = {*CHARGED, AttemptState.VOIDED} - {AttemptState.PREPARED}
-"""States of an attempt that another server's word on a void changes nothing of."""
-_AT_ONCE = 8
-"""Noisy shares that are removed with one version's end."""
+"""States in which the noisy share may have left: a void is refused, whatever the other
+server says of the attempt now."""
+_VOID_CHANGES_NOTHING = {*CHARGED, AttemptState.VOIDED} - {AttemptState.PREPARED}
+"""States in which an attempt stays when the other server's ledger has it as voided."""
+_SHARES_AT_ONCE = 8
+"""How many noisy shares are removed when a version ends."""
 
-# Put together once: SQLAlchemy takes longer over a statement than SQLite.
+# Statements are put together once: SQLAlchemy takes longer over that than SQLite over
+# running them.
 _ATTEMPT = schema.attempts.c
 _SHARE = schema.noisy_share.c
 _LEDGER = schema.ledger.c
 _REJECTION = schema.rejection.c
-_LATEST = _ATTEMPT.attempt.desc()
-_OF = bindparam("of", type_=Integer)
+_ATTEMPT_ASKED = bindparam("attempt", type_=Integer)
+_VERSION_ASKED = bindparam("version", type_=Integer)
+_LATEST_FIRST = _ATTEMPT.attempt.desc()
 _NEWEST = select(func.max(_ATTEMPT.attempt))
 _HEARD = select(schema.task.c.heard)
-_ROW = select(schema.attempts).where(_ATTEMPT.attempt == _OF)
-_IN_VERSION = select(func.count()).where(_ATTEMPT.version == _OF)
-_RELEASED = _ATTEMPT.state.in_((*PENDING, AttemptState.DONE))
-_RELEASE_OF = select(_ATTEMPT.attempt).where(_ATTEMPT.version == _OF, _RELEASED)
+_ROW = select(schema.attempts).where(_ATTEMPT.attempt == _ATTEMPT_ASKED)
+_COUNT_IN_VERSION = select(func.count()).where(_ATTEMPT.version == _VERSION_ASKED)
+_RELEASE_OF_VERSION = select(_ATTEMPT.attempt).where(
+    _ATTEMPT.version == _VERSION_ASKED,
+    _ATTEMPT.state.in_((*PENDING, AttemptState.DONE)),
+)
 _PENDING = (
     select(schema.attempts)
     .where(_ATTEMPT.state.in_(PENDING))
-    .order_by(_LATEST)
+    .order_by(_LATEST_FIRST)
     .limit(1)
 )
 _REJECTIONS = select(_REJECTION.client, _REJECTION.reason).where(
-    _REJECTION.attempt == _OF
+    _REJECTION.attempt == _ATTEMPT_ASKED
 )
-SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == _OF)
-_PREPARED = _LEDGER.event == AttemptState.PREPARED
-_SHARE_DIGEST = select(_LEDGER.share_digest).where(_LEDGER.attempt == _OF, _PREPARED)
-_STANDS = (_ATTEMPT.their_head.is_not(None), _ATTEMPT.state != AttemptState.VOIDED)
-_THEIR_HEAD = select(_ATTEMPT.their_head).where(*_STANDS).order_by(_LATEST).limit(1)
+SHARE_OF = select(_SHARE.share).where(_SHARE.attempt == _ATTEMPT_ASKED)
+"""The noisy share of an attempt; the statement's parameter is ``attempt``."""
+_SHARE_DIGEST = select(_LEDGER.share_digest).where(
+    _LEDGER.attempt == _ATTEMPT_ASKED,
+    _LEDGER.event == AttemptState.PREPARED,
+)
+_THEIR_HEAD = (
+    select(_ATTEMPT.their_head)
+    .where(_ATTEMPT.their_head.is_not(None), _ATTEMPT.state != AttemptState.VOIDED)
+    .order_by(_LATEST_FIRST)
+    .limit(1)
+)
 _START = select(_ATTEMPT.model).where(_ATTEMPT.version == 0).limit(1)
-_SHARE_IS_OVER = (_ATTEMPT.attempt == _SHARE.attempt, _ATTEMPT.state.not_in(PENDING))
-_VERSION_OF_SHARE = select(_ATTEMPT.version).where(*_SHARE_IS_OVER).scalar_subquery()
-_EARLIER = select(_SHARE.attempt).where(bindparam("before") > _VERSION_OF_SHARE)
-_OVER = _EARLIER.order_by(_SHARE.attempt.desc()).limit(_AT_ONCE)
-_DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_OVER))
+_VERSION_IF_OVER = (
+    select(_ATTEMPT.version)
+    .where(_ATTEMPT.attempt == _SHARE.attempt, _ATTEMPT.state.not_in(PENDING))
+    .scalar_subquery()
+)
+_SHARES_TO_DROP = (
+    select(_SHARE.attempt)
+    .where(bindparam("before") > _VERSION_IF_OVER)
+    .order_by(_SHARE.attempt.desc())
+    .limit(_SHARES_AT_ONCE)
+)
+_DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_SHARES_TO_DROP))
+# The parameter can't have the column's name: SQLAlchemy would set that column.
+_CHANGE = update(schema.attempts).where(_ATTEMPT.attempt == bindparam("changed"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecord:
-    """An attempt that was prepared on this server, from the model of ``version``, as it is kept."""
+    """An attempt that is prepared on this server, as the database keeps it."""
 
     attempt: int
     version: int
+    """t of the model θ_t that the attempt started from."""
     state: AttemptState
     cohort_size: int
     model: Digest
+    """Of θ_t."""
     valid_set: Digest
     valid: tuple[ClientId, ...]
+    """The clients that are charged, in order."""
     rejections: Mapping[ClientId, Rejection]
     noisy_share: bytes = field(repr=False)
+    """This server's share, ``[d] int64``, as it was persisted."""
 
     def fact(self) -> Fact:
-        """Return its charge, as both ledgers hold it."""
+        """Return the attempt's charge, as both ledgers hold it."""
         names = tuple(client.name for client in self.valid)
         return Fact(
             version=self.version,
@@ -108,10 +131,8 @@ class ReleaseRecord:
 class Attempts:
     """One server's attempts.
 
-    Each method is one transaction: durable at its end, or undone.
-
-    Raises StorageFailure: by every method, when the database fails. Nothing was changed
-    then.
+    Each method is one transaction: durable when it returns, or undone. Every method
+    raises StorageFailure when the database fails, and has changed nothing then.
     """
 
     def __init__(
@@ -127,43 +148,49 @@ class Attempts:
         self._journal_file = journal
         self._entries = journal.read()
 
-    # --- numbers
-    # -----------------------------------------------------------------------------
+    # --- numbers ----------------------------------------------------------------------
 
     def next_number(self) -> int:
-        """Return the first attempt that nobody remembers: not this server, nor whom it heard of."""
+        """Return the first number above every attempt that this server knows of.
 
-        def find() -> int:
+        It knows them from its database, from its journal file, and from what the
+        dealer, owners and the other server have named (``hear``).
+        """
+
+        def compute() -> int:
             heard = self._transaction.value(_HEARD)
-            return max(self.unused_here(), -1 if heard is None else heard + 1)
+            unused = self.unused_here()
+            return unused if heard is None else max(unused, int(heard) + 1)
 
-        return self._transaction.look("next attempt", find)
+        return self._transaction.cached("next attempt", compute)
 
     def unused_here(self) -> int:
-        """Return the first attempt that neither the database nor the journal file knows."""
+        """Return the first number above all attempts in database and journal file."""
         return max(self.newest(), self._entries.newest_attempt) + 1
 
     def newest(self) -> int:
         """Return the newest attempt in the database; -1 before the first."""
-        found = self._transaction.value(_NEWEST)
-        return -1 if found is None else int(found)
+        newest = self._transaction.value(_NEWEST)
+        return -1 if newest is None else int(newest)
 
     def start(self) -> Digest | None:
-        """Return the digest of θ_0 that attempts began from; None before the first."""
+        """Return the digest of the θ_0 that attempts began from; None before any."""
         start: Digest | None = self._transaction.value(_START)
         return start
 
     def hear(self, attempt: int) -> None:
-        """Keep that somebody else remembers ``attempt``: dealer, owner or the other server."""
+        """Keep that the dealer, an owner or the other server has named ``attempt``.
+
+        Its number is never used again.
+        """
         if attempt < self.next_number():
             return
         with self._transaction.write() as connection:
-            # Asked again: another thread may have heard of a newer one since.
+            # Asked again: another thread may have heard of a newer attempt since.
             if attempt >= self.next_number():
                 connection.execute(update(schema.task), {"heard": attempt})
 
-    # --- until it is prepared
-    # ----------------------------------------------------------------
+    # --- until it is prepared ---------------------------------------------------------
 
     def begin(
         self,
@@ -173,54 +200,55 @@ class Attempts:
         cohort_size: int,
         model: Digest,
     ) -> None:
-        """Keep the attempt as open.
+        """Keep a new attempt as open; ``model`` is the digest of ``version``'s model.
 
-        Raises PeerViolation when its number was used before.
+        Raises PeerViolation: its number isn't above all that were used before.
         """
         with self._transaction.write() as connection:
-            if attempt < (unused := self.unused_here()):
+            unused = self.unused_here()
+            if attempt < unused:
                 raise PeerViolation(
                     f"attempt {attempt} isn't above {unused - 1}, the newest here"
                 )
-            kept = {
-                "cohort_size": cohort_size,
-                "model": model,
-                "state": AttemptState.OPEN,
-            }
-            _begin(connection, attempt, version, **kept)
+            _begin(
+                connection,
+                attempt=attempt,
+                version=version,
+                state=AttemptState.OPEN,
+                cohort_size=cohort_size,
+                model=model,
+            )
 
     def abandon_open(self) -> int:
-        """Abandon attempts that were open when a link or a server broke off.
-
-        Returns how many.
-        """
-        abandon = update(schema.attempts).where(_ATTEMPT.state == AttemptState.OPEN)
+        """Abandon attempts left open by a broken link or server; return how many."""
+        abandon = (
+            update(schema.attempts)
+            .where(_ATTEMPT.state == AttemptState.OPEN)
+            .values(state=AttemptState.ABANDONED)
+        )
         with self._transaction.write() as connection:
-            return connection.execute(
-                abandon.values(state=AttemptState.ABANDONED)
-            ).rowcount
+            return connection.execute(abandon).rowcount
 
     def count_of(self, version: int) -> int:
-        """Return how many attempts of ``version`` there were."""
-        return int(self._transaction.value(_IN_VERSION, of=version))
+        """Return how many attempts of ``version`` there were, however they ended."""
+        return int(self._transaction.value(_COUNT_IN_VERSION, version=version))
 
     def spend(self, attempt: int, batch: int) -> None:
-        """Keep a batch of correlated randomness as spent.
+        """Keep a batch of the dealer's correlated randomness as spent, before its use.
 
-        Raises PeerViolation on reuse.
+        Raises PeerViolation: it was spent before.
         """
+        batch_row = {"attempt": attempt, "batch": batch}
         try:
             with self._transaction.write() as connection:
-                spent = {"attempt": attempt, "batch": batch}
-                connection.execute(insert(schema.spent_triple), spent)
+                connection.execute(insert(schema.spent_triple), batch_row)
         except IntegrityError:
             raise PeerViolation(
                 f"correlated randomness of attempt {attempt}, batch {batch} was spent"
                 " before; using it twice would reveal differences of updates"
             ) from None
 
-    # --- from prepared to done
-    # ---------------------------------------------------------------
+    # --- from prepared to done --------------------------------------------------------
 
     def prepare(
         self,
@@ -232,8 +260,15 @@ class Attempts:
     ) -> None:
         """Charge every valid client and persist the noisy share, both or neither.
 
-        Raises AlreadyReleased: it was prepared before, or its version has another
-        release.
+        Args:
+            attempt: an open attempt.
+            valid: the clients that are summed, and charged.
+            valid_set: the digest that both servers agreed on.
+            rejections: why other clients don't count.
+            noisy_share: this server's share, ``[d] int64``, as bytes.
+
+        Raises AlreadyReleased: the attempt was prepared before or never opened, or its
+        version has another release.
         """
         with self._transaction.write() as connection:
             opened = _row(connection, attempt)
@@ -243,43 +278,38 @@ class Attempts:
                 )
             version = opened.version
             state = AttemptState.PREPARED
-            earlier = connection.scalar(_RELEASE_OF, {"of": version})
+            earlier = connection.scalar(_RELEASE_OF_VERSION, {"version": version})
             if earlier is not None:
-                said = (
+                raise AlreadyReleased(
                     f"version {version} has its release already, of attempt {earlier}"
                 )
-                raise AlreadyReleased(said)
-            with self._ledger.changing(version):
+            with self._ledger.updating_sums(version):
                 _change(connection, attempt, state=state, valid_set=valid_set)
-                # As a parameter: SQLAlchemy keeps statements, and what they hold.
-                share = {"attempt": attempt, "share": noisy_share}
-                connection.execute(insert(schema.noisy_share), share)
-                digest = Digest.of(noisy_share)
+                # As a parameter: SQLAlchemy keeps statements, and the values in them.
+                share_row = {"attempt": attempt, "share": noisy_share}
+                connection.execute(insert(schema.noisy_share), share_row)
                 self._ledger.append(
                     state,
                     attempt=attempt,
                     version=version,
                     clients=valid,
                     valid_set=valid_set,
-                    share_digest=digest,
+                    share_digest=Digest.of(noisy_share),
                 )
-            found = rejections.items()
-            rows = [
-                {
-                    "attempt": attempt,
-                    "client": c,
-                    "reason": r,
-                }
-                for c, r in found
+            rejection_rows = [
+                {"attempt": attempt, "client": client, "reason": reason}
+                for client, reason in rejections.items()
             ]
-            if rows:
-                connection.execute(insert(schema.rejection), rows)
+            if rejection_rows:
+                connection.execute(insert(schema.rejection), rejection_rows)
 
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
-        """Keep that this server countersigns the other's head, in the journal file first.
+        """Keep that this server countersigns a head, in the journal file first.
 
-        What that file alone says counts as sent. Raises AlreadyReleased: it isn't
-        prepared here.
+        ``signed`` is ``head`` with the other server's signature. An attempt that the
+        journal file alone still names counts as sent.
+
+        Raises AlreadyReleased: the attempt isn't prepared here, or is over.
         """
         self._journal_file.countersigned(
             head.version, attempt, self._ledger.charged(attempt)
@@ -293,49 +323,61 @@ class Attempts:
             _change(connection, attempt, state=state, their_head=signed.to_json())
 
     def sent(self, attempt: int, countersignature: SignedMessage) -> None:
-        """Keep the other's countersignature: the share may leave now.
+        """Keep the other's countersignature: the noisy share may leave now.
 
-        Raises AlreadyReleased.
+        Raises AlreadyReleased: the attempt isn't countersigned here, or is over.
         """
         with self._transaction.write() as connection:
             if _state(connection, attempt) not in BOUND:
                 raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
-            kept = countersignature.to_json()
-            _change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
+            data = countersignature.to_json()
+            _change(connection, attempt, state=AttemptState.SENT, countersignature=data)
 
     def pending(self) -> ReleaseRecord | None:
-        """Return the prepared attempt that isn't over.
+        """Return the prepared attempt that isn't over, or None.
 
-        Raises StorageFailure: its share changed.
+        Raises StorageFailure: its noisy share isn't the one that the ledger names.
         """
         with self._transaction.read():
             row = self._transaction.first(_PENDING)
             if row is None:
                 return None
-            share = self.noisy_share(row.attempt)
-            digest = self._transaction.value(_SHARE_DIGEST, of=row.attempt)
+            attempt = row.attempt
+            share = self.noisy_share(attempt)
+            digest = self._transaction.value(_SHARE_DIGEST, attempt=attempt)
             if share is None or digest != Digest.of(share):
-                # Sent, it would be a second release of one version.
+                # Another share than the first one would be a second release.
                 raise StorageFailure(
-                    f"the noisy share of attempt {row.attempt} isn't the one that the"
+                    f"the noisy share of attempt {attempt} isn't the one that the"
                     " ledger names; the database was changed or is damaged. Put back"
                     " this server's newest state, or start a new task"
                 )
-            kept = ("attempt", "version", "state", "cohort_size", "model", "valid_set")
+            rejections = self._transaction.rows(_REJECTIONS, attempt=attempt)
             return ReleaseRecord(
-                **{name: getattr(row, name) for name in kept},
-                valid=self._ledger.charged(row.attempt),
-                rejections=dict(self._transaction.rows(_REJECTIONS, of=row.attempt)),
+                attempt=attempt,
+                version=row.version,
+                state=row.state,
+                cohort_size=row.cohort_size,
+                model=row.model,
+                valid_set=row.valid_set,
+                valid=self._ledger.charged(attempt),
+                rejections=dict(rejections),
                 noisy_share=share,
             )
 
     def noisy_share(self, attempt: int) -> bytes | None:
-        """Return this server's noisy share of an attempt; None unless it was prepared."""
-        found: bytes | None = self._transaction.value(SHARE_OF, of=attempt)
-        return found
+        """Return this server's noisy share of an attempt, ``[d] int64`` as bytes.
+
+        None where the attempt wasn't prepared here, or its share was removed since.
+        """
+        share: bytes | None = self._transaction.value(SHARE_OF, attempt=attempt)
+        return share
 
     def finish(self, attempt: int, next_model: Digest) -> None:
-        """Keep a prepared attempt as done; any other stays what it is."""
+        """Keep a prepared attempt as done; an attempt in another state stays in it.
+
+        ``next_model`` is the digest of the model that its release led to.
+        """
         with self._transaction.write() as connection:
             if _state(connection, attempt) in PENDING:
                 _change(
@@ -343,23 +385,23 @@ class Attempts:
                 )
 
     def drop_shares(self, confirmed: int) -> None:
-        """Remove noisy shares of versions before ``confirmed``, whose model both servers hold.
+        """Remove noisy shares of versions before ``confirmed``, a few at a time.
 
-        Only what is pending is ever sent, and nothing becomes pending again, in an
-        older copy of this database neither. A few at a time, where nobody waits: many
-        would hold up a round.
+        ``confirmed`` is a version whose model both servers hold. Only the share of a
+        pending attempt is ever sent, and no attempt becomes pending again, not even in
+        an older copy of this database. Call it where nobody waits: to remove many would
+        hold up a round.
         """
         with self._transaction.write() as connection:
             connection.execute(_DROP_SHARES, {"before": confirmed})
 
-    # --- what came of it otherwise
-    # -----------------------------------------------------------
+    # --- what came of it otherwise ----------------------------------------------------
 
     def void(self, version: int, attempt: int) -> None:
         """Keep that the attempt isn't prepared on both servers: it costs nothing.
 
         Raises AlreadyReleased: it was countersigned here, written off since or not, or
-        is done.
+        is done, or is an attempt of another version.
         """
         with self._transaction.write() as connection:
             self._void(connection, version, attempt)
@@ -367,20 +409,22 @@ class Attempts:
             self._journal_file.voided(version, attempt)
 
     def settle(self, attempt: int) -> None:
-        """Keep that a prepared attempt's version is over, as the model says: its charge stands."""
+        """End a prepared attempt as learned: its version is over, its charge stands."""
         self._end(attempt, AttemptState.LEARNED)
 
     def write_off(self, attempt: int) -> None:
-        """Keep that both operators gave a prepared attempt up; its charge stands."""
+        """Keep that both operators gave up a prepared attempt; its charge stands."""
         self._end(attempt, AttemptState.WRITTEN_OFF)
 
     def learn(self, facts: Collection[Fact]) -> int:
-        """Take facts that this server had forgotten into its ledger. Returns how many.
+        """Take facts that this server had forgotten into its ledger.
 
-        Raises StorageFailure: one names an attempt that stands here for another
+        Facts that it holds already change nothing. Return how many were forgotten.
+
+        Raises StorageFailure: a fact names an attempt that stands here for another
         version.
         """
-        learned: list[int] = []
+        learned_versions: list[int] = []
         with self._transaction.write() as connection:
             for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
                 known = _row(connection, fact.attempt)
@@ -388,44 +432,55 @@ class Attempts:
                     raise StorageFailure(
                         f"attempt {fact.attempt} stands here for another version"
                     )
-                if not fact.voided:
-                    if self._learn_charge(connection, fact, known):
-                        learned.append(fact.version)
-                elif known is None or known.state not in _STAYS:
-                    self._void(connection, fact.version, fact.attempt)
-                    learned.append(fact.version)
-            if learned:
-                after = schema.versions.c.version > min(learned)
+                if fact.voided:
+                    new = known is None or known.state not in _VOID_CHANGES_NOTHING
+                    if new:
+                        self._void(connection, fact.version, fact.attempt)
+                else:
+                    new = self._learn_charge(connection, fact, known)
+                if new:
+                    learned_versions.append(fact.version)
+            if learned_versions:
+                # Histories of later versions are computed anew.
+                later = schema.versions.c.version > min(learned_versions)
                 connection.execute(
-                    update(schema.versions).where(after).values(history=None)
+                    update(schema.versions).where(later).values(history=None)
                 )
-        return len(learned)
+        return len(learned_versions)
 
     def charge_unknown(self, fact: Fact) -> None:
-        """Charge an attempt that others alone remember, in the journal file first."""
+        """Charge an attempt that only others remember, in the journal file first."""
         self._journal_file.countersigned(
             fact.version, fact.attempt, map(ClientId, fact.clients)
         )
         self.learn([fact])
 
     def take_back(self) -> None:
-        """Take from the journal file what a database from an old copy has forgotten."""
+        """Take from the journal file what this database has forgotten.
+
+        A database has forgotten something when an old copy of it was put back.
+        """
         with self._transaction.write() as connection:
             for fact in self._entries.facts:
                 state = _state(connection, fact.attempt)
                 if state is AttemptState.VOIDED:
-                    continue  # after the database was put back once: who voids never countersigns
-                if state is AttemptState.PREPARED:  # it was countersigned: never voided
+                    # Voided after the database was put back once: a server that voids
+                    # never countersigns.
+                    continue
+                if state is AttemptState.PREPARED:
+                    # It was countersigned: it is never voided.
                     _change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
                 elif self.learn([fact]):
-                    said = "stands in this server's journal and not in its database"
-                    again = f"its {len(fact.clients)} charges are in the ledger again"
-                    log.warning("attempt %d %s: %s", fact.attempt, said, again)
-            opened = Counter(version for version, _ in set(self._entries.opened))
-            for version, count in opened.items():
+                    finding = "stands in this server's journal and not in its database"
+                    outcome = f"its {len(fact.clients)} charges are in the ledger again"
+                    log.warning("attempt %d %s: %s", fact.attempt, finding, outcome)
+            opened_attempts = set(self._entries.opened)
+            opened_counts = Counter(version for version, _ in opened_attempts)
+            for version, count in opened_counts.items():
                 self._versions.raise_opened(version, count)
 
     def _end(self, attempt: int, state: AttemptState) -> None:
+        """Put a prepared attempt in its last state; any other stays as it is."""
         with self._transaction.write() as connection:
             known = _row(connection, attempt)
             if known is not None and known.state in PENDING:
@@ -433,71 +488,80 @@ class Attempts:
                 self._ledger.append(state, attempt=attempt, version=known.version)
 
     def _void(self, connection: Connection, version: int, attempt: int) -> None:
+        """Void an attempt in database and ledger, for ``void`` and ``learn``.
+
+        The attempt may be unknown here. One that is voided already stays as it is.
+
+        Raises AlreadyReleased: as ``void``.
+        """
         known = _row(connection, attempt)
         if known is not None:
             if known.state is AttemptState.VOIDED:
                 return
             if known.state in _NEVER_VOIDED or known.version != version:
-                said = f"is {known.state.value} and is never voided"
-                raise AlreadyReleased(f"attempt {attempt} {said}")
+                raise AlreadyReleased(
+                    f"attempt {attempt} is {known.state.value} and is never voided"
+                )
         state = AttemptState.VOIDED
-        with self._ledger.changing(version):
+        with self._ledger.updating_sums(version):
             if known is None:
                 _begin(
                     connection,
-                    attempt,
-                    version,
+                    attempt=attempt,
+                    version=version,
+                    state=state,
                     cohort_size=0,
                     model=UNKNOWN,
-                    state=state,
                 )
             else:
                 _change(connection, attempt, state=state)
             self._ledger.append(state, attempt=attempt, version=version)
 
     def _learn_charge(
-        self, connection: Connection, fact: Fact, known: Row[Any] | None
+        self, connection: Connection, fact: Fact, known: AnyRow | None
     ) -> bool:
-        """Take a forgotten charge into the ledger. Returns whether it was forgotten."""
+        """Take a forgotten charge into the ledger, for ``learn``.
+
+        ``known`` is the attempt's row in this database, or None. Return whether any of
+        the charge was forgotten.
+        """
         clients = {ClientId(name) for name in fact.clients}
         missing = clients - set(self._ledger.charged(fact.attempt))
         charged = known is not None and known.state in CHARGED
         if charged and not missing:
             return False
         state = AttemptState.LEARNED
-        with self._ledger.changing(fact.version):
+        with self._ledger.updating_sums(fact.version):
             if known is None:
-                fresh = {
-                    "cohort_size": len(clients),
-                    "model": UNKNOWN,
-                    "state": state,
-                }
-                _begin(connection, fact.attempt, fact.version, **fresh)
+                _begin(
+                    connection,
+                    attempt=fact.attempt,
+                    version=fact.version,
+                    state=state,
+                    cohort_size=len(clients),
+                    model=UNKNOWN,
+                )
             elif not charged:
                 _change(connection, fact.attempt, state=state)
             self._ledger.append(
-                state,
-                attempt=fact.attempt,
-                version=fact.version,
-                clients=missing,
+                state, attempt=fact.attempt, version=fact.version, clients=missing
             )
         return True
 
-    # --- what is shown of them
-    # ---------------------------------------------------------------
+    # --- what is shown of them --------------------------------------------------------
 
     def their_head(self) -> SignedMessage | None:
-        """Return the other server's newest head: what it has signed of the common history."""
-        found = self._transaction.value(_THEIR_HEAD)
-        return None if found is None else SignedMessage.from_json(found)
+        """Return the other server's newest signed head, with the common history."""
+        data = self._transaction.value(_THEIR_HEAD)
+        return None if data is None else SignedMessage.from_json(data)
 
     def states(self) -> dict[int, AttemptState]:
-        """Return all attempts' states."""
+        """Return the state of every attempt, in order."""
         query = select(_ATTEMPT.attempt, _ATTEMPT.state).order_by(_ATTEMPT.attempt)
         return dict(self._transaction.rows(query))
 
     def by_state(self) -> dict[AttemptState, int]:
-        """Return how many attempts stand where."""
+        """Return how many attempts are in each state."""
         query = select(_ATTEMPT.state, func.count()).group_by(_ATTEMPT.state)
         return dict(self._transaction.rows(query))
 
@@ -507,15 +571,18 @@ class Attempts:
         return dict(self._transaction.rows(query))
 
     def rejected_clients(self) -> dict[ClientId, int]:
-        """Return how many submissions of each client were rejected; absence isn't one."""
-        came = select(_REJECTION.client, func.count()).where(
-            _REJECTION.reason != Rejection.ABSENT
+        """Return how many submissions of each client were rejected, but for absence."""
+        query = (
+            select(_REJECTION.client, func.count())
+            .where(_REJECTION.reason != Rejection.ABSENT)
+            .group_by(_REJECTION.client)
         )
-        return dict(self._transaction.rows(came.group_by(_REJECTION.client)))
+        return dict(self._transaction.rows(query))
 
 
-def _row(connection: Connection, attempt: int) -> Row[Any] | None:
-    return connection.execute(_ROW, {"of": attempt}).one_or_none()
+def _row(connection: Connection, attempt: int) -> AnyRow | None:
+    """Return the attempt's row, or None where this database doesn't know it."""
+    return connection.execute(_ROW, {"attempt": attempt}).one_or_none()
 
 
 def _state(connection: Connection, attempt: int) -> AttemptState | None:
@@ -523,17 +590,11 @@ def _state(connection: Connection, attempt: int) -> AttemptState | None:
     return None if row is None else row.state
 
 
-def _begin(
-    connection: Connection,
-    attempt: int,
-    version: int,
-    **values: object,
-) -> None:
-    connection.execute(
-        insert(schema.attempts), {"attempt": attempt, "version": version, **values}
-    )
+def _begin(connection: Connection, **values: object) -> None:
+    """Insert an attempt with these values by column."""
+    connection.execute(insert(schema.attempts), values)
 
 
 def _change(connection: Connection, attempt: int, **values: object) -> None:
-    change = update(schema.attempts).where(_ATTEMPT.attempt == bindparam("of"))
-    connection.execute(change, {"of": attempt, **values})
+    """Set these columns of an attempt."""
+    connection.execute(_CHANGE, {"changed": attempt, **values})

@@ -1,8 +1,9 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default).
 
-Opened, it is brought to this version's schema, all of it or nothing: a new database is
-made as ``schema.py`` says, an older one takes the steps that it lacks (CONTRIBUTING.md,
-"How to add a migration"). Data is never thrown away: there is no way down.
+Opening brings the database to this version's schema, completely or not at all: a new
+database is made as in ``schema.py``, an older one takes the migrations that it lacks
+(CONTRIBUTING.md, "How to add a migration"). Data is never thrown away: there is no way
+back to an older schema.
 """
 
 import fcntl
@@ -39,10 +40,10 @@ from precad.common.identifiers import Role
 from precad.common.task import Task
 
 NEWEST = "0006"
-"""The schema of ``schema.py``."""
+"""The revision of the tables in ``schema.py``."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALEMBIC = threading.Lock()
-"""Alembic keeps the migration at hand in a module's globals: one at a time in a
+"""Alembic keeps the current migration in a module's globals: one at a time in a
 process."""
 _STAMP = sa.Table(
     "alembic_version",
@@ -50,11 +51,14 @@ _STAMP = sa.Table(
     sa.Column("version_num", sa.String(32), nullable=False),
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
-"""Alembic's own, where it looks for a database's schema."""
+"""Alembic's own table, in which it keeps a database's revision."""
 
 
 class Store:
-    """One server's durable state: five stores on one database."""
+    """One server's durable state: five stores on one database.
+
+    They are ``enrolment``, ``ledger``, ``versions``, ``attempts`` and ``statements``.
+    """
 
     def __init__(
         self,
@@ -76,10 +80,13 @@ class Store:
         self._lock: int | None = None
 
     def open(self) -> None:
-        """Lock the database, bring its tables up to date, and claim it or check whose it is.
+        """Lock the database, bring its tables up to date, and claim it for this server.
 
-        One process per database, while it lives: two servers on one state would release
-        one round twice, each with a noise of its own.
+        One process has the database open at a time: two servers on one state would
+        release one round twice, each with a noise of its own. What the journal file
+        alone still knows is taken back.
+
+        Raises as ``open_store``.
         """
         engine = self.transaction.engine
         path = file_of(engine.url)
@@ -91,8 +98,8 @@ class Store:
         require_whole(engine)
         with self.transaction.write() as connection:
             if is_in_memory(engine.url):
-                # Nothing older can be in it; whoever plays rounds in one process opens
-                # many.
+                # Nothing older can be in it. Whoever plays rounds in one process opens
+                # many, and saves the time of a look.
                 schema.metadata.create_all(connection)
             else:
                 require_own_tables(connection)
@@ -101,32 +108,33 @@ class Store:
             self.attempts.take_back()
 
     def close(self) -> None:
-        """Release the database for the next process. May be called again."""
+        """Release the database for the next process. May be called twice."""
         self.transaction.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def _claim(self, connection: Connection) -> None:
-        owner = (str(self.task.digest), self.role)
+        """Write task and role into a new database; of another one check them.
+
+        Raises Misconfiguration: it belongs to another task or role.
+        """
+        digest = str(self.task.digest)
         row = connection.execute(sa.select(schema.task)).one_or_none()
         if row is None:
-            fresh = {
-                "digest": owner[0],
+            task_row = {
+                "digest": digest,
                 "role": self.role,
                 "canonical": self.task.canonical,
-            }
-            start = {
                 "ledger_length": 0,
                 "ledger_head": ledger_start(self.task.digest, self.role),
             }
-            connection.execute(sa.insert(schema.task), fresh | start)
-        elif (row.digest, row.role) != owner:
-            own = (
-                f"give {self.role.value} of task {self.task.digest} a state folder of"
-                " its own"
+            connection.execute(sa.insert(schema.task), task_row)
+        elif (row.digest, row.role) != (digest, self.role):
+            remedy = (
+                "this database belongs to another task or role; give"
+                f" {self.role.value} of task {digest} a state folder of its own"
             )
-            remedy = f"this database belongs to another task or role; {own}"
             raise Misconfiguration(
                 "state", f"{row.role.value} of task {row.digest}", remedy
             )
@@ -138,7 +146,13 @@ def open_store(
     role: Role,
     journal_file: Path | None = None,
 ) -> Store:
-    """Open or create the database of ``role`` for ``task``; nobody else may have it open.
+    """Open or create the database of ``role`` for ``task``, and lock it.
+
+    Args:
+        url: the database's SQLAlchemy URL.
+        task: the training's task.
+        role: server A or B.
+        journal_file: the journal's path, or None: nothing outlives the database.
 
     Raises Misconfiguration: it holds another task or role, is open elsewhere, or was
     written by a newer version of precad; StorageFailure: it can't be read or written.
@@ -154,9 +168,9 @@ def open_store(
 
 
 def _lock_beside(database: Path) -> int:
-    """Lock ``<database>.lock``, which stays, and return its descriptor.
+    """Lock the file ``<database>.lock``, which is never removed; return its descriptor.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: another process holds the lock, or it can't be opened.
     """
     path = database.with_name(database.name + ".lock")
     try:
@@ -172,17 +186,18 @@ def _lock_beside(database: Path) -> int:
         os.close(descriptor)
         remedy = f"process {holder} works with this database; {STOP_IT_FIRST}"
         raise Misconfiguration("state", str(database), remedy) from None
-    # For whoever finds it locked; the lock itself doesn't depend on it.
+    # The process number is for whoever finds the file locked; the lock itself doesn't
+    # depend on it.
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor
 
 
 def migrate(connection: Connection) -> None:
-    """Make the tables, or run the steps that they lack, inside the connection's transaction.
+    """Make the tables, or run the migrations that they lack, in the open transaction.
 
-    Raises Misconfiguration: a newer version of precad wrote the database, or somebody
-    else did.
+    Raises Misconfiguration: a newer or unreleased version of precad wrote the database,
+    or it holds tables that precad didn't make.
     """
     current = revision(connection)
     if current is None:
@@ -199,17 +214,19 @@ def migrate(connection: Connection) -> None:
 def upgrade(
     connection: Connection, current: str, migrations: Path = MIGRATIONS
 ) -> None:
-    """Run the steps that the tables lack, in the caller's transaction.
+    """Run the migrations that follow revision ``current``, in the open transaction.
 
-    Raises Misconfiguration.
+    ``migrations`` is Alembic's folder of them; tests give another one.
+
+    Raises Misconfiguration: ``current`` is no revision that this version knows.
     """
-    # A server whose tables are this version's, as nearly all are, loads nothing of
+    # Imported here: nearly all servers' tables are this version's, and load nothing of
     # Alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 
     _require_known(connection, current)
-    # It says of every database that it looks at it.
+    # Alembic logs every database that it looks at.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
@@ -219,24 +236,30 @@ def upgrade(
 
 
 def _require_known(connection: Connection, current: str) -> None:
+    """Check that there are migrations from revision ``current``.
+
+    Raises Misconfiguration: there are none.
+    """
     known = sorted(path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py"))
     if current not in known:
-        why = (
+        remedy = (
             "a version of precad that was never released wrote this database: start a"
             " new task"
         )
         if current >= known[0]:
-            newer = "a newer precad wrote this database; this one knows schemas up to"
-            why = f"{newer} {NEWEST}. Install that version, or the newest"
+            remedy = (
+                "a newer precad wrote this database; this one knows schemas up to"
+                f" {NEWEST}. Install that version, or the newest"
+            )
         raise Misconfiguration(
-            "state", f"schema {current} at {_name_of(connection)}", why
+            "state", f"schema {current} at {_name_of(connection)}", remedy
         )
 
 
 def require_current(connection: Connection) -> None:
-    """For readers, which change nothing: refuse another schema.
+    """Check that the database has this version's schema; readers migrate nothing.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: it has another schema, or holds no state of a server.
     """
     current = revision(connection)
     if current is None:
@@ -245,21 +268,23 @@ def require_current(connection: Connection) -> None:
         )
     if current != NEWEST:
         _require_known(connection, current)
-        remedy = "start the server once with it, which brings the database up to date"
-        remedy = f"this precad reads schema {NEWEST}; {remedy}"
+        remedy = (
+            f"this precad reads schema {NEWEST}; start the server once with it, which"
+            " brings the database up to date"
+        )
         raise Misconfiguration(
             "state", f"schema {current} at {_name_of(connection)}", remedy
         )
 
 
 def revision(connection: Connection) -> str | None:
-    """The database's schema; None when it has none."""
+    """Return the revision of the database's schema; None where it has none."""
     if not inspect(connection).has_table(_STAMP.name):
         return None
-    found: str | None = connection.scalar(sa.select(_STAMP.c.version_num))
-    return found
+    current: str | None = connection.scalar(sa.select(_STAMP.c.version_num))
+    return current
 
 
 def _name_of(connection: Connection) -> str:
-    """The database, as its operator knows it, but for options: they may hold a password."""
+    """Return the URL without its password and options, which may hold one too."""
     return connection.engine.url.set(query={}).render_as_string(hide_password=True)

@@ -1,8 +1,8 @@
-"""A file beside the database and its backups: what this server has bound itself to.
+"""A file outside the database and its backups: what this server has bound itself to.
 
-Every entry that it countersigns and every attempt whose comparisons it opens stands
-here before the word leaves. A database that is put back from a backup learns from it
-what it has forgotten (docs/durable-state.md).
+Every entry that the server countersigns, and every attempt whose comparisons it opens,
+stands in the file before the message leaves. A database that is put back from a backup
+learns from it what it has forgotten (docs/durable-state.md).
 """
 
 import json
@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from precad.aggregator.server_messages import ClientName, Fact, Hex32, Message, Number
 from precad.common.errors import Misconfiguration, PeerViolation, StorageFailure
@@ -20,39 +19,40 @@ from precad.common.identifiers import ClientId, Digest
 
 @dataclass(frozen=True, slots=True)
 class JournalEntries:
-    """What the file holds of one task."""
+    """What the journal file holds of one task."""
 
     facts: tuple[Fact, ...] = ()
-    """Attempts that this server countersigned, but for those that were voided since."""
+    """Charges of attempts that this server countersigned and that weren't voided
+    since."""
     opened: tuple[tuple[int, int], ...] = ()
-    """(version, attempt) whose comparisons it opened."""
+    """Version and attempt of each attempt whose comparisons this server opened."""
     voided: frozenset[int] = frozenset()
-    """Attempts that cost nothing; their numbers are used all the same."""
+    """Attempts that cost nothing; their numbers count as used all the same."""
 
     @property
     def newest_attempt(self) -> int:
-        """-1 before the first."""
-        attempts = {fact.attempt for fact in self.facts} | {
-            attempt for _, attempt in self.opened
-        }
-        return max(attempts | self.voided, default=-1)
+        """Return the highest attempt number in the file; -1 before the first."""
+        countersigned = {fact.attempt for fact in self.facts}
+        opened = {attempt for _, attempt in self.opened}
+        return max(countersigned | opened | self.voided, default=-1)
 
 
 class _Line(Message):
-    """What the file holds of one attempt: its charge, its void, or that it was opened."""
+    """One line, on one attempt: its charge, its void, or that it was opened."""
 
     task: Hex32
     version: Number
     attempt: Number
     clients: tuple[ClientName, ...] | None = None
+    """The clients that a countersigned attempt charges; other lines have none."""
     voided: bool = False
 
 
 class JournalFile:
     """Appends lines, each whole and on the disk before the call returns.
 
-    The path is None where nothing has to outlive the database, as in a round in one
-    process.
+    ``path`` is None where nothing has to outlive the database, as in a round that is
+    played in one process: nothing is written then.
     """
 
     def __init__(self, path: Path | None, task: Digest) -> None:
@@ -60,9 +60,9 @@ class JournalFile:
         self._task = str(task)
 
     def read(self) -> JournalEntries:
-        """Return what was written for this task.
+        """Return what was written for this task; remove a line that a crash cut short.
 
-        Raises Misconfiguration: it can't be read.
+        Raises Misconfiguration: the file holds what no server writes.
         """
         if self._path is None:
             return JournalEntries()
@@ -70,21 +70,21 @@ class JournalFile:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return JournalEntries()
-        # A crash may have cut the last line short: it is removed.
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(self._path, len(whole))
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        if len(whole_lines) < len(data):
+            os.truncate(self._path, len(whole_lines))
         try:
-            # Another task's lines aren't looked at: they may be of another precad's
-            # making.
-            lines = whole.splitlines()
-            own = [
-                _Line.from_json(x) for x in lines if json.loads(x)["task"] == self._task
+            # Only this task's lines are read: another version of precad may have
+            # written other tasks' lines.
+            lines = [
+                _Line.from_json(line)
+                for line in whole_lines.splitlines()
+                if json.loads(line)["task"] == self._task
             ]
         except (PeerViolation, ValueError, KeyError, TypeError, RecursionError):
             remedy = "can't be read; put this server's newest file back"
             raise Misconfiguration("journal", str(self._path), remedy) from None
-        voided = frozenset(line.attempt for line in own if line.voided)
+        voided = frozenset(line.attempt for line in lines if line.voided)
         facts = (
             Fact(
                 version=line.version,
@@ -92,17 +92,26 @@ class JournalFile:
                 voided=False,
                 clients=line.clients,
             )
-            for line in own
+            for line in lines
             if line.clients is not None and line.attempt not in voided
         )
-        begun = (line for line in own if line.clients is None and not line.voided)
-        opened = ((line.version, line.attempt) for line in begun)
-        return JournalEntries(tuple(facts), tuple(opened), voided)
+        opened = (
+            (line.version, line.attempt)
+            for line in lines
+            if line.clients is None and not line.voided
+        )
+        return JournalEntries(tuple(facts), opened=tuple(opened), voided=voided)
 
     def countersigned(
         self, version: int, attempt: int, clients: Iterable[ClientId]
     ) -> None:
-        """This server is about to countersign the other's head over this attempt."""
+        """Write that this server is about to countersign the head of an attempt.
+
+        ``clients`` are those whom the attempt charges.
+
+        Raises StorageFailure, as ``opened`` and ``voided`` do: the file can't be
+        written.
+        """
         names = sorted(client.name for client in clients)
         self._append(
             {
@@ -113,16 +122,16 @@ class JournalFile:
         )
 
     def opened(self, version: int, attempt: int) -> None:
-        """An attempt's comparisons are about to be opened."""
+        """Write that an attempt's comparisons are about to be opened."""
         self._append({"version": version, "attempt": attempt})
 
     def voided(self, version: int, attempt: int) -> None:
-        """Both servers have signed that a countersigned attempt isn't prepared on both.
+        """Write that a countersigned attempt is void: both servers have signed it.
 
-        This server's database was put back and has lost the share; the other, if it
-        follows the protocol, has countersigned nothing, so nothing left. Without this
-        line a next start would make it a charge again, which the other's ledger doesn't
-        have.
+        This server's database was put back and has lost the noisy share. The other
+        server, if it follows the protocol, has countersigned nothing, so nothing left.
+        Without this line the next start would charge the attempt again, and the other's
+        ledger doesn't have that charge.
         """
         self._append(
             {
@@ -132,7 +141,8 @@ class JournalFile:
             }
         )
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: dict[str, object]) -> None:
+        """Write one line: JSON with the task's digest first, then ``entry``."""
         if self._path is None:
             return
         line = json.dumps({"task": self._task, **entry}, separators=(",", ":"))
@@ -142,5 +152,6 @@ class JournalFile:
             remedy = (
                 "free or mend the disk, then start this server again: nothing is lost"
             )
-            said = f"{self._path} can't be written ({error.strerror})"
-            raise StorageFailure(f"{said}; {remedy}") from None
+            raise StorageFailure(
+                f"{self._path} can't be written ({error.strerror}); {remedy}"
+            ) from None

@@ -1,13 +1,16 @@
-"""The ledger: who was charged for which release, as a chain of hashes, and sums of its charges.
+"""The ledger: a chain of hashes over who was charged for which release, and its sums.
 
 Every attempt that is prepared, voided, written off or learned again makes one entry, in
 the transaction that changes its state. An entry's hash covers its content, the clients
 that it charges and the hash before it: a later edit, deletion or insertion breaks the
-chain from there on. Somebody who may write to the database can compute a new chain:
-against that helps a head that was noted elsewhere (``audit``).
+chain from there on. Somebody who may write to the database can compute a new chain; a
+head that was noted elsewhere shows it (``audit``).
 
-What a round asks of charges are sums (table ``participation``), which change in the
-transaction that changes what they count; ``precad ledger verify`` computes them anew.
+A round reads sums of charges and not the charges (table ``participation``). The sums
+change in the transaction that changes what they count; ``precad ledger verify``
+computes them anew.
+
+Throughout, m counts a version's further releases: with m = 0 it was released once.
 """
 
 import json
@@ -29,37 +32,55 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import encode_context
 from precad.common.task import Task
 
-# Put together once: SQLAlchemy takes longer over a statement than SQLite.
+# Statements are put together once: SQLAlchemy takes longer over that than SQLite over
+# running them.
 _ATTEMPT = schema.attempts.c
 _CHARGE = schema.charge.c
 _VERSION = schema.versions.c
 _SUM = schema.participation.c
 _SHOWN = schema.shown_statement.c
 _TASK = schema.task.c
+_ATTEMPT_ASKED = bindparam("attempt", type_=Integer)
+_VERSION_ASKED = bindparam("version", type_=Integer)
 _CHARGES = schema.charge.join(schema.attempts, _CHARGE.attempt == _ATTEMPT.attempt)
-_OF = bindparam("of", type_=Integer)
 _COUNTS = _ATTEMPT.state.in_(CHARGED)
-_CHARGED_IN = select(_CHARGE.client, func.count()).select_from(_CHARGES)
-_IN_VERSION = _CHARGED_IN.where(_ATTEMPT.version == _OF, _COUNTS).group_by(
-    _CHARGE.client
+_CHARGES_IN_VERSION = (
+    select(_CHARGE.client, func.count())
+    .select_from(_CHARGES)
+    .where(_ATTEMPT.version == _VERSION_ASKED, _COUNTS)
+    .group_by(_CHARGE.client)
 )
-# Grouped later and not there: to have groups in order SQLite would look through all
-# charges.
-_VERSIONS_OF = select(_CHARGE.client, _ATTEMPT.version).select_from(_CHARGES)
-_FROM_VERSION_ON = _VERSIONS_OF.where(_ATTEMPT.version >= _OF, _COUNTS)
-_OF_ATTEMPT = (
-    select(_CHARGE.client).where(_CHARGE.attempt == _OF).order_by(_CHARGE.client)
+# Not grouped here, but by who asks: to have groups in order SQLite would look through
+# all charges.
+_CHARGES_FROM_VERSION_ON = (
+    select(_CHARGE.client, _ATTEMPT.version)
+    .select_from(_CHARGES)
+    .where(_ATTEMPT.version >= _VERSION_ASKED, _COUNTS)
+)
+_CHARGED_BY_ATTEMPT = (
+    select(_CHARGE.client)
+    .where(_CHARGE.attempt == _ATTEMPT_ASKED)
+    .order_by(_CHARGE.client)
 )
 _ENTRIES = select(schema.ledger).order_by(schema.ledger.c.sequence)
-_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(_CHARGE.sequence == _OF)
-_SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
-_STATED = (_ATTEMPT.version == _OF, _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)))
-_FACTS = (
-    select(_ATTEMPT.attempt, _ATTEMPT.state).where(*_STATED).order_by(_ATTEMPT.attempt)
+_CHARGES_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(
+    _CHARGE.sequence == bindparam("sequence", type_=Integer)
 )
-_KNOWN = (_VERSION.version <= _OF, _VERSION.history.is_not(None))
-_HISTORIES = select(_VERSION.version, _VERSION.history).where(*_KNOWN)
-_NEWEST_HISTORY = _HISTORIES.order_by(_VERSION.version.desc()).limit(1)
+_SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
+_FACTS = (
+    select(_ATTEMPT.attempt, _ATTEMPT.state)
+    .where(
+        _ATTEMPT.version == _VERSION_ASKED,
+        _ATTEMPT.state.in_((*CHARGED, AttemptState.VOIDED)),
+    )
+    .order_by(_ATTEMPT.attempt)
+)
+_NEWEST_HISTORY = (
+    select(_VERSION.version, _VERSION.history)
+    .where(_VERSION.version <= _VERSION_ASKED, _VERSION.history.is_not(None))
+    .order_by(_VERSION.version.desc())
+    .limit(1)
+)
 _HEAD = select(_TASK.ledger_length, _TASK.ledger_head)
 _RATES = select(schema.enrolment.c.client, schema.enrolment.c.record_rate)
 _ADD_TO_SUM = text(
@@ -67,20 +88,20 @@ _ADD_TO_SUM = text(
     "VALUES (:client, :re_releases, :by) ON CONFLICT (client, re_releases) "
     "DO UPDATE SET versions = participation.versions + excluded.versions"
 )
-_KNOWN_SINCE = text(
+_ADD_TO_KNOWN = text(
     "UPDATE shown SET known = known + :by WHERE client = :client AND version > :version"
 )
-_SHOWN_AT_ALL = select(_SHOWN.client).limit(1)
+_ANY_SHOWN = select(_SHOWN.client).limit(1)
 _SHOWN_SUMS = select(_SHOWN.client, _SHOWN.charged, _SHOWN.known)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LedgerCharge:
-    """One participation of one client."""
+    """One participation of one client, as an entry charges it."""
 
     client: ClientId
     record_rate: float
-    """p_i at the time."""
+    """p_i at the time of the charge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +111,9 @@ class LedgerEntry:
     sequence: int
     """1, 2, 3, …, without gaps."""
     event: AttemptState
-    """PREPARED: charged, the noisy share is persisted. LEARNED: a charge that was
-    forgotten. VOIDED: the attempt costs nothing. WRITTEN_OFF: given up, and its charge
-    stands."""
+    """PREPARED: charged, and the noisy share is persisted. LEARNED: a charge that was
+    forgotten, or an attempt whose version is over. VOIDED: the attempt costs nothing.
+    WRITTEN_OFF: given up, and its charge stands."""
     attempt: int
     version: int
     noise_multiplier: float
@@ -101,15 +122,18 @@ class LedgerEntry:
     share_digest: Digest | None
     """SHA-256 of the persisted noisy share; it never leaves the database."""
     salt: bytes
-    """32 random bytes: the hash leaves this server, and must not tell who was charged.
-    """
+    """32 random bytes: the hash leaves this server, and must not tell who was
+    charged."""
     charges: tuple[LedgerCharge, ...]
-    """By client. None of those whom the attempt had charged before."""
+    """In the order of clients; without those whom the attempt had charged before."""
     previous: Digest
+    """``hash`` of the entry before, or ``ledger_start``."""
     hash: Digest
 
     def content_hash(self) -> Digest:
         """Return what ``hash`` must be: SHA-256 over everything else in the entry."""
+        valid_set = b"" if self.valid_set is None else self.valid_set.value
+        share_digest = b"" if self.share_digest is None else self.share_digest.value
         parts: list[bytes | int] = [
             self.previous.value,
             self.sequence,
@@ -117,8 +141,8 @@ class LedgerEntry:
             self.attempt,
             self.version,
             self.noise_multiplier.hex().encode(),
-            b"" if self.valid_set is None else self.valid_set.value,
-            b"" if self.share_digest is None else self.share_digest.value,
+            valid_set,
+            share_digest,
             self.salt,
         ]
         for charge in self.charges:
@@ -128,29 +152,31 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest entry of a ledger."""
+    """Where a ledger ends."""
 
     length: int
+    """How many entries it has."""
     head: Digest
+    """``hash`` of the newest entry, or ``ledger_start``."""
 
 
 def ledger_start(task: Digest, role: Role) -> Digest:
-    """Return what the first entry follows on."""
+    """Return the ``previous`` of the first entry of a server's ledger for ``task``."""
     return Digest.of(encode_context("ledger", task.value, role.value.encode()))
 
 
 def history_start(task: Digest) -> Digest:
-    """Before version 0."""
+    """Return the history before version 0, on which ``history_after`` builds."""
     return Digest.of(encode_context("history", task.value))
 
 
 def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
-    """The history after the facts of one more version, in whatever order they come.
+    """Return the history after one more version, whose ``facts`` come in any order.
 
-    Both ledgers hold facts alike, and their digest stands in every head that a server
-    signs: one that has lost its newest entries knows its own signature over them again,
-    and but for an attempt that the other alone remembers nobody can make it learn
-    others.
+    Both ledgers hold the same facts, and the digest of all of them stands in every head
+    that a server signs. So a server that has lost its newest entries recognises its own
+    signature over them. Nobody can make it learn other facts, except for an attempt
+    that the other server alone remembers.
     """
     parts: list[bytes | int] = [before.value]
     for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
@@ -160,19 +186,21 @@ def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
 
 
 class Ledger:
-    """One server's ledger: its chain, what it says of each version, and sums by client."""
+    """One server's ledger: its chain, its facts of each version, and sums by client.
+
+    Each method is one transaction.
+    """
 
     def __init__(self, transaction: Transaction, task: Task) -> None:
         self._transaction = transaction
         self._task = task
 
-    # --- the chain
-    # ---------------------------------------------------------------------------
+    # --- the chain --------------------------------------------------------------------
 
     def head(self) -> Head:
-        """Return the newest entry's place and hash."""
+        """Return how many entries there are, and the newest one's hash."""
         ((length, head),) = self._transaction.rows(_HEAD)
-        return Head(length, head)
+        return Head(length=length, head=head)
 
     def append(
         self,
@@ -184,17 +212,19 @@ class Ledger:
         valid_set: Digest | None = None,
         share_digest: Digest | None = None,
     ) -> None:
-        """Add an entry and its charges, in one ``changing`` with the attempt's change of state.
+        """Add an entry that charges ``clients``.
 
-        A client that isn't enrolled here is charged at the task's rate, which no
-        client's passes.
+        Call it in the transaction that changes the attempt's state, and where charges
+        change within ``updating_sums``. A client that isn't enrolled here is charged at
+        the task's rate, which is the highest that a client may have.
         """
         privacy = self._task.privacy
         with self._transaction.write() as connection:
             rates = dict(connection.execute(_RATES).all()) if clients else {}
             newest = self.head()
-            by_client = (
-                (each, rates.get(each, privacy.record_rate)) for each in sorted(clients)
+            charges = tuple(
+                LedgerCharge(client, rates.get(client, privacy.record_rate))
+                for client in sorted(clients)
             )
             draft = LedgerEntry(
                 sequence=newest.length + 1,
@@ -205,48 +235,52 @@ class Ledger:
                 valid_set=valid_set,
                 share_digest=share_digest,
                 salt=secrets.token_bytes(32),
-                charges=tuple(LedgerCharge(client, rate) for client, rate in by_client),
+                charges=charges,
                 previous=newest.head,
                 hash=newest.head,
             )
             entry = replace(draft, hash=draft.content_hash())
-            fields = {
+            entry_row = {
                 column.name: getattr(entry, column.name) for column in schema.ledger.c
             }
-            connection.execute(insert(schema.ledger), fields)
-            of = {"attempt": attempt, "sequence": entry.sequence}
-            charges = [
-                of | {"client": c.client, "record_rate": c.record_rate}
-                for c in entry.charges
+            connection.execute(insert(schema.ledger), entry_row)
+            charge_rows = [
+                {
+                    "attempt": attempt,
+                    "sequence": entry.sequence,
+                    "client": charge.client,
+                    "record_rate": charge.record_rate,
+                }
+                for charge in charges
             ]
-            if charges:
-                connection.execute(insert(schema.charge), charges)
+            if charge_rows:
+                connection.execute(insert(schema.charge), charge_rows)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
             connection.execute(update(schema.task), head)
 
     @contextmanager
-    def changing(self, version: int) -> Iterator[None]:
-        """A block in which charges of ``version`` come, or count no more: the sums follow."""
+    def updating_sums(self, version: int) -> Iterator[None]:
+        """Run a block that changes which charges of ``version`` count, then the sums.
+
+        Both are one transaction.
+        """
         with self._transaction.write() as connection:
-            before = dict(self._transaction.rows(_IN_VERSION, of=version))
+            before = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
             yield
-            after = dict(self._transaction.rows(_IN_VERSION, of=version))
-            by: Counter[tuple[ClientId, int]] = Counter()
+            after = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
+            # By client and m: in how many more versions it was released 1 + m times.
+            changes: Counter[tuple[ClientId, int]] = Counter()
             for client in before.keys() | after.keys():
-                by[client, after.get(client, 0) - 1] += 1
-                by[client, before.get(client, 0) - 1] -= 1
-            changes = [
-                {
-                    "client": client.name,
-                    "re_releases": m,
-                    "by": change,
-                }
-                for (client, m), change in by.items()
+                changes[client, after.get(client, 0) - 1] += 1
+                changes[client, before.get(client, 0) - 1] -= 1
+            sum_rows = [
+                {"client": client.name, "re_releases": m, "by": change}
+                for (client, m), change in changes.items()
                 if change and m >= 0
             ]
-            if changes:
-                connection.execute(_ADD_TO_SUM, changes)
-            known = [
+            if sum_rows:
+                connection.execute(_ADD_TO_SUM, sum_rows)
+            known_rows = [
                 {
                     "client": client.name,
                     "version": version,
@@ -254,11 +288,11 @@ class Ledger:
                 }
                 for client in before.keys() ^ after.keys()
             ]
-            if known and connection.execute(_SHOWN_AT_ALL).first() is not None:
-                connection.execute(_KNOWN_SINCE, known)
+            if known_rows and connection.execute(_ANY_SHOWN).first() is not None:
+                connection.execute(_ADD_TO_KNOWN, known_rows)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield all entries as they stand, unchecked.
+        """Yield all entries in order as they stand, unchecked.
 
         Raises StorageFailure: one is unreadable.
         """
@@ -266,7 +300,13 @@ class Ledger:
         try:
             with self._transaction.read() as connection:
                 for row in connection.execute(_ENTRIES):
-                    charges = connection.execute(_OF_ENTRY, {"of": row.sequence})
+                    charge_rows = connection.execute(
+                        _CHARGES_OF_ENTRY, {"sequence": row.sequence}
+                    )
+                    charges = [
+                        LedgerCharge(client, float(rate))
+                        for client, rate in charge_rows
+                    ]
                     yield LedgerEntry(
                         # SQLite keeps a text in a column of numbers too, where somebody
                         # put one.
@@ -278,9 +318,7 @@ class Ledger:
                         valid_set=row.valid_set,
                         share_digest=row.share_digest,
                         salt=bytes(row.salt),
-                        charges=tuple(
-                            sorted(LedgerCharge(c, float(rate)) for c, rate in charges)
-                        ),
+                        charges=tuple(sorted(charges)),
                         previous=row.previous,
                         hash=row.hash,
                     )
@@ -290,101 +328,114 @@ class Ledger:
                 f"ledger entry {length + 1} can't be read: {error}"
             ) from None
 
-    # --- versions
-    # ----------------------------------------------------------------------------
+    # --- versions ---------------------------------------------------------------------
 
     def facts(self, version: int) -> tuple[Fact, ...]:
-        """Return what the ledger holds of ``version``, by attempt."""
-        found = []
+        """Return what the ledger holds of ``version``, in the order of attempts."""
+        facts = []
         with self._transaction.read():
-            for attempt, state in self._transaction.rows(_FACTS, of=version):
+            for attempt, state in self._transaction.rows(_FACTS, version=version):
                 voided = state is AttemptState.VOIDED
-                names = (
-                    ()
-                    if voided
-                    else tuple(client.name for client in self.charged(attempt))
-                )
-                found.append(
+                clients = () if voided else self.charged(attempt)
+                facts.append(
                     Fact(
                         version=version,
                         attempt=attempt,
                         voided=voided,
-                        clients=names,
+                        clients=tuple(client.name for client in clients),
                     )
                 )
-        return tuple(found)
+        return tuple(facts)
 
     def history(self, version: int) -> Digest:
-        """Return the digest of all facts of the versions before ``version``."""
-        known = self._transaction.first(_NEWEST_HISTORY, of=version)
-        at, digest = (0, history_start(self._task.digest)) if known is None else known
-        if at < version:
+        """Return the digest of all facts of the versions before ``version``.
+
+        Histories that aren't kept yet are computed and kept.
+        """
+        kept_version = 0
+        digest = history_start(self._task.digest)
+        newest = self._transaction.first(_NEWEST_HISTORY, version=version)
+        if newest is not None:
+            kept_version, digest = newest
+        if kept_version < version:
             with self._transaction.write() as connection:
-                for each in range(at, version):
-                    digest = history_after(digest, self.facts(each))
-                    set_version(connection, each + 1, history=digest)
+                for earlier in range(kept_version, version):
+                    digest = history_after(digest, self.facts(earlier))
+                    set_version(connection, earlier + 1, history=digest)
         return digest
 
     def uncharged_versions(self, version: int) -> tuple[int, ...]:
-        """Return versions before ``version`` without any charge, not even of nobody."""
+        """Return the versions before ``version`` without any attempt that counts.
+
+        A version whose release charged nobody isn't one of them.
+        """
         query = select(_ATTEMPT.version).where(_COUNTS).distinct()
         charged = {row.version for row in self._transaction.rows(query)}
-        return tuple(sorted(set(range(version)) - charged))
+        return tuple(earlier for earlier in range(version) if earlier not in charged)
 
-    # --- clients
-    # -----------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------
 
     def charged(self, attempt: int) -> tuple[ClientId, ...]:
-        """Return whom an attempt's entries name, in order."""
-        return tuple(
-            sorted(
-                row.client for row in self._transaction.rows(_OF_ATTEMPT, of=attempt)
-            )
-        )
+        """Return the clients that an attempt's entries charge, in order."""
+        rows = self._transaction.rows(_CHARGED_BY_ATTEMPT, attempt=attempt)
+        return tuple(sorted(row.client for row in rows))
 
     def charges_in(self, version: int) -> dict[ClientId, int]:
-        """Return how many releases of ``version`` may have left with each client in them."""
-        rows = self._transaction.rows
-        what = ("charges", version)
-        return self._transaction.look(what, lambda: dict(rows(_IN_VERSION, of=version)))
+        """Return, by client, how many releases of ``version`` may have left with it."""
+        return self._transaction.cached(
+            ("charges", version),
+            lambda: dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version)),
+        )
 
     def participations(self) -> dict[ClientId, int]:
-        """Return T_i so far: how many versions each client was charged for, forgotten ones too."""
+        """Return T_i so far: in how many versions each client was charged.
+
+        Versions that this server has forgotten and an owner's statement names count.
+        """
         counts: Counter[ClientId] = Counter(self.forgotten())
         for (client, _), versions in self.sums().items():
             counts[client] += versions
         return dict(counts)
 
     def re_releases(self) -> dict[ClientId, Mapping[int, int]]:
-        """Return, of clients with a version that was released again, versions by m ≥ 1."""
-        found: dict[ClientId, dict[int, int]] = defaultdict(dict)
-        for client, m, versions in self._transaction.rows(
-            _SUMS.where(_SUM.re_releases > 0)
-        ):
-            found[client][m] = versions
-        return dict(found)
+        """Return, by client and m ≥ 1, how many versions were released 1 + m times.
+
+        Clients without such a version are left out.
+        """
+        repeated: dict[ClientId, dict[int, int]] = defaultdict(dict)
+        query = _SUMS.where(_SUM.re_releases > 0)
+        for client, m, versions in self._transaction.rows(query):
+            repeated[client][m] = versions
+        return dict(repeated)
 
     def charged_before(self, version: int) -> Mapping[ClientId, Mapping[int, int]]:
-        """Return how many versions before ``version`` each client was charged for, by m."""
+        """Return, by client and m, how many versions before ``version`` charged it."""
 
-        def find() -> Mapping[ClientId, Mapping[int, int]]:
-            found: dict[ClientId, Counter[int]] = defaultdict(Counter)
+        def compute() -> Mapping[ClientId, Mapping[int, int]]:
+            by_client: dict[ClientId, Counter[int]] = defaultdict(Counter)
             for (client, m), versions in self.sums().items():
-                found[client][m] = versions
+                by_client[client][m] = versions
             for (client, _), releases in self._releases_from(version).items():
-                found[client][releases - 1] -= 1
-            return {client: +counts for client, counts in found.items()}
+                by_client[client][releases - 1] -= 1
+            # A Counter's unary plus leaves zeros out.
+            return {client: +by_m for client, by_m in by_client.items()}
 
-        return self._transaction.look(("charged before", version), find)
+        return self._transaction.cached(("charged before", version), compute)
 
     def forgotten(self) -> Mapping[ClientId, int]:
-        """Return versions that clients were charged for by this server's own word alone."""
+        """Return, by client, how many charged versions this server has forgotten.
 
-        def find() -> Mapping[ClientId, int]:
+        An owner has shown them in a statement that this server itself signed.
+
+        Raises StorageFailure: what is kept of a statement can't be read.
+        """
+
+        def compute() -> Mapping[ClientId, int]:
             lost: dict[ClientId, int] = {}
             for client, charged, known in self._transaction.rows(_SHOWN_SUMS):
                 try:
-                    missing = sum(int(count) for count in json.loads(charged)) - known
+                    stated = sum(int(count) for count in json.loads(charged))
+                    missing = stated - known
                 except (ValueError, TypeError):
                     raise StorageFailure(
                         "a statement that an owner showed can't be read"
@@ -393,21 +444,31 @@ class Ledger:
                     lost[client] = missing
             return lost
 
-        return self._transaction.look("forgotten", find)
+        return self._transaction.cached("forgotten", compute)
 
     def sums(self) -> dict[tuple[ClientId, int], int]:
-        """Return, by client and m, in how many versions it may have been released 1 + m times."""
+        """Return, by client and m, how many versions were released 1 + m times.
+
+        As the table has them; what may have left counts as released.
+        """
         return {
             (client, m): versions
             for client, m, versions in self._transaction.rows(_SUMS)
         }
 
     def computed_sums(self) -> dict[tuple[ClientId, int], int]:
-        """Return what ``sums`` must be, from all charges."""
-        found = self._releases_from(0).items()
-        return dict(Counter((client, releases - 1) for (client, _), releases in found))
+        """Return what ``sums`` must be, computed from all charges."""
+        releases_by_version = self._releases_from(0).items()
+        return dict(
+            Counter(
+                (client, releases - 1) for (client, _), releases in releases_by_version
+            )
+        )
 
     def _releases_from(self, version: int) -> Counter[tuple[ClientId, int]]:
-        """Count releases by client and version, of ``version`` and what follows it."""
-        rows = self._transaction.rows(_FROM_VERSION_ON, of=version)
-        return Counter((client, of) for client, of in rows)
+        """Return, by client and version, how many releases charged the client.
+
+        Only of ``version`` and those that follow it.
+        """
+        rows = self._transaction.rows(_CHARGES_FROM_VERSION_ON, version=version)
+        return Counter((client, charged_version) for client, charged_version in rows)

@@ -1,13 +1,12 @@
-"""What a server keeps of owners: who has enrolled, the frozen roster, and what was stated to them.
+"""What a server keeps of owners: enrolments, the frozen roster, statements they show.
 
-A statement that an owner shows may say more than the database does, which was put back
-then.
+A server signs statements of an owner's account for the owner. One that an owner shows
+may say more than the database does: then an older copy of the database was put back.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
@@ -15,14 +14,14 @@ from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import schema
 from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.ledger import Ledger
-from precad.aggregator.store.transaction import Transaction
+from precad.aggregator.store.transaction import AnyRow, Transaction
 from precad.aggregator.store.versions import Versions
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.roster import Enrolment, Roster
 from precad.common.wire.messages import Statement
 
-_ALL = select(schema.enrolment)
+_ALL_ENROLMENTS = select(schema.enrolment)
 _SHOWN = schema.shown_statement.c
 
 
@@ -34,29 +33,32 @@ class Enrolments:
 
     def claims(self) -> Roster:
         """Return everybody who has enrolled here, in the frozen roster or not."""
-        return _roster(self._transaction.rows(_ALL))
+        return _roster(self._transaction.rows(_ALL_ENROLMENTS))
 
     def claim(self, enrolment: Enrolment) -> Enrolment:
-        """Keep one client's claim, and return it, or the one that is kept: nobody heard of it."""
+        """Keep one client's claim, and return the claim that is kept.
+
+        An earlier claim of the client stays and is returned: the database's answer to
+        it may have been lost, so that nobody heard of it.
+        """
+        same_client = schema.enrolment.c.client == enrolment.client
         with self._transaction.write() as connection:
-            same = schema.enrolment.c.client == enrolment.client
-            kept = _roster(connection.execute(_ALL.where(same)))
-            if kept:
-                return kept[enrolment.client]
+            earlier = _roster(connection.execute(_ALL_ENROLMENTS.where(same_client)))
+            if earlier:
+                return earlier[enrolment.client]
             connection.execute(insert(schema.enrolment), _row(enrolment))
             return enrolment
 
     def roster(self) -> Roster | None:
         """Return the frozen roster, or None before round 0."""
-        return (
-            _roster(self._transaction.rows(_ALL.where(schema.enrolment.c.in_roster)))
-            or None
-        )
+        query = _ALL_ENROLMENTS.where(schema.enrolment.c.in_roster)
+        roster = _roster(self._transaction.rows(query))
+        return roster or None
 
     def roster_seal(self) -> SignedMessage | None:
-        """Return what the other server signed of the frozen roster."""
-        found = self._transaction.value(select(schema.task.c.roster_seal))
-        return None if found is None else SignedMessage.from_json(found)
+        """Return what the other server signed of the frozen roster; None before."""
+        data = self._transaction.value(select(schema.task.c.roster_seal))
+        return None if data is None else SignedMessage.from_json(data)
 
     def keep_roster_seal(self, signed: SignedMessage) -> None:
         """Keep what the other server signed of the frozen roster."""
@@ -64,15 +66,18 @@ class Enrolments:
             connection.execute(update(schema.task).values(roster_seal=signed.to_json()))
 
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
-        """Keep the roster; it never changes again. Raises PeerViolation: it would.
+        """Keep the roster; it never changes again.
 
-        Also where it isn't made of claims that were kept here, but for one that is
-        ``taken_back``: this server has signed it, and may have lost claims of it since.
+        With ``taken_back`` claims that weren't kept here are taken from the roster:
+        this server has signed it, and may have lost some of its claims since.
+
+        Raises PeerViolation: another roster is frozen, or without ``taken_back`` a
+        claim of it wasn't kept here.
         """
         with self._transaction.write() as connection:
-            kept = self.roster()
-            if kept:
-                if kept.digest() != roster.digest():
+            frozen = self.roster()
+            if frozen:
+                if frozen.digest() != roster.digest():
                     raise PeerViolation("the roster is frozen and can't change")
                 return
             table = schema.enrolment
@@ -86,27 +91,27 @@ class Enrolments:
                     )
                 connection.execute(delete(table).where(table.c.client == client))
                 connection.execute(insert(table), _row(claim))
-            take = (
+            take_in = (
                 update(table)
                 .where(table.c.client == bindparam("name"))
                 .values(in_roster=True)
             )
-            connection.execute(take, [{"name": client} for client in roster])
+            connection.execute(take_in, [{"name": client} for client in roster])
 
 
 def _row(claim: Enrolment) -> dict[str, object]:
-    said = {
+    return {
         "client": claim.client,
         "records": claim.records,
         "record_rate": claim.record_rate,
+        "in_roster": False,
     }
-    return said | {"in_roster": False}
 
 
-def _roster(rows: Iterable[Any]) -> Roster:
-    return Roster(
-        {r.client: Enrolment(r.client, r.records, r.record_rate) for r in rows}
-    )
+def _roster(rows: Iterable[AnyRow]) -> Roster:
+    """Return the claims in rows of ``schema.enrolment``, by client."""
+    claims = (Enrolment(row.client, row.records, row.record_rate) for row in rows)
+    return Roster({claim.client: claim for claim in claims})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +119,16 @@ class OwnerAccount:
     """What a server's ledger says of one client, for the client itself."""
 
     charged: tuple[int, ...]
-    """Versions that it was charged for, by their further releases m = 0, 1, …"""
+    """At index m: in how many versions it was charged that were released 1 + m
+    times."""
     opened: int
-    """Attempts of the training whose comparisons were opened."""
+    """How many attempts of the training had their comparisons opened."""
     counted: bool
-    """Whether it was in the counted set of the newest version that is over."""
+    """Whether the newest version that is over counted it."""
 
 
 class Statements:
-    """One server's statements. Each method is one transaction."""
+    """What one server's statements say. Each method is one transaction."""
 
     def __init__(
         self,
@@ -137,22 +143,26 @@ class Statements:
         self._ledger = ledger
 
     def keep(self, shown: Statement) -> bool:
-        """Keep a statement that says more than this database, put back since; return if it does."""
+        """Keep a statement of this server that an owner shows, if it says more.
+
+        It says more than this database when an older copy was put back since it was
+        signed. Return whether it does.
+        """
         client = ClientId(shown.client)
         if not self._says_more(shown):
             return False
         with self._transaction.write() as connection:
-            # Another server may have taught this one meanwhile.
+            # Asked again: the other server may have taught this one meanwhile.
             if not self._says_more(shown):
                 return False
-            kept = connection.scalar(
+            kept_version = connection.scalar(
                 select(_SHOWN.version).where(_SHOWN.client == client)
             )
-            if kept is None or shown.version >= kept:
+            if kept_version is None or shown.version >= kept_version:
                 connection.execute(
                     delete(schema.shown_statement).where(_SHOWN.client == client)
                 )
-                row = {
+                statement_row = {
                     "client": client,
                     "version": shown.version,
                     "model": Digest(shown.model_digest),
@@ -161,11 +171,12 @@ class Statements:
                     "opened": shown.opened,
                     "known": self._known(shown),
                 }
-                connection.execute(insert(schema.shown_statement), row)
+                connection.execute(insert(schema.shown_statement), statement_row)
             self._attempts.hear(shown.attempt)
         return True
 
     def _says_more(self, shown: Statement) -> bool:
+        """Return whether it names a version, an attempt or a charge unknown here."""
         return (
             shown.version > self._versions.confirmed()
             or shown.attempt > self._attempts.newest()
@@ -173,13 +184,14 @@ class Statements:
         )
 
     def _known(self, shown: Statement) -> int:
+        """Return how many versions before the statement's the ledger charges it for."""
         before = self._ledger.charged_before(shown.version)
         return sum(before.get(ClientId(shown.client), {}).values())
 
     def promised_version(self) -> int:
-        """Return the newest version that owners may have heard of; 0 before the first."""
+        """Return the newest version that owners may have heard of; 0 at first."""
         newest = select(func.max(_SHOWN.version))
-        stated = self._transaction.look(
+        stated = self._transaction.cached(
             "stated", lambda: self._transaction.value(newest)
         )
         return max(stated or 0, self._versions.confirmed())
@@ -187,8 +199,8 @@ class Statements:
     def account_of(self, client: ClientId, version: int, promised: int) -> OwnerAccount:
         """Return what one client was charged for in the versions before ``version``.
 
-        And in those before ``promised`` (``promised_version``), however far this server
-        was put back since it stated them to be over.
+        Those before ``promised`` (``promised_version``) are counted too, however old
+        the copy that was put back since this server stated them to be over.
         """
         by_m = self._ledger.charged_before(max(version, promised)).get(client, {})
         charged = [by_m.get(m, 0) for m in range(max(by_m, default=-1) + 1)]
@@ -197,4 +209,5 @@ class Statements:
             charged = charged or [0]
             charged[0] += lost
         counted = client in self._ledger.charges_in(version - 1)
-        return OwnerAccount(tuple(charged), self._versions.all_opened(), counted)
+        opened = self._versions.all_opened()
+        return OwnerAccount(tuple(charged), opened=opened, counted=counted)

@@ -1,8 +1,8 @@
-"""A server's session on PostgreSQL: who holds it alone, how it is reached, and what may lie there.
+"""A server's session on PostgreSQL: its lock, its connection, and whose tables it uses.
 
-A PostgreSQL may be another machine, and others may have databases and schemas on it.
-The session's advisory lock keeps a second process out; it lives and dies with the one
-connection that writes.
+A PostgreSQL may run on another machine, and others may have databases and schemas on
+it. The session's advisory lock keeps a second process out. The lock lives and dies with
+the one connection that writes.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, event, text
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from precad.aggregator.store.schema import metadata
 from precad.common.clock import Retries, RetryPolicy
@@ -21,12 +22,19 @@ log = logging.getLogger("precad")
 
 STOP_IT_FIRST = "stop it first, or give this server a state of its own"
 
-_PATIENCE_S, _REMOTE_PATIENCE_S, _WAITS = 1.0, 90.0, RetryPolicy(0.1, 5.0)
-"""PostgreSQL takes a moment to see that a process was killed, and then ends its
-session; that a machine is gone it sees by ``_KEEPALIVE``, within a minute."""
+_PsycopgConnection = Any
+"""The driver's own connection; a server on SQLite doesn't need the driver."""
+_PATIENCE_S = 1.0
+"""Seconds to wait for the lock over a Unix socket: PostgreSQL takes a moment to see
+that a process was killed, and then ends its session."""
+_REMOTE_PATIENCE_S = 90.0
+"""Seconds to wait for the lock over a network: PostgreSQL sees by ``_KEEPALIVE`` that a
+machine is gone, within a minute."""
+_WAITS = RetryPolicy(first_s=0.1, longest_s=5.0)
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""TCP keepalive, in seconds and tries, set at both ends of the connection."""
 _SESSION = "precad_session"
-"""Under this name a connection's record keeps what its session was marked with."""
+"""Key under which a pooled connection's ``info`` holds the mark of its session."""
 _FOREIGN_TABLES = text(
     "SELECT relname, pg_get_userbyid(relowner) AS owner FROM pg_class "
     "WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) "
@@ -34,31 +42,38 @@ _FOREIGN_TABLES = text(
 )
 
 
-def connection_options(url: URL) -> dict[str, Any]:
-    """Return what libpq is told beside the URL, which comes first where it says otherwise.
+def connection_options(url: URL) -> dict[str, str | int]:
+    """Return libpq's options beside the URL; what the URL itself sets is left out.
 
-    Another machine must show a certificate in its name: libpq alone would go on in the
-    clear with whoever answers, and show it the password.
+    Another machine must show a certificate for its name: libpq alone would go on
+    without encryption with whoever answers, and show it the password.
     """
-    # A database that was made without a locale is SQL_ASCII: its text would come as
-    # bytes.
-    options: dict[str, Any] = {"client_encoding": "utf8"}
-    # A partition, or a firewall that forgets a connection, ends a wait within a minute.
-    options |= _KEEPALIVE | {"connect_timeout": 10, "tcp_user_timeout": 60_000}
+    options: dict[str, str | int] = {
+        # A database that was made without a locale is SQL_ASCII: its text would come as
+        # bytes.
+        "client_encoding": "utf8",
+        # Neither a network partition nor a firewall that forgets the connection may
+        # make a wait longer than a minute.
+        **_KEEPALIVE,
+        "connect_timeout": 10,
+        "tcp_user_timeout": 60_000,
+    }
     if _is_remote(url):
         options["sslmode"] = "verify-full"
     return {name: value for name, value in options.items() if name not in url.query}
 
 
 def _is_remote(url: URL) -> bool:
-    named = url.query.get("host", ())
-    hosts = [url.host, *([named] if isinstance(named, str) else named)]
+    """Return whether any host that the URL names is another machine."""
+    in_query = url.query.get("host", ())
+    hosts = [url.host, *([in_query] if isinstance(in_query, str) else in_query)]
     return any(
-        host and not host.startswith("/") and not _is_here(host) for host in hosts
+        host and not host.startswith("/") and not _is_this_machine(host)
+        for host in hosts
     )
 
 
-def _is_here(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -66,20 +81,27 @@ def _is_here(host: str) -> bool:
 
 
 def hold_session(engine: Engine) -> None:
-    """Have every connection of ``engine`` take the lock before it does anything.
+    """Make every connection of ``engine`` take the advisory lock before anything else.
 
-    One that broke and comes back finds out whether somebody else moved in meanwhile.
-    Each transaction looks whether its session is still the one that was locked: a
-    pooler may give it away, or share it. Connecting or beginning raises
-    Misconfiguration: somebody has the database open, or a pooler shares the session.
+    A connection that broke and comes back finds out whether another process took the
+    database meanwhile. Each transaction checks that its session is still the one that
+    holds the lock: a pooler may give the session away, or share it.
+
+    From then on connecting, or beginning a transaction, raises Misconfiguration:
+    another process has the database open, or a pooler shares the session.
     """
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "connect", _advisory_lock)
     event.listen(engine, "begin", _require_same_session)
 
 
-def _prepare(connection: Any, record: Any) -> None:
-    record.info[_SESSION] = mark = secrets.token_hex(16)
+def _prepare(connection: _PsycopgConnection, entry: ConnectionPoolEntry) -> None:
+    """Mark a new session and set what durable commits need, for ``hold_session``.
+
+    Warns when the whole PostgreSQL runs without fsync, which a session can't change.
+    """
+    mark = secrets.token_hex(16)
+    entry.info[_SESSION] = mark
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('precad.session', %s, false)", (mark,))
         # A database or a role may be set to answer before a commit is on the disk.
@@ -93,24 +115,27 @@ def _prepare(connection: Any, record: Any) -> None:
             )
         cursor.execute("SELECT current_setting('fsync')")
         if cursor.fetchone() == ("off",):
-            why = "a power cut may lose a charge whose share has left; set it on"
-            log.warning("PostgreSQL runs with fsync = off: %s", why)
+            risk = "a power cut may lose a charge whose share has left; set it on"
+            log.warning("PostgreSQL runs with fsync = off: %s", risk)
     connection.commit()
 
 
-def _advisory_lock(connection: Any, _record: object) -> None:
+def _advisory_lock(connection: _PsycopgConnection, _entry: object) -> None:
+    """Take the lock on the state in a new session, waiting for one that still ends.
+
+    Raises Misconfiguration: another process holds it; the connection is closed then.
+    """
     with connection.cursor() as cursor:
-        # Advisory locks are the database's; states in two schemas don't disturb each
-        # other.
+        # Advisory locks belong to the whole database: the key has the schema in it, so
+        # that states in two schemas don't disturb each other.
         cursor.execute("SELECT current_schema(), inet_client_addr() IS NULL")
-        schema, here = cursor.fetchone()
+        schema, over_unix_socket = cursor.fetchone()
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
-        key = int.from_bytes(digest[:8], "big", signed=True)
+        key = int.from_bytes(digest[:8], byteorder="big", signed=True)
         remedy = f"another process works with this database; {STOP_IT_FIRST}"
-        taken = Misconfiguration("state", connection.info.dbname, remedy)
-        patience_s = _PATIENCE_S if here else _REMOTE_PATIENCE_S
+        refusal = Misconfiguration("state", connection.info.dbname, remedy)
         patience = Retries(
-            total_s=patience_s,
+            total_s=_PATIENCE_S if over_unix_socket else _REMOTE_PATIENCE_S,
             policy=_WAITS,
             counted_from_now=True,
         )
@@ -119,7 +144,7 @@ def _advisory_lock(connection: Any, _record: object) -> None:
             if cursor.fetchone() == (True,):
                 break
             try:
-                patience.wait(taken)
+                patience.wait(refusal)
             except Misconfiguration:
                 connection.close()
                 raise
@@ -127,6 +152,10 @@ def _advisory_lock(connection: Any, _record: object) -> None:
 
 
 def _require_same_session(connection: Connection) -> None:
+    """Check that a transaction begins in the session that this engine marked.
+
+    Raises Misconfiguration: something between shares the session, and the lock with it.
+    """
     mark = connection.exec_driver_sql(
         "SELECT current_setting('precad.session', true)"
     ).scalar()
@@ -142,16 +171,18 @@ def _require_same_session(connection: Connection) -> None:
 def require_own_tables(connection: Connection) -> None:
     """Refuse tables of the state's names that another user owns.
 
-    Raises Misconfiguration.
-
     Where others may make tables in the schema, as in ``public`` before PostgreSQL 15,
-    theirs would be used as this server's own.
+    theirs would be used as this server's own. Of SQLite nothing is checked.
+
+    Raises Misconfiguration: there is such a table.
     """
     if connection.dialect.name != "postgresql":
         return
     names = [*metadata.tables, "alembic_version"]
-    found = connection.execute(_FOREIGN_TABLES, {"names": names}).first()
-    if found is not None:
-        said = f"table {found.relname} belongs to user {found.owner}"
-        remedy = f"{said}; give a schema in which this server's user alone makes tables"
+    foreign = connection.execute(_FOREIGN_TABLES, {"names": names}).first()
+    if foreign is not None:
+        ownership = f"table {foreign.relname} belongs to user {foreign.owner}"
+        remedy = (
+            f"{ownership}; give a schema in which this server's user alone makes tables"
+        )
         raise Misconfiguration("database", connection.engine.url.database, remedy)

@@ -1,14 +1,14 @@
 """The tables of one server's database for one task.
 
-What stands here and what the migrations make of an older database is the same; a test
-compares them. Foreign keys say what belongs to what: the database refuses a charge
-without its entry and an entry without its attempt, and in a file that was changed from
-outside SQLite finds them (``audit``).
+These tables and those that the migrations make of an older database are the same; a
+test compares them. Foreign keys say what belongs to what: the database refuses a charge
+without its entry and an entry without its attempt, and SQLite finds both in a file that
+was changed from outside (``audit``).
 """
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -21,32 +21,34 @@ class AttemptState(Enum):
     """How far an attempt has come on this server."""
 
     OPEN = "open"
-    """Nothing has left; a crash here costs nothing but the attempt."""
+    """Nothing has left this server; a crash now costs nothing but the attempt."""
     ABANDONED = "abandoned"
     """Broken off before it was prepared."""
     PREPARED = "prepared"
-    """Charged, and the noisy share is persisted: nothing about it may change any more.
-    """
+    """Charged, and the noisy share is persisted: nothing about it may change from now
+    on."""
     COUNTERSIGNED = "countersigned"
-    """This server has countersigned the other's head: it never voids."""
+    """This server has countersigned the other's head, and never voids the attempt."""
     SENT = "sent"
     """This server holds the other's countersignature: the noisy share may leave."""
     DONE = "done"
     """Both noisy shares were held and the next model is persisted."""
     VOIDED = "voided"
-    """Prepared on one server only, which had countersigned nothing: costs nothing."""
+    """Prepared on one server only, which had countersigned nothing: it costs
+    nothing."""
     WRITTEN_OFF = "written-off"
-    """It may have left, and is lost beyond repair: charged, and never used."""
+    """Its noisy share may have left, and the attempt is lost beyond repair: its charge
+    stands, and its release is never used."""
     LEARNED = "learned"
-    """A charge that this server had forgotten."""
+    """Its charge was forgotten by this server, and learned again."""
 
 
 PENDING = (AttemptState.PREPARED, AttemptState.COUNTERSIGNED, AttemptState.SENT)
-"""Prepared and not over: no attempt opens meanwhile."""
+"""Prepared and not over: no other attempt opens meanwhile."""
 BOUND = (AttemptState.COUNTERSIGNED, AttemptState.SENT)
-"""Never voided."""
+"""This server has signed that it is prepared: never voided."""
 CHARGED = (*PENDING, AttemptState.DONE, AttemptState.WRITTEN_OFF, AttemptState.LEARNED)
-"""It costs its clients something."""
+"""The attempt costs its clients a participation."""
 
 
 class Permission(Enum):
@@ -55,41 +57,64 @@ class Permission(Enum):
     ATTEMPTS = "attempts"
     """Go on trying: many attempts have failed, or a release may have left already."""
     WRITE_OFF = "write-off"
-    """A prepared attempt that the other server has lost: its charge stands, it is never
-    used."""
+    """Give up a prepared attempt that the other server has lost: its charge stands, and
+    its release is never used."""
     CLAIMED = "claimed"
-    """Attempts that the other server alone says there were: they are charged."""
+    """Charge attempts that the other server alone says there were."""
     COIN = "coin"
-    """A coin key is lost: both servers take new ones for this version."""
+    """A coin key is lost: both servers draw new coins for this version."""
 
 
-class _Kept(TypeDecorator[Any]):
-    """A column of the type ``stored`` that holds a ``kind``, by its attribute ``plain``.
+_Plain = Any
+"""A column's value as the database driver takes and gives it."""
+_ColumnType = TypeEngine[_Plain] | type[TypeEngine[_Plain]]
+Kind = TypeVar("Kind")
 
-    What no server writes there is a StorageFailure.
+
+class _Converted(TypeDecorator[Kind]):
+    """A column whose values are of a type of precad's own, such as Digest.
+
+    Args:
+        column_type: the database's type.
+        kind: makes the value from what the database holds.
+        attribute: the value's attribute that is stored.
+
+    Reading raises StorageFailure: the column holds what no server writes.
     """
 
     impl = sa.String
+    # SQLAlchemy tells such types apart by attributes with the parameters' names.
     cache_ok = True
 
     def __init__(
-        self, stored: TypeEngine[Any], kind: Callable[[Any], Any], plain: str = "value"
+        self,
+        column_type: TypeEngine[_Plain],
+        kind: Callable[[_Plain], Kind],
+        attribute: str = "value",
     ) -> None:
         super().__init__()
-        self.stored = stored
+        self.column_type = column_type
         self.kind = kind
-        self.plain = plain
+        self.attribute = attribute
 
-    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
-        """The column's own type."""
-        return dialect.type_descriptor(self.stored)
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[_Plain]:
+        """Return the database's type of the column."""
+        return dialect.type_descriptor(self.column_type)
 
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
-        """To the database."""
-        return None if value is None else getattr(value, self.plain)
+    def process_bind_param(
+        self,
+        value: Kind | None,
+        dialect: sa.Dialect,  # noqa: ARG002
+    ) -> _Plain:
+        """Return what the database stores for ``value``."""
+        return None if value is None else getattr(value, self.attribute)
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
-        """From the database."""
+    def process_result_value(
+        self,
+        value: _Plain,
+        dialect: sa.Dialect,  # noqa: ARG002
+    ) -> Kind | None:
+        """Return the value that the database stores as ``value``."""
         try:
             return None if value is None else self.kind(value)
         except (ValueError, TypeError, PrecadError) as error:
@@ -98,14 +123,15 @@ class _Kept(TypeDecorator[Any]):
             ) from None
 
 
-_DIGEST = _Kept(sa.LargeBinary(), Digest)
-_CLIENT = _Kept(sa.String(63), ClientId, "name")
-_ROLE = _Kept(sa.String(16), Role)
-_STATE = _Kept(sa.String(16), AttemptState)
-_REASON = _Kept(sa.String(32), Rejection)
-_PERMISSION = _Kept(sa.String(16), Permission)
+_DIGEST = _Converted(sa.LargeBinary(), Digest)
+_CLIENT = _Converted(sa.String(63), ClientId, attribute="name")
+_ROLE = _Converted(sa.String(16), Role)
+_STATE = _Converted(sa.String(16), AttemptState)
+_REASON = _Converted(sa.String(32), Rejection)
+_PERMISSION = _Converted(sa.String(16), Permission)
 
 ONE_RELEASE = "state IN ('prepared', 'countersigned', 'sent', 'done')"
+"""SQL condition for attempts of which a version has one at most."""
 
 metadata = sa.MetaData()
 
@@ -114,12 +140,13 @@ def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
     return sa.Table(name, metadata, *parts)
 
 
-def _key(name: str, kind: Any = sa.Integer) -> sa.Column[Any]:
-    return sa.Column(name, kind, primary_key=True, autoincrement=False)
+def _key(name: str, column_type: _ColumnType = sa.Integer) -> sa.Column[_Plain]:
+    """Return a column of the primary key, with values that precad chooses."""
+    return sa.Column(name, column_type, primary_key=True, autoincrement=False)
 
 
-def _required(name: str, kind: Any = sa.Integer) -> sa.Column[Any]:
-    return sa.Column(name, kind, nullable=False)
+def _required(name: str, column_type: _ColumnType = sa.Integer) -> sa.Column[_Plain]:
+    return sa.Column(name, column_type, nullable=False)
 
 
 task = _table(
@@ -160,10 +187,10 @@ attempts = _table(
     sa.Column("their_head", sa.LargeBinary),
     sa.Column("countersignature", sa.LargeBinary),
     sa.UniqueConstraint("attempt", "version", name="round_of_a_version"),
-    # Rounds ask for their version's attempts: not by looking at all earlier ones.
+    # Each round looks up its version's attempts, and shouldn't read all earlier ones.
     sa.Index("attempts_of_a_version", "version"),
-    # The last line of defence: no model gets two releases, whatever the code above
-    # does.
+    # The last line of defence: no version gets two releases, whatever the code that
+    # uses this table does.
     sa.Index(
         "one_release_of_a_version",
         "version",
@@ -176,26 +203,27 @@ attempts = _table(
 versions = _table(
     "version",
     _key("version"),
-    # How many attempts of it had their comparisons opened; both servers keep the larger
-    # number.
+    # How many of its attempts had their comparisons opened; both servers keep the
+    # larger number.
     sa.Column("opened", sa.Integer, nullable=False, default=0),
-    # Whether both servers are known to hold its model: only then owners hear of it.
+    # Whether both servers are known to hold its model: only then do owners hear of it.
     sa.Column("confirmed", sa.Boolean),
-    # Of all facts of the versions before it: computed from the ledger, kept for speed
-    # alone.
+    # Digest of all facts of the versions before it: computed from the ledger, kept for
+    # speed alone.
     sa.Column("history", _DIGEST),
-    # What the other server signed: its coin's commitment and opening, and the model's
+    # Signed by the other server: its coin's commitment and opening, and the model's
     # digest.
     sa.Column("commitment", sa.LargeBinary),
     sa.Column("opening", sa.LargeBinary),
     sa.Column("model_seal", sa.LargeBinary),
-    # This server's own opening, where the other gave it back.
+    # This server's own opening of its coin, where the other server gave it back.
     sa.Column("own_opening", sa.LargeBinary),
     # How often both servers' operators had its coin drawn again.
     sa.Column("redrawn", sa.Integer),
 )
 
-# This server's own statements, as owners have shown them: the newest of each.
+# Statements that this server once signed and that owners have shown it: the newest of
+# each owner.
 shown_statement = _table(
     "shown",
     _key("client", _CLIENT),
@@ -204,16 +232,17 @@ shown_statement = _table(
     _required("attempt"),
     _required("charged", sa.Text),
     _required("opened"),
-    # Versions before it that the ledger holds a charge of this client for: a sum, kept.
+    # In how many versions before the statement's the ledger charges this client: a sum
+    # that is kept up to date.
     sa.Column("known", sa.Integer, nullable=False, server_default="0"),
 )
 
-# The operators' permissions, with the newest attempt that each reaches to.
+# The operators' permissions, each with the newest attempt that it allows.
 permission = _table(
     "word", _key("word", _PERMISSION), _key("version"), _required("until")
 )
 
-# Apart from its attempt: a row is written whole whenever one of its columns changes.
+# A table of its own, since a row is written whole whenever one of its columns changes.
 noisy_share = _table(
     "noisy_share",
     _key("attempt"),
@@ -226,16 +255,19 @@ noisy_share = _table(
 ledger = _table(
     "ledger",
     _key("sequence"),
-    # What happened to the attempt: prepared or learned (charged), voided, or written
-    # off.
+    # What happened to the attempt: prepared or learned (both charge its clients),
+    # voided, or written off.
     _required("event", _STATE),
-    *(_required(name) for name in ("attempt", "version")),
+    _required("attempt"),
+    _required("version"),
     _required("noise_multiplier", sa.Float(53)),
-    *(sa.Column(name, _DIGEST) for name in ("valid_set", "share_digest")),
+    sa.Column("valid_set", _DIGEST),
+    sa.Column("share_digest", _DIGEST),
     # Fresh for each entry: the hash leaves the server, and must not tell who was
     # charged.
     sa.Column("salt", sa.LargeBinary),
-    *(_required(name, _DIGEST) for name in ("previous", "hash")),
+    _required("previous", _DIGEST),
+    _required("hash", _DIGEST),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
     sa.ForeignKeyConstraint(
         ["attempt", "version"],
@@ -246,7 +278,7 @@ ledger = _table(
 
 charge = _table(
     "charge",
-    # Nobody is charged twice for an attempt.
+    # The key: nobody is charged twice for an attempt.
     _key("attempt"),
     _key("client", _CLIENT),
     _required("record_rate", sa.Float(53)),
@@ -256,12 +288,12 @@ charge = _table(
         ["ledger.sequence", "ledger.attempt"],
         name="charge_has_its_entry",
     ),
-    # Every owner asks for its own, in every round: not by looking at everybody's.
+    # Each owner asks for its own charges in every round; nobody else's should be read.
     sa.Index("charges_of_a_client", "client", "attempt"),
 )
 
-# Sums of the charges that count, kept with them: of each client, how many versions may
-# have been released 1 + m times with it in them.
+# Sums of the charges that count, changed together with them: for each client, how many
+# versions may have been released 1 + m times with it in them (m is ``re_releases``).
 participation = _table(
     "participation", _key("client", _CLIENT), _key("re_releases"), _required("versions")
 )

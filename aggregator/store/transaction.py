@@ -1,7 +1,7 @@
-"""The database behind a server's stores: which kinds there are, and transactions in them.
+"""The database behind a server's stores: its two kinds, and transactions in it.
 
-Commits are durable, a failure of the database is a StorageFailure, and one that starts
-beside the server or again is waited for.
+A commit is on the disk when it returns. A failure of the database is raised as
+StorageFailure. A PostgreSQL that is still starting, or starts again, is waited for.
 """
 
 import logging
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
     URL,
@@ -37,33 +37,47 @@ from precad.common.process_settings import address_fault
 
 log = logging.getLogger("precad")
 
+AnyRow = Any
+"""A row that a query returned: its columns are attributes, and it unpacks like a tuple.
+
+Nothing gives the columns' types to a type checker."""
+AnyValue = Any
+"""A column's value, or one option of ``sqlalchemy.create_engine``."""
 START_S = 60.0
-"""A database that was killed first reads what it had logged."""
-_WAITS = RetryPolicy(0.5, 5.0)
+"""Seconds for which a starting database is waited for: one that was killed first reads
+what it had logged."""
+_WAITS = RetryPolicy(first_s=0.5, longest_s=5.0)
 _BACKENDS = "give sqlite:///path/to/state.db or postgresql://user@host/database"
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Transaction:
-    """Blocks in which one server's database is read and written, each all of it or nothing.
+    """Transactions in one server's database: each is durable as a whole, or undone.
 
-    Threads take turns: there is one connection, which is also what the lock hangs on. A
-    block inside another one of the same thread is part of it.
+    Threads take turns: there is one connection, and on PostgreSQL the lock on the state
+    belongs to it. A block inside another block of the same thread is part of the outer
+    one.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._turn = threading.RLock()
         self._connection: Connection | None = None
-        self._broken = self._writing = False
-        self._looks: dict[Hashable, Any] = {}
+        self._broken = False
+        self._writing = False
+        self._cache: dict[Hashable, object] = {}
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A block that changes something, durable at its end. Raises StorageFailure."""
+        """Yield a connection that may change the database; durable when the block ends.
+
+        An exception in the block undoes the whole transaction.
+
+        Raises StorageFailure: the database failed, and nothing was changed.
+        """
         with self.read() as connection:
-            self._looks.clear()
-            outer = self._writing
+            self._cache.clear()
+            outer_writing = self._writing
             self._writing = True
             try:
                 yield connection
@@ -71,19 +85,22 @@ class Transaction:
                 self._broken = True
                 raise
             finally:
-                self._writing = outer
-                self._looks.clear()
+                self._writing = outer_writing
+                self._cache.clear()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A block that changes nothing. Raises StorageFailure."""
+        """Yield a connection for a block that changes nothing.
+
+        Raises StorageFailure: the database failed.
+        """
         with self._turn:
             if self._connection is not None:
                 try:
                     yield self._connection
                 except BaseException:
-                    # PostgreSQL takes back a whole transaction in which a look failed,
-                    # and says nothing at its end.
+                    # PostgreSQL undoes a whole transaction in which one query failed,
+                    # and reports nothing when the transaction ends.
                     self._broken |= self._writing
                     raise
                 return
@@ -98,43 +115,47 @@ class Transaction:
                 self._connection = None
                 self._broken = False
 
-    def rows(self, query: Executable, **parameters: object) -> Sequence[Any]:
-        """Return all that ``query`` finds.
+    def rows(self, query: Executable, **parameters: object) -> Sequence[AnyRow]:
+        """Return all rows of ``query``.
 
-        Raises StorageFailure, as what follows does.
+        Raises StorageFailure, as ``first`` and ``value`` do: the database failed.
         """
         with self.read() as connection:
             return connection.execute(query, parameters).all()
 
-    def first(self, query: Executable, **parameters: object) -> Any:
-        """Return the first row that ``query`` finds, or None."""
+    def first(self, query: Executable, **parameters: object) -> AnyRow | None:
+        """Return the first row of ``query``, or None where it has none."""
         with self.read() as connection:
             return connection.execute(query, parameters).first()
 
-    def value(self, query: Executable, **parameters: object) -> Any:
-        """Return the first column of the first row, or None."""
+    def value(self, query: Executable, **parameters: object) -> AnyValue:
+        """Return the first column of the first row, or None where there is no row."""
         with self.read() as connection:
             return connection.scalar(query, parameters)
 
-    def look(self, what: Hashable, find: Callable[[], Found]) -> Found:
-        """Return what ``find`` finds, kept until the next write: every owner of a cohort asks.
+    def cached(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return what ``compute`` returns, kept under ``key`` until the next write.
 
-        This server alone writes its database (``Store.open``).
+        Every owner of a cohort asks the same. Nothing that is kept can become wrong:
+        this server alone writes its database (``Store.open``).
         """
         with self._turn:
-            if what not in self._looks:
-                self._looks[what] = find()
-            found: Found = self._looks[what]
-            return found
+            if key not in self._cache:
+                self._cache[key] = compute()
+            return cast("Result", self._cache[key])
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database's connections."""
         with self._turn:
             self.engine.dispose()
 
 
 def parse_url(text: str) -> URL:
-    """Return the URL of a database that precad can use. Raises Misconfiguration."""
+    """Return the SQLAlchemy URL of a database that precad can use.
+
+    Raises Misconfiguration: it is no URL, of another kind of database, or its host or
+    port can't be one.
+    """
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
@@ -148,24 +169,26 @@ def parse_url(text: str) -> URL:
         case "postgresql":
             host = f"[{url.host}]" if ":" in (url.host or "") else url.host
             port = 1 if url.port is None else url.port
-            # Before a look-up of half a password, where an @ of it isn't written %40.
-            if host and (fault := address_fault(f"{host}:{port}")):
+            # Checked before the host is looked up: where an @ of the password isn't
+            # written %40, a part of the password stands in the host's place.
+            fault = address_fault(f"{host}:{port}") if host else None
+            if fault:
                 remedy = (
                     f"{fault}; signs of a password are written as in URLs, @ as %40"
                 )
                 raise Misconfiguration("database", "…", remedy)
             return url.set(drivername="postgresql+psycopg")
-        case other:
-            raise Misconfiguration("database", other, _BACKENDS)
+        case backend:
+            raise Misconfiguration("database", backend, _BACKENDS)
 
 
 def is_in_memory(url: URL) -> bool:
-    """Return whether the database ends with its connection."""
+    """Return whether the database is gone when its connection ends."""
     return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
 
 def file_of(url: URL) -> Path | None:
-    """Return the file of an SQLite database; None for the others."""
+    """Return the file of an SQLite database; None for one in memory and PostgreSQL."""
     if url.get_backend_name() != "sqlite" or is_in_memory(url):
         return None
     return Path(url.database or "").resolve()
@@ -174,52 +197,66 @@ def file_of(url: URL) -> Path | None:
 def writing_engine(url: URL) -> Engine:
     """Return an engine with one connection, for the one server that owns the database.
 
-    A session's lock on PostgreSQL must live and die with it (``hold_session``), and an
-    SQLite database in memory exists once per connection.
+    A session's lock on PostgreSQL must live and die with the connection
+    (``hold_session``), and an SQLite database in memory exists once per connection.
+
+    Raises Misconfiguration: the driver isn't installed, or the URL can't be used.
     """
     if is_in_memory(url):
         engine = _engine(url, poolclass=StaticPool)
     else:
-        # A file is always there: only a database behind a network is asked before each
+        # A file is always there. Only a connection over a network is tested before each
         # use.
-        ping = url.get_backend_name() != "sqlite"
+        behind_network = url.get_backend_name() != "sqlite"
         engine = _engine(
             url,
             poolclass=QueuePool,
             pool_size=1,
             max_overflow=0,
-            pool_pre_ping=ping,
+            pool_pre_ping=behind_network,
         )
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)
         # IMMEDIATE: what a transaction reads can't change before it writes.
-        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+        event.listen(
+            engine,
+            "begin",
+            lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"),
+        )
     return engine
 
 
 def reading_engine(url: URL) -> Engine:
-    """Return an engine that changes nothing, beside a server.
+    """Return an engine that changes nothing, for use beside a running server.
 
-    Raises Misconfiguration: no file.
+    Raises Misconfiguration: the SQLite file doesn't exist, the driver isn't installed,
+    or the URL can't be used.
     """
     path = file_of(url)
     if path is not None and not path.is_file():
         raise Misconfiguration("state", str(path), "there is no such file")
     if url.get_backend_name() == "postgresql":
-        readonly = {"postgresql_readonly": True}
         return _engine(
-            url, isolation_level="REPEATABLE READ", execution_options=readonly
+            url,
+            isolation_level="REPEATABLE READ",
+            execution_options={"postgresql_readonly": True},
         )
     engine = _engine(url)
     event.listen(engine, "connect", _read_only_sqlite)
-    event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+    event.listen(
+        engine,
+        "begin",
+        lambda connection: connection.exec_driver_sql("BEGIN"),
+    )
     return engine
 
 
 def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
-    """Wait until it takes a connection; a file does at once, or never.
+    """Wait until PostgreSQL takes a connection, for at most ``START_S``.
 
-    Raises StorageFailure.
+    An SQLite database isn't waited for: a file opens at once, or never.
+
+    Raises StorageFailure: the time is over.
     """
     if engine.dialect.name == "sqlite":
         return
@@ -240,48 +277,53 @@ def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:
 
 
 def require_whole(engine: Engine) -> None:
-    """Refuse a file that is damaged, or copied beside a running server.
+    """Refuse an SQLite file that is damaged, or was copied beside a running server.
 
-    Raises StorageFailure.
+    Found later, the damage would stop the middle of a round, or give wrong values.
 
-    Later it would show in the middle of a round, or in what is read wrongly.
+    Raises StorageFailure: the file isn't whole.
     """
     if file_of(engine.url) is not None:
         with storage_errors(), engine.connect() as connection:
-            found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
-            if found != "ok":
-                raise sqlite3.DatabaseError(f"malformed: {found}")
+            result = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
+            if result != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {result}")
 
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Raise the database's failures as StorageFailure; mistakes in statements stay the same.
+    """Raise failures of the database in the block as StorageFailure.
 
-    Raises Misconfiguration: the URL has an option that there isn't.
+    Mistakes in statements are bugs, and stay the exceptions that they are.
+
+    Raises Misconfiguration: the URL has an option that doesn't exist.
     """
     try:
         yield
     except (IntegrityError, ProgrammingError, DataError) as error:
         if error.statement is not None:
             raise
-        # Before any statement: an option in the URL.
+        # It failed before any statement: an option in the URL.
         raise Misconfiguration(
             "database", "…", " ".join(str(error.orig).split())
         ) from None
     except DBAPIError as error:
         raise StorageFailure(_explain(error.orig or error)) from error
-    except (
-        sqlite3.Error
-    ) as error:  # from setting a connection up, which SQLAlchemy doesn't wrap
+    # From setting a connection up, which SQLAlchemy doesn't wrap.
+    except sqlite3.Error as error:
         raise StorageFailure(_explain(error)) from error
 
 
-def _engine(url: URL, **options: Any) -> Engine:
+def _engine(url: URL, **options: AnyValue) -> Engine:
+    """Make an engine for ``url`` that keeps no noisy share and shows none in errors.
+
+    Raises Misconfiguration: the driver isn't installed, or the URL can't be used.
+    """
     try:
         if url.get_backend_name() == "sqlite":
-            # Python's module would keep statements with what was bound to them: a noisy
-            # share.
-            arguments: dict[str, Any] = {"cached_statements": 0}
+            # Python's module would keep statements together with what was bound to
+            # them: a noisy share.
+            arguments: dict[str, str | int] = {"cached_statements": 0}
         else:
             arguments = connection_options(url)
         # What is bound to a statement may be a share: no error shows it.
@@ -298,13 +340,15 @@ def _engine(url: URL, **options: Any) -> Engine:
         raise Misconfiguration("database", "…", f"can't be used; {_BACKENDS}") from None
 
 
-def _durable_sqlite(connection: Any, _record: object) -> None:
+def _durable_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    """Set up a new connection of the server's own engine."""
     # Python's module would begin transactions on its own, and never before a CREATE
     # TABLE.
     connection.isolation_level = None
-    # FULL: a charge that was committed survives a power cut, also in WAL mode. FAST:
-    # where SQLite was built to overwrite what is deleted (as Debian's), a noisy share
-    # would be written twice. It is no secret: both together are what everybody gets.
+    # FULL: a charge that was committed survives a power cut, in WAL mode too. FAST: an
+    # SQLite that was built to overwrite deleted data (Debian's is) would write every
+    # noisy share twice. A noisy share is no secret: the sum of both servers' is what
+    # everybody gets.
     for setting in (
         "journal_mode=WAL",
         "synchronous=FULL",
@@ -314,21 +358,23 @@ def _durable_sqlite(connection: Any, _record: object) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _read_only_sqlite(connection: Any, _record: object) -> None:
+def _read_only_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    """Set up a new connection of a reader's engine."""
     connection.isolation_level = None
     connection.execute("PRAGMA query_only=ON")
 
 
 def _explain(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    again = "start again: the state is as it was before"
-    remedy = f"see to the database, then {again}"
-    if "malformed" in said or "not a database" in said:
+    """Return what the database said, and what the operator can do about it."""
+    message = " ".join(str(error).split())
+    restart = "start again: the state is as it was before"
+    remedy = f"see to the database, then {restart}"
+    if "malformed" in message or "not a database" in message:
         remedy = (
             "the file is damaged, as one is that cp copied beside a running server:"
             " copy with precad backup. Put back the newest copy only if no round was"
             " played since; otherwise start a new task"
         )
-    elif "full" in said or "disk I/O" in said or "No space" in said:
-        remedy = f"make room on the disk, then {again}"
-    return f"the durable state can't be used ({said}); {remedy}"
+    elif "full" in message or "disk I/O" in message or "No space" in message:
+        remedy = f"make room on the disk, then {restart}"
+    return f"the durable state can't be used ({message}); {remedy}"

@@ -1,37 +1,61 @@
-"""What the database keeps of each version: coin, opened attempts, model, permissions."""
+"""What the database keeps of a version: coin, opened attempts, model, permissions."""
 
-from typing import Any
-
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.schema import Permission
-from precad.aggregator.store.transaction import Transaction
+from precad.aggregator.store.transaction import AnyValue, Transaction
 
 _VERSION = schema.versions.c
 _PERMISSION = schema.permission.c
-_ROW = select(schema.versions).where(_VERSION.version == bindparam("of"))
-_NEWEST_FIRST = select(_VERSION.version).order_by(_VERSION.version.desc())
-_CONFIRMED = _NEWEST_FIRST.where(_VERSION.confirmed).limit(1)
-_NAMED = (_PERMISSION.word == bindparam("what"), _PERMISSION.version == bindparam("of"))
-_ALLOWED = select(_PERMISSION.until).where(*_NAMED)
+
+# Statements are put together once: SQLAlchemy takes longer over that than SQLite over
+# running them.
+_ROW = select(schema.versions).where(_VERSION.version == bindparam("version"))
+_NEWEST_CONFIRMED = (
+    select(_VERSION.version)
+    .order_by(_VERSION.version.desc())
+    .where(_VERSION.confirmed)
+    .limit(1)
+)
+_IS_PERMISSION = and_(
+    _PERMISSION.word == bindparam("permission"),
+    _PERMISSION.version == bindparam("version"),
+)
+_ALLOWED = select(_PERMISSION.until).where(_IS_PERMISSION)
+_USE_UP = delete(schema.permission).where(_IS_PERMISSION)
 
 
 class Versions:
-    """What one server keeps of each version, but for its charges; each method a transaction."""
+    """What one server keeps of each version, except for its charges.
+
+    Each method is one transaction.
+    """
 
     def __init__(self, transaction: Transaction, journal_file: JournalFile) -> None:
         self._transaction = transaction
         self._journal_file = journal_file
         self._confirmed: int | None = None
 
-    # --- opened attempts
-    # ---------------------------------------------------------------------
+    # --- opened attempts --------------------------------------------------------------
 
     def count_opened(self, version: int, attempt: int) -> int:
-        """Count an attempt about to be opened, in the journal first; return its version's count."""
+        """Count an attempt whose comparisons are about to be opened.
+
+        It is written to the journal file first. Return how many attempts of ``version``
+        were opened, this one included.
+        """
         self._journal_file.opened(version, attempt)
         with self._transaction.write() as connection:
             count = self.opened(version) + 1
@@ -39,98 +63,115 @@ class Versions:
                 connection,
                 version=version,
                 count=count,
-                more=1,
+                added=1,
             )
             return count
 
     def raise_opened(self, version: int, at_least: int) -> None:
-        """Keep that so many of a version's attempts were opened, unless more are known."""
+        """Keep that ``at_least`` attempts of a version were opened, if fewer are known.
+
+        ``at_least`` comes from the other server, or from this server's journal file.
+        """
         if at_least <= self.opened(version):
             return
         with self._transaction.write() as connection:
-            more = at_least - self.opened(version)
-            if more > 0:
+            # Asked again: another thread may have counted some since.
+            added = at_least - self.opened(version)
+            if added > 0:
                 _set_opened(
                     connection,
                     version=version,
                     count=at_least,
-                    more=more,
+                    added=added,
                 )
 
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
-        what = ("opened", version)
-        return self._transaction.look(
-            what, lambda: int(self._column(version, "opened") or 0)
+        return self._transaction.cached(
+            ("opened", version),
+            lambda: int(self._column(version, "opened") or 0),
         )
 
     def all_opened(self) -> int:
-        """Return ``opened`` of all versions together."""
+        """Return the sum of ``opened`` over all versions."""
         query = select(schema.task.c.opened)
-        return self._transaction.look(
+        return self._transaction.cached(
             "all opened", lambda: int(self._transaction.value(query))
         )
 
-    # --- the model
-    # ---------------------------------------------------------------------------
+    # --- the model --------------------------------------------------------------------
 
     def model_seal(self, version: int) -> SignedMessage | None:
-        """Return what the other server signed of model ``version``'s digest."""
-        return self._sealed(version, "model_seal")
+        """Return what the other server signed of the digest of model ``version``."""
+        return self._signed(version, "model_seal")
 
     def keep_model_seal(self, version: int, signed: SignedMessage) -> None:
-        """Keep what the other server signed of model ``version``'s digest."""
+        """Keep what the other server signed of the digest of model ``version``."""
         with self._transaction.write() as connection:
             set_version(connection, version, model_seal=signed.to_json())
 
     def confirm(self, version: int) -> None:
-        """Keep that the other server holds model ``version`` too: owners may hear of it."""
+        """Keep that the other server holds model ``version`` too.
+
+        Owners may hear of the model from now on.
+        """
         if version > self.confirmed():
             with self._transaction.write() as connection:
                 set_version(connection, version, confirmed=True)
             self._confirmed = version
 
     def confirmed(self) -> int:
-        """Return the newest version that both servers are known to hold."""
+        """Return the newest version that both servers are known to hold; 0 at first."""
         # Asked with every model that is fetched; nobody else writes it.
         if self._confirmed is None:
-            self._confirmed = int(self._transaction.value(_CONFIRMED) or 0)
+            self._confirmed = int(self._transaction.value(_NEWEST_CONFIRMED) or 0)
         return self._confirmed
 
-    # --- the coin
-    # ----------------------------------------------------------------------------
+    # --- the coin ---------------------------------------------------------------------
 
     def commitment(self, version: int) -> SignedMessage | None:
         """Return the other server's commitment to its coin of ``version``."""
-        return self._sealed(version, "commitment")
+        return self._signed(version, "commitment")
 
     def keep_commitment(self, version: int, signed: SignedMessage) -> None:
-        """Keep the other's commitment; the first one stays, whatever comes later."""
+        """Keep the other server's commitment to its coin of ``version``.
+
+        The first one stays, whatever comes later.
+        """
         with self._transaction.write() as connection:
             if self.commitment(version) is None:
                 set_version(connection, version, commitment=signed.to_json())
 
     def coin_opening(self, version: int, *, own: bool) -> SignedMessage | None:
-        """Return an opening for ``version``: the other's, or one's own that it gave back."""
-        return self._sealed(version, "own_opening" if own else "opening")
+        """Return an opening of a coin of ``version``: the other server's.
+
+        With ``own`` this server's, if the other server gave it back.
+        """
+        return self._signed(version, "own_opening" if own else "opening")
 
     def keep_opening(self, version: int, signed: SignedMessage, *, own: bool) -> None:
-        """Keep an opening."""
-        column = {"own_opening" if own else "opening": signed.to_json()}
+        """Keep the other server's opening; with ``own`` this server's, given back."""
+        columns = {"own_opening" if own else "opening": signed.to_json()}
         with self._transaction.write() as connection:
-            set_version(connection, version, **column)
+            set_version(connection, version, **columns)
 
     def discard_coin(self, version: int) -> None:
-        """Forget the version's coin, which both operators want anew, once.
+        """Forget the version's coin, which both operators allowed to draw again, once.
 
-        It is counted.
+        The permission is used up, and the coin drawn again is counted.
         """
-        coin = {"commitment": None, "opening": None, "own_opening": None}
-        used = {"what": Permission.COIN, "of": version}
+        used = {"permission": Permission.COIN, "version": version}
         with self._transaction.write() as connection:
             redrawn = int(self._column(version, "redrawn") or 0)
-            set_version(connection, version, **coin, redrawn=redrawn + 1)
-            connection.execute(delete(schema.permission).where(*_NAMED), used)
+            set_version(
+                connection,
+                version,
+                commitment=None,
+                opening=None,
+                own_opening=None,
+                redrawn=redrawn + 1,
+            )
+            connection.execute(_USE_UP, used)
 
     def was_redrawn(self, version: int) -> bool:
         """Return whether the operators had the version's coin drawn again."""
@@ -140,41 +181,46 @@ class Versions:
         """Return how often both servers' operators had a version's coin drawn again."""
         return int(self._transaction.value(select(func.sum(_VERSION.redrawn))) or 0)
 
-    # --- permissions
-    # -------------------------------------------------------------------------
+    # --- permissions ------------------------------------------------------------------
 
-    def allowed(self, what: Permission, version: int) -> int:
-        """Return up to which attempt the operators' permission reaches; -1 without one."""
-        found = self._transaction.value(_ALLOWED, what=what, of=version)
-        return -1 if found is None else int(found)
+    def allowed(self, permission: Permission, version: int) -> int:
+        """Return up to which attempt the operators' permission goes; -1 without one."""
+        until = self._transaction.value(
+            _ALLOWED, permission=permission, version=version
+        )
+        return -1 if until is None else int(until)
 
-    def allow(self, what: Permission, version: int, until: int) -> None:
-        """Keep the operators' permission."""
+    def allow(self, permission: Permission, version: int, until: int) -> None:
+        """Keep the operators' permission, which goes up to attempt ``until``."""
         table = schema.permission
-        of = (_PERMISSION.word == what, _PERMISSION.version == version)
+        change = (
+            update(table)
+            .where(_PERMISSION.word == permission, _PERMISSION.version == version)
+            .values(until=until)
+        )
         with self._transaction.write() as connection:
-            if not connection.execute(
-                update(table).where(*of).values(until=until)
-            ).rowcount:
+            if not connection.execute(change).rowcount:
                 connection.execute(
                     insert(table).values(
-                        word=what,
+                        word=permission,
                         version=version,
                         until=until,
                     )
                 )
 
-    def _column(self, version: int, column: str) -> Any:
-        row = self._transaction.first(_ROW, of=version)
+    def _column(self, version: int, column: str) -> AnyValue:
+        """Return a column of what is kept of ``version``; None where nothing is."""
+        row = self._transaction.first(_ROW, version=version)
         return None if row is None else getattr(row, column)
 
-    def _sealed(self, version: int, column: str) -> SignedMessage | None:
-        found = self._column(version, column)
-        return None if found is None else SignedMessage.from_json(found)
+    def _signed(self, version: int, column: str) -> SignedMessage | None:
+        """Return the signed message that a column of ``version`` holds, if any."""
+        data = self._column(version, column)
+        return None if data is None else SignedMessage.from_json(data)
 
 
 def set_version(connection: Connection, version: int, **values: object) -> None:
-    """Change what is kept of a version."""
+    """Set columns of what is kept of a version; the first time a row is made."""
     table = schema.versions
     change = update(table).where(_VERSION.version == version).values(**values)
     if not connection.execute(change).rowcount:
@@ -188,7 +234,8 @@ def _set_opened(
     *,
     version: int,
     count: int,
-    more: int,
+    added: int,
 ) -> None:
+    """Keep a version's new ``count`` of opened attempts, ``added`` more than before."""
     set_version(connection, version, opened=count)
-    connection.execute(update(schema.task).values(opened=schema.task.c.opened + more))
+    connection.execute(update(schema.task).values(opened=schema.task.c.opened + added))

@@ -182,12 +182,13 @@ def mutant(old: str, new: str) -> Any:
         (1024.0, "gap *= blocks.tightness[block]", "gap *= blocks.tightness[column]"),
         (1024.0, "pick >> np.uint64(8) <", "pick >> np.uint64(9) <"),
         (1024.0, "(1 << width_bits) - 1)", "(1 << width_bits) - 2)"),
-        (1024.0, "block = np.where(own, column, blocks.others[column])", "block = column"),
+        (1024.0, "block = np.where(is_own_block, column, blocks.others[column])",
+         "block = column"),
         (1024.0, "blocks.others[column])", "blocks.others[column] ^ 1)"),
         (1024.0, "(-Decimal(magnitude) * magnitude", "(-Decimal(magnitude)"),
         (1024.0, "(2 * s * s)", "(s * s)"),
-        (1024.0, "thresholds[column], others[column] = left[column], giver",
-         "thresholds[column], others[column] = masses[column] // 2, giver"),
+        (1024.0, "thresholds[column] = remaining[column]",
+         "thresholds[column] = masses[column] // 2"),
     ],
 )  # fmt: skip
 def test_a_broken_sampler_is_caught(deviation: float, old: str, new: str) -> None:

@@ -1,1 +1,1 @@
-"""Alembic's folder: one file in ``versions`` per change of the tables."""
+"""Alembic's folder: one file in ``versions`` for each change of the tables."""

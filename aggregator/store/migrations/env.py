@@ -1,4 +1,4 @@
-"""What Alembic runs: the steps, on the connection and in the transaction of the caller."""
+"""Alembic's entry: run the migrations in the open transaction of the caller."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""The steps, in the order of their revision numbers."""
+"""The migrations, in the order of their revision numbers."""

@@ -1,8 +1,8 @@
-"""The oldest schema that is brought up to date; none before it was in a released version."""
+"""The oldest schema that is brought up to date: no older one was ever released."""
 
 revision = "0005"
 down_revision = None
 
 
 def upgrade() -> None:
-    """Nothing: a new database doesn't pass here."""
+    """Do nothing: a new database is made without migrations."""
