@@ -195,7 +195,7 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
 
 
 def _note_contact(session: Session) -> None:
-    """Note that the other server and the dealer are there; log how long they weren't."""
+    """Note that the other server and the dealer are there, and log any outage."""
     progress = session.progress
     seconds_away = progress.heard_from_peers(session.clock.now())
     if seconds_away is not None:
