@@ -1,1 +1,1 @@
-"""Receiving submissions: uploads in pieces, checked as they arrive, held until it closes."""
+"""Receive submissions in pieces, check them as they come, and match both servers'."""

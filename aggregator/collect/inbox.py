@@ -1,8 +1,8 @@
-"""The submissions of the current attempt on one server.
+"""Hold the submissions of the current attempt on one server.
 
-Uploads come from many threads or tasks; the round's thread opens, waits and closes. One
-client's bad upload is its own affair: it is counted with a reason and nobody else
-notices.
+Uploads come from many threads or tasks; the training's thread opens the inbox, waits
+and closes it. One client's bad upload is its own affair: it is counted with a reason,
+and nobody else notices.
 """
 
 import math
@@ -29,85 +29,98 @@ from precad.norm_check.proof_submission import (
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much lay here at once in one attempt, at most."""
+    """Say how much lay on this server at once in one attempt, at most."""
 
     submissions: int = 0
-    """That were whole, and that nobody had asked for."""
+    """Submissions that were whole, and that nobody had asked for yet."""
     spooled: int = 0
-    """Bytes of bodies, all of which stay until the attempt's sum is made."""
+    """Bytes of bodies; all of them stay until the attempt's sum is made."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _OpenAttempt:
+    """What the inbox knows of one attempt while its collection is open."""
+
     opened: Opened
     cohort: frozenset[ClientId]
     spool: Spool
     opening: Digest
-    """o of this server: fresh, and in memory alone."""
+    """o_j of this server: fresh random bytes, in memory alone."""
     first: dict[ClientId, Digest] = field(default_factory=dict)
-    """The whole digest of each client's first good header: it alone may come, and come
-    again."""
+    """The whole digest of each client's first good header.
+
+    That header alone may come, and it may come again.
+    """
     held: dict[ClientId, AnySubmission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
     awaited: set[ClientId] | None = None
-    """Whom ``wait`` and ``over`` still expect, once they were asked; kept up to date,
-    so that no arrival looks at everybody."""
+    """Whom ``wait`` and ``over`` still expect, once they were asked.
+
+    It is kept up to date, so that no arrival has to look at everybody.
+    """
     arrived: deque[AnySubmission] = field(default_factory=deque)
-    """Held, and not asked for by ``arrivals`` yet."""
+    """Submissions that are held, and that ``arrivals`` hasn't given yet."""
     most_arrived: int = 0
+    """The most submissions that were in ``arrived`` at once."""
     closes: float = math.inf
-    """An instant of the clock."""
+    """When nothing more is taken, by the clock."""
 
     def settled(self, client: ClientId) -> bool:
-        """Whether nothing more is expected of ``client`` in this round."""
-        # TRUNCATED: a link broke, and the same bytes are on their way again. Whoever
-        # sent something wrong is done.
-        return client in self.held or self.refused.get(client) not in (
-            None,
-            Rejection.TRUNCATED,
-        )
+        """Return whether nothing more is expected of ``client`` in this attempt.
+
+        A client that sent something wrong is settled. One whose upload was TRUNCATED
+        isn't: a link broke, and the same bytes are on their way again.
+        """
+        reason = self.refused.get(client)
+        return client in self.held or reason not in (None, Rejection.TRUNCATED)
 
     def expect(self, clients: Collection[ClientId]) -> set[ClientId]:
-        """Those of them who aren't settled: from now on they are awaited."""
+        """Await those of the clients who aren't settled, and return them."""
         self.awaited = {client for client in clients if not self.settled(client)}
         return self.awaited
 
 
 SPARE = 3.0
-"""Attempts that a client may miss; then nobody waits for it."""
+"""How many attempts a client may miss; after that nobody waits for it."""
 EARNED = 0.25
-"""What each attempt that it sends for gives back."""
-_LATE = 2
-"""Attempts for which who sends is heard: the newest, and the one before, too late."""
+"""How much of an attempt a client earns back with each attempt that it sends for."""
+_HEARD_ATTEMPTS = 2
+"""For how many attempts it is noted who sends: the newest, and the one before, late."""
 
 
 class Patience:
-    """Whom a server waits for: who is missing again and again isn't, and counts when it comes.
+    """Decide whom a server waits for: not for a client that is missing again and again.
 
-    Whoever stays away costs the others one round in five at most. An owner that came
-    back and is slower than the others comes too late until it is waited for again: what
-    it sends then counts here. No record has a part in it (docs/protocol.md, "Waiting").
+    Such a client counts all the same when it comes in time. Whoever stays away costs
+    the others one round in five at most. An owner that came back and is slower than the
+    others comes too late until it is waited for again: what it sends then counts here.
+    No record has a part in it (docs/protocol.md, "Waiting").
     """
 
     def __init__(self) -> None:
         self._left: dict[ClientId, float] = {}
+        """How many attempts each client may still miss."""
         self._cohorts: dict[int, set[ClientId]] = {}
-        """Of the newest attempts, who hasn't sent for them."""
+        """Of the newest attempts, the clients that haven't sent for them."""
 
     def open(self, attempt: int, cohort: Collection[ClientId]) -> None:
-        """These are expected to send."""
+        """Note that these clients are expected to send for ``attempt``."""
         self._cohorts[attempt] = set(cohort)
-        for old in sorted(self._cohorts)[:-_LATE]:
-            del self._cohorts[old]
+        for old_attempt in sorted(self._cohorts)[:-_HEARD_ATTEMPTS]:
+            del self._cohorts[old_attempt]
 
     def sends(self, client: ClientId, attempt: int) -> None:
-        """Note a header, whatever becomes of it."""
-        if client in (cohort := self._cohorts.get(attempt, set())):
-            cohort.discard(client)
+        """Note that a header came for ``attempt``, whatever becomes of it."""
+        missing = self._cohorts.get(attempt, set())
+        if client in missing:
+            missing.discard(client)
             self._left[client] = min(SPARE, self._left.get(client, SPARE) + EARNED)
 
     def missed(self, client: ClientId) -> None:
-        """Note that nothing whole came in time; of who wasn't waited for that says nothing."""
+        """Note that nothing whole of a client came in time.
+
+        That says nothing of a client that wasn't waited for.
+        """
         if self.waits_for(client):
             self._left[client] = self._left.get(client, SPARE) - 1
 
@@ -117,7 +130,10 @@ class Patience:
 
 
 class Inbox:
-    """Collects one server's submissions, round after round; bodies lie in the folder ``spool``."""
+    """Collect one server's submissions, attempt after attempt.
+
+    Bodies lie in the folder ``spool``. All methods may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -127,17 +143,19 @@ class Inbox:
         spool: Path,
         clock: Clock = CLOCK,
     ) -> None:
+        """Begin without an open attempt; remove what an earlier process has spooled."""
         self.verifier = verifier
+        """Checks clients' signatures."""
         self._role = role
         self._task = task
         self._spool = spool
         self._clock = clock
         self._changed = clock.condition()
-        self._round: _OpenAttempt | None = None
+        self._open_attempt: _OpenAttempt | None = None
         self._closed: _OpenAttempt | None = None
         self._patience = Patience()
         self.backlog = Backlog()
-        """Of the attempt whose collection closed last."""
+        """What lay here in the attempt whose collection closed last."""
         spool.mkdir(parents=True, exist_ok=True)
         for left_over in spool.glob(f"*{SUFFIX}"):
             left_over.unlink()
@@ -146,14 +164,15 @@ class Inbox:
     def opened(self) -> Opened | None:
         """The attempt that is open."""
         with self._changed:
-            return None if self._round is None else self._round.opened
+            current = self._open_attempt
+            return None if current is None else current.opened
 
     def open(self, opened: Opened) -> None:
         """Take submissions for an attempt that both servers opened."""
         cohort = frozenset(opened.cohort)
         opening = Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
-            self._round = _OpenAttempt(
+            self._open_attempt = _OpenAttempt(
                 opened=opened,
                 cohort=cohort,
                 spool=Spool(self._spool),
@@ -165,131 +184,157 @@ class Inbox:
     def proof_opening(
         self, attempt: int, client: ClientId
     ) -> tuple[Digest, Role] | None:
-        """This server's o and who gets this client's seed; None: not open, or without proofs."""
+        """Return this server's o_j, and which server gets this client's seed.
+
+        None where that attempt isn't open, or has no proofs.
+        """
         with self._changed:
-            current = self._round
+            current = self._open_attempt
             if current is None or current.opened.attempt != attempt:
                 return None
             holder = current.opened.seed_holders.get(client)
             return None if holder is None else (current.opening, holder)
 
     def start(self, submission: AnySubmission) -> Upload:
-        """Check all that stands in a header and take the body that follows it.
+        """Check all that stands in a header, and return what takes the body after it.
 
         The header fixes the submission, so the first good one is the client's only one,
-        also while its body is on the way. The same again is a retry, and welcome.
+        also while its body is on the way. The same header again is a retry, and
+        welcome.
 
-        Raises RejectedSubmission: counted for the client where it is in the cohort.
+        Raises RejectedSubmission: it is counted for the client where that client is in
+        the cohort.
         """
         context = submission.context
-        at = context.attempt, context.client
+        attempt = context.attempt
+        client = context.client
         if context.task != self._task.digest:
             # Counted nowhere: it isn't about this task.
-            why = (
+            raise RejectedSubmission(
+                Rejection.WRONG_TASK,
                 f"submission is for task {context.task}, this server runs"
-                f" {self._task.digest}"
+                f" {self._task.digest}",
             )
-            raise RejectedSubmission(Rejection.WRONG_TASK, why)
         with self._changed:
-            self._patience.sends(context.client, context.attempt)
-            current = self._current(*at)
+            self._patience.sends(client, attempt)
+            current = self._current(attempt, client)
         try:
             self._check(submission, current)
             with self._changed:
-                first = self._current(*at).first
-                own = submission.header.whole_digest
-                if first.setdefault(context.client, own) != own:
+                first = self._current(attempt, client).first
+                digest = submission.header.whole_digest
+                if first.setdefault(client, digest) != digest:
                     raise RejectedSubmission(
                         Rejection.DUPLICATE,
-                        f"client {context.client} already sent another submission in"
-                        f" attempt {context.attempt}; the first one counts",
+                        f"client {client} already sent another submission in"
+                        f" attempt {attempt}; the first one counts",
                     )
             return Upload(submission, self._task, current.spool, self._accept)
         except RejectedSubmission as rejected:
-            self.refuse(*at, rejected.reason)
+            self.refuse(attempt, client, rejected.reason)
             raise
 
     def refuse(self, attempt: int, client: ClientId, reason: Rejection) -> None:
-        """Count a rejection found outside (an upload that broke off, an unreadable header)."""
+        """Count a rejection of a client, if it is in the open attempt's cohort.
+
+        It may have been found outside: an upload that broke off, an unreadable header.
+        """
         with self._changed:
-            current = self._round
+            current = self._open_attempt
             if (
-                not current
+                current is None
                 or current.opened.attempt != attempt
                 or client not in current.cohort
             ):
                 return
-            # A second one doesn't count, and costs the first nothing: its body may be
-            # on the way.
+            # A second submission doesn't count, and costs the first one nothing: the
+            # first one's body may be on the way.
             if reason is not Rejection.DUPLICATE:
                 current.refused.setdefault(client, reason)
                 self._no_longer_awaited(current, client)
 
     def wait(self, clients: Collection[ClientId], deadline: float) -> None:
-        """Wait for those for whom ``over`` waits to be held or refused, or for that instant."""
+        """Wait until these clients are held or refused, or until ``deadline``.
+
+        Clients for whom ``over`` doesn't wait aren't waited for here either.
+        """
         with self._changed:
             current = self._require_open()
             awaited = current.expect(
-                [each for each in clients if self._waits_for(current, each)]
+                [client for client in clients if self._waits_for(current, client)]
             )
-            while awaited and (remaining := deadline - self._clock.now()) > 0:
+            while awaited:
+                remaining = deadline - self._clock.now()
+                if remaining <= 0:
+                    return
                 self._changed.wait(remaining)
 
     def over(
         self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]
     ) -> bool:
-        """Whether every one of ``clients``, the same in every call, is held, refused or ``gone``.
+        """Return whether each of ``clients`` is held, refused or ``gone``.
 
-        One that was refused may still mend its upload while the attempt is open, but
-        nobody waits for it: else one bad client would hold up every round. Nor for who
-        is missing again and again (``Patience``), unless nobody came at all: then all
-        are waited for. ``gone`` is asked about somebody unless everybody is settled: a
-        server looks for a dead link in it.
+        The clients are the same ones in every call for an attempt. One that was refused
+        may still mend its upload while the attempt is open, but nobody waits for it:
+        else one bad client would hold up every round. Nor does anybody wait for a
+        client that is missing again and again (``Patience``), unless nobody came at
+        all: then all are waited for. ``gone`` is asked about somebody unless everybody
+        is settled: in it a server looks for a dead link.
         """
         with self._changed:
             current = self._require_open()
-            awaited = (
-                current.expect(clients) if current.awaited is None else current.awaited
-            )
+            awaited = current.awaited
+            if awaited is None:
+                awaited = current.expect(clients)
             return all(
                 gone(client) or not self._waits_for(current, client)
                 for client in awaited
             )
 
     def close_at(self, deadline: float) -> None:
-        """Take nothing more from that instant on, whatever the round's thread is busy with."""
+        """Take nothing more from ``deadline`` on, also while the training is busy."""
         with self._changed:
             self._require_open().closes = deadline
 
     def wait_arrival(self, seconds: float) -> None:
-        """Wait so long for something that ``arrivals`` hasn't given yet."""
+        """Wait for something that ``arrivals`` hasn't given yet, so long at most."""
         deadline = self._clock.now() + seconds
         with self._changed:
             current = self._require_open()
-            while (
-                not current.arrived and (remaining := deadline - self._clock.now()) > 0
-            ):
+            while not current.arrived:
+                remaining = deadline - self._clock.now()
+                if remaining <= 0:
+                    return
                 self._changed.wait(remaining)
 
     def arrivals(self, most: int | None = None) -> list[AnySubmission]:
-        """What has come to be held since the last call, in order; the rest waits for the next."""
+        """Return what has come to be held since the last call, in order.
+
+        With ``most``, so many at most; the others wait for the next call.
+        """
         with self._changed:
             arrived = self._require_open().arrived
-            count = len(arrived) if most is None else min(most, len(arrived))
+            count = len(arrived)
+            if most is not None:
+                count = min(most, count)
             return [arrived.popleft() for _ in range(count)]
 
     def close(self) -> Mapping[ClientId, AnySubmission | Rejection]:
-        """End the attempt's collection: for each client of the cohort what is held, or why not."""
+        """End the attempt's collection.
+
+        Return for each client of the cohort what is held, or why nothing is.
+        """
         with self._changed:
             current = self._require_open()
-            self._round = None
+            self._open_attempt = None
             self._closed = current
-            # Where nobody's came, an outage kept them away: nobody is less waited for
-            # after it.
-            for client in current.cohort if current.held else ():
-                if not current.settled(client):
-                    self._patience.missed(client)
-            bodies = (each.body for each in current.held.values())
+            # Where nothing came of anybody, an outage kept them away: afterwards nobody
+            # is waited for less.
+            if current.held:
+                for client in current.cohort:
+                    if not current.settled(client):
+                        self._patience.missed(client)
+            bodies = [submission.body for submission in current.held.values()]
             spooled = sum(
                 body.length for body in bodies if isinstance(body, SpooledBody)
             )
@@ -303,65 +348,81 @@ class Inbox:
             }
 
     def cancel(self) -> None:
-        """Drop what the open attempt holds, and the one that was closed last."""
+        """Drop what the open attempt holds, and the attempt that was closed last."""
         with self._changed:
-            for each in (self._round, self._closed):
-                for held in () if each is None else each.held.values():
-                    held.discard()
-            self._round = self._closed = None
+            for attempt in (self._open_attempt, self._closed):
+                if attempt is not None:
+                    for submission in attempt.held.values():
+                        submission.discard()
+            self._open_attempt = None
+            self._closed = None
             self._changed.notify_all()
 
     def _waits_for(self, current: _OpenAttempt, client: ClientId) -> bool:
         return not current.held or self._patience.waits_for(client)
 
-    def _accept(self, held: AnySubmission) -> None:
-        client = held.context.client
+    def _accept(self, submission: AnySubmission) -> None:
+        """Hold a submission that is whole; an upload calls it.
+
+        Raises RejectedSubmission: it comes too late.
+        """
+        client = submission.context.client
         with self._changed:
-            current = self._current(held.context.attempt, client)
+            current = self._current(submission.context.attempt, client)
             if client in current.held:
-                # The same bytes again: a retry, already counted.
-                held.discard()
+                # The same bytes again: a retry, which was counted already.
+                submission.discard()
                 return
-            current.held[client] = held
-            current.arrived.append(held)
+            current.held[client] = submission
+            current.arrived.append(submission)
             current.most_arrived = max(current.most_arrived, len(current.arrived))
             self._changed.notify_all()
             self._no_longer_awaited(current, client)
 
     def _check(self, submission: AnySubmission, current: _OpenAttempt) -> None:
+        """Check a header against the open attempt, the task and its signature.
+
+        For ``start``. Raises RejectedSubmission: with the reason that is counted.
+        """
         header = submission.header
         context = submission.context
         opened = current.opened
         if context.version != opened.version:
-            there = f"attempt {opened.attempt} is of version {opened.version}"
-            why = f"submission is for version {context.version}, {there}"
-            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT,
+                f"submission is for version {context.version}, attempt"
+                f" {opened.attempt} is of version {opened.version}",
+            )
         if context.model != opened.model:
-            there = (
-                f"attempt {opened.attempt} has {opened.model}; fetch the model again"
+            raise RejectedSubmission(
+                Rejection.WRONG_MODEL,
+                f"trained on model {context.model}, attempt {opened.attempt} has"
+                f" {opened.model}; fetch the model again",
             )
-            why = f"trained on model {context.model}, {there}"
-            raise RejectedSubmission(Rejection.WRONG_MODEL, why)
         if isinstance(submission, ProofSubmission) != (self._task.proof is not None):
-            check = self._task.validation
-            why = (
-                f"the header is of another check: this task has validation = {check!r}"
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                "the header is of another check: this task has validation ="
+                f" {self._task.validation!r}",
             )
-            raise RejectedSubmission(Rejection.MALFORMED, why)
         if isinstance(header, ProofHeader):
             if header.openings[SERVERS.index(self._role)] != current.opening:
-                why = "the header is of another opening of this attempt"
-                raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
+                raise RejectedSubmission(
+                    Rejection.WRONG_ATTEMPT,
+                    "the header is of another opening of this attempt",
+                )
             if header.seed_holder is not opened.seed_holders.get(context.client):
-                why = "the seed came to the server that gets this client's body"
-                raise RejectedSubmission(Rejection.MALFORMED, why)
+                raise RejectedSubmission(
+                    Rejection.MALFORMED,
+                    "the seed came to the server that gets this client's body",
+                )
         self.verifier.admit(header.signature, context.client)
         self.verifier.check(header.signature, header.signed)
         if not submission.opens:
-            why = (
-                f"seed and salt don't open the commitment to {self._role.value}'s seed"
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"seed and salt don't open the commitment to {self._role.value}'s seed",
             )
-            raise RejectedSubmission(Rejection.MALFORMED, why)
 
     def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
         if current.awaited is not None and current.settled(client):
@@ -370,22 +431,33 @@ class Inbox:
                 self._changed.notify_all()
 
     def _current(self, attempt: int, client: ClientId) -> _OpenAttempt:
-        current = self._round
+        """Return the open attempt, if it is this one and still takes this client's.
+
+        Raises RejectedSubmission: another attempt is open, or none, or this one is
+        closed, or the client isn't in its cohort.
+        """
+        current = self._open_attempt
         if current is None or current.opened.attempt != attempt:
-            state = (
-                "no attempt" if current is None else f"attempt {current.opened.attempt}"
+            state = "no attempt"
+            if current is not None:
+                state = f"attempt {current.opened.attempt}"
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT,
+                f"submission is for attempt {attempt}, {state} is open",
             )
-            why = f"submission is for attempt {attempt}, {state} is open"
-            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
         if self._clock.now() >= current.closes:
-            why = f"attempt {attempt} takes no submissions any more"
-            raise RejectedSubmission(Rejection.WRONG_ATTEMPT, why)
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT,
+                f"attempt {attempt} takes no submissions any more",
+            )
         if client not in current.cohort:
-            why = f"client {client} isn't in attempt {attempt}'s cohort"
-            raise RejectedSubmission(Rejection.NOT_SELECTED, why)
+            raise RejectedSubmission(
+                Rejection.NOT_SELECTED,
+                f"client {client} isn't in attempt {attempt}'s cohort",
+            )
         return current
 
     def _require_open(self) -> _OpenAttempt:
-        if self._round is None:
+        if self._open_attempt is None:
             raise AssertionError("no attempt is open")
-        return self._round
+        return self._open_attempt

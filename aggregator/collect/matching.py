@@ -1,12 +1,13 @@
-"""Match: only submissions that both servers hold, the same signed bytes, go on.
+"""Match submissions: only what both servers hold, with the same signed bytes, goes on.
 
-In the servers' messages clients stand by their places in a list that both have agreed
-on by digest (the roster, or an attempt's cohort of it), each as the distance from the
-one before: a name takes some ten bytes, a distance one.
+In the servers' messages clients are named by their places in a list that both servers
+have agreed on by its digest: the roster, or an attempt's cohort of it. Each place is
+sent as its distance from the place before: a name takes some ten bytes, a distance one.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -21,75 +22,83 @@ from precad.common.identifiers import ClientId, Role
 from precad.norm_check.proof_submission import AnySubmission
 
 Outcome = str | Rejection
-"""Of one client at one server: SHA-256, in hex, of the whole signed bytes (header,
-signature and certificates as received) where it holds a submission, else why not."""
+"""What one server has of one client.
+
+Where it holds a submission: SHA-256, in hex, of the whole signed bytes (header,
+signature and certificates as received). Else the reason why it holds none.
+"""
 _REASONS = tuple(Rejection)
+"""All reasons, in the order that numbers them in messages."""
 
 
 class Places:
-    """Places of a list's clients, each once, in the order that both servers have them in."""
+    """Name clients by their places in a list that both servers have in one order."""
 
     def __init__(self, clients: Iterable[ClientId]) -> None:
         self._clients = tuple(clients)
-        self._place = {client: number for number, client in enumerate(self._clients)}
+        self._place = {client: place for place, client in enumerate(self._clients)}
 
     def steps(self, clients: Iterable[ClientId]) -> tuple[int, ...]:
-        """Each one's distance from the one before it, in the list's order; the first's from −1."""
+        """Return each client's distance from the one before it, in the list's order.
+
+        The first client's distance is that from −1.
+        """
         places = sorted(self._place[client] for client in clients)
-        return tuple(
-            here - before for before, here in zip([-1, *places], places, strict=False)
-        )
+        return tuple(place - before for before, place in pairwise([-1, *places]))
 
     def clients(self, steps: Iterable[int]) -> tuple[ClientId, ...]:
-        """Inverse of ``steps``: nobody twice.
+        """Return the clients that ``steps`` names, nobody twice: its inverse.
 
-        Raises PeerViolation: a step leads out of them.
+        Raises PeerViolation: a step leads out of the list, or not forward.
         """
         place = -1
         size = len(self._clients)
-        found = []
+        clients = []
         for step in steps:
             place += step
             if step < 1 or place >= size:
-                why = f"the other server names somebody who isn't among {size} clients"
-                raise PeerViolation(why)
-            found.append(self._clients[place])
-        return tuple(found)
+                raise PeerViolation(
+                    f"the other server names somebody who isn't among {size} clients"
+                )
+            clients.append(self._clients[place])
+        return tuple(clients)
 
 
 class Ask(Message):
-    """A's turn while collection is open."""
+    """A's message of a turn, while collection is open."""
 
     patient: bool = False
     """Whether B is to wait a moment for its next arrival."""
     over: bool = False
-    """Collection is closed at A: its list follows."""
+    """Whether collection is closed at A: then A's list follows."""
 
 
 class Offer(Message):
-    """What has come to B, whole, since it last offered."""
+    """B's answer in a turn: what has come to B, whole, since it last offered."""
 
     clients: tuple[Step, ...]
-    """By places in the cohort (``Places``), in its order, which is that of names."""
+    """Clients, by their places in the cohort, in its order, which is that of names."""
     signed: tuple[Hex32, ...]
-    """Digests of each one's whole signed bytes, in the same order."""
+    """Digests of each client's whole signed bytes, in the same order."""
 
 
 class Alike(Message):
-    """Of all that was offered, what A holds alike and goes on now."""
+    """A's last message of a turn: what A holds alike of all offers, and takes now."""
 
     clients: tuple[Step, ...]
-    """By places in the cohort."""
+    """Clients, by their places in the cohort."""
 
 
 class HeldList(Message):
-    """An attempt's cohort as one server holds it, without those who have gone on already."""
+    """What one server holds of a cohort, without the clients that went on already."""
 
     reasons: tuple[Annotated[int, Field(ge=0, le=len(_REASONS))], ...]
-    """In the cohort's order: 0 for a submission that is held, else 1 and the reason's
-    number."""
+    """In the cohort's order: 0 where a submission is held, else the reason's number.
+
+    Reasons are numbered from 1.
+    """
     signed: tuple[Hex32, ...]
-    """Digests of those that are held, in the same order."""
+    """Digests of the submissions that are held, in the same order."""
 
     @model_validator(mode="after")
     def _has_a_digest_for_each_that_is_held(self) -> Self:
@@ -100,17 +109,23 @@ class HeldList(Message):
 
     @classmethod
     def listing(cls, outcomes: Sequence[Outcome]) -> Self:
-        """Return the list of these: a byte for each client, and 34 more for what is held."""
-        found = [
-            _REASONS.index(i) + 1 if isinstance(i, Rejection) else 0 for i in outcomes
-        ]
-        signed = tuple(each for each in outcomes if not isinstance(each, Rejection))
-        return cls(reasons=tuple(found), signed=signed)
+        """Return the list of these outcomes, in the cohort's order.
+
+        As bytes it has one for each client, and 34 more for each that is held.
+        """
+        reasons = tuple(
+            _REASONS.index(outcome) + 1 if isinstance(outcome, Rejection) else 0
+            for outcome in outcomes
+        )
+        digests = tuple(
+            outcome for outcome in outcomes if not isinstance(outcome, Rejection)
+        )
+        return cls(reasons=reasons, signed=digests)
 
     def of(self, clients: Sequence[ClientId]) -> dict[ClientId, Outcome]:
-        """Return the outcomes by client.
+        """Return the outcome of each of these clients, whom the list is over.
 
-        Raises PeerViolation: it is over more or fewer.
+        Raises PeerViolation: the list is over more clients or fewer.
         """
         if len(self.reasons) != len(clients):
             raise PeerViolation(
@@ -119,36 +134,42 @@ class HeldList(Message):
             )
         digests = iter(self.signed)
         outcomes = (
-            _REASONS[each - 1] if each else next(digests) for each in self.reasons
+            _REASONS[reason - 1] if reason else next(digests) for reason in self.reasons
         )
         return dict(zip(clients, outcomes, strict=True))
 
 
 Collected = Mapping[ClientId, AnySubmission | Rejection]
+"""What one server holds of each client of a cohort, or why it holds nothing."""
 
 
 class Closed(NamedTuple):
-    """A collection that is over."""
+    """Hold the outcome of a collection that is over."""
 
     collected: Collected
     """What this server holds of the cohort, or why not."""
     theirs: HeldList
-    """The other server's list, without the early ones."""
+    """The other server's list, without the early clients."""
     early: frozenset[ClientId] = frozenset()
-    """Matched, and taken for validation, while collection was open."""
+    """Clients that were matched, and then validated, while collection was open."""
 
 
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
-    """What this server holds, as the other server may know it: digests and reasons."""
-    rest = (collected[client] for client in sorted(collected) if client not in early)
-    whole = [
-        i if isinstance(i, Rejection) else str(i.header.whole_digest) for i in rest
-    ]
-    return HeldList.listing(whole)
+    """Return what this server holds, as the other server may know it.
+
+    It has digests and reasons, without the ``early`` clients.
+    """
+    later = [collected[client] for client in sorted(collected) if client not in early]
+    return HeldList.listing(
+        [
+            held if isinstance(held, Rejection) else str(held.header.whole_digest)
+            for held in later
+        ]
+    )
 
 
 def rest_of(opened: Opened, early: Collection[ClientId]) -> list[ClientId]:
-    """Whom the last lists are over, in their order."""
+    """Return the clients whom the last lists are over, in their order."""
     return [client for client in opened.cohort if client not in early]
 
 
@@ -159,36 +180,42 @@ def match(
     theirs: HeldList,
     early: frozenset[ClientId] = frozenset(),
 ) -> Matched:
-    """Combine both servers' lists; both arrive at the same result.
+    """Combine both servers' lists; both servers come to the same result.
 
-    A client counts when both hold the same header, signature and certificates, byte for
-    byte; each has checked them at its door. A rejection found by A stands before one
-    found by B, and any found reason before mere absence. Where one alone holds a
-    submission, and the other nothing of it, it is unmatched. The ``early`` ones were
-    matched before, and are on neither list.
+    A client counts when both servers hold the same header, signature and certificates,
+    byte for byte; each server has checked them when they came. A reason found by A
+    stands before one found by B, and any found reason before mere absence. A submission
+    that one server alone holds, where the other has nothing of that client, is
+    unmatched. The ``early`` clients were matched before, and are on neither list.
 
     Raises PeerViolation: the other server's list isn't over this attempt's cohort.
     """
-    other = theirs.of(rest_of(opened, early))
+    their_outcomes = theirs.of(rest_of(opened, early))
     submissions: dict[ClientId, AnySubmission] = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
         own = collected[client]
         if not isinstance(own, Rejection):
-            if client in early or other[client] == str(own.header.whole_digest):
+            if client in early or (
+                their_outcomes[client] == str(own.header.whole_digest)
+            ):
                 submissions[client] = own
                 continue
             own.discard()
-        reasons = (
-            (own, other[client]) if role is Role.SERVER_A else (other[client], own)
-        )
-        found = (
-            r for r in reasons if isinstance(r, Rejection) and r is not Rejection.ABSENT
-        )
-        # Two that differ, too: whoever can read a header can cause it, nothing is held
-        # against it.
-        absent = Rejection.ABSENT if own is other[client] else Rejection.UNMATCHED
-        rejections[client] = next(found, absent)
+        other = their_outcomes[client]
+        reasons = [
+            outcome
+            for outcome in ((own, other) if role is Role.SERVER_A else (other, own))
+            if isinstance(outcome, Rejection) and outcome is not Rejection.ABSENT
+        ]
+        if reasons:
+            rejections[client] = reasons[0]
+        elif own is other:
+            rejections[client] = Rejection.ABSENT
+        else:
+            # Also where the servers hold submissions that differ: whoever can read a
+            # header can cause that, so nothing is held against the client.
+            rejections[client] = Rejection.UNMATCHED
     return Matched(
         opened=opened,
         submissions=submissions,
@@ -197,16 +224,21 @@ def match(
     )
 
 
-# Match while collection is open: what both hold alike goes on to validation at once.
+# Match while collection is open: what both servers hold alike goes on to validation at
+# once.
 #
-# In turns: A asks, B offers what has come whole since, A answers which of all that was
-# offered it holds alike. Each submission is offered once, so all turns together are as
-# long as one list of the cohort, and the lists that close a collection are over the
-# rest of it. A client's first header is its only one at either server: what differs now
-# always will, and what B alone holds is alike as soon as the same comes to A.
+# It is done in turns: A asks, B offers what has come whole since its last offer, A
+# answers which of all that was offered it holds alike. Each submission is offered once.
+# So all turns together are as long as one list of the cohort, and the lists that close
+# a collection are over the others. A client's first header is its only one at either
+# server: what differs now always will, and what B alone holds is alike as soon as the
+# same comes to A.
 
 LOOK_S = 0.25
-"""The longest wait of one turn: how late A may notice that collection is over."""
+"""How many seconds one turn waits at most.
+
+So late A may notice that collection is over.
+"""
 
 
 def ask(
@@ -218,71 +250,88 @@ def ask(
     *,
     gather: bool = False,
 ) -> frozenset[ClientId]:
-    """A's part: turn after turn until ``over``; ``say_over`` then tells B.
+    """Play A's part: match in turns until ``over``; return the clients that were taken.
 
-    Whose were taken.
+    After it ``say_over`` tells B. What both servers hold alike is given to ``take``.
+    Where each batch has a price of its own, a coin, ``gather`` is set: then a batch is
+    taken once it has half of those who are missing, or when a turn brought nobody. So n
+    clients make log n batches.
 
-    Where a batch has a price of its own, a coin, ``gather`` is set. Then it is taken
-    once it has half of those who are missing, or when a turn brought nobody: n clients
-    make log n batches.
-
-    Raises PeerUnavailable; PeerViolation: B offers who isn't in the cohort, or somebody
-    twice.
+    Raises PeerUnavailable; PeerViolation: B offers a client who isn't in the cohort, or
+    one twice; and what ``take`` raises.
     """
     places = Places(opened.cohort)
     offered = set[ClientId]()
     taken = set[ClientId]()
-    # Offered and not here yet, with its digest; here and not offered yet; both, and not
-    # taken yet.
+    # Digests of submissions that were offered and aren't here yet.
     expected: dict[ClientId, str] = {}
-    here: dict[ClientId, AnySubmission] = {}
+    # Submissions that are here and weren't offered yet.
+    only_here: dict[ClientId, AnySubmission] = {}
+    # Submissions that were offered, are here alike, and aren't taken yet.
     alike: deque[AnySubmission] = deque()
-    size = 0
+    batch_size = 0
     while not over():
         if expected:
             inbox.wait_arrival(LOOK_S)
         # B waits for its next arrival only where A waits for none, and has no batch
         # left to take.
-        patient = not expected and not (size and alike)
-        link.send("ask", Ask(patient=patient).to_bytes())
-        answer = Offer.from_bytes(link.receive("offer"))
-        clients = places.clients(answer.clients)
-        signed = answer.signed
-        if len(clients) != len(signed):
-            raise PeerViolation(
-                f"server B offers {len(clients)} clients, {len(signed)} digests"
-            )
-        again = offered.intersection(clients)
+        patient = not expected and not (batch_size and alike)
+        offer_of_b = _next_offer(link, places, patient=patient)
+        again = offered.intersection(offer_of_b)
         if again:
             raise PeerViolation(
                 f"server B offers {min(again)}, who isn't to be offered now"
             )
-        offered.update(clients)
-        expected.update(zip(clients, signed, strict=True))
-        arrived = {each.context.client: each for each in inbox.arrivals()}
-        here.update(arrived)
-        for client in (*clients, *arrived):
-            if client in expected and client in here:
-                submission = here.pop(client)
+        offered.update(offer_of_b)
+        expected.update(offer_of_b)
+        arrived = {
+            submission.context.client: submission for submission in inbox.arrivals()
+        }
+        only_here.update(arrived)
+        for client in (*offer_of_b, *arrived):
+            if client in expected and client in only_here:
+                submission = only_here.pop(client)
                 # What differs is left to the last lists, which say so.
                 if expected.pop(client) == str(submission.header.whole_digest):
                     alike.append(submission)
-        size = min(len(alike), MAX_BATCH_CLIENTS)
-        enough = min((len(opened.cohort) - len(taken)) / 2, MAX_BATCH_CLIENTS)
-        if gather and size < enough and (arrived or clients):
-            size = 0
-        batch = sorted(
-            (alike.popleft() for _ in range(size)), key=lambda each: each.context.client
-        )
-        names = tuple(submission.context.client for submission in batch)
-        link.send("alike", Alike(clients=places.steps(names)).to_bytes())
+        batch_size = min(len(alike), MAX_BATCH_CLIENTS)
+        missing = len(opened.cohort) - len(taken)
+        enough = min(missing / 2, MAX_BATCH_CLIENTS)
+        if gather and batch_size < enough and (arrived or offer_of_b):
+            batch_size = 0
+        batch = _by_name(alike.popleft() for _ in range(batch_size))
+        clients = tuple(submission.context.client for submission in batch)
+        link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
         take(batch)
-        taken.update(names)
+        taken.update(clients)
     return frozenset(taken)
 
 
+def _next_offer(
+    link: PeerLink, places: Places, *, patient: bool
+) -> dict[ClientId, str]:
+    """Ask B for its next offer; return the digest of each client's submission.
+
+    Raises PeerUnavailable; PeerViolation: it has other clients than digests.
+    """
+    link.send("ask", Ask(patient=patient).to_bytes())
+    answer = Offer.from_bytes(link.receive("offer"))
+    clients = places.clients(answer.clients)
+    digests = answer.signed
+    if len(clients) != len(digests):
+        raise PeerViolation(
+            f"server B offers {len(clients)} clients, {len(digests)} digests"
+        )
+    return dict(zip(clients, digests, strict=True))
+
+
+def _by_name(submissions: Iterable[AnySubmission]) -> list[AnySubmission]:
+    """Return submissions in the order of their clients' names."""
+    return sorted(submissions, key=lambda submission: submission.context.client)
+
+
 def say_over(link: PeerLink) -> None:
-    """A's last word of these turns: its inbox is closed, and its list follows."""
+    """End A's turns: tell B that A's inbox is closed, and that its list follows."""
     link.send("ask", Ask(over=True).to_bytes())
 
 
@@ -293,27 +342,35 @@ def offer(
     take: Take,
     patience_s: float,
 ) -> frozenset[ClientId]:
-    """B's part: turn after turn until A says that collection is over. Whose were taken.
+    """Play B's part: match in turns until A says that collection is over.
 
-    Raises PeerUnavailable, also after ``patience_s``; PeerViolation: A names who wasn't
-    offered.
+    Return the clients that were taken. What both servers hold alike is given to
+    ``take``.
+
+    Raises PeerUnavailable: also where A is silent for ``patience_s`` seconds;
+    PeerViolation: A names a client who wasn't offered; and what ``take`` raises.
     """
     offered: dict[ClientId, AnySubmission] = {}
     places = Places(opened.cohort)
     taken = set[ClientId]()
-    while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
+    while True:
+        turn = Ask.from_bytes(link.receive("ask", timeout_s=patience_s))
+        if turn.over:
+            return frozenset(taken)
         if turn.patient:
             inbox.wait_arrival(LOOK_S)
-        new = sorted(
-            inbox.arrivals(MAX_BATCH_CLIENTS), key=lambda each: each.context.client
+        arrived = {
+            submission.context.client: submission
+            for submission in _by_name(inbox.arrivals(MAX_BATCH_CLIENTS))
+        }
+        offered |= arrived
+        digests = tuple(
+            str(submission.header.whole_digest) for submission in arrived.values()
         )
-        offered |= {each.context.client: each for each in new}
-        steps = places.steps(each.context.client for each in new)
-        signed = tuple(str(each.header.whole_digest) for each in new)
-        link.send("offer", Offer(clients=steps, signed=signed).to_bytes())
+        new_offer = Offer(clients=places.steps(arrived), signed=digests)
+        link.send("offer", new_offer.to_bytes())
         alike = places.clients(Alike.from_bytes(link.receive("alike")).clients)
         if not offered.keys() >= set(alike):
             raise PeerViolation("server A names submissions that weren't offered")
         take([offered.pop(client) for client in alike])
         taken.update(alike)
-    return frozenset(taken)

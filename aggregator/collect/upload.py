@@ -1,9 +1,9 @@
-"""One upload in pieces: bounded, hashed as it arrives, complete or rejected; its body on the disk.
+"""Take one upload in pieces: bounded, hashed as it comes, complete or rejected.
 
-A body says nothing without both seeds, but disks are stolen and backed up, and a
-dealer's memory may leak. So what lies in a server's spool is under AES-256-GCM with a
-key that is made when the attempt opens and is in memory alone: after a restart, or the
-attempt's end, the files are noise.
+Its body goes to the disk. A body says nothing without both seeds, but disks are stolen
+and backed up, and a dealer's memory may leak. So what lies in a server's spool is
+encrypted by AES-256-GCM, with a key that is made when the attempt opens and is in
+memory alone: after a restart, or after the attempt's end, the files are noise.
 """
 
 import contextlib
@@ -36,13 +36,15 @@ from precad.norm_check.proof_submission import (
 log = logging.getLogger("precad")
 
 SUFFIX = ".body"
+"""How the names of a spool's files end."""
 TAG_BYTES = 16
+"""Length of a chunk's authentication tag under AES-256-GCM."""
 _NONCE = struct.Struct(">IQ")
 """Number of the file and of the chunk in it: 12 bytes, never twice under one key."""
 
 
 class Spool:
-    """One attempt's files, in a folder that exists."""
+    """Make one attempt's files, under a key of their own, in a folder that exists."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,17 +52,20 @@ class Spool:
         self._numbers = itertools.count()
 
     def begin(self, client: ClientId) -> "SpoolFile":
-        """An empty file for a body of ``client``. Raises OSError, as all of it."""
+        """Return an empty file for a body of ``client``.
+
+        Raises OSError: the disk fails; so do the file's methods.
+        """
         path = self._folder / f"{client}-{secrets.token_hex(8)}{SUFFIX}"
-        return SpoolFile(path, self._key, next(self._numbers))
+        return SpoolFile(path, self._key, number=next(self._numbers))
 
 
 class SpoolFile:
-    """A body that is being written: encrypted as it comes, and none of it is kept in memory.
+    """Write a body: it is encrypted as it comes, and none of it is kept in memory.
 
-    A chunk is ``CHUNK_BYTES`` of b, the last one the rest, and its tag. Its number is
-    bound to it, and the file's number too, so that no chunk can stand for another one,
-    or be left out; its length is in the tag.
+    A chunk is ``CHUNK_BYTES`` of b, the last one the rest, and its tag. Its own number
+    and the file's number are bound to it, so that no chunk can stand for another one or
+    be left out; its length is in the tag.
     """
 
     def __init__(self, path: Path, key: Secret, number: int) -> None:
@@ -68,30 +73,30 @@ class SpoolFile:
         self._key = key
         self._number = number
         self._length = 0
+        """Bytes of b so far."""
         self._encryptor: AEADEncryptionContext | None = None
-        """Of the chunk that isn't whole yet."""
+        """Encrypts the chunk that isn't whole yet."""
         self._file: BinaryIO = path.open("xb", buffering=0)
 
     def add(self, piece: memoryview) -> None:
-        """The next bytes of b."""
+        """Add the next bytes of b."""
         while len(piece) > 0:
-            chunk, within = divmod(self._length, CHUNK_BYTES)
+            chunk, within_chunk = divmod(self._length, CHUNK_BYTES)
             if self._encryptor is None:
-                nonce, bound_to = _names(self._number, chunk)
-                self._encryptor = Cipher(
-                    AES256(self._key.reveal()), GCM(nonce)
-                ).encryptor()
-                self._encryptor.authenticate_additional_data(bound_to)
-            taken = piece[: CHUNK_BYTES - within]
+                nonce, associated_data = _names(self._number, chunk)
+                cipher = Cipher(AES256(self._key.reveal()), GCM(nonce))
+                self._encryptor = cipher.encryptor()
+                self._encryptor.authenticate_additional_data(associated_data)
+            taken = piece[: CHUNK_BYTES - within_chunk]
             self._write(self._encryptor.update(taken))
             self._length += len(taken)
             piece = piece[len(taken) :]
             if self._length % CHUNK_BYTES == 0:
-                self._end()
+                self._end_chunk()
 
     def finish(self, prefix: Secret) -> "SpooledBody":
-        """All has come; the prefix stays in memory."""
-        self._end()
+        """Close the file, once all has come; return the body, its prefix in memory."""
+        self._end_chunk()
         self._file.close()
         return SpooledBody(
             path=self._path,
@@ -102,47 +107,52 @@ class SpoolFile:
         )
 
     def abandon(self) -> None:
-        """Remove what there is."""
+        """Remove what was written."""
         with contextlib.suppress(OSError):
             self._file.close()
         self._encryptor = None
         _remove(self._path)
 
-    def _end(self) -> None:
+    def _end_chunk(self) -> None:
         if self._encryptor is not None:
             self._write(self._encryptor.finalize() + self._encryptor.tag)
             self._encryptor = None
 
     def _write(self, data: bytes) -> None:
-        # What comes is as long as any buffer; a full disk may take a part of it.
-        view = memoryview(data)
-        while len(view) > 0:
-            view = view[self._file.write(view) :]
+        # The file has no buffer, since pieces are as long as any. A full disk may take
+        # only a part of one.
+        unwritten = memoryview(data)
+        while len(unwritten) > 0:
+            unwritten = unwritten[self._file.write(unwritten) :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledBody:
-    """A whole body in its file; see ``precad.common.submission.Body``."""
+    """Hold a whole body in its file; it is a ``precad.common.submission.Body``."""
 
     path: Path
     key: Secret = field(repr=False)
-    """Of all the attempt's files."""
+    """Key of all the attempt's files."""
     number: int
-    """Of the file."""
+    """Number of the file in its attempt."""
     length: int
-    """Bytes of its words."""
+    """Bytes of the body's words."""
     prefix: Secret = field(repr=False)
-    """salt_h; of a proof's, s_u too."""
+    """salt_h; in a body with a proof, s_u after it."""
 
     def pieces(self) -> Iterator[bytes]:
-        """The words, each piece decrypted as it is asked for. Raises BodyUnreadable."""
+        """Yield the words, each piece decrypted when it is asked for.
+
+        Raises BodyUnreadable: the file is gone, was changed, or can't be read.
+        """
         cipher = AESGCM(self.key.reveal())
         try:
             with self.path.open("rb", buffering=0) as file:
                 for chunk, start in enumerate(range(0, self.length, CHUNK_BYTES)):
                     size = min(CHUNK_BYTES, self.length - start)
-                    nonce, bound_to = _names(self.number, chunk)
-                    yield cipher.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
+                    nonce, associated_data = _names(self.number, chunk)
+                    encrypted = file.read(size + TAG_BYTES)
+                    yield cipher.decrypt(nonce, encrypted, associated_data)
         except OSError as error:
             raise BodyUnreadable(
                 f"{self.path}: {error.strerror}; it was there before"
@@ -159,20 +169,21 @@ class SpooledBody:
 
 
 def _names(number: int, chunk: int) -> tuple[bytes, bytes]:
-    """Nonce and associated data of one chunk."""
+    """Return the nonce and the associated data of one chunk of one file."""
     return _NONCE.pack(number, chunk), encode_context("spooled-body", number, chunk)
 
 
 def _remove(path: Path) -> None:
-    # A file that can't be removed now goes when the server starts again.
+    # A file that can't be removed now is removed when the server starts again.
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 class Upload:
-    """Takes the body's pieces.
+    """Take the pieces of one submission's body.
 
-    Made by ``Inbox.start`` after the header has been checked.
+    ``Inbox.start`` makes it after the header has been checked. ``accept`` is called
+    with the whole submission; it raises RejectedSubmission where that comes too late.
     """
 
     def __init__(
@@ -182,45 +193,54 @@ class Upload:
         spool: Spool,
         accept: Callable[[AnySubmission], None],
     ) -> None:
+        """Begin a file where a body belongs to the submission at this server.
+
+        Raises RejectedSubmission: the disk fails.
+        """
         self._submission = submission
         self._shape = task.proof
         self._accept = accept
         self._prefix_bytes, words = body_layout(task)
-        self._awaited = (
-            self._prefix_bytes + words * WORD_BYTES if submission.awaits_body else 0
-        )
+        self._awaited = 0
+        """Bytes of the whole body."""
+        if submission.awaits_body:
+            self._awaited = self._prefix_bytes + words * WORD_BYTES
         self._received = 0
+        """Bytes of the body so far."""
         self._prefix = b""
         self._hash: BodyHash | ProofBodyHash | None = None
+        """Hashes the words, once the prefix is whole."""
         self._file: SpoolFile | None = None
         self._abandoned = False
         self.complete = False
+        """Whether all has come, as it was signed."""
         if self.awaits_body:
             with self._or_abandoned():
                 self._file = spool.begin(self.context.client)
 
     @property
     def awaits_body(self) -> bool:
-        """Whether a body belongs to it at this server."""
+        """Whether a body belongs to the submission at this server."""
         return self._awaited > 0
 
     @property
     def context(self) -> SubmissionContext:
-        """What the upload is bound to."""
+        """What the submission is bound to: task, version, attempt, client, model."""
         return self._submission.context
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes.
+        """Take the next bytes of the body.
 
-        Raises RejectedSubmission: too many, not of the field, or abandoned.
+        Raises RejectedSubmission: they are too many, or not of the field, or the upload
+        was abandoned.
         """
         with self._or_abandoned():
             if self._received + len(piece) > self._awaited:
-                why = (
+                raise RejectedSubmission(
+                    Rejection.MALFORMED,
                     f"the body is longer than {self._awaited} bytes, which this task's"
-                    " has here"
+                    " has here",
                 )
-                raise RejectedSubmission(Rejection.MALFORMED, why)
             self._received += len(piece)
             view = memoryview(piece)
             if self._hash is None:
@@ -240,21 +260,23 @@ class Upload:
         """Hand the complete submission over.
 
         Raises RejectedSubmission: bytes are missing or aren't those that were signed,
-        another submission came first, or the upload was abandoned.
+        the attempt is closed, or the upload was abandoned.
         """
         submission = self._submission
         with self._or_abandoned():
             if self._received < self._awaited:
-                came = f"upload ended after {self._received} of {self._awaited} bytes"
-                why = f"{came}; send the same bytes again"
-                raise RejectedSubmission(Rejection.TRUNCATED, why)
+                raise RejectedSubmission(
+                    Rejection.TRUNCATED,
+                    f"upload ended after {self._received} of {self._awaited} bytes;"
+                    " send the same bytes again",
+                )
             if self._hash is not None and self._file is not None:
                 if not self._hash.right:
-                    why = "the body isn't the one that was signed"
-                    raise RejectedSubmission(Rejection.MALFORMED, why)
-                submission = replace(
-                    submission, body=self._file.finish(Secret(self._prefix))
-                )
+                    raise RejectedSubmission(
+                        Rejection.MALFORMED, "the body isn't the one that was signed"
+                    )
+                body = self._file.finish(Secret(self._prefix))
+                submission = replace(submission, body=body)
         self.complete = True
         try:
             self._accept(submission)
@@ -270,10 +292,16 @@ class Upload:
 
     @contextlib.contextmanager
     def _or_abandoned(self) -> Iterator[None]:
-        """What is wrong here, a full disk or no descriptor left too, ends this upload alone."""
+        """Abandon the upload where the block fails: any error ends this upload alone.
+
+        A full disk, or no file descriptor left, does too. Raises RejectedSubmission: of
+        the block, or the upload was abandoned before.
+        """
         if self._abandoned:
-            why = "this upload was abandoned; send the same bytes again"
-            raise RejectedSubmission(Rejection.TRUNCATED, why)
+            raise RejectedSubmission(
+                Rejection.TRUNCATED,
+                "this upload was abandoned; send the same bytes again",
+            )
         try:
             yield
         except RejectedSubmission:
@@ -282,5 +310,7 @@ class Upload:
         except OSError as error:
             log.warning("no place for an upload of %s: %s", self.context.client, error)
             self.abandon()
-            why = "this server can't keep it now; send the same bytes again"
-            raise RejectedSubmission(Rejection.TRUNCATED, why) from None
+            raise RejectedSubmission(
+                Rejection.TRUNCATED,
+                "this server can't keep it now; send the same bytes again",
+            ) from None

@@ -1,6 +1,8 @@
-"""Who may enrol, and until when: anyone with a client's certificate, a list, or one-time tokens.
+"""Decide who may enrol, and until when.
 
-Whatever the way, the task's caps hold, and nobody enrols once the roster is frozen.
+Anyone with a client's certificate may, or only clients on the operator's list, or only
+those who bring a one-time token. In each case the task's caps hold, and nobody enrols
+once the roster is frozen.
 """
 
 import base64
@@ -24,33 +26,35 @@ from precad.common.task import Task
 
 
 class Admission:
-    """Who may take part of those whom the authority named: everybody, if it isn't narrowed."""
+    """Admit every client with a certificate; subclasses admit fewer."""
 
     def foresee(
         self, client: ClientId, token: str, claim: Enrolment | None = None
     ) -> None:
-        """Raise AccessDenied where this client may not enrol with ``claim``, or whatever it claims.
+        """Check that ``client`` may enrol with ``claim``; without one, with any claim.
 
-        Changes nothing, and tells a client no more of others than its enrolment would.
+        It changes nothing, and tells a client no more of others than enrolling would.
+
+        Raises AccessDenied: the client may not.
         """
 
     def redeem(self, token: str, client: ClientId) -> None:
         """Bind a token to ``client``, which is about to be enrolled.
 
-        Raises AccessDenied.
+        Raises AccessDenied: the token isn't good for this client.
         """
 
     def invited(self) -> list[ClientId]:
-        """Return whom the operator let in by name; for operators."""
+        """Return the clients whom the operator let in by name, to show to operators."""
         return []
 
     def unused_tokens(self) -> int:
-        """Return how many tokens are still anybody's who brings them."""
+        """Return how many tokens are still good for anybody who brings them."""
         return 0
 
 
 class Listed(Admission):
-    """Only clients on the operator's list, with the records and the rate that it says."""
+    """Admit only clients on the operator's list, with its records and rate."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
@@ -61,17 +65,19 @@ class Listed(Admission):
         token: str,  # noqa: ARG002
         claim: Enrolment | None = None,
     ) -> None:
-        """Look for the name, and at what is claimed for it."""
+        """Check that the client is on the list, with this claim.
+
+        Raises AccessDenied: it isn't.
+        """
         if client not in self.roster:
             raise AccessDenied(f"client {client} isn't on the operator's roster")
         entry = self.roster[client]
         if claim is not None and claim != entry:
-            listed = (
-                f"the operator's roster says {entry.records} at rate"
-                f" {entry.record_rate}"
+            raise AccessDenied(
+                f"client {client} claims {claim.records} records at rate"
+                f" {claim.record_rate}; the operator's roster says {entry.records} at"
+                f" rate {entry.record_rate}"
             )
-            said = f"claims {claim.records} records at rate {claim.record_rate}"
-            raise AccessDenied(f"client {client} {said}; {listed}")
 
     def invited(self) -> list[ClientId]:
         """Return everybody on the list."""
@@ -79,40 +85,44 @@ class Listed(Admission):
 
 
 TOKEN_BYTES = 32
-_TEXT_LENGTH = 52
+"""Random bytes of a token."""
+_TOKEN_CHARACTERS = 52
+"""Length of a token's text, in base32 without padding."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+"""Name of a token's file: SHA-256 in hex."""
 
 
 def new_token() -> str:
-    """Return 32 bytes from the operating system's CSPRNG, as 52 characters of base32."""
+    """Return a token: 32 bytes from the system's CSPRNG, as 52 characters of base32."""
     return base64.b32encode(secrets.token_bytes(TOKEN_BYTES)).decode().rstrip("=")
 
 
 def token_digest(token: str) -> Digest:
-    """Return a token's SHA-256, all that servers keep.
+    """Return a token's SHA-256, which is all that servers keep of it.
 
-    Raises AccessDenied: not a token.
+    Raises AccessDenied: the text isn't a token.
     """
     text = token.strip()
-    if len(text) != _TEXT_LENGTH or not text.isascii():
+    if len(text) != _TOKEN_CHARACTERS or not text.isascii():
         raise AccessDenied(
-            f"a token has {_TEXT_LENGTH} characters of base32: copy the whole"
+            f"a token has {_TOKEN_CHARACTERS} characters of base32: copy the whole"
         )
     try:
-        raw = base64.b32decode(text + "====", casefold=True)
+        token_bytes = base64.b32decode(text + "====", casefold=True)
     except binascii.Error:
-        said = "a token is base32, letters and the digits 2 to 7: copy it as it is"
-        raise AccessDenied(said) from None
-    return Digest.of(encode_context("enrolment-token", raw))
+        raise AccessDenied(
+            "a token is base32, letters and the digits 2 to 7: copy it as it is"
+        ) from None
+    return Digest.of(encode_context("enrolment-token", token_bytes))
 
 
 class ByToken(Admission):
-    """Who brings a one-time token of the operator's; it becomes that client's.
+    """Admit who brings a one-time token of the operator's, which becomes that client's.
 
-    One file per token in the state folder, named by the token's digest: the operator
-    may add some while the server runs. A second file beside it names the client whom
-    the token was made for, or who used it first; it appears whole or not at all, and
-    never changes.
+    There is one file for each token in the state folder, named by the token's digest:
+    the operator may add some while the server runs. A second file beside it names the
+    client whom the token was made for, or who used it first. That file appears whole or
+    not at all, and never changes.
     """
 
     def __init__(self, state: Path) -> None:
@@ -121,11 +131,11 @@ class ByToken(Admission):
     def redeem(self, token: str, client: ClientId) -> None:
         """Bind a token to ``client``, for good.
 
-        Raises AccessDenied: unknown, or another's.
+        Raises AccessDenied: the token is unknown, or another client's.
         """
-        known = self._known(client, token)
-        self._bind(known, client)
-        self._check_owner(known, client)
+        digest = self._known_digest(client, token)
+        self._bind(digest, client)
+        self._check_owner(digest, client)
 
     def foresee(
         self,
@@ -133,65 +143,84 @@ class ByToken(Admission):
         token: str,
         claim: Enrolment | None = None,  # noqa: ARG002
     ) -> None:
-        """Look at the token, which stays as it is."""
-        known = self._known(client, token)
-        if self._owner(known) is not None:
-            self._check_owner(known, client)
+        """Check that the token is good for ``client``; it stays as it is.
+
+        Raises AccessDenied: the token is unknown, or another client's.
+        """
+        digest = self._known_digest(client, token)
+        if self._owner(digest) is not None:
+            self._check_owner(digest, client)
 
     def invited(self) -> list[ClientId]:
-        """Return whose the tokens are that are somebody's, by name."""
+        """Return the clients who have a token of their own, in order."""
         owned = {owner for owner in self.owners().values() if owner is not None}
         return [ClientId(name) for name in sorted(owned)]
 
     def unused_tokens(self) -> int:
-        """Return how many nobody was named for and nobody brought."""
+        """Return how many tokens were made for nobody, and brought by nobody so far."""
         return sum(owner is None for owner in self.owners().values())
 
     def add(self, digest: Digest, client: ClientId | None = None) -> None:
-        """Accept the token of that digest, once. Adding it again changes nothing.
+        """Accept the token of that digest once, from ``client`` or from anybody.
+
+        Adding it again changes nothing.
 
         Raises Misconfiguration: it is another client's already, or the folder can't be
         written to.
         """
-        known = str(digest)
+        name = str(digest)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if client is not None:
                 # Before the token is known here: nobody else can bring it meanwhile.
-                self._bind(known, client)
-                if self._owner(known) != client.name:
-                    remedy = "this token is another client's: make a new one"
-                    raise Misconfiguration("client", client.name, remedy)
-            (self._folder / known).touch(mode=0o600)
+                self._bind(name, client)
+                if self._owner(name) != client.name:
+                    raise Misconfiguration(
+                        "client",
+                        client.name,
+                        "this token is another client's: make a new one",
+                    )
+            (self._folder / name).touch(mode=0o600)
         except OSError as error:
-            said = f"can't be written to ({error.strerror})"
-            raise Misconfiguration("state", str(self._folder), said) from None
+            raise Misconfiguration(
+                "state",
+                str(self._folder),
+                f"can't be written to ({error.strerror})",
+            ) from None
 
     def owners(self) -> dict[str, str | None]:
-        """Return whose each token is, by digest; None while it is anybody's who brings it."""
+        """Return whose each token is, by the token's digest; None while anybody's."""
         return {digest: self._owner(digest) for digest in sorted(self._digests())}
 
-    def _known(self, client: ClientId, token: str) -> str:
+    def _known_digest(self, client: ClientId, token: str) -> str:
+        """Return the digest of the token that ``client`` brings, if it is known here.
+
+        Raises AccessDenied: there is no token, or it is unknown.
+        """
         if not token:
-            remedy = 'ask the operator for one and put token = "…" in the settings'
-            raise AccessDenied(f"client {client} brings no token; {remedy}")
+            raise AccessDenied(
+                f"client {client} brings no token; ask the operator for one and put"
+                ' token = "…" in the settings'
+            )
         offered = str(token_digest(token))
-        # Every digest is compared, each in constant time: how long it takes tells
+        # Every digest is compared, each in constant time: the time that it takes tells
         # nothing.
-        known = [each for each in self._digests() if hmac.compare_digest(each, offered)]
-        if not known:
+        equal = [
+            digest for digest in self._digests() if hmac.compare_digest(digest, offered)
+        ]
+        if not equal:
             raise AccessDenied(
                 "this server knows no such token; ask the operator for another"
             )
-        return known[0]
+        return equal[0]
 
-    def _bind(self, known: str, client: ClientId) -> None:
-        # Two that bring it can't both win.
+    def _bind(self, digest: str, client: ClientId) -> None:
+        # An existing file stays: of two clients that bring the token only one wins.
         with contextlib.suppress(FileExistsError):
-            write_file(self._binding(known), client.name.encode(), replace=False)
+            write_file(self._binding(digest), client.name.encode(), replace=False)
 
-    def _check_owner(self, known: str, client: ClientId) -> None:
-        if self._owner(known) != client.name:
+    def _check_owner(self, digest: str, client: ClientId) -> None:
+        if self._owner(digest) != client.name:
             raise AccessDenied(
                 "this token is another client's; ask the operator for one"
             )
@@ -217,13 +246,16 @@ class ByToken(Admission):
 
 
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
-    """Return who may enrol.
+    """Return what decides who may enrol, by the server's settings.
 
-    Raises Misconfiguration: a roster missing, superfluous or unusable.
+    Raises Misconfiguration: a roster file is missing, superfluous or unusable.
     """
     if settings.roster is not None and settings.enrolment != "roster":
-        remedy = 'needs enrolment = "roster" beside it'
-        raise Misconfiguration("roster", str(settings.roster), remedy)
+        raise Misconfiguration(
+            "roster",
+            str(settings.roster),
+            'needs enrolment = "roster" beside it',
+        )
     match settings.enrolment:
         case "open":
             return Admission()
@@ -237,13 +269,17 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
             return Listed(Roster.load(settings.roster, task))
 
 
+_MOST_SECONDS = 366 * 86_400.0
+"""For how long enrolment may be open at most: certificates end within a year."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How long enrolment is open, from a server's start."""
+    """Say how long enrolment is open, counted from a server's start."""
 
     seconds: float
     enough: int
-    """With so many owners it closes at once."""
+    """How many owners are enough: with so many enrolment closes at once."""
 
 
 def window_of(
@@ -253,26 +289,34 @@ def window_of(
     quorum: int | None = None,
     now: datetime | None = None,
 ) -> Window:
-    """Return how long enrolment is open.
+    """Return how long enrolment is open, from ``now`` on.
 
-    ``until`` replaces the task's deadline, which counts from a start: it outlasts
-    restarts; ``quorum`` the task's most owners. Raises Misconfiguration: a quorum that
-    the task doesn't take, or a date without a time zone or beyond a year.
+    ``until`` replaces the task's deadline. That deadline counts from a server's start;
+    a date outlasts restarts. ``quorum`` replaces the task's largest number of owners.
+
+    Raises Misconfiguration: the task doesn't take that quorum, or the date has no time
+    zone or is more than a year away.
     """
-    most = task.enrolment.clients
-    least = task.enrolment.min_clients
-    if quorum is not None and not least <= quorum <= most:
+    most_clients = task.enrolment.clients
+    min_clients = task.enrolment.min_clients
+    if quorum is not None and not min_clients <= quorum <= most_clients:
         raise Misconfiguration(
-            "enrol_quorum", quorum, f"the task takes {least} to {most} owners"
+            "enrol_quorum",
+            quorum,
+            f"the task takes {min_clients} to {most_clients} owners",
         )
     seconds = task.deadlines.enrol
     if until is not None:
         if until.tzinfo is None:
-            remedy = "say its time zone, as in 2027-01-31T18:00:00Z"
-            raise Misconfiguration("enrol_until", until.isoformat(), remedy)
-        seconds = max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
-        if seconds > 366 * 86_400.0:  # certificates end within a year
+            raise Misconfiguration(
+                "enrol_until",
+                until.isoformat(),
+                "say its time zone, as in 2027-01-31T18:00:00Z",
+            )
+        left = until - (now or datetime.now(UTC))
+        seconds = max(0.0, left.total_seconds())
+        if seconds > _MOST_SECONDS:
             raise Misconfiguration(
                 "enrol_until", until.isoformat(), "give a date within a year"
             )
-    return Window(seconds, most if quorum is None else quorum)
+    return Window(seconds, enough=most_clients if quorum is None else quorum)

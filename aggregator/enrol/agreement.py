@@ -1,4 +1,7 @@
-"""Before version 0: the servers agree on the set secret, nonces and the roster."""
+"""Agree with the other server on the set secret, the nonces and the roster.
+
+It is done on each link before any attempt; the roster is frozen before version 0.
+"""
 
 import logging
 import secrets
@@ -20,21 +23,30 @@ from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
-_SHOWN = 10  # names in one line of the log
+_LOGGED_NAMES = 10
+"""How many clients one line of the log names."""
 
 
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
-    """What salts valid sets' digests, known to both servers alone; fresh for every link."""
-    random = Secret(_random_of_both(link, role, "set-secret"))
-    return derive(random, "set-secret", task.digest.value)
+    """Return the secret that salts valid sets' digests, fresh for every link.
+
+    Both servers alone know it. Raises as ``agree_nonces``.
+    """
+    random_of_both = Secret(_random_of_both(link, role, "set-secret"))
+    return derive(random_of_both, "set-secret", task.digest.value)
 
 
 def agree_nonces(link: PeerLink, role: Role) -> bytes:
-    """A's and B's, 32 random bytes each, for what the dealer deals over this link."""
+    """Return A's and B's nonce for what the dealer deals over this link, 64 bytes.
+
+    Each server draws 32 random bytes. Raises PeerUnavailable; PeerViolation: the other
+    server sends another number of bytes.
+    """
     return _random_of_both(link, role, "nonce")
 
 
 def _random_of_both(link: PeerLink, role: Role, step: str) -> bytes:
+    """Exchange 32 fresh bytes at protocol step ``step``; return A's, then B's."""
     own = secrets.token_bytes(KEY_BYTES)
     theirs = link.exchange(step, own)
     if len(theirs) != KEY_BYTES:
@@ -49,23 +61,22 @@ def propose_roster(
     signatures: ServerSignatures,
     least: int = 0,
 ) -> Roster | None:
-    """A's part: its enrolments; the frozen roster is those of them that B holds alike.
+    """Play A's part: propose A's enrolments, and freeze those that B holds alike.
 
     A client that enrolled at one server only, or with other claims at the other, is
     left out: that is its own doing, and costs nobody else the training. A frozen roster
-    is final: a server that lost it takes it back, on its own signature. Returns None
-    where a server waits for more clients: A does with fewer than ``least`` held alike,
-    0 where its enrolment is over.
+    is final: a server that lost it takes it back, on its own signature. Return the
+    frozen roster, or None where a server waits for more clients: A waits while fewer
+    than ``least`` are held alike. ``least`` is 0 where A's enrolment is over.
 
-    Raises PeerViolation: B refuses, or answers with somebody who wasn't proposed;
-    Misconfiguration: the servers hold too few clients alike.
+    Raises PeerUnavailable; PeerViolation: B refuses, or answers with somebody who
+    wasn't proposed; Misconfiguration: the servers hold too few clients alike.
     """
     own = register.roster()
     frozen = register.frozen
-    signed = register.kept.roster_seal()
     proposal = messages.RosterProposal(
         entries=_entries(own),
-        signed=signed,
+        signed=register.kept.roster_seal(),
         least=least,
     )
     link.send("roster", proposal.to_bytes())
@@ -103,29 +114,30 @@ def accept_roster(
     timeout_s: float,
     least: int = 0,
 ) -> bool:
-    """B's part: freeze whom A proposes and B holds alike, then say who; return whether it did.
+    """Play B's part: freeze the clients whom A proposes and B holds alike, and say so.
 
-    With fewer than ``least`` held alike, 0 where its enrolment is over, B waits and A
-    proposes again. Who enrolled at one server alone is none of those: else a few such
-    clients would close enrolment before the others have come. The roster is frozen
-    durably before A hears of it: what A has frozen is frozen here too, whatever crashes
-    in between. A may take ``timeout_s``.
+    Return whether the roster is frozen. With fewer than ``least`` held alike B waits,
+    and A proposes again. ``least`` is 0 where B's enrolment is over. A client that
+    enrolled at one server alone doesn't count for it: else a few such clients would
+    close enrolment before the others have come. The roster is frozen durably before A
+    hears of it: what A has frozen is frozen here too, whatever crashes in between. A's
+    proposal may take ``timeout_s``.
 
-    Raises PeerViolation: A names a client twice, or no longer somebody of the frozen
-    roster; Misconfiguration: the servers hold too few clients alike; StorageFailure:
-    the roster can't be kept. A hears nothing then, and tries again.
+    Raises PeerUnavailable; PeerViolation: A names a client twice, or the servers froze
+    different rosters; Misconfiguration: the servers hold too few clients alike;
+    StorageFailure: the roster can't be kept. A hears nothing of that, and tries again.
     """
     proposal = messages.RosterProposal.from_bytes(
         link.receive("roster", timeout_s=timeout_s)
     )
     try:
         proposed = _roster(proposal.entries)
-        known = register.roster()
+        own = register.roster()
         signed = register.kept.roster_seal()
         if register.frozen:
-            # Who of it is missing at A is missing by A's loss, or A's is another
+            # Where A lacks somebody of it, A has lost that claim, or has frozen another
             # roster.
-            roster = known
+            roster = own
         elif _is_own(signatures, proposal.signed, proposed):
             log.warning(
                 "this server had lost the frozen roster: it has it back from server A"
@@ -133,13 +145,13 @@ def accept_roster(
             roster = proposed
             register.freeze(roster, taken_back=True)
         else:
-            # A claim that the task doesn't allow, however it got here, costs that
+            # A claim that the task doesn't allow, however it came here, costs that
             # client alone.
-            held = [
-                claim for claim in proposed.values() if known.get(claim.client) == claim
+            held_alike = [
+                claim for claim in proposed.values() if own.get(claim.client) == claim
             ]
             roster = Roster(
-                {claim.client: claim for claim in held if _fits(claim, task)}
+                {claim.client: claim for claim in held_alike if _fits(claim, task)}
             )
             if len(roster) < max(least, proposal.least):
                 link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
@@ -151,14 +163,13 @@ def accept_roster(
                 task=task,
             )
     except (PeerViolation, Misconfiguration) as error:
-        # Only what the two disagree about is answered, and stops A. What fails here
-        # alone, as a full disk, ends the link without an answer: A tries again.
+        # Only what the two servers disagree about is answered, and stops A. What fails
+        # here alone, such as a full disk, ends the link without an answer: A tries
+        # again.
         link.send("roster", messages.RosterAnswer(refusal=str(error)).to_bytes())
         raise
-    link.send(
-        "roster",
-        messages.RosterAnswer(entries=_entries(roster), signed=signed).to_bytes(),
-    )
+    answer = messages.RosterAnswer(entries=_entries(roster), signed=signed)
+    link.send("roster", answer.to_bytes())
     _exchange_signatures(link, register, signatures, roster)
     return True
 
@@ -169,41 +180,56 @@ def _exchange_signatures(
     signatures: ServerSignatures,
     roster: Roster,
 ) -> None:
+    """Sign the frozen roster, and keep the other server's signature over it.
+
+    Raises PeerUnavailable; PeerViolation: the servers froze different rosters.
+    """
     own = messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
-    theirs, found = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
-    if found != own:
+    signed, theirs = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
+    if theirs != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
     if register.kept.roster_seal() is None:
-        register.kept.keep_roster_seal(theirs)
+        register.kept.keep_roster_seal(signed)
 
 
 def _is_own(
     signatures: ServerSignatures, signed: SignedMessage | None, roster: Roster
 ) -> bool:
-    """Whether this server has signed just this roster."""
+    """Return whether this server itself has signed exactly this roster.
+
+    Raises PeerViolation: what the other server shows isn't this server's signature.
+    """
     if signed is None:
         return False
-    found = signatures.check(
+    signed_here = signatures.check(
         signatures.role, SignedKind.ROSTER, signed, messages.RosterBody
     )
-    return found == messages.RosterBody(
+    return signed_here == messages.RosterBody(
         task=str(signatures.task), digest=str(roster.digest())
     )
 
 
 def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
+    """Return a roster as the servers send it."""
     return tuple(
         EnrolmentEntry(
-            client=e.client.name,
-            records=e.records,
-            record_rate=e.record_rate,
+            client=claim.client.name,
+            records=claim.records,
+            record_rate=claim.record_rate,
         )
-        for e in roster.values()
+        for claim in roster.values()
     )
 
 
 def _roster(entries: tuple[EnrolmentEntry, ...]) -> Roster:
-    claims = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in entries]
+    """Return the roster that the other server sent.
+
+    Raises PeerViolation: it names a client twice.
+    """
+    claims = [
+        Enrolment(ClientId(entry.client), entry.records, entry.record_rate)
+        for entry in entries
+    ]
     roster = Roster({claim.client: claim for claim in claims})
     if len(roster) != len(claims):
         raise PeerViolation("the roster names a client twice")
@@ -211,6 +237,7 @@ def _roster(entries: tuple[EnrolmentEntry, ...]) -> Roster:
 
 
 def _fits(claim: Enrolment, task: Task) -> bool:
+    """Return whether the task allows a claim; log why it doesn't."""
     try:
         claim.check(task)
     except Misconfiguration as error:
@@ -226,19 +253,28 @@ def _freeze(
     roster: Roster,
     task: Task,
 ) -> None:
-    """Freeze who is held alike, and say who isn't.
+    """Freeze the roster of clients held alike, and log who of A's proposal isn't.
 
-    Raises Misconfiguration: they are too few.
+    Raises Misconfiguration: they are too few; StorageFailure: the database fails.
     """
     left_out = sorted(client.name for client in proposed if client not in roster)
     if left_out:
-        names = ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else "")
-        said = (
-            "did not enrol at both servers with the same claims, within the task's caps"
+        names = ", ".join(left_out[:_LOGGED_NAMES])
+        if len(left_out) > _LOGGED_NAMES:
+            names += ", …"
+        log.warning(
+            "%d clients %s, and are left out: %s",
+            len(left_out),
+            "did not enrol at both servers with the same claims, within the task's"
+            " caps",
+            names,
         )
-        log.warning("%d clients %s, and are left out: %s", len(left_out), said, names)
-    if len(roster) < (least := task.enrolment.min_clients):
-        said = f"only {len(roster)} clients had enrolled at the deadline"
-        remedy = f"{said}; start more of them, or raise deadlines.enrol"
-        raise Misconfiguration("enrolment.min_clients", least, remedy)
+    min_clients = task.enrolment.min_clients
+    if len(roster) < min_clients:
+        raise Misconfiguration(
+            "enrolment.min_clients",
+            min_clients,
+            f"only {len(roster)} clients had enrolled at the deadline; start more of"
+            " them, or raise deadlines.enrol",
+        )
     register.freeze(roster)

@@ -1,4 +1,4 @@
-"""Enrolments before round 0."""
+"""Take enrolments, until the roster is frozen before version 0."""
 
 import contextlib
 
@@ -13,7 +13,10 @@ from precad.common.task import Task
 
 
 class Register:
-    """Takes enrolments until the roster is frozen."""
+    """Hold the enrolled clients and their claims; take more until the roster is frozen.
+
+    All methods may be called from any thread. An enrolment is durable before it counts.
+    """
 
     def __init__(
         self,
@@ -24,117 +27,128 @@ class Register:
     ) -> None:
         self._task = task
         self.kept = store.enrolment
+        """What the database keeps of enrolments."""
         self._clock = clock
         self._admission = admission or Admission()
         self._changed = clock.condition()
         self.cap = PrivacyCap(task, clock)
-        frozen = self.kept.roster()
-        self.frozen = frozen is not None
-        """Whether round 0 may begin."""
-        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or self.kept.claims())
+        frozen_roster = self.kept.roster()
+        self.frozen = frozen_roster is not None
+        """Whether the roster is frozen, so that version 0 may begin."""
+        enrolments = frozen_roster or self.kept.claims()
+        self._enrolments: dict[ClientId, Enrolment] = dict(enrolments)
         self._serve_first: dict[ClientId, Role] = {}
 
     def enrol(self, enrolment: Enrolment, token: str = "") -> int:
-        """Add a client; the same claim again is confirmed.
+        """Add a client, or confirm the same claim again; return how many are enrolled.
 
-        Returns how many are enrolled.
+        It takes seconds where a rate is the first of its kind: its account is computed,
+        and rounds find it ready.
 
-        Takes seconds where a rate is the first of its kind: rounds find its account
-        ready. Raises AccessDenied: not on the operator's roster, or without a good
-        token; Misconfiguration: a cap is passed, the rate has no account, the claim
-        differs from the first, the task is full, or enrolment is over.
+        Raises AccessDenied: the client isn't on the operator's roster, or brings no
+        good token; Misconfiguration: the claim passes a cap, the rate has no account,
+        the claim differs from the first one, the task is full, or enrolment is over;
+        StorageFailure: the database fails.
         """
         if self.admits(enrolment, token):
             self.cap.precompute(enrolment.record_rate)
         with self._changed:
-            # Again: others may have come meanwhile.
+            # Asked again: others may have come meanwhile.
             if self.admits(enrolment, token):
-                # A token isn't spent on a claim that is refused for something else.
+                # Only now: a token isn't spent on a claim that is refused for something
+                # else.
                 self._admission.redeem(token, enrolment.client)
                 kept = self.kept.claim(enrolment)
                 self._enrolments[kept.client] = kept
                 self._changed.notify_all()
-                # Another one where the database's answer to an earlier claim was lost.
+                # Refuses this claim where another one is kept: the database's answer
+                # to an earlier claim was lost.
                 self.admits(enrolment, token)
             return len(self._enrolments)
 
     def admits(self, enrolment: Enrolment, token: str) -> bool:
-        """Return whether the claim would be taken, but for its account; raises as ``enrol``.
+        """Return whether a claim would be added, apart from its account.
 
-        False where it was taken. Asked before an account of it is computed: that takes
-        seconds, and who has no token gets none.
+        False where this claim was taken already. It is asked before an account is
+        computed: that takes seconds, and who has no token gets none. Raises as
+        ``enrol``.
         """
         enrolment.check(self._task)
         known = self._enrolments.get(enrolment.client)
         if known == enrolment:
             return False
         name = enrolment.client.name
-        most = self._task.enrolment.clients
+        most_clients = self._task.enrolment.clients
         if known is not None:
-            said = f"{enrolment.records} records at rate {enrolment.record_rate}"
-            kept = (
-                f"{known.records} records at rate {known.record_rate}; claims are"
-                " frozen"
-            )
             raise Misconfiguration(
-                "enrolment", said, f"client {name} is enrolled with {kept}"
+                "enrolment",
+                f"{enrolment.records} records at rate {enrolment.record_rate}",
+                f"client {name} is enrolled with {known.records} records at rate"
+                f" {known.record_rate}; claims are frozen",
             )
         if self.frozen:
             raise Misconfiguration(
                 "client", name, "enrolment ended before round 0; too late"
             )
-        if len(self._enrolments) >= most:
+        if len(self._enrolments) >= most_clients:
             raise Misconfiguration(
-                "client", name, f"the task is full: enrolment.clients = {most}"
+                "client", name, f"the task is full: enrolment.clients = {most_clients}"
             )
         self._admission.foresee(enrolment.client, token, enrolment)
         return True
 
     def prepare_accounts(self) -> None:
-        """Compute what rounds will ask of those enrolled, before the first; seconds.
+        """Compute what rounds will ask of those enrolled; it takes seconds.
 
-        An account that can't be computed is logged, and that client doesn't count.
+        It is called before the first round. An account that can't be computed is
+        logged, and its client doesn't count.
         """
-        rates = {claim.record_rate for claim in self.roster().values()}
-        for rate in sorted({self._task.privacy.record_rate} | rates, reverse=True):
+        claimed_rates = {claim.record_rate for claim in self.roster().values()}
+        rates = claimed_rates | {self._task.privacy.record_rate}
+        for rate in sorted(rates, reverse=True):
             with contextlib.suppress(Misconfiguration):
                 self.cap.precompute(rate)
 
     def wait_for(self, enough: int, deadline: float) -> None:
         """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
         with self._changed:
-            while (
-                len(self._enrolments) < enough
-                and (left := deadline - self._clock.now()) > 0
-            ):
-                self._changed.wait(left)
+            while len(self._enrolments) < enough:
+                remaining = deadline - self._clock.now()
+                if remaining <= 0:
+                    return
+                self._changed.wait(remaining)
 
     def missing(self) -> list[ClientId]:
-        """Who isn't enrolled of those that the operator let in by name."""
+        """Return whom the operator let in by name and who isn't enrolled yet."""
         if self.frozen:
             return []
         return [
-            each for each in self._admission.invited() if each not in self._enrolments
+            client
+            for client in self._admission.invited()
+            if client not in self._enrolments
         ]
 
     def unused_tokens(self) -> int:
-        """How many may still come of whom the operator has no name."""
+        """Return how many clients may still come whom the operator has no name of."""
         return 0 if self.frozen else self._admission.unused_tokens()
 
     def roster(self) -> Roster:
-        """Everybody enrolled so far."""
+        """Return everybody enrolled so far."""
         with self._changed:
             return Roster(self._enrolments)
 
     def serves_first(self, client: ClientId) -> Role:
-        """Which server a client fetches models from first; for strangers it is A."""
-        # Without the lock, and looked up once: every notice says it.
+        """Return which server a client fetches models from first; for strangers A."""
+        # Without the lock, and computed once: every notice says it.
         if self.frozen and not self._serve_first:
             self._serve_first = Roster(self._enrolments).seed_holders(self._task.digest)
         return self._serve_first.get(client, Role.SERVER_A)
 
     def foresee(self, client: ClientId, token: str) -> str:
-        """Why a claim of this client would be refused now, whatever it says; empty otherwise."""
+        """Return why any claim of this client would be refused now.
+
+        Empty where a claim may be taken.
+        """
         # Without the lock: it is a forecast, and enrolling asks again.
         if client in self._enrolments or self.frozen:
             return ""
@@ -145,18 +159,23 @@ class Register:
         return ""
 
     def has(self, client: ClientId) -> bool:
-        """Whether it is enrolled.
+        """Return whether a client is enrolled.
 
-        Without the lock, which is held while a disk writes.
+        It takes no lock: the lock is held while the disk writes.
         """
         return client in self._enrolments
 
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
-        """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
+        """End enrolment, durably, with ``roster`` as the final one.
+
+        ``taken_back``: this server had lost it, and may have lost claims of it too.
+
+        Raises StorageFailure: the database fails.
+        """
         with self._changed:
             self.kept.freeze(roster, taken_back=taken_back)
             self._enrolments = dict(roster)
             self.frozen = True
         if taken_back:
-            # Claims that were lost had their accounts computed by an older process.
+            # An older process computed the accounts of claims that were lost here.
             self.prepare_accounts()

@@ -1,8 +1,8 @@
-"""The aggregator, what server A and server B are alike.
+"""Hold what server A and server B are alike: one aggregator for each server and task.
 
-One object per server and task; the round's steps are functions of it and of the
-attempt's state (``start_attempt``, ``matching``, ``release``). It knows no gRPC: link
-and dealing are given to it.
+A round's steps are functions of an aggregator and of the attempt's state
+(``start_attempt``, ``matching``, ``release``). It knows no gRPC: the servers' link and
+the dealing are given to it.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,22 +25,28 @@ from precad.norm_check.dealing import Dealing
 
 @dataclass(eq=False, repr=False)
 class CoinKey:
-    """One server's 32 secret bytes, never in the database; ``_keep`` makes new ones durable."""
+    """Hold one server's 32 secret bytes for coins, which are never in the database."""
 
     _key: Secret
     _keep: Callable[[Secret], None] = lambda _: None
+    """Makes a new key durable."""
 
     def opening(self, task: Digest, version: int) -> CoinOpening:
-        """This server's bytes and salt for a version; the same whenever they are asked for."""
+        """Return this server's bytes and salt for a version, always the same ones."""
+        coin = derive(self._key, "coin-bytes", task.value, version)
+        salt = derive(self._key, "coin-salt", task.value, version)
         return CoinOpening(
             task=str(task),
             version=version,
-            coin=derive(self._key, "coin-bytes", task.value, version).reveal().hex(),
-            salt=derive(self._key, "coin-salt", task.value, version).reveal().hex(),
+            coin=coin.reveal().hex(),
+            salt=salt.reveal().hex(),
         )
 
     def renew(self) -> None:
-        """Take a fresh key, for all versions that have no coin yet."""
+        """Take a fresh key, for all versions that have no coin yet.
+
+        Raises what ``_keep`` raises, as StorageFailure; the old key stays then.
+        """
         fresh = Secret.random()
         self._keep(fresh)
         self._key = fresh
@@ -48,7 +54,7 @@ class CoinKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregator:
-    """One server's part of a training."""
+    """Play one server's part of a training, over one link to the other server."""
 
     task: Task
     role: Role
@@ -56,12 +62,15 @@ class Aggregator:
     link: PeerLink
     dealing: Dealing
     dealer_key: Secret
-    """Shared with the dealer: expands this server's part of correlated randomness."""
+    """Shared with the dealer; it expands to this server's correlated randomness."""
     set_secret: Secret
-    """Shared with the other server alone: salts the digests of valid sets."""
+    """Shared with the other server alone; it salts the digests of valid sets."""
     nonces: bytes
-    """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so
-    that no two restored databases make the dealer deal the same again."""
+    """A's and B's nonce for this link, 32 bytes each.
+
+    Dealt randomness is bound to them, so that no two restored databases make the dealer
+    deal the same randomness again.
+    """
     signatures: ServerSignatures = field(repr=False)
     coin_key: CoinKey = field(repr=False)
     noise: NoiseSource = field(repr=False)
@@ -69,7 +78,7 @@ class Aggregator:
     cap: PrivacyCap = field(repr=False)
 
     def in_process(self, opened: Opened) -> Validation:
-        """Validate an attempt's submissions in this process."""
+        """Return what validates an attempt's submissions in this process."""
         server = Server(
             task=self.task,
             role=self.role,
@@ -84,34 +93,37 @@ class Aggregator:
     def within_budget(
         self, clients: Iterable[ClientId], version: int
     ) -> tuple[ClientId, ...]:
-        """Those whose charge for ``version`` keeps their record-level exact ε within the limit.
+        """Return those clients who may take part in a release of ``version``.
 
-        Counted from this server's own durable ledger; against one corrupted server.
-        Only whom both servers allow is asked to work. What may have been released
-        counts as released once more.
+        With its charge their record-level exact ε, against one corrupted server, stays
+        within the task's limit. It is counted from this server's own durable ledger,
+        where what may have been released counts as released once more. Only clients
+        whom both servers allow are asked to work.
         """
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
         ledger = self.store.ledger
-        spent = ledger.participations()
-        again = ledger.re_releases()
-        charged = ledger.charges_in(version)
-
-        def admitted(client: ClientId) -> bool:
-            return self.cap.admits(
+        participations = ledger.participations()
+        re_releases = ledger.re_releases()
+        charges = ledger.charges_in(version)
+        return tuple(
+            client
+            for client in clients
+            if self.cap.admits(
                 self.roster[client].record_rate,
-                spent=spent.get(client, 0),
-                re_releases=again.get(client, {}),
-                charges=charged.get(client, 0),
+                spent=participations.get(client, 0),
+                re_releases=re_releases.get(client, {}),
+                charges=charges.get(client, 0),
             )
-
-        return tuple(filter(admitted, clients))
+        )
 
     def precompute_re_releases(self, version: int) -> None:
-        """Have the accounts computed, in threads, that another release of ``version`` needs."""
-        again = self.store.ledger.re_releases()
-        charged = self.store.ledger.charges_in(version)
+        """Start the accounts that another release of ``version`` needs, in threads."""
+        re_releases = self.store.ledger.re_releases()
+        charges = self.store.ledger.charges_in(version)
         for client, claim in self.roster.items():
-            rate = claim.record_rate
-            charges = charged.get(client, 0)
-            self.cap.precompute_re_release(rate, again.get(client, {}), charges)
+            self.cap.precompute_re_release(
+                claim.record_rate,
+                re_releases.get(client, {}),
+                charges.get(client, 0),
+            )

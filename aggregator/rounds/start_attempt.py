@@ -1,10 +1,11 @@
-"""Start an attempt: the joint coin says who is drawn; the cohort is whom both ledgers allow.
+"""Start an attempt: draw clients by the joint coin, and keep those both ledgers allow.
 
-Each server's bytes for a version are a PRF under its own coin key, which lies beside
-its signing key and never in the database: no cut link and no lost database draws anew.
-Each signs a commitment to its bytes, keeps the other's durably, and only then opens its
-own; for that version it accepts nothing but the opening of that commitment. Both keep
-the opening before any client hears of the version (docs/protocol.md, "One attempt").
+Each server's bytes for a version are a PRF of the version under its own coin key. That
+key lies beside the server's signing key and never in the database: no cut link and no
+lost database draws anew. Each server signs a commitment to its bytes, keeps the other's
+commitment durably, and only then opens its own; for that version it accepts nothing but
+the opening of that commitment. Both keep the opening before any client hears of the
+version (docs/protocol.md, "One attempt").
 """
 
 import hashlib
@@ -34,23 +35,26 @@ from precad.common.task import Task
 
 
 def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
-    """SHA-256 over role, task, version, salt and bytes."""
-    task, salt, coin = (
-        bytes.fromhex(i) for i in (opening.task, opening.salt, opening.coin)
+    """Return a server's commitment: SHA-256 of role, task, version, salt and bytes."""
+    committed = encode_context(
+        "coin-commitment",
+        role.value.encode(),
+        bytes.fromhex(opening.task),
+        opening.version,
+        bytes.fromhex(opening.salt),
+        bytes.fromhex(opening.coin),
     )
-    parts = role.value.encode(), task, opening.version, salt, coin
-    digest = hashlib.sha256(encode_context("coin-commitment", *parts)).hexdigest()
     return CoinCommitment(
         task=opening.task,
         version=opening.version,
-        digest=digest,
+        digest=hashlib.sha256(committed).hexdigest(),
     )
 
 
 def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
-    """The coin of a version, from server A's and server B's opening."""
-    both = Secret(bytes.fromhex(a.coin) + bytes.fromhex(b.coin))
-    return derive(both, "coin", bytes.fromhex(a.task), a.version)
+    """Return a version's joint coin from server A's and server B's opening."""
+    both_coins = Secret(bytes.fromhex(a.coin) + bytes.fromhex(b.coin))
+    return derive(both_coins, "coin", bytes.fromhex(a.task), a.version)
 
 
 def cohort_of(
@@ -59,21 +63,22 @@ def cohort_of(
     client_rate: float,
     version: int,
 ) -> tuple[ClientId, ...]:
-    """Return each enrolled client with probability q: PRF(coin; version, client) < q·2^64.
+    """Draw each enrolled client with probability q, the task's ``client_rate``.
 
-    No client's draw depends on who else is enrolled, or on their order.
+    A client is drawn where PRF(coin; version, client) < q·2^64. No client's draw
+    depends on who else is enrolled, or on their order.
     """
     threshold = int(Fraction(client_rate) * 2**64)
 
-    def word(client: ClientId) -> int:
+    def pseudo_random_word(client: ClientId) -> int:
         stream = Keystream(coin, "cohort", version, client.encoded())
         return int.from_bytes(stream.read(8), "little")
 
-    return tuple(client for client in roster if word(client) < threshold)
+    return tuple(client for client in roster if pseudo_random_word(client) < threshold)
 
 
 def draw(aggregator: Aggregator, version: int) -> tuple[ClientId, ...]:
-    """Return whom a version's coin draws, once both agree on it.
+    """Return the clients whom a version's coin draws, once both servers agree on it.
 
     Raises as ``agree_coin``.
     """
@@ -83,55 +88,63 @@ def draw(aggregator: Aggregator, version: int) -> tuple[ClientId, ...]:
 
 
 def agree_coin(aggregator: Aggregator, version: int) -> Secret:
-    """Commit, keep the other's commitment, open, keep the other's opening; the joint coin.
+    """Agree on a version's coin with the other server, and return it.
+
+    Each server commits to its bytes, keeps the other's commitment, opens its own bytes
+    and keeps the other's opening, in this order.
 
     Raises PeerViolation: the other server opens something else than it committed to;
-    PeerUnavailable: a server takes its lost bytes back, and the link starts anew with
-    them; NeedsOperators: a coin key is lost, and with it bytes that nobody had opened.
+    PeerUnavailable: the link breaks, or a server takes its lost bytes back, and a new
+    link starts with them; NeedsOperators: a coin key is lost, and with it bytes that
+    nobody had opened; StorageFailure: the database fails.
     """
     link = aggregator.link
     store = aggregator.store
     signatures = aggregator.signatures
-    own = _own(aggregator, version)
-    committed = commitment_to(own, signatures.role)
+    own_opening = _own(aggregator, version)
+    own_commitment = commitment_to(own_opening, signatures.role)
     kept = store.versions.commitment(version)
     known = None if kept is None else _commitment(aggregator, version, kept, kept=True)
-    state = messages.CoinState(
-        commitment=signatures.sign(SignedKind.COIN_COMMITMENT, committed),
+    own_state = messages.CoinState(
+        commitment=signatures.sign(SignedKind.COIN_COMMITMENT, own_commitment),
         known=None if known is None else known.digest,
         held=store.versions.coin_opening(version, own=False),
         discard=store.versions.allowed(Permission.COIN, version) >= 0,
     )
-    theirs = messages.exchange(link, "coin-commitment", state)
-    commitment = _commitment(aggregator, version, theirs.commitment)
-    own_lost = theirs.known not in (None, committed.digest)
-    theirs_lost = known is not None and known.digest != commitment.digest
+    their_state = messages.exchange(link, "coin-commitment", own_state)
+    their_commitment = _commitment(aggregator, version, their_state.commitment)
+    own_lost = their_state.known not in (None, own_commitment.digest)
+    theirs_lost = known is not None and known.digest != their_commitment.digest
     if own_lost or theirs_lost:
         _mend(
             aggregator,
             version,
-            state=state,
-            theirs=theirs,
+            own_state=own_state,
+            their_state=their_state,
             own_lost=own_lost,
             theirs_lost=theirs_lost,
         )
-    store.versions.keep_commitment(version, theirs.commitment)
+    store.versions.keep_commitment(version, their_state.commitment)
     kind = SignedKind.COIN_OPENING
-    reveal = messages.CoinReveal(opening=signatures.sign(kind, own))
-    answer = messages.exchange(link, "coin-opening", reveal)
-    opening = signatures.check(signatures.other, kind, answer.opening, CoinOpening)
+    own_reveal = messages.CoinReveal(opening=signatures.sign(kind, own_opening))
+    their_reveal = messages.exchange(link, "coin-opening", own_reveal)
+    their_opening = signatures.check(
+        signatures.other, kind, their_reveal.opening, CoinOpening
+    )
     if not hmac.compare_digest(
-        commitment_to(opening, signatures.other).digest, commitment.digest
+        commitment_to(their_opening, signatures.other).digest, their_commitment.digest
     ):
         raise PeerViolation(
             f"the other server opened another coin of version {version}"
         )
-    store.versions.keep_opening(version, answer.opening, own=False)
-    a, b = (own, opening) if signatures.role is Role.SERVER_A else (opening, own)
-    return joint_coin(a, b)
+    store.versions.keep_opening(version, their_reveal.opening, own=False)
+    if signatures.role is Role.SERVER_A:
+        return joint_coin(own_opening, their_opening)
+    return joint_coin(their_opening, own_opening)
 
 
 def _own(aggregator: Aggregator, version: int) -> CoinOpening:
+    """Return this server's bytes for a version: what it took back, or its key's."""
     signatures = aggregator.signatures
     kind = SignedKind.COIN_OPENING
     given_back = aggregator.store.versions.coin_opening(version, own=True)
@@ -147,53 +160,67 @@ def _commitment(
     *,
     kept: bool = False,
 ) -> CoinCommitment:
+    """Return the other server's commitment to its bytes, which it has ``signed``.
+
+    ``kept``: it comes from this server's database. Raises PeerViolation: the other
+    server hasn't signed it, or it is for another task or version.
+    """
     signatures = aggregator.signatures
-    kind = SignedKind.COIN_COMMITMENT
-    found = signatures.check(
+    commitment = signatures.check(
         signatures.other,
-        kind,
+        SignedKind.COIN_COMMITMENT,
         signed,
         CoinCommitment,
         kept=kept,
     )
-    if (found.task, found.version) != (str(signatures.task), version):
+    if (commitment.task, commitment.version) != (str(signatures.task), version):
         raise PeerViolation("a coin was committed to for another task or version")
-    return found
+    return commitment
 
 
 def _mend(
     aggregator: Aggregator,
     version: int,
     *,
-    state: messages.CoinState,
-    theirs: messages.CoinState,
+    own_state: messages.CoinState,
+    their_state: messages.CoinState,
     own_lost: bool,
     theirs_lost: bool,
 ) -> None:
-    """A server's bytes aren't those that it committed to: it lost its coin key."""
+    """Mend a lost coin key: a server's bytes aren't those that it committed to.
+
+    For ``agree_coin``; it always raises. Raises PeerUnavailable: the servers meet
+    again, with the old bytes or with new ones; NeedsOperators: the operators of both
+    servers must allow new ones; PeerViolation: what the other server gives back isn't
+    this server's opening of this version.
+    """
     store = aggregator.store
     signatures = aggregator.signatures
-    # From before the operators' word it isn't: the other would choose between two of
-    # its coins.
-    if own_lost and theirs.held is not None and not store.versions.was_redrawn(version):
-        given = signatures.check(
-            signatures.role, SignedKind.COIN_OPENING, theirs.held, CoinOpening
+    held_there = their_state.held
+    # An opening from before the operators' word isn't taken back: the other server
+    # would choose between two coins of this server.
+    if own_lost and held_there is not None and not store.versions.was_redrawn(version):
+        given_back = signatures.check(
+            signatures.role, SignedKind.COIN_OPENING, held_there, CoinOpening
         )
-        if (given.task, given.version) != (str(signatures.task), version):
+        if (given_back.task, given_back.version) != (str(signatures.task), version):
             raise PeerViolation(
                 "the other server gave back a coin of another task or version"
             )
-        store.versions.keep_opening(version, theirs.held, own=True)
+        store.versions.keep_opening(version, held_there, own=True)
         raise PeerUnavailable("this server took back the coin bytes that it had signed")
-    if theirs_lost and state.held is not None:
+    if theirs_lost and own_state.held is not None:
         raise PeerUnavailable(
             "the other server takes back the coin bytes that it had signed"
         )
-    if not (state.discard and theirs.discard):
-        what = "a server's coin key isn't the one that it has drawn with"
-        raise NeedsOperators(Permission.COIN, version, what)
-    # First: where no new key can be kept nothing is forgotten, and no old coin is drawn
-    # again.
+    if not (own_state.discard and their_state.discard):
+        raise NeedsOperators(
+            Permission.COIN,
+            version,
+            "a server's coin key isn't the one that it has drawn with",
+        )
+    # The new key is kept first: where that fails nothing is forgotten, and no old coin
+    # is drawn again.
     aggregator.coin_key.renew()
     store.versions.discard_coin(version)
     raise PeerUnavailable(f"both servers take new coins for version {version}")
@@ -207,31 +234,37 @@ def propose(
     drawn: Collection[ClientId],
     model: Digest,
 ) -> Opened:
-    """A's part: propose whom its own ledger allows, and open the attempt once B agrees.
+    """Play A's part: propose whom A's ledger allows, and open the attempt with B.
 
-    Raises NeedsOperators; PeerViolation: B refuses, or answers with somebody who wasn't
-    proposed; PeerUnavailable: the attempt's number was used, as B has learned since
-    they met.
+    ``drawn`` are the clients whom the coin draws, ``model`` is θ_t's digest. The
+    attempt is opened once B agrees.
+
+    Raises NeedsOperators: the operators must allow one more attempt; PeerViolation: B
+    refuses, or answers with somebody who wasn't proposed; PeerUnavailable: the link
+    breaks, or the attempt's number was used, as B has learned since they met.
     """
-    within = aggregator.within_budget(drawn, version)
-    why = doubt(aggregator.store, aggregator.task, attempt=attempt, version=version)
-    # By places in the roster, which both servers have signed.
+    within_budget = aggregator.within_budget(drawn, version)
+    own_doubt = doubt(
+        aggregator.store, aggregator.task, attempt=attempt, version=version
+    )
+    # Clients are named by their places in the roster, which both servers have signed.
     places = Places(aggregator.roster)
     proposal = Cohort(
         attempt=attempt,
-        clients=places.steps(within),
+        clients=places.steps(within_budget),
         model=str(model),
-        doubt=why,
+        doubt=own_doubt,
     )
     verdict = _ask(aggregator, proposal)
-    if why or verdict.operators:
-        raise NeedsOperators(Permission.ATTEMPTS, version, why or verdict.refusal)
+    if own_doubt or verdict.operators:
+        raise NeedsOperators(Permission.ATTEMPTS, version, own_doubt or verdict.refusal)
     if verdict.refusal:
-        # Where its number was used the servers meet again, and take the larger one.
-        kind = PeerUnavailable if verdict.used else PeerViolation
-        raise kind(f"server B refused attempt {attempt}: {verdict.refusal}")
+        # Where the attempt's number was used the servers meet again, and take the
+        # larger one.
+        error = PeerUnavailable if verdict.used else PeerViolation
+        raise error(f"server B refused attempt {attempt}: {verdict.refusal}")
     counted = set(places.clients(verdict.clients))
-    if not counted <= set(within):
+    if not counted <= set(within_budget):
         raise PeerViolation(
             "server B's cohort isn't made of the clients that A proposed"
         )
@@ -247,9 +280,10 @@ def propose(
 
 
 def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
-    """A's part: tell B that no attempt follows the final model.
+    """Play A's part: tell B that no attempt follows the final model.
 
-    Raises PeerViolation.
+    ``attempt`` is the number that the next one would have. Raises PeerUnavailable;
+    PeerViolation: B refuses.
     """
     over = Cohort(
         attempt=attempt,
@@ -270,14 +304,16 @@ def answer(
     *,
     before_agreeing: Callable[[Opened], None],
 ) -> Opened | None:
-    """B's part: check A's proposal against the coin, its own ledger and model.
+    """Play B's part: check A's proposal against the coin, B's ledger and B's model.
 
-    All being well, ``before_agreeing`` opens the inbox, so that no client that A calls
-    finds it closed. None when A says that training is over.
+    ``drawn`` are the clients whom the coin draws, ``model`` is θ_t's digest. If all is
+    well, ``before_agreeing`` opens the inbox before A hears of it, so that no client
+    that A calls finds it closed. Return None when A says that the training is over.
 
-    Raises NeedsOperators; PeerViolation: A proposes somebody whom the coin didn't draw,
-    or another model; PeerUnavailable: it proposes an attempt that was used before, and
-    they meet again.
+    Raises NeedsOperators: the operators must allow one more attempt; PeerViolation: A
+    proposes somebody whom the coin didn't draw, or another model; PeerUnavailable: the
+    link breaks, or A proposes an attempt that was used before, and the servers meet
+    again.
     """
     link = aggregator.link
     link.begin_attempt(SETUP_ATTEMPT)
@@ -286,32 +322,32 @@ def answer(
     places = Places(aggregator.roster)
     proposed = set(places.clients(proposal.clients))
     refusal = ""
-    why = ""
+    doubts = ""
     used = False
-    strangers = sorted(map(str, proposed - set(drawn)))
-    if strangers:
-        refusal = f"the coin didn't draw {strangers[:3]}"
+    not_drawn = sorted(map(str, proposed - set(drawn)))
+    if not_drawn:
+        refusal = f"the coin didn't draw {not_drawn[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
-    elif (
-        used := not proposal.over and attempt < aggregator.store.attempts.next_number()
-    ):
-        refusal = f"attempt {attempt} was used before"
     elif not proposal.over:
-        why = proposal.doubt or doubt(
-            aggregator.store, aggregator.task, attempt=attempt, version=version
-        )
-    if refusal or why:
+        used = attempt < aggregator.store.attempts.next_number()
+        if used:
+            refusal = f"attempt {attempt} was used before"
+        else:
+            doubts = proposal.doubt or doubt(
+                aggregator.store, aggregator.task, attempt=attempt, version=version
+            )
+    if refusal or doubts:
         verdict = Verdict(
-            refusal=refusal or why,
-            operators=bool(why),
+            refusal=refusal or doubts,
+            operators=bool(doubts),
             used=used,
         )
         link.send("cohort", verdict.to_bytes())
-        if why:
-            raise NeedsOperators(Permission.ATTEMPTS, version, why)
-        kind = PeerUnavailable if used else PeerViolation
-        raise kind(f"server A's proposal for attempt {attempt}: {refusal}")
+        if doubts:
+            raise NeedsOperators(Permission.ATTEMPTS, version, doubts)
+        error = PeerUnavailable if used else PeerViolation
+        raise error(f"server A's proposal for attempt {attempt}: {refusal}")
     if proposal.over:
         link.send("cohort", Verdict().to_bytes())
         return None
@@ -337,16 +373,16 @@ def _opened(
     counted: Collection[ClientId],
     model: Digest,
 ) -> Opened:
-    """Open it here, durably.
+    """Open the attempt on this server, durably, and return its state.
 
-    Raises PeerViolation: no number is left for the one after it.
+    ``counted`` are the clients who are summed and charged. Raises PeerViolation: no
+    number is left for the attempt after it, or its number was used before.
     """
     if attempt >= ATTEMPTS:
-        why = (
-            "the last number that there is: no server that follows the protocol has"
-            " come to it"
+        raise PeerViolation(
+            f"attempt {attempt} is the last number that there is: no server that"
+            " follows the protocol has come to it"
         )
-        raise PeerViolation(f"attempt {attempt} is {why}")
     task = aggregator.task
     roster = aggregator.roster
     cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
@@ -373,12 +409,15 @@ def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
 
 
 OPENED_CAP = 3
-"""Attempts of one version whose comparisons may be opened before the operators are
-asked: in each a server that departs from the protocol reads a bit of X. Of proofs it
-reads none, and attempts are only counted (docs/cheating-server.md)."""
+"""How many attempts of one version may be opened before the operators are asked.
+
+In each attempt whose comparisons are opened, a server that departs from the protocol
+reads a bit of X. Of proofs it reads none, and such attempts are only counted
+(docs/cheating-server.md).
+"""
 GRANTED = 3
-"""Attempts that one word of the operators allows."""
-_WHY = {
+"""How many attempts one word of the operators allows."""
+_ALLOWS = {
     Permission.ATTEMPTS: "go on trying",
     Permission.WRITE_OFF: (
         "write off the attempt that the other server has lost (its charge stands)"
@@ -386,15 +425,19 @@ _WHY = {
     Permission.CLAIMED: f"charge them all the same ({GRANTED} with each word)",
     Permission.COIN: "take new coins, because a server has lost its coin key",
 }
+"""What each permission of the operators allows, as their error says it."""
 
 
 class NeedsOperators(PrecadError):
-    """Only the operators of both servers can decide how to go on; it is asked again and again."""
+    """Only the operators of both servers can decide how to go on.
 
-    def __init__(self, permission: Permission, version: int, what: str) -> None:
+    The servers ask again and again until they have decided.
+    """
+
+    def __init__(self, permission: Permission, version: int, reason: str) -> None:
         super().__init__(
-            f"version {version} waits for the operators of both servers: {what}. To"
-            f" {_WHY[permission]}, each says to its own server: precad allow"
+            f"version {version} waits for the operators of both servers: {reason}. To"
+            f" {_ALLOWS[permission]}, each says to its own server: precad allow"
             f" {permission.value} HOST:PORT --server a|b --version {version} --identity"
             " FOLDER"
         )
@@ -409,7 +452,10 @@ def doubt(
     attempt: int,
     version: int,
 ) -> str:
-    """Why another attempt of ``version`` needs the operators' word; empty when it needs none."""
+    """Return why one more attempt of ``version`` needs the operators' word.
+
+    ``attempt`` is that attempt's number. Empty where it needs no word.
+    """
     if attempt <= store.versions.allowed(Permission.ATTEMPTS, version):
         return ""
     if any(not fact.voided for fact in store.ledger.facts(version)):

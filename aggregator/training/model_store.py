@@ -1,4 +1,7 @@
-"""The models that a server offers: the current one, also after a restart, and the one before."""
+"""Keep the models that a server offers: the newest one and the one before.
+
+The newest one is there again after a restart.
+"""
 
 import os
 import threading
@@ -19,37 +22,46 @@ from precad.common.model import ModelVector, byte_view, model_digest
 from precad.common.task import Task
 
 KEPT_MODELS = 2
-"""The newest stay on offer, for whoever is a round behind."""
-_TOGETHER = 1 << 20
-"""Bytes that are read at once."""
+"""How many of the newest models stay on offer, for whoever is a round behind."""
+_READ_BYTES = 1 << 20
+"""How many bytes of a model are read at once."""
 
 
 class InMemory:
-    """The bytes of a vector, ``[d]``, which mustn't change any more."""
+    """A model's bytes in memory, of a vector ``[d]`` that mustn't change any more."""
 
     def __init__(self, theta: ModelVector) -> None:
         self._data = byte_view(theta)
         self.length = len(self._data)
+        """How many bytes the model has."""
 
     def read(self, start: int, size: int) -> bytes:
-        """Return ``size`` of them, or what is left."""
+        """Return ``size`` bytes from ``start`` on, or what is left."""
         return bytes(self._data[start : start + size])
 
 
 class InFile:
-    """The bytes in a file that ``save_model`` wrote, also when another takes its name."""
+    """A model's bytes in a file that ``save_model`` wrote.
+
+    They can be read also after another file has taken its name.
+    """
 
     def __init__(self, path: Path, length: int) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
         self.length = length
+        """How many bytes the model has: the last ones of the file."""
         self._start = os.fstat(self._descriptor).st_size - self.length
 
     def read(self, start: int, size: int) -> bytes:
-        """Raises OSError: no memory is mapped, where a failing disk would be a signal."""
-        left = min(size, self.length - start)
-        data = os.pread(self._descriptor, left, self._start + start)
-        if len(data) < left:
+        """Return ``size`` bytes from ``start`` on, or what is left.
+
+        Raises OSError: the disk fails, or the file is too short. The file isn't mapped
+        into memory: there a failing disk would be a signal.
+        """
+        expected = min(size, self.length - start)
+        data = os.pread(self._descriptor, expected, self._start + start)
+        if len(data) < expected:
             raise OSError(
                 f"the model's file ends at byte {start + len(data)} of {self.length}"
             )
@@ -57,24 +69,28 @@ class InFile:
 
 
 ModelBytes = InMemory | InFile
-"""A model's bytes, 4·d or of old ones 8·d: in memory, or on the disk once they are
-there. A round reads its model once, near its end, and owners fetch theirs at its
-beginning: in between that memory is for bodies. The bytes lie in the system's cache,
-which gives way to who needs it."""
+"""A model's bytes: 4·d of them, or 8·d of an old model.
+
+They are in memory, or on the disk once they are there. A round reads its model once,
+near its end, and owners fetch it at the round's beginning: in between that memory is
+needed for the bodies of submissions. The bytes lie in the operating system's cache,
+which gives its memory to whoever needs it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """θ_t, its version t and its digest."""
+    """A model θ_t that is on offer, with its version t and its digest."""
 
     version: int
     digest: Digest
     stored: ModelBytes = field(repr=False)
+    """θ_t's bytes."""
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield θ_t's bytes, ``size`` at a time, each when asked for.
+        """Yield θ_t's bytes, ``size`` at a time; each piece is read when asked for.
 
-        Raises StorageFailure.
+        Raises StorageFailure: the bytes can't be read.
         """
         for start in range(0, self.stored.length, size):
             try:
@@ -87,12 +103,14 @@ class StoredModel:
 
 
 class ModelStore:
-    """Keeps θ_t in a safetensors file, replaced atomically.
+    """Keep θ_t in a safetensors file, which is replaced atomically.
 
-    Both servers keep the same bytes.
+    Both servers keep the same bytes. ``start`` is θ_0's digest, where an attempt has
+    begun from it: it may be the digest of a float64 vector. All methods may be called
+    from any thread.
 
-    ``start`` is θ_0's digest, where an attempt has begun from it: it may be of a
-    float64 one.
+    Raises Misconfiguration or TaskMismatch: the file isn't a model of this task; or
+    Misconfiguration: θ_0 can't be made.
     """
 
     def __init__(self, task: Task, path: Path, start: Digest | None = None) -> None:
@@ -105,20 +123,22 @@ class ModelStore:
         self._models = deque([first], maxlen=KEPT_MODELS)
 
     def _initial(self, start: Digest | None) -> StoredModel:
+        """Return θ_0: float64 where its digest is ``start``, float32 otherwise."""
         theta: ModelVector
         model = self._task.model
         for theta in (models.unrounded_start(model), models.initial_vector(model)):
             digest = model_digest(self._task.digest, 0, model.parameters, theta)
             if digest == start:
                 break
-        return StoredModel(0, digest, InMemory(theta))
+        return StoredModel(version=0, digest=digest, stored=InMemory(theta))
 
     def _saved(self) -> StoredModel:
+        """Return the model in the file; its bytes stay on the disk where they can."""
         saved = models.load_model(self._path, self._task)
         on_disk = InFile(self._path, saved.theta.nbytes)
         # Another program's file may hold the tensors in another order.
-        as_written = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
-        stored = on_disk if as_written else InMemory(saved.theta)
+        same_order = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
+        stored = on_disk if same_order else InMemory(saved.theta)
         return StoredModel(saved.version, saved.digest, stored)
 
     @property
@@ -128,22 +148,24 @@ class ModelStore:
             return self._models[-1]
 
     def theta(self) -> ModelVector:
-        """Return the newest vector, ``[d]``, read anew.
+        """Return the newest model's vector, ``[d]`` in its dtype, read anew.
 
-        Raises StorageFailure, if changed too.
+        Raises StorageFailure: it can't be read, or was changed since it was written.
         """
         current = self.current
         task = self._task
-        kind = models.little_endian(current.stored.length, task.dimension)
-        theta = np.empty(task.dimension, kind)
-        out = theta.data.cast("B")
-        done = 0
-        for piece in current.pieces(_TOGETHER):
-            out[done : done + len(piece)] = piece
-            done += len(piece)
+        dtype = models.little_endian(current.stored.length, task.dimension)
+        theta = np.empty(task.dimension, dtype)
+        theta_bytes = theta.data.cast("B")
+        filled = 0
+        for piece in current.pieces(_READ_BYTES):
+            theta_bytes[filled : filled + len(piece)] = piece
+            filled += len(piece)
         theta = theta.astype(theta.dtype.newbyteorder("="), copy=False)
-        found = model_digest(task.digest, current.version, task.model.parameters, theta)
-        if found != current.digest:
+        digest = model_digest(
+            task.digest, current.version, task.model.parameters, theta
+        )
+        if digest != current.digest:
             raise StorageFailure(
                 f"{self._path} isn't the model {current.version} that this server"
                 " wrote; let nothing else write there, and restore this server's"
@@ -158,13 +180,14 @@ class ModelStore:
         signed: SignedMessage | None = None,
         digest: Digest | None = None,
     ) -> None:
-        """Persist the model θ_t, ``[d]``, then offer it.
+        """Persist the model θ_t, ``[d]``, and only then offer it.
+
+        ``signed`` is the other server's signature over the model's digest. It is kept
+        in a file beside the model, because the database may be put back from a copy
+        without it; a server that lost the model asks for it. ``digest`` is the model's
+        digest, where it is known already.
 
         Raises StorageFailure: the disk fails.
-
-        ``signed`` is the other server's word on its digest. It lies beside the model,
-        because the database may be put back without it; whoever lost the model asks for
-        it.
         """
         try:
             if signed is not None:
@@ -186,19 +209,25 @@ class ModelStore:
             self._models.append(StoredModel(version, digest, stored))
 
     def signature(self) -> SignedMessage | None:
-        """Return the newest signature that was kept; a crash may have kept its model away."""
+        """Return the newest signature that ``put`` kept beside a model, or None.
+
+        After a crash its model may be missing: it is written after the signature.
+        """
         try:
             return SignedMessage.from_json(self._seal_path.read_bytes())
         except (OSError, PeerViolation):
             return None
 
     def note_fetched(self) -> None:
-        """Keep that every owner has the newest model. Raises OSError."""
+        """Note, durably, that every owner has the newest model.
+
+        Raises OSError: the disk fails.
+        """
         write_file(self._fetched_path, self.current.digest.value)
 
     @property
     def fetched(self) -> bool:
-        """Whether every owner has the newest model, as an earlier start of this server noted."""
+        """Whether every owner has the newest model, as this server once noted."""
         try:
             return self._fetched_path.read_bytes() == self.current.digest.value
         except OSError:
@@ -207,7 +236,7 @@ class ModelStore:
     def get(self, version: int) -> StoredModel:
         """Return the model of ``version``.
 
-        Raises NotOnOffer: as after a restart, or not yet.
+        Raises NotOnOffer: it isn't kept any more, as after a restart, or not made yet.
         """
         with self._lock:
             for model in self._models:

@@ -1,4 +1,9 @@
-"""The servers meet on a new link: where each stands, and what either has forgotten."""
+"""Let the servers meet on a new link: where each stands, and what either has forgotten.
+
+Three parts: the servers compare positions and histories (``meet``); both charge
+attempts that they have forgotten (``charge_unknown``); and a server takes back what
+owners bring to it (``remember``, ``give_back``).
+"""
 
 import logging
 import secrets
@@ -39,21 +44,25 @@ log = logging.getLogger("precad")
 def meet(session: Session, link: PeerLink) -> Recovery:
     """Compare positions and histories; learn what this server has forgotten.
 
-    What to do about an attempt that a break interrupted. Raises PeerViolation: the
-    servers' trainings or ledgers differ in a way that nothing mends.
+    Return what to do about an attempt that a break interrupted.
+
+    Raises PeerUnavailable; PeerViolation: the servers' trainings or ledgers differ in
+    a way that nothing mends.
     """
     link.begin_attempt(SETUP_ATTEMPT)
-    for learned in (False, True):
+    # At most twice: the second time after both servers have shown what they hold.
+    for evidence_seen in (False, True):
         own = position_of(session)
         theirs = _greet(session, link, own)
-        alike = _same_history(session, link, own=own, theirs=theirs)
-        far = abs(own.version - theirs.version) > 1 or _stale(own) or _stale(theirs)
-        if alike and (learned or not far):
+        same_history = _same_history(session, link, own=own, theirs=theirs)
+        versions_apart = abs(own.version - theirs.version)
+        far_apart = versions_apart > 1 or _stale(own) or _stale(theirs)
+        if same_history and (evidence_seen or not far_apart):
             recovery = compare(own, theirs)
             if own.version == theirs.version:
                 confirm(session)
             return recovery
-        if not learned:
+        if not evidence_seen:
             _learn(session, link)
             pending = session.store.attempts.pending()
             if pending is not None and pending.version < session.version:
@@ -67,17 +76,19 @@ def meet(session: Session, link: PeerLink) -> Recovery:
 
 
 def position_of(session: Session) -> Position:
-    """Return where this server stands, from its durable state."""
+    """Return where this server stands, from its durable state, with a fresh nonce."""
     store = session.store
     current = session.model_store.current
     pending = store.attempts.pending()
     head = store.ledger.head()
-    prepared = pending and messages.PreparedView(
-        version=pending.version,
-        attempt=pending.attempt,
-        valid_set=str(pending.valid_set),
-        bound=pending.state in BOUND,
-    )
+    prepared = None
+    if pending is not None:
+        prepared = messages.PreparedView(
+            version=pending.version,
+            attempt=pending.attempt,
+            valid_set=str(pending.valid_set),
+            bound=pending.state in BOUND,
+        )
     return Position(
         role="server-a" if session.role is Role.SERVER_A else "server-b",
         version=current.version,
@@ -93,30 +104,35 @@ def position_of(session: Session) -> Position:
 
 
 def _greet(session: Session, link: PeerLink, own: Position) -> Position:
-    """Take the larger of both servers' attempts, and of their counts of opened ones."""
+    """Exchange positions, for ``meet``, and return the other server's.
+
+    Of the next attempt's number, and of the count of opened attempts, the larger of
+    both servers' counts from here on. Raises PeerUnavailable; PeerViolation: the other
+    server claims this server's role, or a count that can't be.
+    """
     theirs = exchange(link, "position", own)
     progress = session.progress
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
+    next_attempt = max(own.next_attempt, theirs.next_attempt)
     # Attempts are numbered from 0, and each is opened once: a larger count would stay
     # for ever.
-    if theirs.opened > (most := max(own.next_attempt, theirs.next_attempt)):
+    if theirs.opened > next_attempt:
         raise PeerViolation(
             f"the other server has counted {theirs.opened} opened attempts of a"
-            f" version, and there were at most {most}"
+            f" version, and there were at most {next_attempt}"
         )
     progress.frozen_there = theirs.frozen
-    progress.next_attempt = most
+    progress.next_attempt = next_attempt
     if theirs.version == own.version:
         session.store.versions.raise_opened(theirs.version, theirs.opened)
     return theirs
 
 
 def _stale(position: Position) -> bool:
-    """Return whether a database says that an attempt is pending whose version is over."""
-    return (
-        position.prepared is not None and position.prepared.version < position.version
-    )
+    """Return whether an attempt is said to be pending although its version is over."""
+    prepared = position.prepared
+    return prepared is not None and prepared.version < position.version
 
 
 def _same_history(
@@ -126,52 +142,70 @@ def _same_history(
     own: Position,
     theirs: Position,
 ) -> bool:
-    """Return whether both ledgers hold alike what is settled, under a salt of this greeting."""
+    """Return whether both ledgers hold alike what is settled, for ``meet``.
+
+    Each server sends the digest of it, salted with both nonces of this greeting.
+    """
     version = min(own.version, theirs.version)
-    pending = [
-        None if p.prepared is None else p.prepared.attempt for p in (own, theirs)
-    ]
-    facts = settled(session.store.ledger.facts(version), *pending)
+    facts = settled(
+        session.store.ledger.facts(version),
+        None if own.prepared is None else own.prepared.attempt,
+        None if theirs.prepared is None else theirs.prepared.attempt,
+    )
     digest = history_after(session.store.ledger.history(version), facts)
-    a, b = (own, theirs) if session.role is Role.SERVER_A else (theirs, own)
-    parts = (bytes.fromhex(a.nonce), bytes.fromhex(b.nonce), digest.value)
-    salted = Digest.of(encode_context("greeting-history", *parts))
+    of_a, of_b = (own, theirs) if session.role is Role.SERVER_A else (theirs, own)
+    salted = Digest.of(
+        encode_context(
+            "greeting-history",
+            bytes.fromhex(of_a.nonce),
+            bytes.fromhex(of_b.nonce),
+            digest.value,
+        )
+    )
     return link.exchange("history", salted.value) == salted.value
 
 
 def _learn(session: Session, link: PeerLink) -> None:
-    """Show what this server's ledger holds, and take what this server had signed itself."""
+    """Show what this server's ledger holds, and learn what it has forgotten.
+
+    For ``meet``, where the two histories differ. A server takes what it had signed
+    itself. Raises PeerUnavailable; PeerViolation: the other server shows an impossible
+    number of versions, or a head that this server hasn't signed for this task.
+    """
     store = session.store
     signatures = session.signatures
-    shown = _evidence(session)
-    link.send("evidence", shown[0].to_bytes())
+    own_evidence = _evidence(session)
+    link.send("evidence", own_evidence[0].to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
     if not 0 < first.versions <= session.task.training.rounds + 1:
         raise PeerViolation(
             f"the other server shows a ledger of {first.versions} versions"
         )
-    for each in shown[1:]:
-        link.send("evidence", each.to_bytes())
-    theirs = [first]
-    theirs += [
+    for evidence in own_evidence[1:]:
+        link.send("evidence", evidence.to_bytes())
+    their_evidence = [first]
+    their_evidence += [
         Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)
     ]
-    signed = None
+    signed_head = None
     if first.signed is not None:
-        signed = signatures.check(
+        signed_head = signatures.check(
             signatures.role, SignedKind.HEAD, first.signed, messages.HeadBody
         )
-        if signed.task != str(session.task.digest):
+        if signed_head.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
-    # What this server has heard of and doesn't know was, and may have left.
+    # Attempts that this server has heard of and doesn't know: there were such attempts,
+    # and they may have left.
     heard = range(store.attempts.unused_here(), store.attempts.next_number())
-    found = adoptable(history_start(session.task.digest), theirs, signed, heard)
-    known = [
+    adopted = adoptable(
+        history_start(session.task.digest), their_evidence, signed_head, heard
+    )
+    believed = [
         fact
-        for fact in found
-        if fact != first.pending or _believed(session, fact, found)
+        for fact in adopted
+        if fact != first.pending or _believed(session, fact, adopted)
     ]
-    learned = store.attempts.learn(known)
+    learned = store.attempts.learn(believed)
     if learned:
         log.warning(
             "this server had forgotten %d charges that it signed: they are in its"
@@ -180,14 +214,15 @@ def _learn(session: Session, link: PeerLink) -> None:
         )
 
 
-def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
-    """Return whether an attempt that the other server alone shows is charged: one a version.
+def _believed(session: Session, pending: Fact, adopted: Sequence[Fact]) -> bool:
+    """Return whether an attempt that the other server alone has pending is charged.
 
-    A second one of a version is only where this server has heard of it too: from the
-    dealer, an owner, or its own signature (``found`` has it twice then).
+    One attempt of each version is. A second one of a version is charged only where this
+    server has heard of it too: from the dealer, from an owner, or by its own signature
+    (then ``adopted`` has it twice).
     """
     store = session.store
-    if found.count(pending) > 1 or pending.attempt < store.attempts.next_number():
+    if adopted.count(pending) > 1 or pending.attempt < store.attempts.next_number():
         return True
     states = store.attempts.states()
     return not any(
@@ -198,74 +233,96 @@ def _believed(session: Session, pending: Fact, found: Sequence[Fact]) -> bool:
 
 
 def _evidence(session: Session) -> list[Evidence]:
+    """Return what this server's ledger holds, for ``_learn``: a message a version.
+
+    The first message also has the newest head that the other server signed, and the
+    attempt that the other server may have forgotten.
+    """
     store = session.store
-    version = session.version
+    newest_version = session.version
     pending = store.attempts.pending()
     shown: Fact | None = None
-    if pending is None or pending.version < version:
-        # What the journal gave back after a restore: the other may have lost it too.
-        charges = (fact for fact in store.ledger.facts(version) if not fact.voided)
+    if pending is None or pending.version < newest_version:
+        # A charge that the journal gave back after a restore: the other server may have
+        # lost it too.
+        charges = (
+            fact for fact in store.ledger.facts(newest_version) if not fact.voided
+        )
         shown = max(charges, key=lambda fact: fact.attempt, default=None)
     elif pending.state in BOUND:
         shown = pending.fact()
     unfinished = None if pending is None else pending.attempt
+    versions = newest_version + 1
     facts = [
-        settled(store.ledger.facts(each), unfinished) for each in range(version + 1)
+        settled(store.ledger.facts(version), unfinished) for version in range(versions)
     ]
-    signed = store.attempts.their_head()
     first = Evidence(
-        versions=version + 1,
+        versions=versions,
         facts=facts[0],
-        signed=signed,
+        signed=store.attempts.their_head(),
         pending=shown,
     )
-    return [first, *(Evidence(versions=version + 1, facts=each) for each in facts[1:])]
+    later = [Evidence(versions=versions, facts=of_version) for of_version in facts[1:]]
+    return [first, *later]
 
 
-# Attempts that only an owner or the dealer still knows: charged, counted again later or
-# not.
+# Attempts that only an owner or the dealer still knows: they are charged, whether or
+# not they are counted again later.
 #
-# Both servers were put back, and their journal files don't name what the dealer has
-# dealt for or what an owner has their signature on. Such an attempt may have left. So
-# each that both servers have heard of, or that their operators let pass, is an entry in
-# both ledgers, and charges everybody whom its version's coin draws. Nobody remembers
-# its version either: versions that are over without a charge come first, what is left
-# over is of the newest. The servers write entry after entry in step: after a break one
-# is ahead by one at most, which the other takes over (``adoptable``), since it has
-# heard of the attempt itself.
+# Both servers' databases were put back from old copies, and their journal files don't
+# name what the dealer has dealt for, or what an owner has their signature on. Such an
+# attempt may have left. So each attempt that both servers have heard of, or that their
+# operators let pass, becomes an entry in both ledgers, and charges everybody whom its
+# version's coin draws. Nobody remembers its version either: versions that are over
+# without a charge come first, and the attempts that are left over count as attempts of
+# the newest version. The servers write entry after entry in step. So after a break one
+# of them is ahead by one entry at most. The other one takes that entry over
+# (``adoptable``), since it has heard of the attempt itself.
 
-MOST = 100_000
-"""Attempts at once. No training has lost more; a peer that says so is broken."""
+MOST_FORGOTTEN = 100_000
+"""How many attempts both servers may have forgotten at once.
+
+No training has lost more; another server that says so is broken.
+"""
 
 
 def charge_unknown(session: Session, aggregator: Aggregator) -> None:
-    """Charge what both ledgers lack and somebody remembers; before any attempt opens.
+    """Charge attempts that both ledgers lack and somebody else remembers.
 
-    Both servers stand at the same version with the same history by now (``meet``).
+    It comes before any attempt opens. Both servers stand at the same version with the
+    same history by now (``meet``).
 
-    Raises PeerViolation: the other server charges something else, or has heard of too
-    much; NeedsOperators: a version's coin can't be known without new ones.
+    Raises PeerUnavailable; PeerViolation: the other server charges something else, or
+    has heard of too many attempts; NeedsOperators: one server alone has heard of them,
+    or a version's coin can't be known without taking new coins.
     """
     aggregator.link.begin_attempt(SETUP_ATTEMPT)
     for attempt, version in _unknown(session, aggregator):
-        names = tuple(client.name for client in draw(aggregator, version))
+        drawn = draw(aggregator, version)
         fact = Fact(
             version=version,
             attempt=attempt,
             voided=False,
-            clients=names,
+            clients=tuple(client.name for client in drawn),
         )
         if exchange(aggregator.link, "unknown", fact) != fact:
             raise PeerViolation(
                 "the other server charges a forgotten attempt in another way"
             )
         session.store.attempts.charge_unknown(fact)
-        forgotten = "attempt %d was forgotten by both servers, and may have left: %s"
-        charged = f"whoever it may have held is charged for version {version}"
-        log.warning(forgotten, attempt, charged)
+        log.warning(
+            "attempt %d was forgotten by both servers, and may have left: %s",
+            attempt,
+            f"whoever it may have held is charged for version {version}",
+        )
 
 
 def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
+    """Agree with the other server on the forgotten attempts, for ``charge_unknown``.
+
+    Return each attempt's number with the version that it is charged for. That there
+    were such attempts is durable by then.
+    """
     store = session.store
     attempts = session.store.attempts
     link = aggregator.link
@@ -275,46 +332,48 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     theirs = exchange(link, "remembered", own)
     unused = max(own.unused, theirs.unused)
     unheard = max(own.unheard, theirs.unheard)
-    current = session.version
+    current_version = session.version
     if unheard > unused and own.unheard != theirs.unheard:
-        # The dealer says its number to both, and owners show each server its own
-        # signature: it comes, or the operators know better.
-        known = min(own.unheard, theirs.unheard)
-        what = (
-            f"one server alone has heard of attempts {max(unused, known)} to"
-            f" {unheard - 1}, which would be charged; an owner of theirs that comes to"
-            " both servers says so too"
-        )
+        # The dealer tells its number to both servers, and owners show each server its
+        # own signature: so the other server hears of it too, or the operators know
+        # better.
+        heard_by_both = min(own.unheard, theirs.unheard)
         require_word(
             session,
             link,
             Permission.CLAIMED,
-            (current, unheard - 1),
-            what,
+            version=current_version,
+            attempt=unheard - 1,
+            reason=(
+                "one server alone has heard of attempts"
+                f" {max(unused, heard_by_both)} to {unheard - 1}, which would be"
+                " charged; an owner of theirs that comes to both servers says so too"
+            ),
         )
-    if unheard - unused > MOST:
+    if unheard - unused > MOST_FORGOTTEN:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
-    versions = list(store.ledger.uncharged_versions(current))
-    lost = max(unheard - unused, len(versions))
-    newest = min(current, session.task.training.rounds - 1)
-    versions += [newest] * (lost - len(versions))
-    if lost:
-        # Durable on both, so that a server that breaks off knows that these attempts
-        # existed.
-        store.attempts.hear(unused + lost - 1)
+    versions = list(store.ledger.uncharged_versions(current_version))
+    forgotten = max(unheard - unused, len(versions))
+    newest_released = min(current_version, session.task.training.rounds - 1)
+    versions += [newest_released] * (forgotten - len(versions))
+    if forgotten:
+        # It is durable on both servers, so that a server that breaks off knows that
+        # these attempts existed.
+        store.attempts.hear(unused + forgotten - 1)
     progress = session.progress
-    progress.next_attempt = max(progress.next_attempt, unused + lost)
-    return list(zip(range(unused, unused + lost), versions, strict=True))
+    progress.next_attempt = max(progress.next_attempt, unused + forgotten)
+    return list(zip(range(unused, unused + forgotten), versions, strict=True))
 
 
-# What owners bring back to a server that has lost its memory: its own statements, and
-# models.
+# What owners bring back to a server that has lost its memory: the server's own
+# statements, and models.
 #
-# A statement is this server's own signature, so nobody can make one up. A version that
-# one of them says is over is never released again: its model comes back from an owner,
-# or from the operators' backup.
+# A statement carries this server's own signature, so nobody can make one up. A version
+# that one of them says is over is never released again: its model comes back from an
+# owner, or from the operators' backup.
 
 Body = TypeVar("Body", Opening, Statement)
+"""What a server signs for an owner."""
 
 
 def _own(
@@ -323,10 +382,12 @@ def _own(
     shown: bytes,
     check: Callable[..., Body],
 ) -> Body | None:
-    """Return what this server once signed for ``client``.
+    """Return what this server once signed for ``client``, or None.
 
     None where the certificate that signed it was revoked since: whoever has that key
-    can sign anything, and its owner must still get on.
+    can sign anything, and the owner must still get on.
+
+    Raises PeerViolation: this server hasn't signed it, or not for this client and task.
     """
     try:
         body = check(session.verifier, session.role, shown, kept=True)
@@ -339,25 +400,29 @@ def _own(
 
 
 def remember(session: Session, client: ClientId, shown: bytes) -> Statement | None:
-    """Keep a statement that this server may have forgotten, durably; None: it isn't believed.
+    """Keep, durably, a statement that this server may have forgotten, and return it.
+
+    Return None where it isn't believed, because its certificate was revoked.
 
     Raises PeerViolation: this server hasn't signed it, or not for this client and task.
     """
-    body = _own(session, client, shown, check_statement)
-    if body is not None and session.store.statements.keep(body):
-        shows = (
+    statement = _own(session, client, shown, check_statement)
+    if statement is not None and session.store.statements.keep(statement):
+        log.warning(
             "%s shows a statement of this server on version %d that its ledger doesn't"
-            " hold: %s"
+            " hold: %s",
+            client,
+            statement.version,
+            "its database was put back from an old copy. What it states counts again",
         )
-        why = "its database was put back from an old copy. What it states counts again"
-        log.warning(shows, client, body.version, why)
-    return body
+    return statement
 
 
 def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
-    """Keep that this server has opened an attempt for ``client``.
+    """Keep, durably, that this server has opened an attempt for ``client``.
 
-    Raises as ``remember`` does.
+    ``opening`` is what this server has signed of it, as the client shows it. Raises as
+    ``remember`` does.
     """
     body = _own(session, client, opening, check_opening)
     if body is not None:
@@ -365,18 +430,23 @@ def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
 
 
 def lost_model(session: Session, client: ClientId, shown: bytes) -> Statement | None:
-    """Return the statement where its model is lost here.
+    """Return the statement that a client shows where its model is lost on this server.
 
-    Raises PeerViolation: also if revoked.
+    Return None where this server has that model, or a newer one.
+
+    Raises PeerViolation: as ``remember``, and where the certificate that signed the
+    statement was revoked.
     """
-    body = remember(session, client, shown)
-    if body is None:
+    statement = remember(session, client, shown)
+    if statement is None:
         raise PeerViolation(
             f"the statement that {client} brings is of a revoked certificate"
         )
-    given = session.progress.given_back
-    has = max(session.version, -1 if given is None else given[0])
-    return body if body.version > has else None
+    newest_here = session.version
+    if session.progress.given_back is not None:
+        given_version, _ = session.progress.given_back
+        newest_here = max(newest_here, given_version)
+    return statement if statement.version > newest_here else None
 
 
 def give_back(
@@ -385,13 +455,13 @@ def give_back(
     lost: Statement,
     theta: ModelVector,
 ) -> None:
-    """Take a lost model, on which the training goes on.
+    """Take the lost model θ, ``[d]``, of a statement; the training goes on from it.
 
-    Raises PeerViolation: it is another one.
+    Raises PeerViolation: it isn't the model that the statement names.
     """
     task = session.task
-    found = model_digest(task.digest, lost.version, task.model.parameters, theta)
-    if found.value != lost.model_digest:
+    digest = model_digest(task.digest, lost.version, task.model.parameters, theta)
+    if digest.value != lost.model_digest:
         raise PeerViolation(
             f"the model that {client} gives back isn't the one that was signed"
         )
@@ -400,18 +470,25 @@ def give_back(
 
 
 def take_back(session: Session) -> None:
-    """At a link's beginning: go on from a model that an owner has given back."""
-    given = session.progress.given_back
+    """Go on from a model that an owner has given back; asked at a link's beginning.
+
+    Raises StorageFailure: the disk fails.
+    """
+    given_back = session.progress.given_back
     session.progress.given_back = None
-    if given is not None and given[0] > session.version:
-        session.model_store.put(*given)
+    if given_back is not None:
+        version, theta = given_back
+        if version > session.version:
+            session.model_store.put(version, theta)
 
 
 def require_nothing_lost(session: Session) -> None:
-    """Before an attempt opens, and before it is prepared.
+    """Check that no version is released again whose end owners may have heard of.
 
-    Raises PeerUnavailable: a version that owners may have heard of would be released
-    again; or its model has just come back.
+    It is asked before an attempt opens, and before it is prepared.
+
+    Raises PeerUnavailable: such a version would be released again, or its model has
+    just come back.
     """
     version = session.version
     promised = session.store.statements.promised_version()

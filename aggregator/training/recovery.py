@@ -1,9 +1,9 @@
-"""After a break: what the two servers make of where each of them stands.
+"""Decide what becomes of an attempt that a break interrupted, and do it.
 
-An attempt is prepared (charged, noisy share persisted), countersigned (this server has
-signed that it is prepared too), sent (it holds the other's countersignature, and the
-share may have left) and done. A share leaves only after both are prepared, and never
-changes. So:
+An attempt is first *prepared*: charged, and the noisy share is persisted. Then
+*countersigned*: this server has signed that it is prepared too. Then *sent*: this
+server holds the other's countersignature, and the share may have left. Then *done*.
+A share leaves only after both servers are prepared, and it never changes. So:
 
 | here | there | then |
 | --- | --- | --- |
@@ -15,8 +15,8 @@ changes. So:
 | done | not done | the other takes the model, whose digest it has signed itself |
 
 The same comparison is made again after each remedy, until nothing is left to do. It is
-the plan of `release_model` (tests/model), which a search has gone through with cuts,
-crashes and replaced databases.
+the plan of `release_model` (tests/model). A search has gone through that model with
+cuts, crashes and replaced databases.
 """
 
 import logging
@@ -46,38 +46,44 @@ log = logging.getLogger("precad")
 
 
 class Remedy(Enum):
-    """What this server does about the newest attempt before a new one may open."""
+    """Name what this server does about the newest attempt before a new one may open."""
 
     NOTHING = "nothing"
-    # Both are prepared and neither is done.
     RELEASE = "release"
-    # One alone is prepared, and has countersigned nothing: this server, or the other.
+    """Go on with the release: both servers are prepared and neither is done."""
     VOID = "void"
+    """Void it: this server alone is prepared, and has countersigned nothing."""
     CONFIRM_VOID = "confirm-void"
-    # One has countersigned or sent, and the other isn't prepared.
+    """Void it: the other server alone is prepared, and has countersigned nothing."""
     LOST = "lost"
+    """This server has countersigned or sent, and the other isn't prepared."""
     LEARN_LOST = "learn-lost"
-    # One lacks the model that the other has.
+    """The other server has countersigned or sent, and this one isn't prepared."""
     SERVE = "serve"
+    """Send the other server the model that it lacks."""
     CATCH_UP = "catch-up"
+    """Take the model that this server lacks from the other server."""
 
 
 class Recovery(NamedTuple):
-    """The remedy, and the attempt that it is about."""
+    """Hold a remedy, and the attempt that it is about."""
 
     remedy: Remedy
     attempt: int = -1
+    """-1 where the remedy is about no attempt."""
 
 
 def compare(own: Position, theirs: Position) -> Recovery:
-    """Return what to do about the newest attempt: on both what fits.
+    """Return what this server does about the newest attempt.
 
-    Raises PeerViolation.
+    The other server makes the same comparison, and its remedy fits this one.
+
+    Raises PeerViolation: the servers' trainings, attempts or valid sets differ.
     """
-    if own.version != theirs.version:
-        return Recovery(
-            Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP
-        )
+    if own.version > theirs.version:
+        return Recovery(Remedy.SERVE)
+    if own.version < theirs.version:
+        return Recovery(Remedy.CATCH_UP)
     if own.model != theirs.model:
         raise PeerViolation(
             f"the servers' trainings differ: after {own.version} rounds model"
@@ -86,15 +92,17 @@ def compare(own: Position, theirs: Position) -> Recovery:
         )
     here = own.prepared
     there = theirs.prepared
-    if here is None or there is None:
-        if here is not None:
-            return Recovery(Remedy.LOST if here.bound else Remedy.VOID, here.attempt)
-        if there is not None:
-            remedy = Remedy.LEARN_LOST if there.bound else Remedy.CONFIRM_VOID
-            return Recovery(remedy, there.attempt)
-        return Recovery(Remedy.NOTHING)
+    if here is None:
+        if there is None:
+            return Recovery(Remedy.NOTHING)
+        remedy = Remedy.LEARN_LOST if there.bound else Remedy.CONFIRM_VOID
+        return Recovery(remedy, there.attempt)
+    if there is None:
+        remedy = Remedy.LOST if here.bound else Remedy.VOID
+        return Recovery(remedy, here.attempt)
     if here.attempt != there.attempt and here.bound != there.bound:
-        # One was put back. Of what isn't bound nothing has left.
+        # One server's database was put back from an old copy. Nothing has left of the
+        # attempt that isn't bound.
         if here.bound:
             return Recovery(Remedy.CONFIRM_VOID, there.attempt)
         return Recovery(Remedy.VOID, here.attempt)
@@ -107,7 +115,7 @@ def compare(own: Position, theirs: Position) -> Recovery:
 
 
 def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
-    """The facts without those of attempts that one of the servers hasn't finished."""
+    """Return the facts without those of ``pending`` attempts, which aren't finished."""
     return tuple(fact for fact in facts if fact.attempt not in pending)
 
 
@@ -117,50 +125,57 @@ def adoptable(
     signed: HeadBody | None,
     heard: range = range(0),
 ) -> tuple[Fact, ...]:
-    """Those of the other server's facts, version by version, that one's own signature stands for.
+    """Return those of the other server's facts that this server takes into its ledger.
 
-    All facts of the newest head that this server ``signed``, as the other kept it, and
-    at most one charge more: the attempt that the other has prepared and countersigned
-    or sent, or that its journal remembers. Nobody can invent others. And all voids:
-    they charge nobody, and don't touch what this server has countersigned. And charges
-    of attempts that were ``heard`` of: this server has forgotten them, and the dealer,
-    an owner or the other server has named them to it. They are charged anyway
-    (``training.reconcile``).
+    ``evidence`` is what the other server shows, version by version from version 0.
+    ``start`` is the digest of the history before that version. Taken are
+
+    - all facts up to the newest head that this server ``signed``, as the other server
+      kept it: this server's own signature stands for them;
+    - at most one charge more: the attempt that the other server has prepared and
+      countersigned or sent, or that its journal remembers. Nobody can invent others;
+    - all voids: they charge nobody, and don't touch what this server has countersigned;
+    - charges of attempts that were ``heard`` of: this server has forgotten them, and
+      the dealer, an owner or the other server has named them to it. They are charged
+      anyway (``training.reconcile``).
     """
     pending = evidence[0].pending if evidence else None
-    facts = [fact for each in evidence for fact in each.facts]
-    found = [] if pending is None else [pending]
-    found += [fact for fact in facts if fact.voided or fact.attempt in heard]
+    facts = [fact for of_version in evidence for fact in of_version.facts]
+    unsigned = [] if pending is None else [pending]
+    unsigned += [fact for fact in facts if fact.voided or fact.attempt in heard]
     if signed is None or signed.version >= len(evidence):
-        return tuple(found)
+        return tuple(unsigned)
+    earlier = evidence[: signed.version]
     history = start
-    for earlier in evidence[: signed.version]:
-        history = history_after(history, earlier.facts)
+    for of_version in earlier:
+        history = history_after(history, of_version.facts)
     last = [
         fact
         for fact in evidence[signed.version].facts
         if fact.attempt <= signed.attempt
     ]
-    shown = {fact.attempt for fact in last}
+    last_attempts = {fact.attempt for fact in last}
     if (
         pending is not None
         and pending.attempt == signed.attempt
-        and pending.attempt not in shown
+        and pending.attempt not in last_attempts
     ):
         last.append(pending)
     if str(history_after(history, last)) != signed.history:
-        return tuple(found)
+        return tuple(unsigned)
     return (
-        *(fact for each in evidence[: signed.version] for fact in each.facts),
+        *(fact for of_version in earlier for fact in of_version.facts),
         *last,
-        *found,
+        *unsigned,
     )
 
 
 def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
-    """Apply one remedy for what a break interrupted; the servers compare again afterwards.
+    """Apply one remedy for what a break interrupted; then the servers compare again.
 
-    Raises PeerViolation; NeedsOperators: the other lost an attempt that may have left.
+    Raises PeerUnavailable; PeerViolation: the other server does something else;
+    NeedsOperators: one server lost an attempt that may have left; StorageFailure: the
+    disk or the database fails.
     """
     log.info("after a break: %s", recovery.remedy.value)
     match recovery.remedy:
@@ -188,6 +203,7 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
 
 
 def _release(session: Session, aggregator: Aggregator) -> None:
+    """Go on with the release of the pending attempt, to the next model."""
     steps = Steps(session.clock)
     sent = countersign(aggregator, _prepared_again(_pending(session)))
     finished = reconstruct(aggregator, sent, session.model_store.theta())
@@ -209,10 +225,10 @@ def _void(
     *,
     prepared_here: bool,
 ) -> None:
-    """Sign that the attempt isn't prepared on both servers, and keep it; both do.
+    """Keep, and tell the other server signed, that the attempt isn't prepared on both.
 
-    First durable where it isn't prepared, so that it never can be; the holder voids on
-    that.
+    Both servers do so. It is durable first where the attempt isn't prepared, so that it
+    never can be; the server that holds it voids it only after that.
     """
     link = aggregator.link
     signatures = aggregator.signatures
@@ -223,24 +239,27 @@ def _void(
         attempt=attempt,
     )
 
-    def hear() -> None:
+    def require_their_void() -> None:
         answer = messages.SignedMessage.from_bytes(link.receive("void"))
-        found = signatures.check(
+        theirs = signatures.check(
             signatures.other, SignedKind.NOT_PREPARED, answer, type(own)
         )
-        if found != own:
+        if theirs != own:
             raise PeerViolation("the other server voids another attempt")
 
     if prepared_here:
-        hear()
+        require_their_void()
     session.store.attempts.void(version, attempt)
     link.send("void", signatures.sign(SignedKind.NOT_PREPARED, own).to_bytes())
     if not prepared_here:
-        hear()
+        require_their_void()
 
 
 def _give_up(session: Session, aggregator: Aggregator) -> None:
-    """Have the other server learn the charge at once; both operators' word writes it off."""
+    """Write off an attempt that the other server has lost, on both operators' word.
+
+    The other server learns of its charge at once.
+    """
     record = _pending(session)
     aggregator.link.send("lost", record.fact().to_bytes())
     _require_write_off(session, aggregator, record.fact())
@@ -248,6 +267,10 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
 
 
 def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
+    """Take the charge of an attempt that this server has lost and the other shows.
+
+    The other server plays ``_give_up``. Raises PeerViolation: it shows another attempt.
+    """
     fact = Fact.from_bytes(aggregator.link.receive("lost"))
     if (fact.version, fact.attempt, fact.voided) != (session.version, attempt, False):
         raise PeerViolation(
@@ -258,13 +281,13 @@ def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
 
 
 def _require_write_off(session: Session, aggregator: Aggregator, fact: Fact) -> None:
-    what = f"a database was replaced, and attempt {fact.attempt} may have left"
     require_word(
         session,
         aggregator.link,
         Permission.WRITE_OFF,
-        (fact.version, fact.attempt),
-        what,
+        version=fact.version,
+        attempt=fact.attempt,
+        reason=f"a database was replaced, and attempt {fact.attempt} may have left",
     )
 
 
@@ -272,47 +295,56 @@ def require_word(
     session: Session,
     link: PeerLink,
     permission: Permission,
-    of: tuple[int, int],
-    what: str,
+    *,
+    version: int,
+    attempt: int,
+    reason: str,
 ) -> None:
-    """Go on with both operators' word for a version up to an attempt, or raise NeedsOperators."""
-    version, attempt = of
+    """Check that both servers' operators allow something of a version up to an attempt.
+
+    Raises NeedsOperators, with ``reason``: the operators of one server don't.
+    """
     own = session.store.versions.allowed(permission, version) >= attempt
     theirs = link.exchange("word", bytes([own]))
     if not own or theirs != bytes([True]):
-        raise NeedsOperators(permission, version, what)
+        raise NeedsOperators(permission, version, reason)
 
 
 def _serve(session: Session, aggregator: Aggregator) -> None:
-    """Send the model, with the other server's own word on its digest."""
+    """Send the newest model, with the other server's own signature over its digest.
+
+    Raises PeerUnavailable: that signature isn't kept here, or the link breaks.
+    """
     signatures = aggregator.signatures
     current = session.model_store.current
     version = current.version
-    digest = str(current.digest)
     body = messages.ModelBody(
         task=str(session.task.digest),
         version=version,
-        digest=digest,
+        digest=str(current.digest),
     )
-    kept = session.store.versions.model_seal(version), session.model_store.signature()
-    found = [
-        i
-        for i in kept
-        if i and messages.read_body(bytes.fromhex(i.body), type(body)) == body
+    kept = (
+        session.store.versions.model_seal(version),
+        session.model_store.signature(),
+    )
+    their_signatures = [
+        signed
+        for signed in kept
+        if signed and messages.read_body(bytes.fromhex(signed.body), type(body)) == body
     ]
-    if not found:
-        # Both were put back, and an owner was here first: it is on its way there too.
+    if not their_signatures:
+        # Both servers were put back, and an owner came to this one first: it is on its
+        # way to the other server too.
         raise PeerUnavailable(
             f"the other server lacks model {version}, and its signature over it isn't"
             " kept here, as after an owner gave the model back: the other server waits"
             " for an owner to give it there too, or for its operator to put its newest"
             " model file in place"
         )
-    own = signatures.sign(SignedKind.MODEL, body)
     transfer = messages.ModelTransfer(
         version=version,
-        signed=found[0],
-        own=own,
+        signed=their_signatures[0],
+        own=signatures.sign(SignedKind.MODEL, body),
     )
     aggregator.link.send("transfer", transfer.to_bytes())
     aggregator.link.send("model-bytes", byte_view(session.model_store.theta()))
@@ -320,21 +352,26 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
 
 
 def _catch_up(session: Session, aggregator: Aggregator) -> None:
-    """Take a model that this server has signed itself, and finish or void what led to it."""
+    """Take a model that this server has signed itself, and finish what led to it.
+
+    Raises PeerUnavailable; PeerViolation: the other server sends something else than
+    both servers signed, or this server's ledger lacks a charge; StorageFailure: the
+    disk or the database fails.
+    """
     signatures = aggregator.signatures
     link = aggregator.link
     task = session.task
     store = session.store
     transfer = messages.ModelTransfer.from_bytes(link.receive("transfer"))
-    data = link.receive("model-bytes")
-    body = signatures.check(
+    model_bytes = link.receive("model-bytes")
+    signed_here = signatures.check(
         signatures.role, SignedKind.MODEL, transfer.signed, messages.ModelBody
     )
-    theirs = signatures.check(
+    signed_there = signatures.check(
         signatures.other, SignedKind.MODEL, transfer.own, messages.ModelBody
     )
     try:
-        theta = from_bytes(data, task.dimension)
+        theta = from_bytes(model_bytes, task.dimension)
     except Misconfiguration as error:
         raise PeerViolation(
             f"the other server sent no model of this task: {error}"
@@ -345,13 +382,12 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         version=transfer.version,
         digest=str(digest),
     )
-    if not body == theirs == expected:
+    if not signed_here == signed_there == expected:
         raise PeerViolation(
             "the other server's model isn't the one that both servers signed"
         )
     pending = store.attempts.pending()
-    newest = transfer.version - 1
-    for version in range(session.version, newest + 1):
+    for version in range(session.version, transfer.version):
         if all(fact.voided for fact in store.ledger.facts(version)):
             raise PeerViolation(
                 f"this server's ledger has no charge for version {version}, which is"
@@ -359,7 +395,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
                 " newest state"
             )
     store.versions.keep_model_seal(transfer.version, transfer.own)
-    if pending is not None and pending.version == newest:
+    if pending is not None and pending.version == transfer.version - 1:
         keep(
             session,
             _prepared_again(pending).counted,
@@ -373,12 +409,12 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
 
 
 def _prepared_again(record: ReleaseRecord) -> Prepared:
-    # The cohort isn't needed any more: those who count and those who don't are known.
-    cohort = tuple(sorted({*record.valid, *record.rejections}))
+    """Return the attempt's prepared state, as the database kept it."""
     opened = Opened(
         attempt=record.attempt,
         version=record.version,
-        cohort=cohort,
+        # The whole cohort isn't needed any more: who counts and who doesn't is known.
+        cohort=tuple(sorted({*record.valid, *record.rejections})),
         model=record.model,
         counted=frozenset(record.valid),
     )

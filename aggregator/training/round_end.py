@@ -1,7 +1,7 @@
-"""A round's end: the next model is kept, both servers say so, and only then owners hear of it.
+"""End a round: keep the next model, tell each other so, and only then tell owners.
 
-A model that is stated to owners is never made again, so both servers must have it on
-their disks by then. The same end comes after a break (``recovery``).
+A model that was stated to owners is never made again, so both servers must have it on
+their disks by then. A round ends in the same way after a break (``recovery``).
 """
 
 import logging
@@ -20,28 +20,29 @@ log = logging.getLogger("precad")
 
 
 class Steps:
-    """Times a round's steps: ``collect``, ``validate``, ``release``, ``keep``."""
+    """Measure a round's steps: ``collect``, ``validate``, ``release`` and ``keep``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._began = clock.now(), time.process_time()
+        self._began = clock.now()
+        self._cpu_began = time.process_time()
         self.costs: list[StepCost] = []
-        """The steps that are over, in order."""
+        """What the steps that are over took, in order."""
 
     def over(self, step: str) -> None:
-        """``step`` ends now; the next one begins."""
-        began, cpu_began = self._began
+        """Note that ``step`` ends now, and that the next one begins."""
         ended = self._clock.now()
         cpu_ended = time.process_time()
         cost = StepCost(
             step=step,
-            seconds=ended - began,
-            cpu_seconds=cpu_ended - cpu_began,
+            seconds=ended - self._began,
+            cpu_seconds=cpu_ended - self._cpu_began,
             ended=ended,
             cpu_ended=cpu_ended,
         )
         self.costs.append(cost)
-        self._began = ended, cpu_ended
+        self._began = ended
+        self._cpu_began = cpu_ended
 
 
 def keep(
@@ -51,7 +52,11 @@ def keep(
     model: Digest,
     steps: Steps,
 ) -> None:
-    """Persist θ_{t+1}, ``[d]``; it is announced once the other has it too (``confirm``)."""
+    """Persist the next model θ_{t+1}, ``[d]``, whose digest is ``model``.
+
+    Its round is announced to owners later, once the other server has the model too
+    (``confirm``). Raises StorageFailure: the disk or the database fails.
+    """
     opened = counted.opened
     version = opened.version + 1
     session.model_store.put(
@@ -60,45 +65,44 @@ def keep(
     session.store.attempts.finish(opened.attempt, model)
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
-    most = max(session.store.ledger.participations().values(), default=0)
+    participations = session.store.ledger.participations()
     valid = frozenset(counted.valid)
-    costs = tuple(steps.costs)
     session.progress.unannounced = RoundDone(
         opened=opened,
         valid=valid,
         rejections=counted.rejections,
         model=model,
-        most_participations=most,
-        steps=costs,
+        most_participations=max(participations.values(), default=0),
+        steps=tuple(steps.costs),
     )
-    reasons = sorted(
-        Counter(reason.value for reason in counted.rejections.values()).items()
+    rejected = Counter(reason.value for reason in counted.rejections.values())
+    rejection_counts = "".join(
+        f", {count} {reason}" for reason, count in sorted(rejected.items())
     )
-    others = "".join(f", {number} {reason}" for reason, number in reasons)
-    took = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in costs)
-    made = "version %d is made: %d of %d submissions count%s; %s"
+    step_times = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs)
     log.info(
-        made,
+        "version %d is made: %d of %d submissions count%s; %s",
         version,
         len(valid),
         len(opened.cohort),
-        others,
-        took,
+        rejection_counts,
+        step_times,
     )
 
 
 def say_kept(session: Session, link: PeerLink) -> None:
-    """Tell each other that the model is on the disk; only then anybody else hears of it.
+    """Exchange with the other server that the model is on the disk, then announce it.
 
-    A model that is stated to owners is never made again: both servers must have it by
-    then.
+    Only then anybody else hears of the model: what was stated to owners is never made
+    again, so both servers must have it by then. Raises PeerUnavailable or
+    PeerViolation: the link breaks, or the servers are out of step.
     """
     link.exchange("kept", session.model_store.current.digest.value)
     confirm(session)
 
 
 def confirm(session: Session) -> None:
-    """Announce the current model, which the other server is known to hold too."""
+    """Announce the newest model, which the other server is known to hold too."""
     session.store.versions.confirm(session.version)
     done = session.progress.unannounced
     session.progress.unannounced = None

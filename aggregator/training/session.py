@@ -1,4 +1,7 @@
-"""One server's training: what it consists of, how it goes, and what happens in it, for handlers."""
+"""Hold one server's training: its parts, how far it is, and what happens in it.
+
+The training's thread writes here; the handlers of calls read it.
+"""
 
 import asyncio
 import hashlib
@@ -29,46 +32,59 @@ from precad.common.task import Task
 from precad.common.wire.calls import StepCost
 
 KEPT_EVENTS = 256
+"""How many of the newest events are kept, for clients that come late."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOpened:
-    """Submissions are taken now."""
+    """An event: an attempt has started, and submissions are taken now."""
 
     opened: Opened
     collect_s: float
+    """For how many seconds submissions are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundDone:
-    """The next model is there. Holds no vector: events are kept for late followers."""
+    """An event: a round is over, and the next model is there.
+
+    It holds no vector, because events are kept for followers that come late.
+    """
 
     opened: Opened
     valid: frozenset[ClientId]
+    """Whose updates were summed."""
     rejections: Mapping[ClientId, Rejection]
+    """Why each other client of the cohort doesn't count."""
     model: Digest
+    """Digest of the next model."""
     most_participations: int
+    """The largest number of participations that any client was charged for."""
     steps: tuple[StepCost, ...] = ()
+    """What each step of the round took, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingDone:
-    """No round follows. ``version`` is the final model's."""
+    """An event: the training is over, and no round follows."""
 
     version: int
+    """Version of the final model."""
     model: Digest
+    """Digest of the final model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStopped:
-    """This server stops before the training's end; it may be started again."""
+    """An event: this server stops before the training's end; it may start again."""
 
 
 Event = RoundOpened | RoundDone | TrainingDone | TrainingStopped
+"""What happens in a training, as clients may follow it."""
 
 
 class EventLog:
-    """Events, appended from any thread, followed on the loop.
+    """Keep the newest events; any thread appends them, and the event loop follows them.
 
     A follower that falls more than ``KEPT_EVENTS`` behind skips what it missed.
     """
@@ -77,21 +93,27 @@ class EventLog:
         self._loop = loop
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._published = 0
+        """How many events there were so far, those that aren't kept any more too."""
         self._news = asyncio.Event()
+        """Set, and replaced by a new one, when an event is appended."""
 
     def publish(self, event: Event) -> None:
         """Append an event, from any thread."""
         call_in(self._loop, self._append, event)
 
     async def follow(self, *, from_start: bool) -> AsyncIterator[Event]:
-        """Yield events from the oldest kept one on, or the newest; end after the training's end."""
+        """Yield the events and wait for new ones, until the training ends or stops.
+
+        Begin with the oldest kept event, or else with the newest one.
+        """
         kept = len(self._events)
-        at = self._published - (kept if from_start else min(kept, 1))
+        yielded = self._published - (kept if from_start else min(kept, 1))
         while True:
-            while at < self._published:
-                oldest = self._published - len(self._events)
-                at = max(at, oldest) + 1
-                event = self._events[at - 1 - oldest]
+            while yielded < self._published:
+                dropped = self._published - len(self._events)
+                number = max(yielded, dropped)
+                event = self._events[number - dropped]
+                yielded = number + 1
                 yield event
                 if isinstance(event, TrainingDone | TrainingStopped):
                     return
@@ -100,35 +122,38 @@ class EventLog:
     def _append(self, event: Event) -> None:
         self._events.append(event)
         self._published += 1
-        # Wakes everybody who waits now; followers look at the count, not at the flag.
+        # This wakes every follower that waits now. Followers look at the count, not at
+        # the flag.
         self._news.set()
         self._news = asyncio.Event()
 
 
 SignedKind = Literal["opening", "statement"]
+"""Which kinds of messages a server signs for an owner."""
 
 
 class LastSigned:
-    """Digests of the last messages that this process has signed, of each kind.
+    """Remember the last message of each kind that this process signed for each client.
 
-    Owners show them again, and what they say is in the database that this process alone
-    holds: it needn't be checked and looked up again.
+    Owners show these messages again. What they say is in the database, which this
+    process alone holds, so it needn't be checked and looked up again.
     """
 
     def __init__(self) -> None:
         self._last: dict[tuple[ClientId, SignedKind], bytes] = {}
+        """SHA-256 of each message."""
 
     def note(self, client: ClientId, kind: SignedKind, message: bytes) -> None:
-        """Keep that ``message`` is signed and leaves."""
+        """Note that ``message`` is signed and leaves for ``client``."""
         self._last[client, kind] = hashlib.sha256(message).digest()
 
     def knows(self, client: ClientId, kind: SignedKind, message: bytes) -> bool:
-        """Return whether it is the last of its kind for ``client``, to the byte."""
+        """Return whether ``message`` is the client's last of its kind, to the byte."""
         return self._last.get((client, kind)) == hashlib.sha256(message).digest()
 
 
 class Phase(Enum):
-    """Where a server's training stands."""
+    """Name how far a server's training has come."""
 
     STARTING = "starting"
     ENROLLING = "enrolling"
@@ -139,12 +164,13 @@ class Phase(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Written by the training's thread alone; handlers read it."""
+    """How far a training is; its thread alone writes it, and handlers read it."""
 
     phase: Phase = Phase.STARTING
     error: str = ""
+    """What the training waits for, or why it stopped; empty while all is well."""
     next_attempt: int = 0
-    """Of the next round; both servers have used lower ones only."""
+    """Number of the next attempt; both servers have used only lower ones."""
     needs: NeedsOperators | None = None
     """What waits for the operators of both servers."""
     unannounced: RoundDone | None = None
@@ -152,7 +178,7 @@ class Progress:
     frozen_there: bool = False
     """Whether the other server has a frozen roster, as it says."""
     given_back: tuple[int, ModelVector] | None = field(default=None, repr=False)
-    """Version and θ of a lost model that an owner brought; taken when a link begins."""
+    """Version and θ of a lost model that an owner brought; used when a link begins."""
     workers: int = 0
     """How many worker processes are up."""
     contacts: int = 0
@@ -161,20 +187,20 @@ class Progress:
     """When one of them was lost, by the session's clock; None while both are there."""
 
     def heard_from_peers(self, now: float) -> float | None:
-        """The other server and the dealer are there.
+        """Note that the other server and the dealer are both there, at ``now``.
 
-        For how many seconds one of them wasn't.
+        Return for how many seconds one of them was away; None where neither was.
         """
-        away = None if self.lost_at is None else now - self.lost_at
+        seconds_away = None if self.lost_at is None else now - self.lost_at
         self.contacts += 1
         self.error = ""
         self.lost_at = None
-        return away
+        return seconds_away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One server, one task: what its handlers and its training's thread share."""
+    """What the handlers and the training's thread of one server share for one task."""
 
     role: Role
     task: Task
@@ -192,14 +218,13 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     last_signed: LastSigned = field(default_factory=LastSigned, repr=False)
     traffic: Counter[str] = field(default_factory=Counter)
-    """Payload bytes by link; each link is counted by one thread."""
+    """Payload bytes, by link; each link is counted by one thread."""
     window: Window | None = None
-    """How long enrolment is open; the task says it unless given."""
+    """How long enrolment is open; without it the task says so."""
     twice: Counter[str] = field(default_factory=Counter)
-    """How often a second process came under a party's name while the first was there.
-    """
+    """How often a second process used a party's name while the first was there."""
     started: float = field(init=False, default=0.0)
-    """When, by the clock."""
+    """When this server started, by the clock."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "started", self.clock.now())
@@ -210,7 +235,7 @@ class Session:
         return self.window or window_of(self.task)
 
     def awaited(self) -> int:
-        """Return how many owners enrolment still waits for; 0 once it is over."""
+        """Return how many owners enrolment waits for; 0 once it is over."""
         if self.register.frozen or self.progress.frozen_there:
             return 0
         over = self.clock.now() >= self.started + self.enrolling.seconds
@@ -218,7 +243,7 @@ class Session:
 
     @property
     def signatures(self) -> ServerSignatures:
-        """What this server signs, and how it checks what either has signed."""
+        """What signs for this server, and checks what either server has signed."""
         return ServerSignatures(
             task=self.task.digest,
             role=self.role,
@@ -227,14 +252,17 @@ class Session:
         )
 
     def offered(self, version: int) -> StoredModel:
-        """Return a model that both servers are known to hold. Raises NotOnOffer."""
+        """Return the model of ``version``, which both servers are known to hold.
+
+        Raises NotOnOffer: they aren't known to, or it isn't kept any more.
+        """
         if version > self.store.versions.confirmed():
             raise NotOnOffer(f"model {version} isn't on offer yet")
         return self.model_store.get(version)
 
     @property
     def version(self) -> int:
-        """Of the newest model here: t."""
+        """Version t of the newest model on this server."""
         return self.model_store.current.version
 
     @property

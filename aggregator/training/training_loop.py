@@ -1,7 +1,7 @@
-"""A whole training on one server: what A and B do alike.
+"""Play a whole training on one server: what server A and server B do alike.
 
 `server_a` and `server_b` say what a leader and a helper do differently
-(`RoleBehaviour`); the other server and the dealer come in through `Peers`.
+(`RoleBehaviour`). The other server and the dealer come in through `Peers`.
 """
 
 import logging
@@ -58,43 +58,50 @@ log = logging.getLogger("precad")
 
 
 class Dealer(Dealing, Protocol):
-    """The dealer, as one server reaches it."""
+    """Deal one server's correlated randomness: the dealer as that server reaches it."""
 
     @property
     def bytes_received(self) -> int:
-        """Correction words, in bytes."""
+        """How many bytes of correction words came from the dealer so far."""
 
     @property
     def newest_attempt(self) -> int:
-        """The newest attempt that the dealer has dealt for."""
+        """Number of the newest attempt that the dealer has dealt for."""
 
     def join(self) -> Secret:
-        """This server's key for the task. Raises PeerUnavailable, PeerViolation."""
+        """Return this server's key for the task.
+
+        Raises PeerUnavailable: the dealer isn't there; PeerViolation: it breaks the
+        protocol.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other server and the dealer, if the task has one; this server's noise and validators."""
+    """Give a training the other server, the dealer, noise and what validates."""
 
     connect: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
-    """The other server's link and the dealer, until the block ends. Raises
-    PeerUnavailable."""
+    """Gives the other server's link and the dealer, if any, until the block ends.
+
+    Raises PeerUnavailable.
+    """
     noise: NoiseSource = field(repr=False)
     validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
-    """Of one attempt's submissions."""
+    """Gives what validates one attempt's submissions."""
 
 
 class RoleBehaviour(Protocol):
-    """What a leader and a helper do differently."""
+    """Do what a leader and a helper do differently."""
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Freeze the roster that both servers know.
+        """Freeze the roster of those clients that both servers know.
 
-        Raises PeerViolation, Misconfiguration.
+        Raises PeerUnavailable; PeerViolation: the other server disagrees;
+        Misconfiguration: too few clients enrolled.
         """
 
     def open(self, aggregator: Aggregator) -> Opened | None:
-        """Open a round with the other server; None when the training is over."""
+        """Start an attempt with the other server, or return None: training is over."""
 
     def collect(
         self,
@@ -103,11 +110,17 @@ class RoleBehaviour(Protocol):
         closes: float,
         take: Take,
     ) -> Closed:
-        """Until all have come or ``closes``; what both hold alike is taken at once."""
+        """Collect submissions until all have come, or until ``closes``, by the clock.
+
+        What both servers hold alike is given to ``take`` at once.
+        """
 
 
 def run_to_end(session: Session, training: Callable[[Session], None]) -> None:
-    """Run ``training`` and say how it ended, whatever happens."""
+    """Run ``training``, and say in log, events and progress how it ended.
+
+    Raises nothing: an error of the training is its end.
+    """
 
     def stop(error: str) -> None:
         progress.error = error
@@ -133,41 +146,36 @@ def run_to_end(session: Session, training: Callable[[Session], None]) -> None:
 
 
 def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
-    """Train over one link; return when both servers know that the training is over."""
-    progress = session.progress
-    traffic = session.traffic
-    role = session.role.value
-    other = session.signatures.other.value
+    """Train over one link; return when both servers know that the training is over.
+
+    Raises PeerUnavailable: the other server or the dealer is lost, which a later call
+    may mend; NeedsOperators: the operators must decide; other PrecadErrors: the
+    training can't go on.
+    """
     session.identity.check_time()
     with peers.connect() as (transport, dealer):
         with _unless_another_leads(session):
             link = open_link(session, transport)
             recovery = meet(session, link)
-        forgotten = session.store.ledger.uncharged_versions(session.version)
-        if recovery.remedy is Remedy.NOTHING and session.finished and not forgotten:
+        uncharged = session.store.ledger.uncharged_versions(session.version)
+        if recovery.remedy is Remedy.NOTHING and session.finished and not uncharged:
             # Both servers hold the final model: their positions alone say so.
             return
         with _unless_another_leads(session):
             behaviour.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, peers.noise)
-        away = progress.heard_from_peers(session.clock.now())
-        if away is not None:
-            others = (
-                f"{other} and the dealer are"
-                if session.task.has_dealer
-                else f"{other} is"
-            )
-            log.info("%s back after %.0f s", others, away)
-        if not session.finished:
-            progress.phase = Phase.TRAINING
+        _note_contact(session)
         while recovery.remedy is not Remedy.NOTHING:
             recover(session, aggregator, recovery)
             recovery = meet(session, link)
         require_nothing_lost(session)
         charge_unknown(session, aggregator)
         aggregator.precompute_re_releases(session.version)
+        role = session.role.value
+        other = session.signatures.other.value
         while True:
-            before = link.bytes_sent, dealer.bytes_received
+            link_bytes = link.bytes_sent
+            dealer_bytes = dealer.bytes_received
             require_nothing_lost(session)
             session.identity.check_time()
             opened = behaviour.open(aggregator)
@@ -180,18 +188,34 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
                 opened,
                 peers.validation,
             )
-            traffic[f"{role} to {other}"] += link.bytes_sent - before[0]
+            traffic = session.traffic
+            traffic[f"{role} to {other}"] += link.bytes_sent - link_bytes
             if session.task.has_dealer:
-                traffic[f"dealer to {role}"] += dealer.bytes_received - before[1]
+                traffic[f"dealer to {role}"] += dealer.bytes_received - dealer_bytes
+
+
+def _note_contact(session: Session) -> None:
+    """Note that the other server and the dealer are there, and log any outage."""
+    progress = session.progress
+    seconds_away = progress.heard_from_peers(session.clock.now())
+    if seconds_away is not None:
+        other = session.signatures.other.value
+        back = f"{other} is"
+        if session.task.has_dealer:
+            back = f"{other} and the dealer are"
+        log.info("%s back after %.0f s", back, seconds_away)
+    if not session.finished:
+        progress.phase = Phase.TRAINING
 
 
 @contextmanager
 def _unless_another_leads(session: Session) -> Iterator[None]:
-    """Before the first round of a link: whoever dialled B may be a stale copy of A.
+    """Turn an error at a link's beginning on server B into PeerUnavailable.
 
-    So B waits for the true A, with PeerUnavailable, in place of what would end its
-    training. Before the roster is frozen there is nothing to lose, and a mistake shows
-    at once on both.
+    Whoever dialled server B may be a stale copy of server A. So B waits for the true A,
+    in place of an error that would end its training. Before the roster is frozen there
+    is nothing to lose: then an error is raised as it is, and a mistake shows at once on
+    both servers.
     """
     try:
         yield
@@ -213,41 +237,53 @@ def run_attempt(
     opened: Opened,
     validation: Callable[[Aggregator, Opened], Validation],
 ) -> None:
-    """Play an opened attempt, from its collection to the next model, kept and announced."""
+    """Play an attempt from its collection to the next model, kept and announced.
+
+    ``validation`` gives what validates its submissions. Raises as ``train``.
+    """
     doing(version=opened.version, attempt=opened.attempt)
     steps = Steps(session.clock)
     closes = session.clock.now() + session.task.deadlines.collect
     noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
-    # While clients fetch the model.
+    # Now clients fetch the model, and nobody waits for this.
     session.store.attempts.drop_shares(session.store.versions.confirmed())
     try:
         with validation(aggregator, opened) as validator:
             closed = behaviour.collect(opened, aggregator.link, closes, validator.take)
             steps.over("collect")
-            # Of the bodies' pieces; next come what decides on them, and vectors.
+            # Memory of the bodies' pieces goes back to the system: next come vectors,
+            # and what decides on the submissions.
             give_back_freed()
-            matched = match(opened, session.role, *closed)
+            matched = match(
+                opened,
+                session.role,
+                closed.collected,
+                closed.theirs,
+                closed.early,
+            )
             require_nothing_lost(session)
             if matched.submissions:
-                # An attempt that nobody was there to validate opened nothing.
+                # Before the attempt is counted: one that nobody was there to validate
+                # opened nothing.
                 validator.ready()
             count_opened(aggregator, opened)
             summed = aggregate(aggregator, matched, validator)
         steps.over("validate")
         give_back_freed()
         noised = add_noise(summed, noise, group_of(session.task))
-        # A vector each, and a large model has room for few.
+        # Each holds a vector, and beside a large model there is room for few.
         del validator, summed
         sent = countersign(aggregator, prepare(aggregator.store, noised))
         del noised
         finished = reconstruct(aggregator, sent, session.model_store.theta())
         steps.over("release")
     finally:
-        # Spooled shares go, however the round ends.
+        # Spooled shares go, however the attempt ends.
         session.inbox.cancel()
     counted = sent.counted
     theta = finished.theta
     model = finished.model
+    # Their vectors aren't needed any more.
     del sent, finished
     keep(
         session,
@@ -260,7 +296,11 @@ def run_attempt(
 
 
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:
-    """Count the attempt as opened, durably, before a masked word leaves; the larger one stands."""
+    """Count the attempt as opened, durably, before any masked word leaves.
+
+    Of both servers' counts of its version the larger one stands. Raises
+    PeerUnavailable; PeerViolation: the other server's count is too large.
+    """
     version = opened.version
     store = aggregator.store
     own = OpenedCount(count=store.versions.count_opened(version, opened.attempt))
@@ -276,36 +316,42 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
 
 
 def open_link(session: Session, transport: FrameTransport) -> PeerLink:
-    """Put the protocol's link on a transport; what an older one left open is dropped."""
+    """Put the servers' link on a transport, and drop what an older link left open.
+
+    Raises StorageFailure: the disk or the database fails.
+    """
     take_back(session)
     note_done(session)
     session.store.attempts.abandon_open()
     session.inbox.cancel()
     task = session.task
-    # The largest messages are a noisy share, the comparisons' openings and lists over a
-    # cohort, of a KiB an entry at most.
-    lists = task.enrolment.clients * 1024
-    most = max(task.dimension * WORD_BYTES, lists, longest_opening(task)) + 4096
+    # The largest messages are a noisy share, the comparisons' openings, and lists over
+    # a cohort, which have at most 1 KiB an entry.
+    share_bytes = task.dimension * WORD_BYTES
+    list_bytes = task.enrolment.clients * 1024
     return PeerLink(
-        transport, task.digest, max_message_bytes=most, timeout_s=task.deadlines.peer
+        transport,
+        task.digest,
+        max_message_bytes=max(share_bytes, list_bytes, longest_opening(task)) + 4096,
+        timeout_s=task.deadlines.peer,
     )
 
 
 def note_done(session: Session) -> None:
-    """Mark the round done that led to the kept model, if a crash came between the two.
+    """Mark the attempt done that led to the kept model, after a crash between the two.
 
-    The other's signature over that model is kept before the model is: without it the
-    database is older than the model, and the other server knows what became of the
-    attempt (``meet``).
+    The other's signature over that model is kept before the model is. Without that
+    signature the database is older than the model, and the other server knows what
+    became of the attempt (``meet``).
     """
     current = session.model_store.current
     attempts = session.store.attempts
     pending = attempts.pending()
-    sealed = session.store.versions.model_seal(current.version)
+    their_signature = session.store.versions.model_seal(current.version)
     if (
         pending is not None
         and pending.version == current.version - 1
-        and sealed is not None
+        and their_signature is not None
     ):
         attempts.finish(pending.attempt, current.digest)
 
@@ -316,10 +362,10 @@ def make_aggregator(
     dealer: Dealer,
     noise: NoiseSource,
 ) -> Aggregator:
-    """Make this server's role object for one link; its roster is frozen.
+    """Return what plays this server's part over one link; the roster is frozen by now.
 
-    Raises PeerUnavailable: the dealer isn't there, or the servers joined different
-    starts of it.
+    Raises PeerUnavailable: the other server or the dealer isn't there, or the servers
+    joined different starts of the dealer.
     """
     set_secret = agree_set_secret(link, session.role, session.task)
     dealer_key = dealer.join()
@@ -328,8 +374,7 @@ def make_aggregator(
             "the dealer restarted between the servers' joins; joining again"
         )
     session.store.attempts.hear(dealer.newest_attempt)
-    # Of the two, one alone proposes attempts, and the other refuses those that it has
-    # used.
+    # Server A alone proposes attempts, and server B refuses a number that it has used.
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, dealer.newest_attempt + 1)
     return Aggregator(
@@ -349,22 +394,26 @@ def make_aggregator(
     )
 
 
-WAITS = RetryPolicy(0.2, 3.0)
-"""Between attempts to get back to the other server or the dealer."""
+WAITS = RetryPolicy(first_s=0.2, longest_s=3.0)
+"""Waits between tries to get back to the other server or the dealer."""
 _OPERATORS_S = 2.0
-"""Between looks at whether the operators have given their word."""
-_TOLD = 5
-"""Different failures of one outage that its error names: gRPC has two or three wordings
-of a dealer that is gone, and as many of a server."""
+"""Seconds between two looks at whether the operators have given their word."""
+_NAMED_FAILURES = 5
+"""How many different failures of one outage its error names.
+
+gRPC has two or three wordings of a dealer that is gone, and as many of a server.
+"""
 
 
 def persist(session: Session, attempt: Callable[[], None]) -> None:
-    """Call ``attempt`` until it returns; a lost link or dealer is tried again for ``outage``.
+    """Call ``attempt`` until it returns, again and again while a peer is lost.
 
-    The outage counts from the first failure after both were last heard from: a long
-    round or a long enrolment isn't one. Raises PeerUnavailable: nothing worked for that
-    long; it names the last failures. And any other PrecadError, which can't be mended
-    by trying again.
+    A lost link or dealer is tried again for the task's ``deadlines.outage``, counted
+    from the first failure after both were last heard from: a long round or a long
+    enrolment isn't an outage. Where the operators must decide there is no deadline.
+
+    Raises PeerUnavailable: nothing worked for that long; it names the last failures.
+    And any other PrecadError, which can't be mended by trying again.
     """
     patience = Retries(
         total_s=session.task.deadlines.outage,
@@ -381,16 +430,16 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
             if progress.contacts > contacts:
                 patience.renew()
                 failures.clear()
-            told = _outage(failures, str(error))
-            progress.error = f"{told}; trying again"
+            outage = _outage(failures, str(error))
+            progress.error = f"{outage}; trying again"
             if progress.lost_at is None and progress.contacts:
                 progress.lost_at = session.clock.now()
             log.warning(
                 "%s; trying again for %.0f s", error, max(0.0, patience.remaining())
             )
-            patience.wait(told)
+            patience.wait(outage)
         except NeedsOperators as error:
-            # No deadline: who decides is a person.
+            # There is no deadline: a person decides.
             if progress.error != str(error):
                 log.warning("%s", error)
             progress.error = str(error)
@@ -405,14 +454,14 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
 
 
 def _outage(failures: list[str], newest: str) -> PeerUnavailable:
-    """Return the newest failure with the last different ones before; ``failures`` takes it up.
+    """Return an error of the newest failure, with the last different ones before it.
 
-    While the dealer is away the servers lose each other too, between tries that never
-    quite meet: the newest failure alone would send an operator to the wrong machine.
+    ``failures`` are those of this outage, the newest first; ``newest`` is added. While
+    the dealer is away the servers lose each other too, between tries that never quite
+    meet: the newest failure alone would send an operator to the wrong machine.
     """
-    failures[:] = [newest, *(failure for failure in failures if failure != newest)][
-        :_TOLD
-    ]
+    earlier = [failure for failure in failures if failure != newest]
+    failures[:] = [newest, *earlier][:_NAMED_FAILURES]
     if len(failures) == 1:
         return PeerUnavailable(newest)
     return PeerUnavailable(

@@ -1,4 +1,4 @@
-"""The check that a task names, in the caller's process: which matched submissions count."""
+"""Validate submissions by the check that a task names, in the caller's process."""
 
 import itertools
 from collections.abc import Collection, Iterator
@@ -18,6 +18,7 @@ from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 
 _WORDS_PER_COMPARISON = 64
+"""At most so many words does one message have for each comparison."""
 
 
 @contextmanager
@@ -27,11 +28,11 @@ def in_process(
     counted: Collection[ClientId],
     batches: Iterator[int] | None = None,
 ) -> Iterator[Validator]:
-    """What validates one attempt's submissions in this process, and sums the ``counted`` ones.
+    """Validate one attempt's submissions in this process, and sum the ``counted`` ones.
 
     The others are validated all the same, so that nothing shows which of them the coin
-    drew. Each batch of comparisons has a number that was never used before in this
-    attempt.
+    drew. ``batches`` are numbers of batches of comparisons, each never used before in
+    this attempt; without it they count from 0.
     """
     if server.task.proof is not None:
         yield ByProof(server, attempt, counted)
@@ -47,17 +48,20 @@ def in_process(
 
 
 def load_check(task: Task) -> None:
-    """Load torch and CrypTen where the task's check needs them: no round has seconds for it."""
+    """Load torch and CrypTen where the task's check needs them.
+
+    It takes seconds, which no round has.
+    """
     if task.has_dealer:
         import torch  # noqa: F401, PLC0415
 
-        # Before CrypTen and all else of a server come on top of it.
+        # Now, before CrypTen and everything else of a server comes on top of it.
         let_go_of_loaded()
         import precad.aggregator.validate.crypten_comparisons  # noqa: F401, PLC0415
 
 
 def longest_opening(task: Task) -> int:
-    """Bytes of the longest message that validation of a batch exchanges."""
+    """Return the bytes of the longest message that validating a batch exchanges."""
     if task.proof is not None:
         return MAX_BATCH_CLIENTS * words_bytes(task.proof)
     return (

@@ -1,10 +1,10 @@
-"""``validation = "crypten"``: bodies are absorbed as they are taken, decided on at the end.
+"""Check ``validation = "crypten"``: absorb bodies as they are taken, decide at the end.
 
-Each body passes once, in pieces: k + 1 words come out, and its share is added into one
-accumulator on the way, and taken out again should the submission turn out invalid.
-Nothing of the accumulator leaves before. For sums x is shared as a_A at server A and b
-+ a_B at server B. So A keeps nothing of b, and B reads it again from its own spool
-where it must (docs/soundness.md, "Part 2: the exact norm").
+Each body passes once, in pieces: k + 1 words come out of it. On the way its share is
+added to one accumulator; it is taken out again should the submission turn out to be
+invalid. Nothing of the accumulator leaves before. For sums x is shared as a_A at server
+A and b + a_B at server B. So A keeps nothing of b, and B reads it again from its own
+spool where it must (docs/soundness.md, "Part 2: the exact norm").
 """
 
 import logging
@@ -45,68 +45,91 @@ log = logging.getLogger("precad")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WithDealer:
-    """As ``Validator``, with a dealer; conversations with it end with ``_conversations``."""
+    """Validate one attempt's submissions with a dealer; it is a ``Validator``."""
 
     _server: Server
     _attempt: int
     _counted: Collection[ClientId]
+    """Clients whose updates are summed."""
     _batches: Iterator[int]
+    """Numbers of batches, each never used before in this attempt."""
     _conversations: ExitStack
+    """Ends the conversations with the dealer."""
     _squares: DealerConversation | None = None
+    """The conversation about the submissions' squares, once one was needed."""
     _taken: dict[ClientId, Submission] = field(default_factory=dict)
     _words: dict[ClientId, RingVector] = field(default_factory=dict)
-    """This server's shares of k + 1 words of whoever is in the sum."""
+    """This server's shares of the k + 1 words of each client who is in the sum."""
     _rejections: dict[ClientId, Rejection] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._total = np.zeros(self._server.task.dimension, dtype=np.int64)
+        """This server's share of the sum, ``[d] int64``."""
 
     def take(self, submissions: Sequence[AnySubmission]) -> None:
-        """As ``Validator.take``; returns when all are absorbed."""
+        """Take submissions, and return when all of them are absorbed.
+
+        Raises as ``Validator`` says.
+        """
         if not submissions:
             return
-        masked = [each for each in submissions if isinstance(each, Submission)]
+        masked = [
+            submission
+            for submission in submissions
+            if isinstance(submission, Submission)
+        ]
         if len(masked) < len(submissions):
             raise AssertionError("a submission with a proof came to another check")
         if self._squares is None:
             # Nothing is asked of the dealer before there is something to validate.
-            opened = self._server.dealing.squares(self._attempt)
-            self._squares = self._conversations.enter_context(opened)
+            conversation = self._server.dealing.squares(self._attempt)
+            self._squares = self._conversations.enter_context(conversation)
         squares = self._squares
         for submission in masked:
             self._taken[submission.context.client] = submission
             squares.ask(_square(submission))
-        absorbed = [(each.context, self._absorb(each, squares)) for each in masked]
-        for context, absorber in absorbed:
+        absorbers = [self._absorb(submission, squares) for submission in masked]
+        for submission, absorber in zip(masked, absorbers, strict=True):
             if absorber is not None:
-                self._words[context.client] = absorber.words(
-                    squares.share(context.digest.value)
-                )
+                context = submission.context
+                r_share = squares.share(context.digest.value)
+                self._words[context.client] = absorber.words(r_share)
 
     def ready(self) -> None:
-        """As ``Validator.ready``: this process is."""
+        """Return at once: this process is ready."""
 
     def decide(self) -> Verdicts:
-        """As ``Validator.decide``."""
+        """Decide on all that was taken, batch by batch; take the invalid ones out.
+
+        Raises as ``Validator`` says.
+        """
         clients = tuple(self._taken)
         for start in range(0, len(clients), MAX_BATCH_CLIENTS):
             number = next(self._batches)
             batch = [
-                c
-                for c in clients[start : start + MAX_BATCH_CLIENTS]
-                if c in self._words
+                client
+                for client in clients[start : start + MAX_BATCH_CLIENTS]
+                if client in self._words
             ]
-            passes = self._passes(number, batch) if batch else ()
-            for client, within in zip(batch, passes, strict=True):
-                if not within:
+            if not batch:
+                continue
+            passes = self._passes(number, batch)
+            for client, within_bound in zip(batch, passes, strict=True):
+                if not within_bound:
                     self._take_out(self._taken[client], self._server.task.dimension)
                     self._rejections[client] = Rejection.NORM_EXCEEDED
         return Verdicts(self._rejections, self._total)
 
     def _passes(self, number: int, clients: Sequence[ClientId]) -> NDArray[np.bool_]:
+        """Return which clients' norms are within the bound, ``[n] bool``.
+
+        Both servers decide it together, as the batch ``number`` of this attempt.
+        """
         # CrypTen and torch take seconds to load: ``load_check`` did it before any
         # round.
-        from precad.aggregator.validate.crypten_comparisons import decide  # noqa: PLC0415
+        from precad.aggregator.validate.crypten_comparisons import (  # noqa: PLC0415
+            decide,
+        )
 
         server = self._server
         request = deal_request(
@@ -131,16 +154,19 @@ class WithDealer:
     def _absorb(
         self, submission: Submission, squares: DealerConversation
     ) -> "Absorber | None":
+        """Absorb one submission's body, as it goes from B to A, and return what did.
+
+        Return None, and count the client out, where B can't read the body again.
+        """
         server = self._server
         client = submission.context.client
         row_key = squares.row_key(submission.context.digest.value)
-        total = self._total if client in self._counted else None
         absorber = Absorber(
             server.role,
             server.task,
             submission.mask(),
             row_key,
-            total,
+            self._total if client in self._counted else None,
         )
         step = f"body/{label([submission])}"
         if server.role is Role.SERVER_A:
@@ -158,24 +184,31 @@ class WithDealer:
         return absorber
 
     def _take_out(self, submission: Submission, absorbed: int) -> None:
+        """Take the first ``absorbed`` coordinates of a share out of the sum again.
+
+        Raises PeerUnavailable: its body can't be read again.
+        """
         if submission.context.client not in self._counted:
             return
         mask = submission.mask()
-        done = 0
-        pieces = (
-            submission.body_pieces() if self._server.role is Role.SERVER_B else None
-        )
+        subtracted = 0
+        pieces = None
+        if self._server.role is Role.SERVER_B:
+            pieces = submission.body_pieces()
         with read_again():
-            while done < absorbed:
-                share = mask.words(min(CHUNK_BYTES // WORD_BYTES, absorbed - done))
+            while subtracted < absorbed:
+                left = absorbed - subtracted
+                share = mask.words(min(CHUNK_BYTES // WORD_BYTES, left))
                 if pieces is not None:
-                    # No piece more: the next one may be the one that can't be read.
+                    # Not one piece more than was absorbed: the next piece may be the
+                    # one that can't be read.
                     share += view_words(next(pieces))
-                self._total[done : done + share.size] -= share
-                done += share.size
+                self._total[subtracted : subtracted + share.size] -= share
+                subtracted += share.size
 
 
 def _square(submission: Submission) -> SquareRequest:
+    """Return what the dealer is asked about a submission."""
     header = submission.header
     context = submission.context
     return SquareRequest(
@@ -189,16 +222,19 @@ def _square(submission: Submission) -> SquareRequest:
     )
 
 
-_TOGETHER = 1 << 16
-"""Coordinates that pass together, a piece of a body: in the processor's cache, or
-nearly."""
+_CACHED_COORDINATES = 1 << 16
+"""How many coordinates of a body pass together.
+
+They lie in the processor's cache, or nearly.
+"""
 
 
 class Absorber:
-    """Takes the pieces of b in order, beside this server's own ``mask`` a_j, from its start.
+    """Absorb the pieces of b, in order, into shares of k + 1 words.
 
-    The share is added into ``total``, ``[d] int64``, where the client is counted.
-    ``row_key`` is the dealer's, for this submission alone.
+    ``mask`` is this server's own mask a_j, read from its start beside b. Where the
+    client is counted its share is added to ``total``, ``[d] int64``. ``row_key`` is the
+    dealer's, for this submission alone.
     """
 
     def __init__(
@@ -209,6 +245,7 @@ class Absorber:
         row_key: Secret,
         total: RingVector | None,
     ) -> None:
+        """Begin before the first coordinate."""
         self._role = role
         self._bound = task.bound
         self._mask = mask
@@ -216,42 +253,47 @@ class Absorber:
         self._total = total
         self._add_share = sharing_in_use()
         self._dimension = task.dimension
-        self._share = np.empty(min(_TOGETHER, task.dimension), dtype=np.int64)
+        self._share = np.empty(min(_CACHED_COORDINATES, task.dimension), dtype=np.int64)
+        """Room for the share of the coordinates that pass now."""
         self._crossed = 0
-        """⟨b, a_j⟩ with this server's own mask."""
+        """⟨b, a_j⟩ so far, with this server's own mask."""
         self._squared = 0
-        """⟨b, b⟩, at A."""
+        """⟨b, b⟩ so far, at A."""
         self.absorbed = 0
-        """Coordinates so far."""
+        """How many coordinates were absorbed."""
 
     def absorb(self, b: RingVector) -> None:
-        """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
-        for at in range(0, b.size, _TOGETHER):
-            piece = b[at : at + _TOGETHER]
+        """Absorb the next piece of b, ``[≤ d] int64``.
+
+        Every piece but the last is a multiple of 64 long.
+        """
+        adds_b = self._role is Role.SERVER_B
+        for start in range(0, b.size, _CACHED_COORDINATES):
+            piece = b[start : start + _CACHED_COORDINATES]
             share = self._share[: piece.size]
-            start = self.absorbed
             self._mask.words_into(share)
-            total = (
-                None if self._total is None else self._total[start : start + piece.size]
-            )
-            adds_b = self._role is Role.SERVER_B
+            end = self.absorbed + piece.size
+            total = None
+            if self._total is not None:
+                total = self._total[self.absorbed : end]
             crossed, squared = self._add_share(piece, share, total, adds_b=adds_b)
             self._crossed += crossed
             self._squared += squared
             self._rows.absorb(share)
-            self.absorbed += piece.size
+            self.absorbed = end
         if self.absorbed == self._dimension:
-            # All submissions of a batch are kept until they are decided on.
+            # Its memory goes now: all submissions of a batch are kept until they are
+            # decided on.
             self._share = self._share[:0].copy()
 
     def words(self, r_share: int) -> RingVector:
-        """``[k + 1] int64``: this server's shares of the k projections, then of y = X·X − β² − 1.
+        """Return this server's shares of the k + 1 words, ``[k + 1] int64``.
 
-        The exact norm is a Beaver square whose opening is the client's own: with b = X
-        − a opened, X·X = a·a + 2b·a + b·b (docs/soundness.md, "Part 2: the exact
-        norm"). The public terms are added by server A alone, because there is no
-        division by 2 in this ring. The −1 makes y negative exactly when X·X ≤ β².
-        ``r_share`` is this server's share of r = a·a.
+        They are the k projections, then y = X·X − β² − 1. The exact norm is a Beaver
+        square whose opening is the client's own: with b = X − a opened, X·X = a·a +
+        2b·a + b·b (docs/soundness.md, "Part 2: the exact norm"). Server A alone adds
+        the public terms, because there is no division by 2 in this ring. The −1 makes y
+        negative exactly when X·X ≤ β². ``r_share`` is this server's share of r = a·a.
         """
         y = r_share + 2 * self._crossed
         if self._role is Role.SERVER_A:
@@ -259,22 +301,26 @@ class Absorber:
         return np.append(self._rows.z(), np.int64(signed(y)))
 
 
-# A matched body's way from B to A: piece by piece, and both servers take each as it
-# goes.
+# A matched body's way from B to A: piece by piece, and both servers take each piece as
+# it passes.
 
-_WHOLE, _DROPPED = b"w", b"d"
-"""In a byte: the last piece of a body that was whole, or that couldn't be read again.
-"""
+_WHOLE = b"w"
+"""The last piece of a body that was whole."""
+_DROPPED = b"d"
+"""The last piece of a body that couldn't be read again."""
 
 
 class Dropped(Exception):
-    """B can't read a body again that it held: the client doesn't count, and nobody else is hit."""
+    """B can't read a body again that it held.
+
+    The client doesn't count, and nobody else is hit.
+    """
 
 
 def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
-    """B's part: send the body and yield its pieces, ``[≤ 2^16] int64``.
+    """Play B's part: send the body, and yield its pieces, ``[≤ 2^17] int64``.
 
-    Raises Dropped: A knows.
+    Raises PeerUnavailable; Dropped: the body can't be read again, and A was told.
     """
     try:
         if submission.body is None:
@@ -297,12 +343,15 @@ def receive(
     submission: Submission,
     dimension: int,
 ) -> Iterator[RingVector]:
-    """A's part: yield each piece of b, ``[≤ 2^16] int64``, as it comes; their hash was signed.
+    """Play A's part: yield each piece of b, ``[≤ 2^17] int64``, as it comes from B.
 
-    Raises Dropped: B can't; PeerViolation: B vouches for what the client hasn't signed.
+    At the end the hash of all pieces is compared with the one that the client signed.
+
+    Raises PeerUnavailable; Dropped: B can't read the body again; PeerViolation: B
+    vouches for what the client hasn't signed, or departs from the pieces' lengths.
     """
     header = submission.header
-    left = dimension * WORD_BYTES
+    bytes_left = dimension * WORD_BYTES
     piece, last = link.receive_piece(step)
     if not last:
         if len(piece) != SALT_BYTES:
@@ -310,8 +359,9 @@ def receive(
         hasher = body_hasher(header.context.digest, Secret(bytes(piece)))
         piece, last = link.receive_piece(step)
         while not last:
-            left -= len(piece)
-            if left < 0 or (left and len(piece) != CHUNK_BYTES) or not piece:
+            bytes_left -= len(piece)
+            wrong_length = bytes_left > 0 and len(piece) != CHUNK_BYTES
+            if bytes_left < 0 or wrong_length or not piece:
                 raise PeerViolation(
                     "a forwarded body's pieces aren't as long as they must be"
                 )
@@ -319,7 +369,7 @@ def receive(
             yield view_words(piece)
             piece, last = link.receive_piece(step)
         if piece == _WHOLE:
-            if left or Digest(hasher.digest()) != header.body_digest:
+            if bytes_left or Digest(hasher.digest()) != header.body_digest:
                 raise PeerViolation(
                     "server B vouched for a body that isn't what its client signed"
                 )

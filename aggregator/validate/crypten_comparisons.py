@@ -1,6 +1,6 @@
-"""``validation = "crypten"``: CrypTen's comparisons of what was absorbed of submissions.
+"""Compare by CrypTen what was absorbed of submissions: ``validation = "crypten"``.
 
-From each one's k + 1 shared words to one opened bit: is its norm within the bound?
+Of each submission's k + 1 shared words one bit is opened: is its norm within the bound?
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +22,9 @@ from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.task import TAU, Task
 from precad.norm_check.dealing import BinaryTriple, DealtRandomness, SpentTriples
 
+BinarySharing = Any
+"""CrypTen's ``BinarySharedTensor``: CrypTen has no types."""
+
 
 def decide(
     words: Sequence[RingVector],
@@ -32,20 +35,20 @@ def decide(
     spent: SpentTriples,
     label: str,
 ) -> NDArray[np.bool_]:
-    """Range test and exact norm of a batch: one bit each is opened, and nothing else.
+    """Decide on a batch by range test and exact norm; open one bit each, nothing else.
 
-    Sound against clients while both servers and the dealer follow the protocol: an
-    update longer than β passes with probability at most 2^−k (docs/soundness.md, "What
-    is claimed").
+    It is sound against clients while both servers and the dealer follow the protocol:
+    an update longer than β passes with probability at most 2^−k (docs/soundness.md,
+    "What is claimed").
 
-    ``words`` are each submission's, ``[k + 1] int64`` (``Absorber.words``), in the same
-    order on both servers, and ``randomness`` is for the ``deal_request`` of so many.
-    ``label`` names them in every step. Return ``[n] bool``, the same on both: whether
-    the norm is within the bound.
+    ``words`` are this server's shares of each submission's words, ``[k + 1] int64``
+    (``Absorber.words``), in the same order on both servers. ``randomness`` is for the
+    ``deal_request`` of so many submissions. ``label`` names them in every step. Return
+    ``[n] bool``, the same on both servers: whether each norm is within the bound.
 
     Raises PeerUnavailable; PeerViolation: this randomness was used before, or the other
-    server is out of step, or decides on others; ValueError: it is for something else, a
-    caller's mistake.
+    server is out of step, or decides on other submissions; ValueError: the randomness
+    is for something else, a caller's mistake.
     """
     request = randomness.request
     k = task.projections
@@ -61,27 +64,29 @@ def decide(
     rank = 0 if randomness.role is Role.SERVER_A else 1
     # Public constants are added by server A alone.
     half_width = 0 if rank else TAU * task.bound
-    z = np.stack(words)[:, :k]
-    y = np.stack(words)[:, k:]
+    shares = np.stack(words)
+    z = shares[:, :k]
+    y = shares[:, k:]
     compared = np.concatenate([half_width + z, half_width - z, y], axis=1)
+    to_be_negative = np.array([False] * 2 * k + [True])
     provider = DealtProvider(randomness.binary_triples())
     with acting_as(rank, link, provider, step=f"decide/{request.batch}/{label}"):
-        return all_signs(compared, np.array([False] * 2 * k + [True]))
+        return all_signs(compared, to_be_negative)
 
 
 def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which rows of the shared values have all their signs as demanded, and nothing else of them.
+    """Open which rows of shared values have all signs as demanded, and nothing else.
 
-    Runs at both parties inside ``acting_as``. Each party's additive share becomes a
-    binary sharing of itself (its words on one side, zeros on the other, so no
-    randomness is needed); CrypTen's carry tree adds the two (seven exchanges); the top
+    It runs at both parties, inside ``acting_as``. Each party's additive share becomes a
+    binary sharing of itself: its words on one side, zeros on the other, so no
+    randomness is needed. CrypTen's carry tree adds the two (seven exchanges). The top
     bits are flipped where a sign is to be positive, and ANDed in a tree (log2 of w
-    exchanges); only the last bit of each row is opened. No absolute value is taken
+    exchanges). Only the last bit of each row is opened. No absolute value is taken
     anywhere: |−2^63| overflows.
 
-    ``shares`` are ``[n, w] int64``, n, w ≥ 1, this party's additive shares of integers
-    at scale 1; ``negative``, ``[w] bool``, is the sign that each column is to have.
-    Return ``[n] bool``, the same at both parties.
+    ``shares``, ``[n, w] int64`` with n, w ≥ 1, are this party's additive shares of
+    integers at scale 1. ``negative``, ``[w] bool``, says of each column whether it is
+    to be negative. Return ``[n] bool``, the same at both parties.
     """
     own = torch.from_numpy(np.array(shares, dtype=np.int64).reshape(-1))
     zeros = torch.zeros_like(own)
@@ -92,32 +97,38 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
     bits = ((total >> 63) & 1).share.reshape(shares.shape)
     if current_rank() == 0:
         bits = bits ^ torch.from_numpy((~negative).astype(np.int64))
-    while (width := bits.shape[1]) > 1:
-        pairs = width // 2
+    while bits.shape[1] > 1:
+        pairs = bits.shape[1] // 2
         left = _sharing(bits[:, :pairs])
         right = _sharing(bits[:, pairs : 2 * pairs])
-        bits = torch.cat([(left & right).share, bits[:, 2 * pairs :]], dim=1)
+        unpaired = bits[:, 2 * pairs :]
+        bits = torch.cat([(left & right).share, unpaired], dim=1)
     opened: NDArray[np.int64] = _sharing(bits[:, 0] & 1).reveal().numpy()
     passes: NDArray[np.bool_] = opened == 1
     return passes
 
 
-def _sharing(bits: torch.Tensor) -> Any:
+def _sharing(bits: torch.Tensor) -> BinarySharing:
+    """Return the binary sharing that ``bits`` are this party's share of."""
     return BinarySharedTensor.from_shares(bits.contiguous(), precision=0)
 
 
-_OPERATIONS = {ReduceOp.SUM: ("sum", np.add), ReduceOp.BXOR: ("xor", np.bitwise_xor)}
+_OPERATIONS = {
+    ReduceOp.SUM: ("sum", np.add),
+    ReduceOp.BXOR: ("xor", np.bitwise_xor),
+}
+"""What each operation is called in a step's name, and what does it."""
 
 
 class LinkCommunicator:
-    """What CrypTen's openings and comparisons ask of a communicator, for two parties.
+    """Carry CrypTen's openings and comparisons between two parties over a link.
 
-    In place of torch.distributed over plaintext Gloo: raw ring words in the link's
-    frames. Every message names its operation and its number, and a message of another
-    length than this party's own is refused, so that parties out of step fail instead of
-    computing a wrong number. Nothing is ever pickled: the methods that CrypTen has for
-    objects don't exist here, nor do those of its interface that no opening and no
-    comparison asks for.
+    It stands in place of torch.distributed over plaintext Gloo, and sends raw ring
+    words in the link's frames. Every message names its operation and its number, and a
+    message of another length than this party's own is refused, so that parties out of
+    step fail instead of computing a wrong number. Nothing is ever pickled: the methods
+    that CrypTen has for objects don't exist here, nor do those of its interface that no
+    opening and no comparison asks for.
     """
 
     def __init__(self, rank: int, link: PeerLink, step: str) -> None:
@@ -125,66 +136,74 @@ class LinkCommunicator:
         self._link = link
         self._step = step
         self._collectives = 0
+        """How many messages were exchanged."""
 
     def get_rank(self) -> int:
-        """0 for A, 1 for B."""
+        """Return 0 for A, 1 for B."""
         return self._rank
 
     def get_world_size(self) -> int:
-        """Two."""
+        """Return the number of parties, two."""
         return 2
 
     def all_reduce(
         self,
         input: torch.Tensor | list[torch.Tensor],  # noqa: A002 - CrypTen's name
-        op: Any = ReduceOp.SUM,
+        op: ReduceOp.RedOpType = ReduceOp.SUM,
         batched: bool = False,  # noqa: FBT001, FBT002 - CrypTen's signature
     ) -> torch.Tensor | list[torch.Tensor]:
-        """Sum or xor of both parties' tensors, at both; a batch is one exchange.
+        """Return the sum or xor of both parties' tensors, at both; a batch at once.
 
         Raises PeerUnavailable; PeerViolation: the other is out of step or sent another
-        length; TypeError: CrypTen hands over what are no ring elements: an error, never
-        a wrong number.
+        length; TypeError: CrypTen hands over what are no ring elements: that is an
+        error, never a wrong number.
         """
         tensors = input if isinstance(input, list) else [input]
         if batched != isinstance(input, list) or any(
-            t.dtype != torch.int64 for t in tensors
+            tensor.dtype != torch.int64 for tensor in tensors
         ):
             raise TypeError(
                 "only ring elements cross the link, a list of tensors as a batch"
             )
         name, combine = _OPERATIONS[op]
-        own = np.concatenate([t.detach().numpy().reshape(-1) for t in tensors])
+        own = np.concatenate(
+            [tensor.detach().numpy().reshape(-1) for tensor in tensors]
+        )
         step = f"{self._step}/all-reduce-{name}/{self._collectives}"
         self._collectives += 1
         theirs = self._link.exchange(step, memoryview(to_bytes(own)))
         if len(theirs) != own.size * WORD_BYTES:
-            why = f"got {len(theirs)} bytes, expected {own.size * WORD_BYTES}"
-            raise PeerViolation(f"step {step!r}: {why}")
+            raise PeerViolation(
+                f"step {step!r}: got {len(theirs)} bytes, expected"
+                f" {own.size * WORD_BYTES}"
+            )
         words = torch.from_numpy(combine(own, from_bytes(theirs)))
-        pieces = words.split_with_sizes([t.numel() for t in tensors])
+        pieces = words.split_with_sizes([tensor.numel() for tensor in tensors])
         shaped = [
-            piece.reshape(t.shape) for piece, t in zip(pieces, tensors, strict=True)
+            piece.reshape(tensor.shape)
+            for piece, tensor in zip(pieces, tensors, strict=True)
         ]
         return shaped if batched else shaped[0]
 
 
 class UnexpectedDemand(RuntimeError):
-    """CrypTen asked for randomness that wasn't foreseen: a bug, never a peer's doing."""
+    """CrypTen asked for randomness that isn't dealt: a bug, never a peer's doing."""
 
 
-def _refusing(what: str) -> Callable[..., NoReturn]:
+def _refusing(kind: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses to hand out this kind of randomness."""
+
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise UnexpectedDemand(f"no randomness is dealt for {what}")
+        raise UnexpectedDemand(f"no randomness is dealt for {kind}")
 
     return refuse
 
 
 class DealtProvider:
-    """Hands out each dealt binary triple once, in order, and refuses anything else.
+    """Hand out each dealt binary triple once, in order, and refuse anything else.
 
-    CrypTen's own draw from torch's MT19937 and are breakable (docs/soundness.md,
-    "Randomness").
+    It stands in place of CrypTen's own providers, which draw from torch's MT19937 and
+    are breakable (docs/soundness.md, "Randomness").
     """
 
     def __init__(self, triples: Iterable[BinaryTriple]) -> None:
@@ -194,20 +213,24 @@ class DealtProvider:
         self,
         size0: torch.Size,
         size1: torch.Size,
-        device: object = None,  # noqa: ARG002 - CrypTen's signature; shares stay on the CPU
-    ) -> tuple[Any, ...]:
-        """Binary sharings of random a, b and of c = a & b. Raises UnexpectedDemand."""
+        device: object = None,  # noqa: ARG002 - CrypTen's; shares stay on the CPU
+    ) -> tuple[BinarySharing, ...]:
+        """Return binary sharings of random a, b and of c = a & b.
+
+        Raises UnexpectedDemand: no triple is left, or it has other shapes.
+        """
         triple = next(self._triples, None)
         if triple is None:
             raise UnexpectedDemand("all dealt binary triples are used up")
-        asked = tuple(size0), tuple(size1)
+        asked = (tuple(size0), tuple(size1))
         dealt = (triple.a.shape, triple.b.shape)
         if dealt != asked:
             raise UnexpectedDemand(
                 f"dealt a binary triple of shapes {dealt}, asked for {asked}"
             )
         return tuple(
-            _sharing(torch.from_numpy(each)) for each in (triple.a, triple.b, triple.c)
+            _sharing(torch.from_numpy(share))
+            for share in (triple.a, triple.b, triple.c)
         )
 
     generate_additive_triple = _refusing("additive triples")
@@ -221,6 +244,7 @@ class DealtProvider:
 
 _Party = tuple[LinkCommunicator, DealtProvider]
 _party: ContextVar[_Party | None] = ContextVar("precad_mpc_party", default=None)
+"""The party that CrypTen's code plays in the current context."""
 
 
 @contextmanager
@@ -231,14 +255,14 @@ def acting_as(
     *,
     step: str = "mpc",
 ) -> Iterator[None]:
-    """Within the block, CrypTen's code in this thread plays party ``rank``: 0 for A, 1 for B.
+    """Let CrypTen's code in this thread play party ``rank``, 0 for A, within the block.
 
-    Every message's step begins with ``step``, the same at both. CrypTen keeps one
-    communicator and one provider a process. It looks both up at every use, so they are
-    replaced below, once, by look-ups of the current context: two threads of one process
-    can play both servers. Outside there is no party, and CrypTen fails instead of
-    falling back on Gloo or on its own providers. Its generators are never seeded, so
-    that whatever would draw from MT19937 fails too.
+    Party 1 is B. Every message's step begins with ``step``, the same at both. CrypTen
+    keeps one communicator and one provider for a process. It looks both up at every
+    use. So they are replaced below, once, by look-ups of the current context, and two
+    threads of one process can play both servers. Outside the block there is no party,
+    and CrypTen fails instead of falling back on Gloo or on its own providers. Its
+    generators are never seeded, so that whatever would draw from MT19937 fails too.
     """
     token = _party.set((LinkCommunicator(rank, link, step), provider))
     try:
@@ -248,6 +272,7 @@ def acting_as(
 
 
 def _current() -> _Party:
+    """Return the acting party. Raises RuntimeError: outside ``acting_as``."""
     party = _party.get()
     if party is None:
         raise RuntimeError("CrypTen is only used inside crypten_comparisons.acting_as")
@@ -255,10 +280,20 @@ def _current() -> _Party:
 
 
 def current_rank() -> int:
-    """The acting party's rank. Raises RuntimeError outside ``acting_as``."""
-    return _current()[0].get_rank()
+    """Return the acting party's rank. Raises RuntimeError: outside ``acting_as``."""
+    return _current_communicator().get_rank()
 
 
-crypten.communicator.get = lambda: _current()[0]
+def _current_communicator() -> LinkCommunicator:
+    communicator, _ = _current()
+    return communicator
+
+
+def _current_provider() -> DealtProvider:
+    _, provider = _current()
+    return provider
+
+
+crypten.communicator.get = _current_communicator
 crypten.communicator.is_initialized = lambda: _party.get() is not None
-crypten.mpc.get_default_provider = lambda: _current()[1]
+crypten.mpc.get_default_provider = _current_provider

@@ -1,9 +1,9 @@
-"""The one place that imports CrypTen, as it comes: ``crypten_comparisons`` replaces parts of it.
+"""Import CrypTen, unchanged, in this one place; ``crypten_comparisons`` replaces parts.
 
 CrypTen 0.4.1 converts models from ONNX in a module that imports
 ``torch.onnx.symbolic_registry``, which torch 2.9 and later no longer have, and onnx,
-which takes 6 MiB. No model is converted here: a module with that one's names and
-nothing behind them stands in ``sys.modules`` before CrypTen's first import.
+which takes 6 MiB. No model is converted here. So a module with the same names, and
+nothing behind them, stands in ``sys.modules`` before CrypTen's first import.
 """
 
 import sys

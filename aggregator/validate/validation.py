@@ -1,4 +1,8 @@
-"""The seam of validation: where it runs, and in how many processes, is its implementation's."""
+"""Say what validation is given and answers, wherever it runs.
+
+In which process it runs, and in how many, its implementation decides: ``in_process``
+(``aggregator.validate``), or the pairs of workers (``aggregator.workers``).
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,50 +18,60 @@ from precad.norm_check.dealing import Dealing, DealRequest, SpentTriples
 from precad.norm_check.proof_submission import AnySubmission
 
 MAX_BATCH_CLIENTS = 256
-"""Submissions that are decided on together: comparisons take some 100 KiB each."""
+"""How many submissions are decided on together; comparisons take some 100 KiB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What validation says of all that it took, the same on both servers but for the share."""
+    """Hold what validation says of all that it took.
+
+    It is the same on both servers, except for the share.
+    """
 
     rejections: Mapping[ClientId, Rejection]
-    """Who doesn't count, and why; all others are valid."""
+    """Clients that don't count, and why; all others are valid."""
     share_sum: RingVector = field(repr=False)
-    """``[d] int64``, of the task's group: this server's share of the sum over valid
-    clients that are counted."""
+    """This server's share of the sum over the valid clients that are counted.
+
+    ``[d] int64``, in the task's group.
+    """
 
 
 class Validator(Protocol):
-    """Validates one attempt's matched submissions at one server, with the other server's.
+    """Validate one attempt's matched submissions at one server, with the other server.
 
     Raises PeerUnavailable: the other server, the dealer or a worker is gone, or nobody
     was there to validate in time; PeerViolation: one of them departs from the protocol.
     """
 
     def take(self, submissions: Sequence[AnySubmission]) -> None:
-        """Both servers take the same ones, at most a batch, in one order.
+        """Take submissions, at most a batch: both servers the same ones, in one order.
 
         No verdict leaves yet.
         """
 
     def ready(self) -> None:
-        """Both ask before the attempt counts as opened; returns when ``decide`` can begin."""
+        """Return when ``decide`` can begin.
+
+        Both servers ask before the attempt counts as opened.
+        """
 
     def decide(self) -> Verdicts:
-        """What docs/soundness.md says of all that was taken; once."""
+        """Decide, once, on all that was taken, as docs/soundness.md says."""
 
 
 Take = Callable[[Sequence[AnySubmission]], None]
-"""``Validator.take``."""
+"""A method like ``Validator.take``."""
 Validation = AbstractContextManager[Validator]
-"""A validator for one attempt; what it holds goes when the block ends, however it ends.
+"""Gives a validator for one attempt.
+
+What the validator holds goes when the block ends, however it ends.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What validation needs of one server, or of one of its workers."""
+    """Hold what validation needs of one server, or of one of its workers."""
 
     task: Task
     role: Role
@@ -65,15 +79,16 @@ class Server:
     dealing: Dealing
     dealer_key: Secret = field(repr=False)
     nonces: bytes
-    """Of the servers' link: dealt randomness is bound to them."""
+    """Both servers' nonces for their link; dealt randomness is bound to them."""
     spent: SpentTriples
+    """Remembers, durably, which dealt randomness was used."""
 
 
 @contextmanager
 def read_again() -> Iterator[None]:
-    """A block that takes a share out of the sum.
+    """Guard a block that takes a share out of the sum, and reads its body again.
 
-    Raises PeerUnavailable: it can't be read.
+    Raises PeerUnavailable: the body can't be read; then the attempt starts over.
     """
     try:
         yield
@@ -85,13 +100,16 @@ def read_again() -> Iterator[None]:
 
 
 def label(submissions: Iterable[AnySubmission]) -> str:
-    """In a step's name: servers that have other submissions, or another order, stop at once."""
+    """Return what names these submissions in a step's name, 16 characters of a digest.
+
+    So servers that have other submissions, or another order, stop at once.
+    """
     digests = [submission.header.whole_digest.value for submission in submissions]
     return str(Digest.of(encode_context("submissions", *digests)))[:16]
 
 
 def comparisons_per_client(task: Task) -> int:
-    """2k + 1: both sides of k ranges, and the norm."""
+    """Return 2k + 1 comparisons: both sides of each of k ranges, and the norm."""
     return 2 * task.projections + 1
 
 
@@ -103,7 +121,10 @@ def deal_request(
     clients: int,
     nonces: bytes,
 ) -> DealRequest:
-    """What to ask the dealer for before ``clients`` submissions are decided in one batch."""
+    """Return what to ask the dealer for before one batch is decided on.
+
+    The batch has the number ``batch`` in its attempt, and ``clients`` submissions.
+    """
     return DealRequest(
         task=task.digest,
         attempt=attempt,

@@ -94,7 +94,7 @@ class Side:
         return len(list((self.folder / "spool").iterdir()))
 
     def progress(self) -> int:
-        return len(self.inbox._round.held)
+        return len(self.inbox._open_attempt.held)
 
     def held(self, client: ClientId = ONE) -> Any:
         return self.inbox.close()[client]

@@ -196,7 +196,7 @@ def pair(
     ids=["sum", "xor"],
 )
 def test_reductions_wrap_in_the_ring_and_keep_shapes(
-    op: object, expected: torch.Tensor
+    op: ReduceOp.RedOpType, expected: torch.Tensor
 ) -> None:
     a, b, link = pair()
     for found in at_both(
@@ -243,7 +243,7 @@ def test_another_operation_length_or_message_is_a_violation(length: int) -> None
     ],
 )
 def test_what_are_no_ring_elements_is_an_error(
-    handed: Any, how: dict[str, bool]
+    handed: Any, how: dict[str, Any]
 ) -> None:
     a, _, link = pair()
     with pytest.raises(TypeError, match="only ring elements"):

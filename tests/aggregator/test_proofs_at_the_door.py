@@ -244,7 +244,7 @@ def test_parts_of_two_submissions_make_none(doors: Doors, place: int) -> None:
         sent = mixed(tales, place, whose)
         inbox: Any = doors.inboxes[sent.role]
         doors.open(sent.role)
-        inbox._round.opening = sent.header.openings[SERVERS.index(sent.role)]
+        inbox._open_attempt.opening = sent.header.openings[SERVERS.index(sent.role)]
         if len(set(numbers)) == 1:
             doors.send(sent)
             assert isinstance(inbox.close()[ONE], proofs.ProofSubmission)

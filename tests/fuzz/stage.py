@@ -184,7 +184,7 @@ class Stage:
             )
         )
         # Fresh in every attempt, and what is sent here was made before.
-        opened = session.inbox._round
+        opened = session.inbox._open_attempt
         assert opened is not None
         opened.opening = OPENINGS[SERVERS.index(role)]
         try:
