@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -70,7 +70,7 @@ Of all other errors the caller hears ``NOT_NOW``.
 """
 NOT_NOW = "this server can't answer now; its operators know why"
 """What a caller hears of an error that isn't about itself."""
-Context = grpc.aio.ServicerContext[Any, Any]
+Context = grpc.aio.ServicerContext[object, object]
 """gRPC's context of one call, with requests and answers of any type."""
 
 
