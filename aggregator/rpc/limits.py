@@ -224,7 +224,7 @@ async def in_time(
     total_s: float,
     slot: TransferSlot | None = None,
 ) -> AsyncIterator[Piece]:
-    """Yield an upload's pieces while they keep coming: a caller that dawdles is cut off.
+    """Yield an upload's pieces while they keep coming; cut off a caller that dawdles.
 
     A piece may take ``idle_s`` seconds, the whole upload ``total_s``. The upload's
     ``slot`` ends while a piece is waited for too long.

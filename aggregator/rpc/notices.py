@@ -1,4 +1,4 @@
-"""Notices: what a server tells a client of each event, and what it signs for the client.
+"""Notices: what a server tells a client of an event, and what it signs for it.
 
 A client learns just this of an event, whatever happened to others. It doesn't learn who
 was drawn, how many counted, or why a server stopped (docs/protocol.md, "What each party

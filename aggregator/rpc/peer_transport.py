@@ -60,7 +60,7 @@ _POLL_S = 0.5
 
 
 class _Receiving:
-    """What both ends do alike: give frames as they came, then the error that ended them.
+    """What both ends do alike: give frames as they came, then the error at their end.
 
     The error stays: whoever asks again gets it again.
     """
@@ -117,8 +117,9 @@ class _Receiving:
 
 
 class DialledTransport(_Receiving):
-    """A's end of the link; ``others`` are channels to the same port, and carry frames too.
+    """A's end of the link, over several channels.
 
+    ``others`` are channels to the same port as ``channel``, and carry frames too.
     ``why`` looks for what keeps a connection from coming about.
 
     Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows
@@ -516,7 +517,7 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
 
 
 def _split(message: bytes) -> tuple[memoryview, bytes]:
-    """Return a frame's payload, where it comes first, and the bytes of all other fields.
+    """Return a frame's payload, if it comes first, and the bytes of all other fields.
 
     The payload is a view, empty where another field comes first.
 

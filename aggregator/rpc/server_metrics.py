@@ -299,9 +299,9 @@ class Epsilons:
     def _now(
         self, rounds: int, count: int, re_releases: _ReReleases
     ) -> _EpsilonByAdversary:
-        """Return ε after ``rounds`` releases, of an owner charged for ``count`` versions.
+        """Return ε after ``rounds`` releases, of one owner.
 
-        ``re_releases`` are among these versions.
+        It was charged for ``count`` versions, with ``re_releases`` among them.
         """
         by_m = Counter(dict(re_releases))
         by_m[0] = count - by_m.total()

@@ -146,7 +146,7 @@ class Attempt:
             self._report(failure={"text": "internal error of a worker; see its log"})
 
     def _try(self) -> bool:
-        """Play the attempt over the next link, and return whether it was of this attempt.
+        """Play the attempt over the next link; return whether the link was of it.
 
         At B an older attempt's link may still lie around.
 

@@ -76,10 +76,11 @@ _LOOK_S = 0.2
 
 
 class WorkerLink:
-    """A server's conversation with one of its workers, at ``address``, about one attempt.
+    """A server's conversation with one of its workers about one attempt.
 
-    gRPC's threads take orders from a queue; a thread of this link reads the worker's
-    reports. A worker on the ``same_disk`` can open this server's files.
+    The worker listens at ``address``; one on the ``same_disk`` can open this server's
+    files. gRPC's threads take orders from a queue, and a thread of this link reads the
+    worker's reports.
     """
 
     def __init__(
@@ -134,11 +135,11 @@ class WorkerLink:
         self._orders.put(taken)
 
     def decide(self) -> None:
-        """Order the worker to decide on all that it took; ``wait`` gets the verdicts."""
+        """Order the worker to decide on all that it took; ``wait`` has the verdicts."""
         self._orders.put(pb.WorkOrder(decide=pb.WorkDecide()))
 
     def wait(self, seconds: float) -> tuple[Verdicts, int] | None:
-        """Return the worker's verdicts, and the bytes that it sent to the other server's.
+        """Return the worker's verdicts, and how many bytes it sent to the other worker.
 
         None if they don't come within so many seconds.
 
@@ -226,7 +227,10 @@ class WorkerLink:
             self._changed.notify_all()
 
     def _reject(self, reported: pb.WorkRejection) -> None:
-        """Take one reported rejection. Raises PeerViolation: no such client or reason."""
+        """Take one reported rejection.
+
+        Raises PeerViolation: there is no such client's name, or no such reason.
+        """
         try:
             self._rejections[ClientId(reported.client)] = Rejection(reported.reason)
         except (Misconfiguration, ValueError) as error:
@@ -451,7 +455,9 @@ class WorkerPairs:
             del self._links[number]
 
     def _open(self, number: int, peer: str) -> None:
-        """Begin the attempt with one of this server's workers, if it is up and hasn't yet.
+        """Begin the attempt with one of this server's workers, once it is up.
+
+        Does nothing where it has begun.
 
         At A ``peer`` is where the other server's worker of the pair listens; at B it is
         empty.
@@ -486,9 +492,9 @@ def _at_host(host: str, address: str) -> str:
 
 
 def pairs_of(aggregator: Aggregator, own: int) -> int:
-    """Return how many pairs there can be, of ``own`` workers here and the other server's.
+    """Return how many pairs of workers there can be, with ``own`` workers here.
 
-    Both servers tell each other how many workers they have.
+    Both servers tell each other how many they have.
     """
     answer = aggregator.link.exchange("pairs", WorkerCount(count=own).to_bytes())
     return min(own, WorkerCount.from_bytes(answer).count)

@@ -114,7 +114,10 @@ class WorkerProcess:
             self._input.close()
 
     def stop(self) -> None:
-        """End the process: it ends when its input does, and is killed after 5 s else."""
+        """End the process.
+
+        It ends by itself when its input does; after 5 s it is killed.
+        """
         with contextlib.suppress(OSError):
             self._input.close()
         try:

@@ -1,8 +1,8 @@
-"""A worker as a process: its server starts it with ``python -m`` and this module's name.
+"""A worker as a process, which its server starts.
 
-It reads what it is told (``WorkerStart``) from its standard input, says its port on its
-standard output, and ends when its input does: a server that dies takes its workers
-along.
+The command is ``python -m precad.aggregator.workers.worker_process``. It reads what it
+is told (``WorkerStart``) from its standard input, says its port on its standard output,
+and ends when its input does: a server that dies takes its workers along.
 """
 
 import asyncio
@@ -293,7 +293,9 @@ class Working(WorkingServicer):
 
 
 def _submission(take: pb.WorkTake, role: Role) -> AnySubmission:
-    """Return the submission that a server hands over, with its body where it is in a file.
+    """Return the submission that a server hands over.
+
+    It has its body where that is in a file; else the body follows.
 
     Raises RejectedSubmission: the header isn't one.
     """

@@ -281,9 +281,9 @@ class RoundReport:
 
 
 def _printable(value: FieldValue) -> FieldValue:
-    """Return a reply's value with every text in it on one line, without control characters.
+    """Return a reply's value with its texts as people may see them.
 
-    People read these texts, and the server that sent them may be bad.
+    Every text is one line, without control characters: the server may be bad.
     """
     match value:
         case str():

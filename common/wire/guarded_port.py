@@ -116,7 +116,7 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: _Continuation,
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """Return the call's handler, changed so that it begins before the message comes.
+        """Return the call's handler, changed to begin before the call's message comes.
 
         gRPC is told that requests come as a stream: it then begins a call at its
         header. The guard looks at the caller, reads the one message itself where the
@@ -283,7 +283,7 @@ class GuardedPort:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Let open calls end for ``grace_s`` seconds, then end them; take no new ones."""
+        """Take no new calls; end open ones after ``grace_s`` seconds, if they last."""
         await self.server.stop(grace=grace_s)
         if self._watch is not None:
             self._watch.cancel()

@@ -278,7 +278,7 @@ class Statement:
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
-    """Return ``body``, signed by the server ``role`` and padded to a multiple of 2 KiB."""
+    """Return ``body``, signed by the server ``role``, padded to a multiple of 2 KiB."""
     data = body.SerializeToString(deterministic=True)
     sealed = sign_as_server(signer, role, _KINDS[type(body)], data)
     signature = sealed.signature

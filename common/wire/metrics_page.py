@@ -157,7 +157,7 @@ class _Server(ThreadingWSGIServer):
         super().__init__(address, handler)
 
     def process_request(self, request: _Connection, client_address: object) -> None:
-        """Answer a new connection in a thread; end a silent one where there are too many.
+        """Answer a new connection in a thread; of too many, end the oldest silent one.
 
         ``request`` is the connection's socket.
         """
