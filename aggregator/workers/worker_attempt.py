@@ -123,7 +123,7 @@ class Attempt:
     def break_off(self) -> None:
         """End the attempt: the server wants nothing more of it.
 
-        The other server's worker, which may wait on the link, hears so too.
+        Whoever waits on the link, at either end, hears so too.
         """
         self.end()
         self._broken_off = True
