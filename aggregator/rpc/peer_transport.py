@@ -194,7 +194,8 @@ class DialledTransport(_Receiving):
     def get(self, timeout_s: float) -> Frame:
         """Return the next frame, and make room for one more.
 
-        Raises as the other end's: PeerUnavailable, or the error that ended the stream.
+        Raises PeerUnavailable: none came for ``timeout_s`` seconds; or the error that
+        ended the stream.
         """
         frame = super().get(timeout_s)
         self._room.release()
@@ -283,8 +284,8 @@ def _wait(
     try:
         connected[0].result(timeout=min(LOOK_S, timeout_s))
     except grpc.FutureTimeoutError:
-        # Said at once, and tried again by whoever hears it: a wrong address shows in
-        # seconds.
+        # The reason is raised at once, and whoever hears it tries again: a wrong
+        # address shows in seconds.
         cause = why()
         if cause is not None:
             raise cause from None
