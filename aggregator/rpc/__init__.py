@@ -1,1 +1,1 @@
-"""A server process: what A, B and the dealer need around the protocol."""
+"""What a server process speaks over gRPC: with owners, operators, peer and dealer."""

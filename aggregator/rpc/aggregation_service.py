@@ -1,11 +1,15 @@
-"""The Aggregation service on a server: decode, call the role, encode, map errors."""
+"""The Aggregation service on a server: what data owners call.
+
+Each call is decoded, checked against the caller's certificate, handed to the server's
+session, and answered; ``Refusing`` turns precad's errors into gRPC's status codes.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
-from typing import Any
+from typing import Protocol
 
 import grpc.aio
 
@@ -44,38 +48,59 @@ from precad.protos.precad_pb2_grpc import (
 )
 
 MAX_INSTANCE_BYTES = 32
-_GIVEN_RATE = 1e6
-"""Bytes a second of an owner that gives a model back, at least."""
-_MODELS_FOR = (Role.CLIENT, Role.OPERATOR)
+"""Bytes that are kept of the random name by which a client's process watches."""
+_LEAST_RATE_GIVEN_BACK = 1e6
+"""Bytes a second, at least, of an owner that gives a model back."""
+
+
+class _ClientRequest(Protocol):
+    """A message in which a client names itself and the task."""
+
+    client: str
+    task_digest: bytes
 
 
 class AggregationService(AggregationServicer):
-    """What data owners see of one server."""
+    """What data owners see of one server.
+
+    Methods that gRPC calls have gRPC's names. A call ends with AccessDenied where the
+    caller's certificate isn't of a role that may make it, or isn't of the client whom
+    the message names; with TaskMismatch where the message is about another task; with
+    TooManyCalls where the caller has too many calls of that kind open.
+    """
 
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
         self._upload_slots = TransferSlots()
         self._fetch_slots = TransferSlots.for_models()
-        self._watches = OpenWatches(session.connected_clients.dismiss, self._came_twice)
+        self._watches = OpenWatches(
+            session.connected_clients.dismiss, self._count_second_process
+        )
         self._accounts = ThreadPoolExecutor(1, "accounts")
+        """The one thread that computes accounts of new rates."""
         self._giving_back = asyncio.Lock()
-        self._gave_in_vain: dict[
-            ClientId, float
-        ] = {}  # until when others come first, loop's time
-        self._room = word_room(session.identity.cert)
+        """Held while an owner gives a model back."""
+        self._others_first_until: dict[ClientId, float] = {}
+        """When each owner that gave a model back in vain may try again, by the loop's
+        clock."""
+        self._word_room = word_room(session.identity.cert)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Offer the service on a server that isn't started yet."""
         add_AggregationServicer_to_server(self, server)
 
-    def _came_twice(self, client: ClientId) -> None:
+    def _count_second_process(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1
 
     async def Describe(
         self, request: pb.DescribeRequest, context: Context
     ) -> pb.DescribeReply:
-        """The task that this server runs, where it stands, and whether the caller is in it."""
+        """Return the server's task, where it stands, and whether the caller is in it.
+
+        A client hears of itself why an enrolment would be refused, too. Operators may
+        call it as well.
+        """
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
         session = self._session
@@ -101,7 +126,11 @@ class AggregationService(AggregationServicer):
         )
 
     async def Enrol(self, request: pb.EnrolRequest, context: Context) -> pb.EnrolReply:
-        """Take part."""
+        """Enrol the calling client, and return how many clients are enrolled.
+
+        The call ends as ``Register.enrol`` raises, and with Misconfiguration where the
+        training is finished.
+        """
         async with Refusing(context):
             client = self._client(context, request)
             if self._session.finished and not self._session.register.has(client):
@@ -111,7 +140,7 @@ class AggregationService(AggregationServicer):
                 )
                 raise Misconfiguration("client", client.name, remedy)
             claim = Enrolment(client, request.records, request.record_rate)
-            await self._account(claim, request.token)
+            await self._precompute_account(claim, request.token)
             # A claim is durable before it is confirmed; a slow disk must keep nobody
             # else waiting.
             enrolled = await asyncio.to_thread(
@@ -119,18 +148,20 @@ class AggregationService(AggregationServicer):
             )
             return pb.EnrolReply(enrolled=enrolled)
 
-    async def _account(self, claim: Enrolment, token: str) -> None:
-        """What rounds will ask of this rate; only clients with rates as new wait for it.
+    async def _precompute_account(self, claim: Enrolment, token: str) -> None:
+        """Compute what rounds will ask of a claim's rate, for ``Enrol``.
 
-        Raises as ``Register.enrol``, and TooManyCalls: another one of this client's is
-        computed.
+        Only clients whose rates are new wait for it.
+
+        Raises as ``Register.enrol``, and TooManyCalls: an account of another claim of
+        this client is being computed.
         """
         register = self._session.register
         rate = claim.record_rate
         admitted = await asyncio.to_thread(register.admits, claim, token)
         if admitted and not register.cap.is_ready(rate):
-            # In a thread of its own: the others keep their places for claims and
-            # status.
+            # In a thread of its own: the common threads stay free for others' claims
+            # and for status.
             loop = asyncio.get_running_loop()
             caller = Principal.client(claim.client.name)
             with self.calls.one_more(caller, Call.CLAIM):
@@ -141,7 +172,11 @@ class AggregationService(AggregationServicer):
     async def Watch(
         self, request: pb.WatchRequest, context: Context
     ) -> AsyncIterator[pb.Notice]:
-        """What happens, as far as this client may know it."""
+        """Yield a notice of each event, with what this client may know of it.
+
+        The stream ends with the training, or once the client isn't allowed any more. It
+        ends with NameInUse where another process of this client watches.
+        """
         async with Refusing(context):
             client = self._client(context, request)
             instance = request.instance[:MAX_INSTANCE_BYTES]
@@ -151,7 +186,7 @@ class AggregationService(AggregationServicer):
                     str(context.peer()),
                     client,
                     instance,
-                    lambda: self._still(context, client.name),
+                    lambda: self._certified(context, client.name),
                 ) as watch,
                 self._session.connected_clients.watch(client),
             ):
@@ -159,64 +194,75 @@ class AggregationService(AggregationServicer):
                     self._session.event_log.follow(from_start=False)
                 ):
                     word = await word_of(self._session, event, client)
-                    first = self._session.register.serves_first(client)
+                    serves_first = self._session.register.serves_first(client)
                     yield notice_of(
                         event,
                         client,
                         word,
-                        self._room,
-                        serves_first=first,
+                        self._word_room,
+                        serves_first=serves_first,
                     )
 
     async def ModelDigest(
         self, request: pb.ModelRequest, context: Context
     ) -> pb.ModelDigestReply:
-        """The digest of the model that a round starts from."""
+        """Return the digest of the model that a round starts from.
+
+        The call ends with NotOnOffer where both servers don't hold that model yet.
+        Operators may call it as well.
+        """
         async with Refusing(context):
-            caller = self._caller(context, *_MODELS_FOR)
-            model = self._model(request)
-            self._note_final(caller, model)
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
+            model = self._offered_model(request)
+            self._note_final_model(caller, model)
             return pb.ModelDigestReply(model_digest=model.digest.value)
 
     async def FetchModel(
         self, request: pb.ModelRequest, context: Context
     ) -> AsyncIterator[pb.ModelPiece]:
-        """The model, in pieces."""
+        """Yield the model that a round starts from, in pieces of ``STREAMED_BYTES``.
+
+        The call ends with NotOnOffer where both servers don't hold that model yet.
+        Operators may call it as well.
+        """
         async with Refusing(context):
-            caller = self._caller(context, *_MODELS_FOR)
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             slot = self._fetch_slots.one()
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
-                model = self._model(request)
+                model = self._offered_model(request)
                 await slot.take()
+                link = f"{self._session.role.value} to clients"
                 # Out of the system's cache: a thread for each piece would take longer.
                 for piece in model.pieces(STREAMED_BYTES):
-                    self._session.traffic[f"{self._session.role.value} to clients"] += (
-                        len(piece)
-                    )
+                    self._session.traffic[link] += len(piece)
                     slot.passed(len(piece))
                     with slot.waiting():
                         yield pb.ModelPiece(data=piece)
-                self._note_final(caller, model)
+                self._note_final_model(caller, model)
 
-    def _note_final(self, caller: Principal, model: StoredModel) -> None:
-        """A client has what it came for: of one server the model, of the other its digest."""
+    def _note_final_model(self, caller: Principal, model: StoredModel) -> None:
+        """Note that a client has got what it came for, if ``model`` is the final one.
+
+        That is the model itself of one server, and its digest of the other.
+        """
         if (
             caller.role is Role.CLIENT
             and model.version >= self._session.task.training.rounds
         ):
             self._session.connected_clients.has_final_model(ClientId(caller.name))
 
-    def _model(self, request: pb.ModelRequest) -> StoredModel:
-        """A model that both servers hold. Raises TaskMismatch, NotOnOffer."""
+    def _offered_model(self, request: pb.ModelRequest) -> StoredModel:
+        """Return a model that both servers hold. Raises TaskMismatch, NotOnOffer."""
         check_task(self._session.task, request.task_digest)
         return self._session.offered(request.version)
 
     async def Submit(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> pb.Receipt:
-        """A submission, in pieces.
+        """Take a submission, in pieces: its header, then its body if it has one here.
 
-        Rejections are answers, not errors: they are expected.
+        Return an empty receipt, or one with the reason why the submission doesn't
+        count. Rejections are answers, not errors: they are expected.
         """
         async with Refusing(context):
             # Before the header says who it is about: a caller that sends none is
@@ -232,7 +278,10 @@ class AggregationService(AggregationServicer):
         return pb.Receipt()
 
     async def Opening(self, request: pb.OpeningRequest, context: Context) -> pb.Signed:
-        """What the open attempt has cost this client so far."""
+        """Return, signed, what the open attempt has cost this client so far.
+
+        The call ends with NotOnOffer where the attempt isn't open.
+        """
         async with Refusing(context):
             client = self._client(context, request)
             return await asyncio.to_thread(
@@ -242,7 +291,11 @@ class AggregationService(AggregationServicer):
     async def Statement(
         self, request: pb.StatementRequest, context: Context
     ) -> pb.Signed:
-        """This client's account, as this server has it."""
+        """Return, signed, this client's account as this server has it.
+
+        What the client shows of this server's earlier signatures counts. The call ends
+        in ``NOT_NOW`` where this server didn't sign what is shown.
+        """
         async with Refusing(context):
             client = self._client(context, request)
             shown = request.shown if request.HasField("shown") else None
@@ -258,12 +311,19 @@ class AggregationService(AggregationServicer):
     async def GiveBack(
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
     ) -> pb.GivenReply:
-        """A model that this server has signed and lost; no byte of one that it has is taken."""
+        """Take a model that this server has signed and lost, in pieces.
+
+        The first piece holds this server's statement on the model. No byte of a model
+        that this server has is taken. The call ends with TooManyCalls where it is other
+        owners' turn, and with Misconfiguration where the model is too long.
+        """
         session = self._session
         size = most_bytes(self._session.task.dimension)
         # A model is long, and one owner's is taken at a time: who dawdles is cut off.
         idle_s = self.calls.limits.idle_s
-        total_s = min(session.task.deadlines.collect, idle_s + size / _GIVEN_RATE)
+        total_s = min(
+            session.task.deadlines.collect, idle_s + size / _LEAST_RATE_GIVEN_BACK
+        )
         async with Refusing(context):
             with self.calls.one_more(self._caller(context, Role.CLIENT), Call.FETCH):
                 pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s)
@@ -272,13 +332,13 @@ class AggregationService(AggregationServicer):
                 shown = first.statement.SerializeToString()
                 lost = await asyncio.to_thread(lost_model, session, client, shown)
                 if lost is not None:
-                    async with self._in_turn(client, total_s):
+                    async with self._turn_to_give_back(client, total_s):
                         data = bytearray(first.data)
                         async for piece in pieces:
                             data += piece.data
                             if len(data) > size:
-                                said = "is longer than this task's"
-                                raise Misconfiguration("model", len(data), said)
+                                remedy = "is longer than this task's"
+                                raise Misconfiguration("model", len(data), remedy)
                         theta = from_bytes(data, session.task.dimension)
                         await asyncio.to_thread(
                             give_back,
@@ -290,15 +350,18 @@ class AggregationService(AggregationServicer):
         return pb.GivenReply()
 
     @asynccontextmanager
-    async def _in_turn(self, client: ClientId, total_s: float) -> AsyncIterator[None]:
-        """One owner gives a model back at a time; after a vain try the others come first.
+    async def _turn_to_give_back(
+        self, client: ClientId, total_s: float
+    ) -> AsyncIterator[None]:
+        """Let ``client`` give a model back inside the block, and nobody else.
 
-        Raises TooManyCalls: another one does, or may for so long.
+        After a vain try the other owners come first, for ``total_s`` seconds.
+
+        Raises TooManyCalls: another owner gives one back, or it is the others' turn.
         """
-        time_of_loop = asyncio.get_running_loop().time
-        if self._giving_back.locked() or time_of_loop() < self._gave_in_vain.get(
-            client, 0.0
-        ):
+        clock = asyncio.get_running_loop().time
+        others_first = clock() < self._others_first_until.get(client, 0.0)
+        if self._giving_back.locked() or others_first:
             raise TooManyCalls(
                 "other owners may give a model back now; come again later"
             )
@@ -306,19 +369,23 @@ class AggregationService(AggregationServicer):
             try:
                 yield
             except BaseException:
-                self._gave_in_vain[client] = time_of_loop() + total_s
+                self._others_first_until[client] = clock() + total_s
                 raise
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> None:
-        """One upload, from its header to its end.
+        """Receive one upload for ``Submit``, from its header to its end.
+
+        Before the body it waits for a slot, and tells the client to send. An upload
+        that breaks off or is refused is abandoned, and counted as a rejection.
 
         Raises RejectedSubmission, AccessDenied.
         """
         slot = self._upload_slots.one()
         total_s = self._session.task.deadlines.collect
         inbox = self._session.inbox
+        traffic = self._session.traffic
         idle_s = self.calls.limits.idle_s
         pieces = in_time(
             request_iterator,
@@ -333,21 +400,21 @@ class AggregationService(AggregationServicer):
                 kind = piece.WhichOneof("piece")
                 if upload is None:
                     if kind != "header":
-                        text = "the first piece must be the header"
-                        raise RejectedSubmission(Rejection.MALFORMED, text)
-                    upload = self._start(piece.header, context)
-                    self._session.traffic[link] += len(piece.header.seed)
+                        detail = "the first piece must be the header"
+                        raise RejectedSubmission(Rejection.MALFORMED, detail)
+                    upload = self._start_upload(piece.header, context)
+                    traffic[link] += len(piece.header.seed)
                     if upload.awaits_body:
                         await slot.take(total_s)
-                        # For this the client waits before it sends b.
+                        # The client waits for this before it sends b.
                         await context.send_initial_metadata(BODY_WANTED)
                 elif kind == "body":
-                    self._session.traffic[link] += len(piece.body)
+                    traffic[link] += len(piece.body)
                     slot.passed(len(piece.body))
                     upload.add(piece.body)
                 else:
-                    text = "only the body's bytes may follow the header"
-                    raise RejectedSubmission(Rejection.MALFORMED, text)
+                    detail = "only the body's bytes may follow the header"
+                    raise RejectedSubmission(Rejection.MALFORMED, detail)
             if upload is None:
                 raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
             upload.finish()
@@ -366,37 +433,49 @@ class AggregationService(AggregationServicer):
                     upload.context.attempt, upload.context.client, Rejection.TRUNCATED
                 )
 
-    def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
-        client = self._still(context, header.client)
+    def _start_upload(self, header: pb.SubmissionHeader, context: Context) -> Upload:
+        """Begin the upload whose ``header`` came, for ``_receive``.
+
+        The header must be the caller's own, signed with the key of this connection's
+        certificate.
+
+        Raises AccessDenied; RejectedSubmission: counted for the client where it is in
+        the cohort.
+        """
+        client = self._certified(context, header.client)
         try:
-            checked = header_from_wire(header, self._session.role)
-            check_own_key(context, certificates_of(checked.header.signature)[0])
+            submission = header_from_wire(header, self._session.role)
+            check_own_key(context, certificates_of(submission.header.signature)[0])
         except RejectedSubmission as rejected:
             self._session.inbox.refuse(header.attempt, client, rejected.reason)
             raise
-        return self._session.inbox.start(checked)
+        return self._session.inbox.start(submission)
 
     def _caller(self, context: Context, *roles: Role) -> Principal:
-        """Who begins a call. Raises AccessDenied."""
+        """Return who begins a call, and note that a client was heard from.
+
+        Raises AccessDenied: it isn't of one of ``roles``.
+        """
         caller = require(context, self._session.identity, *roles)
         if caller.role is Role.CLIENT:
             self._session.connected_clients.heard_from(ClientId(caller.name))
         return caller
 
-    def _client(self, context: Context, request: Any) -> ClientId:
-        """The client that begins a call about this task.
+    def _client(self, context: Context, request: _ClientRequest) -> ClientId:
+        """Return the client that begins a call about this task.
 
-        Raises AccessDenied, TaskMismatch.
+        Raises AccessDenied: the certificate isn't that client's; TaskMismatch.
         """
         self._caller(context, Role.CLIENT)
-        client = self._still(context, request.client)
+        client = self._certified(context, request.client)
         check_task(self._session.task, request.task_digest)
         return client
 
-    def _still(self, context: Context, name: str) -> ClientId:
-        """The client that calls; its certificate must be its own.
+    def _certified(self, context: Context, name: str) -> ClientId:
+        """Return the client of that name, which must be the caller.
 
-        Raises AccessDenied.
+        Raises AccessDenied: the caller's certificate is another's, or doesn't count any
+        more.
         """
         client = ClientId(name)
         named = Principal.client(client.name)

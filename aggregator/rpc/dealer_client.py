@@ -1,11 +1,10 @@
-"""A server's way to the dealer."""
+"""A server's client for the dealer: its key, correction words, and squares of masks."""
 
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import grpc
 
@@ -19,7 +18,12 @@ from precad.common.identity.mutual_tls import (
 )
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.task import Task
-from precad.common.wire.calls import call_with_retries, error_of, errors_of
+from precad.common.wire.calls import (
+    StreamCall,
+    call_with_retries,
+    error_of,
+    errors_of,
+)
 from precad.norm_check import dealing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
@@ -28,7 +32,10 @@ from precad.protos.precad_pb2_grpc import DealingStub
 def request_to_wire(
     request: dealing.DealRequest, role: str, epoch: bytes
 ) -> pb.DealRequest:
-    """What a server asks of the dealer: with its role, and which start of the dealer it means."""
+    """Return the message by which the server of ``role`` asks for correction words.
+
+    ``epoch`` says which start of the dealer the server means.
+    """
     return pb.DealRequest(
         task_digest=request.task.value,
         role=role,
@@ -48,7 +55,10 @@ def reach_dealer(
     task: Task,
     role: Role,
 ) -> Iterator["RemoteDealer | dealing.NoDealer"]:
-    """The dealer until the block ends; of a task that has none ``NoDealer``."""
+    """Connect a server of ``role`` to the dealer until the block ends.
+
+    Without an ``address`` the task has no dealer: what is yielded is ``NoDealer``.
+    """
     if address is None:
         yield dealing.NoDealer()
         return
@@ -64,7 +74,11 @@ def reach_dealer(
 
 
 class RemoteDealer:
-    """The dealer behind gRPC; asks for this role's part only."""
+    """The dealer behind gRPC; asks for this role's part only.
+
+    ``why`` looks for what keeps a connection to the dealer from coming about; it
+    returns None where nothing is wrong as seen from here.
+    """
 
     def __init__(
         self,
@@ -74,6 +88,7 @@ class RemoteDealer:
         role: Role,
         why: Callable[[], PeerUnavailable | None] = lambda: None,
     ) -> None:
+        """Keep what is given; the dealer is called first by ``join``."""
         self._stub = DealingStub(channel)
         self._address = address
         self._why = why
@@ -81,15 +96,22 @@ class RemoteDealer:
         self._role = role
         self._timeout_s = task.deadlines.peer
         self.bytes_received = 0
+        """Bytes of correction words and of answers that the dealer sent."""
         self._counting = threading.Lock()
+        """Guards ``bytes_received``: several threads receive."""
         self.epoch = b""
+        """Which start of the dealer this server joined."""
         self.newest_attempt = -1
-        """None up to this is dealt for again."""
+        """The newest attempt that was dealt for: none up to it is dealt for again."""
 
     def join(self) -> Secret:
-        """This server's key for the task.
+        """Join the task at the dealer, and return this server's key for it.
 
-        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        Sets ``epoch`` and ``newest_attempt``. A dealer that can't be reached is tried
+        again until the task's deadline for peers.
+
+        Raises PeerUnavailable, AccessDenied; PeerViolation: also where the dealer
+        speaks another wire version.
         """
         request = pb.JoinRequest(
             task_digest=self._task.digest.value, role=self._role.value
@@ -106,9 +128,12 @@ class RemoteDealer:
         return Secret(reply.key)
 
     def deal(self, request: dealing.DealRequest) -> RingVector:
-        """This server's correction words.
+        """Return this server's correction words, ``[request.correction_words] int64``.
 
-        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        Server A gets none: ``[0]``.
+
+        Raises PeerUnavailable, AccessDenied; PeerViolation: also where the dealer sends
+        more words or fewer.
         """
         message = request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
@@ -130,7 +155,7 @@ class RemoteDealer:
         return from_bytes(data)
 
     def leave(self, timeout_s: float) -> None:
-        """Say that training is over here.
+        """Tell the dealer that training is over here.
 
         Raises PeerUnavailable, AccessDenied, PeerViolation.
         """
@@ -142,10 +167,13 @@ class RemoteDealer:
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[dealing.DealerConversation]:
-        """A conversation for one attempt, over one stream; a thread reads what is answered.
+        """Open a conversation about one attempt's squares until the block ends.
 
-        Whoever waits hears what went wrong. At the block's end the dealer forgets what
-        has no answer.
+        It goes over one stream; a thread reads the dealer's answers. Whoever waits for
+        an answer hears what went wrong. At the block's end the dealer forgets what has
+        no answer.
+
+        Raises PeerUnavailable: where the block does, with the reason if one is found.
         """
         outgoing: Outgoing = queue.SimpleQueue()
 
@@ -157,7 +185,7 @@ class RemoteDealer:
             send=send,
             timeout_s=self._timeout_s,
         )
-        call = self._stub.Square(_together(outgoing), wait_for_ready=True)
+        call = self._stub.Square(_batched(outgoing), wait_for_ready=True)
         read = partial(self._read, call, conversation)
         reader = threading.Thread(
             target=read,
@@ -168,19 +196,25 @@ class RemoteDealer:
         try:
             yield conversation
         except PeerUnavailable as error:
-            # One that isn't there deals nothing either, whoever has asked.
+            # A dealer that isn't there deals nothing either, whoever has asked: so the
+            # reason is looked for first.
             raise self._why() or error from None
         finally:
             outgoing.put(None)
             call.cancel()
             reader.join(timeout=1)
 
-    def _read(self, call: Any, conversation: dealing.DealerConversation) -> None:
+    def _read(self, call: StreamCall, conversation: dealing.DealerConversation) -> None:
+        """Read the dealer's answers into ``conversation`` until the stream ends.
+
+        Runs in a thread of its own. An answer that breaks the protocol ends the call.
+        """
         try:
             for reply in call:
                 self._count(reply.ByteSize())
-                for each in reply.answers:
-                    conversation.put(each.context, answer_from_wire(each))
+                for answer in reply.answers:
+                    conversation.put(answer.context, answer_from_wire(answer))
+                # Not kept while this thread waits for the next one.
                 del reply
             conversation.end(PeerUnavailable("the dealer ended the squares' stream"))
         except grpc.RpcError as error:
@@ -189,25 +223,30 @@ class RemoteDealer:
             conversation.end(error)
             call.cancel()
 
-    def _count(self, received: int) -> None:
+    def _count(self, received_bytes: int) -> None:
         with self._counting:
-            self.bytes_received += received
+            self.bytes_received += received_bytes
 
 
 Outgoing = queue.SimpleQueue[pb.SquareRequest | None]
-_HALVES = 1024
-"""In one message, at most: 180 KiB."""
+"""Requests that wait to be sent; None ends the stream."""
+_MOST_HALVES = 1024
+"""Halves of masks in one message, at most: 180 KiB."""
 
 
-def _together(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
-    while (message := outgoing.get()) is not None:
-        # What waits goes along: a message costs more than a half in it.
-        while not outgoing.empty() and len(message.halves) < _HALVES:
-            further = outgoing.get()
-            if further is None:
+def _batched(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
+    """Yield what is put into ``outgoing``, until None.
+
+    Requests that wait together go in one message: a message costs more than a half of a
+    mask in it.
+    """
+    for message in iter(outgoing.get, None):
+        while not outgoing.empty() and len(message.halves) < _MOST_HALVES:
+            waiting = outgoing.get()
+            if waiting is None:
                 return
-            message.MergeFrom(further)
-            del further
+            message.MergeFrom(waiting)
+            del waiting
         yield message
         del message
 
@@ -215,7 +254,11 @@ def _together(outgoing: Outgoing) -> Iterator[pb.SquareRequest]:
 def square_request_to_wire(
     request: dealing.SquareRequest, epoch: bytes
 ) -> pb.SquareRequest:
-    """What a server asks, and which start of the dealer it means."""
+    """Return the message by which a server asks for the square of one mask.
+
+    It opens the asking server's half of the mask. ``epoch`` says which start of the
+    dealer the server means.
+    """
     half = pb.SquareHalf(
         context=request.context,
         commitment_a=request.commitment_a,
@@ -223,18 +266,21 @@ def square_request_to_wire(
         seed=request.seed.reveal(),
         salt=request.salt.reveal(),
     )
-    task = request.task.value
-    attempt = request.attempt
     return pb.SquareRequest(
-        task_digest=task,
+        task_digest=request.task.value,
         epoch=epoch,
-        attempt=attempt,
+        attempt=request.attempt,
         halves=[half],
     )
 
 
 def answer_from_wire(reply: pb.SquareAnswer) -> dealing.Answer:
-    """One of the dealer's answers. Raises PeerViolation: there is none in it."""
+    """Return what one of the dealer's answers says.
+
+    That is a row key, this server's share of the square, or why nothing is dealt.
+
+    Raises PeerViolation: there is no answer in it.
+    """
     match reply.WhichOneof("answer"):
         case "row_key":
             return Secret(reply.row_key)

@@ -1,4 +1,8 @@
-"""What one caller may take of a server at once, and how long it may keep a call waiting."""
+"""Limits on what one caller may take of a server at once, and for how long.
+
+``OpenCalls`` counts a caller's open calls, ``TransferSlots`` lets a few vectors pass at
+a time, and ``in_time`` cuts off an upload that dawdles.
+"""
 
 import asyncio
 from collections import Counter
@@ -12,19 +16,32 @@ from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.party_certificate import Principal
 
 Piece = TypeVar("Piece")
+"""One message of a stream."""
 AT_ONCE = 4
-"""Enough that one is always there to be hashed, encrypted and written."""
+"""How many bodies a server reads at the same time.
+
+Enough that one is always there to be hashed, encrypted and written.
+"""
 GRACE_S = 0.25
-"""How long a server waits in a slot for its client, besides ``LEAST_RATE``."""
+"""Seconds that a server waits in a slot for its client, whatever the client's rate.
+
+The bytes that pass add to it, at ``LEAST_RATE``.
+"""
 LEAST_RATE = 64e6
-"""Bytes a second that keep the slots, of all together: what they bring a server to."""
+"""Bytes a second, of all slots together, at which clients keep their slots.
+
+So many the slots bring a server to.
+"""
 MODELS_AT_ONCE = 1
-"""Whoever has its own uploads while the others download: a server's line is full both
-ways."""
+"""How many models a server sends at the same time.
+
+An owner that has its model uploads while the others download: so a server's line is
+full in both directions.
+"""
 
 
 class Call(Enum):
-    """The calls that stay open, or cost seconds."""
+    """The kinds of calls that stay open, or that cost a server seconds."""
 
     WATCH = "watch"
     SUBMIT = "submission"
@@ -34,24 +51,32 @@ class Call(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Per caller; a client that reconnects has its old call beside the new one for a moment."""
+    """How many calls of each kind one caller may have open, and how long it may pause.
+
+    A client that reconnects has its old call beside the new one for a moment.
+    """
 
     watches: int = 2
     submissions: int = 2
     fetches: int = 4
     claims: int = 1
-    """With a rate whose account is being computed."""
+    """Claims with a rate whose account is being computed."""
     idle_s: float = 30.0
     """Longest wait for an upload's next piece, in seconds."""
 
     def most(self, call: Call) -> int:
-        """How many calls of this kind one caller may have open."""
-        most = (self.watches, self.submissions, self.fetches, self.claims)
-        return dict(zip(Call, most, strict=True))[call]
+        """Return how many calls of this kind one caller may have open."""
+        most_by_kind = {
+            Call.WATCH: self.watches,
+            Call.SUBMIT: self.submissions,
+            Call.FETCH: self.fetches,
+            Call.CLAIM: self.claims,
+        }
+        return most_by_kind[call]
 
 
 class OpenCalls:
-    """Counts each caller's open calls.
+    """Counts each caller's open calls by kind, and refuses more than ``limits`` allow.
 
     Used on the event loop alone, hence without a lock.
     """
@@ -62,13 +87,16 @@ class OpenCalls:
 
     @contextmanager
     def one_more(self, caller: Principal, call: Call) -> Iterator[None]:
-        """Keep one call open. Raises TooManyCalls: the caller has as many as it may."""
+        """Count one more call of ``caller`` until the block ends.
+
+        Raises TooManyCalls: the caller has as many calls of this kind as it may.
+        """
         key = (caller, call)
         most = self.limits.most(call)
         if self._open[key] >= most:
-            said = f"{caller} has {most} calls of kind {call.value} open"
             raise TooManyCalls(
-                f"{said}, the most that one caller may; let one end first"
+                f"{caller} has {most} calls of kind {call.value} open, the most that"
+                " one caller may; let one end first"
             )
         self._open[key] += 1
         try:
@@ -76,98 +104,114 @@ class OpenCalls:
         finally:
             self._open[key] -= 1
             if self._open[key] == 0:
-                # Names that called once take no memory.
+                # A caller without open calls takes no memory.
                 del self._open[key]
 
     def __len__(self) -> int:
-        """How many calls are open, over all callers."""
+        """Return how many calls are open, over all callers."""
         return self._open.total()
 
 
 class TransferSlots:
-    """A few vectors pass at a time: their number doesn't decide what they take of the server.
+    """A few slots for vectors on their way between clients and one server.
 
-    Every vector on its way has a megabyte in gRPC and this process: clients send b, and
-    get models, when a slot is free, in the order in which they asked. A slot ends early
-    where the server would wait for its client, who goes on without one: nobody waits
-    for a client that is slow on purpose. Where ``shares_grace``, and more than
-    ``AT_ONCE`` wait, they share so many ``GRACE_S``: else the last of many slow clients
-    would begin late.
+    Every vector on its way has a megabyte in gRPC and in this process. With slots their
+    number doesn't decide what they take of the server: clients send their bodies b, and
+    get models, when a slot is free, in the order in which they asked.
+
+    A slot ends early where the server would wait for its client. The client goes on
+    without a slot: nobody waits for a client that is slow on purpose.
+
+    Where ``shares_grace``, and more than ``AT_ONCE`` clients wait, they share
+    ``AT_ONCE * GRACE_S`` seconds: else the last of many slow clients would begin late.
     """
 
     def __init__(self, at_once: int = AT_ONCE, *, shares_grace: bool = False) -> None:
         self._places = asyncio.Semaphore(at_once)
         self.least_rate = LEAST_RATE / at_once
-        """Of one slot."""
+        """Bytes a second that keep one slot."""
         self._shares_grace = shares_grace
         self._waiting = 0
+        """How many clients wait for a slot."""
 
     @classmethod
     def for_models(cls) -> Self:
-        """Slots in which owners fetch models."""
+        """Return the slots in which owners fetch models."""
         return cls(MODELS_AT_ONCE, shares_grace=True)
 
     def one(self) -> "TransferSlot":
-        """One vector's; nothing is held yet."""
+        """Return a slot for one vector; it isn't taken yet."""
         return TransferSlot(self)
 
     async def taken(self) -> float:
-        """Wait for the others. Returns the grace of whoever waited, in seconds."""
+        """Wait until a slot is free, and take it.
+
+        Returns the grace of the client that waited, in seconds: how long the server may
+        wait for it.
+        """
         self._waiting += 1
         try:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-        many = self._shares_grace and self._waiting > AT_ONCE
-        return GRACE_S * AT_ONCE / self._waiting if many else GRACE_S
+        if self._shares_grace and self._waiting > AT_ONCE:
+            return GRACE_S * AT_ONCE / self._waiting
+        return GRACE_S
 
     def release(self) -> None:
-        """One slot ends."""
+        """Give one taken slot back."""
         self._places.release()
 
 
 class TransferSlot:
-    """One vector's: a slot is held from ``take`` to ``close``, or until the client is too slow."""
+    """The slot of one vector.
+
+    It is held from ``take`` to ``close``, or until the client is too slow.
+    """
 
     def __init__(self, slots: TransferSlots) -> None:
         self._slots = slots
         self._held = False
         self._left_s = 0.0
+        """Seconds that the server may still wait for the client in this slot."""
 
     async def take(self, limit_s: float | None = None) -> None:
-        """Wait for the others.
+        """Wait until this vector has a slot; ``None`` waits without a limit.
 
-        Raises RejectedSubmission: TRUNCATED, after ``limit_s``.
+        Raises RejectedSubmission: TRUNCATED, none was free for ``limit_s`` seconds.
         """
         try:
             async with asyncio.timeout(limit_s):
                 self._left_s += await self._slots.taken()
                 self._held = True
         except TimeoutError:
-            text = "this server had no time for it; send the same bytes again"
-            raise RejectedSubmission(Rejection.TRUNCATED, text) from None
+            detail = "this server had no time for it; send the same bytes again"
+            raise RejectedSubmission(Rejection.TRUNCATED, detail) from None
 
     def passed(self, size: int) -> None:
-        """So many bytes of the vector have."""
+        """Note that ``size`` bytes of the vector have passed: the client gains time."""
         self._left_s += size / self._slots.least_rate
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around the wait for the client: where it takes too long, the slot ends meanwhile."""
+        """Measure the wait for the client that happens inside the block.
+
+        The slot ends during the wait where the client has no time left.
+        """
         if not self._held:
             yield
             return
         loop = asyncio.get_running_loop()
         began = loop.time()
-        end = loop.call_later(max(0.0, self._left_s), self.close)
+        early_end = loop.call_later(max(0.0, self._left_s), self.close)
         try:
             yield
         finally:
-            end.cancel()
+            early_end.cancel()
             self._left_s -= loop.time() - began
 
     def close(self) -> None:
-        """Make room for the next one. May be called again."""
+        """Give the slot back, if it is held. May be called again."""
         if self._held:
             self._held = False
             self._slots.release()
@@ -180,20 +224,22 @@ async def in_time(
     total_s: float,
     slot: TransferSlot | None = None,
 ) -> AsyncIterator[Piece]:
-    """Yield an upload's pieces while they keep coming: a caller that dawdles is cut off.
+    """Yield an upload's pieces while they keep coming; cut off a caller that dawdles.
 
-    The upload's ``slot`` ends while a piece is waited for too long. Raises
-    RejectedSubmission: TRUNCATED, when either time has passed.
+    A piece may take ``idle_s`` seconds, the whole upload ``total_s``. The upload's
+    ``slot`` ends while a piece is waited for too long.
+
+    Raises RejectedSubmission: TRUNCATED, when either time has passed.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + total_s
     iterator = aiter(pieces)
     while True:
-        remaining = deadline - clock()
-        if remaining <= 0:
-            text = f"the upload took longer than {total_s:g} s"
-            raise RejectedSubmission(Rejection.TRUNCATED, text)
-        wait_s = min(idle_s, remaining)
+        remaining_s = deadline - clock()
+        if remaining_s <= 0:
+            detail = f"the upload took longer than {total_s:g} s"
+            raise RejectedSubmission(Rejection.TRUNCATED, detail)
+        wait_s = min(idle_s, remaining_s)
         try:
             async with asyncio.timeout(wait_s):
                 with slot.waiting() if slot else nullcontext():
@@ -201,6 +247,6 @@ async def in_time(
         except StopAsyncIteration:
             return
         except TimeoutError:
-            text = f"nothing came for {wait_s:g} s; send the same bytes again"
-            raise RejectedSubmission(Rejection.TRUNCATED, text) from None
+            detail = f"nothing came for {wait_s:g} s; send the same bytes again"
+            raise RejectedSubmission(Rejection.TRUNCATED, detail) from None
         yield piece

@@ -1,9 +1,12 @@
-"""What a client may learn: of an event just this, whatever happened to others.
+"""Notices: what a server tells a client of an event, and what it signs for it.
 
-Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md,
-"What each party sees"). With it goes what the client would ask for next: what this
-server signs for it at an attempt's opening, and of its account at the end. All notices
-of a server have one size: on the wire none differs from another.
+A client learns just this of an event, whatever happened to others. It doesn't learn who
+was drawn, how many counted, or why a server stopped (docs/protocol.md, "What each party
+sees"). With a notice goes a signed message that the client would ask for next: at an
+attempt's opening what this server signs for it, at the attempt's end what this server
+signs of its account. The field of a notice for it is called ``word``.
+
+All notices of a server have one size: on the wire none differs from another.
 """
 
 import asyncio
@@ -16,17 +19,28 @@ from precad.common.wire.messages import Body, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOTICE_BYTES = 512
-"""Without the room for a signed word."""
+"""Size of a notice without the room for a signed message."""
 _PADDING_HEADER = 3
-"""Tag and length of 128 bytes or more, and less than 16 KiB."""
+"""Bytes of the padding's tag and length.
+
+Correct for a padding of 128 bytes or more, and of less than 16 KiB.
+"""
 _BLOCK = 2048
+"""Bytes; the room for a signed message is a multiple of it."""
+_MOST_BLOCKS = 6
+"""The largest room; a longer signed message is asked for by itself."""
 _BODY_BYTES = 1024
-"""At most, of a signed word without its certificates."""
+"""The most bytes that a signed message has besides its certificates."""
 
 
 def word_room(certificates: bytes) -> int:
-    """Bytes that a server's notices have for a signed word."""
-    return min(6 * _BLOCK, -(-(len(certificates) + _BODY_BYTES) // _BLOCK) * _BLOCK)
+    """Return how many bytes a server's notices keep free for a signed message.
+
+    ``certificates`` are the server's own, which go with each signature.
+    """
+    needed_bytes = len(certificates) + _BODY_BYTES
+    blocks = -(-needed_bytes // _BLOCK)  # rounded up
+    return min(_MOST_BLOCKS, blocks) * _BLOCK
 
 
 def notice_of(
@@ -43,18 +57,23 @@ def notice_of(
     ``serves_first`` is the server that it fetches models from
     (``Roster.seed_holders``).
     """
-    notice = _notice(event, client)
+    notice = _event_notice(event, client)
     notice.serves_first = serves_first.value
     if word is not None and word.ByteSize() <= room:
         notice.word.CopyFrom(word)
-    notice.padding = bytes(NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER)
+    padding_bytes = NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER
+    notice.padding = bytes(padding_bytes)
     return notice
 
 
 async def word_of(
     session: training.Session, event: training.Event, client: ClientId
 ) -> pb.Signed | None:
-    """What ``client`` would ask for, told of ``event``; None where it had better ask."""
+    """Return the signed message that ``client`` would ask for next, told of ``event``.
+
+    None where no signed message belongs to the event, or where the client had better
+    ask for it.
+    """
     covered = session.task.privacy.cover_uploads
     try:
         match event:
@@ -69,29 +88,33 @@ async def word_of(
                     statement_of, session, client, shown=None
                 )
     except PrecadError:
-        # Over by now, or a disk that fails: whoever asks hears which.
+        # The attempt is over by now, or the disk fails: a client that asks hears which.
         pass
     return None
 
 
-def _notice(event: training.Event, client: ClientId) -> pb.Notice:
+def _event_notice(event: training.Event, client: ClientId) -> pb.Notice:
+    """Return what ``client`` may know of ``event``, before the notice is padded.
+
+    Of the cohort and the counted set it holds only whether this client is in them.
+    """
     match event:
         case training.RoundOpened(opened=opened, collect_s=collect_s):
-            begun = pb.RoundOpen(
+            round_open = pb.RoundOpen(
                 attempt=opened.attempt,
                 version=opened.version,
                 model_digest=opened.model.value,
                 collect_seconds=collect_s,
                 selected=client in opened.counted,
             )
-            return pb.Notice(open=begun)
+            return pb.Notice(open=round_open)
         case training.RoundDone(opened=opened):
-            over = pb.RoundOver(attempt=opened.attempt, version=opened.version)
-            over.counted = client in event.valid
+            round_over = pb.RoundOver(attempt=opened.attempt, version=opened.version)
+            round_over.counted = client in event.valid
             rejection = event.rejections.get(client)
             if rejection is not None:
-                over.rejection = rejection.value
-            return pb.Notice(over=over)
+                round_over.rejection = rejection.value
+            return pb.Notice(over=round_over)
         case training.TrainingDone(version, model):
             return pb.Notice(
                 finished=pb.TrainingOver(version=version, model_digest=model.value)
@@ -101,9 +124,9 @@ def _notice(event: training.Event, client: ClientId) -> pb.Notice:
 
 
 def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.Signed:
-    """What the open attempt has cost ``client`` so far.
+    """Sign for ``client`` what the open attempt has cost it so far.
 
-    Raises NotOnOffer: it isn't open here.
+    Raises NotOnOffer: the attempt isn't open here.
     """
     opened = session.inbox.opened
     if opened is None or opened.attempt != attempt:
@@ -117,14 +140,15 @@ def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.
         opened=session.store.versions.opened(opened.version),
         model_digest=opened.model.value,
     )
-    # It goes on meanwhile: once it is closed its own charge may be among them.
+    # The training goes on meanwhile. Once the attempt is closed, its own charge may be
+    # among those that were just counted.
     if session.inbox.opened is not opened:
         raise NotOnOffer(f"attempt {attempt} isn't open any more")
-    stated = session.inbox.proof_opening(attempt, client)
-    if stated is not None:
-        body.proof_opening = stated[0].value
-        body.seed_holder = stated[1].value
-    return _say(session, client, "opening", body)
+    proof_opening = session.inbox.proof_opening(attempt, client)
+    if proof_opening is not None:
+        body.proof_opening = proof_opening[0].value
+        body.seed_holder = proof_opening[1].value
+    return _sign_for_client(session, client, "opening", body)
 
 
 def statement_of(
@@ -134,23 +158,29 @@ def statement_of(
     shown: pb.Signed | None,
     opening: pb.Signed | None = None,
 ) -> pb.Signed:
-    """Return the newest statement of ``client``'s account.
+    """Sign the newest statement of ``client``'s account.
 
-    What this server's last statement to it, ``shown``, says counts, forgotten or not;
-    and the attempt of its last ``opening`` was. Raises PeerViolation: one isn't this
-    server's.
+    ``shown`` is this server's last statement to the client: what it says counts, also
+    where this server has forgotten it. ``opening`` is what this server last signed for
+    the client at an attempt's opening: that attempt was opened, also where this server
+    has forgotten it.
+
+    Raises PeerViolation: one of the two wasn't signed by this server.
     """
-    said = session.last_signed
-    if shown is not None and not said.knows(client, "statement", _bytes(shown)):
+    last_signed = session.last_signed
+    if shown is not None and not last_signed.knows(client, "statement", _bytes(shown)):
         remember(session, client, _bytes(shown))
-    if opening is not None and not said.knows(client, "opening", _bytes(opening)):
+    if opening is not None and not last_signed.knows(
+        client, "opening", _bytes(opening)
+    ):
         hear_of(session, client, _bytes(opening))
-    # Before the version: while this looks, the training goes on, and a statement that
-    # counted a version more than it names would count twice when it is shown.
+    # Before the version: the training goes on while this function reads. A statement
+    # that counts a version more than it names would count it twice when it is shown.
     promised = session.store.statements.promised_version()
-    # Not what this server alone holds: what is stated must not be lost by one of them.
-    held = min(session.version, session.store.versions.confirmed())
-    model = session.model_store.get(held)
+    # Not what this server alone holds: what is stated must not be lost by one of the
+    # two servers.
+    version_on_both = min(session.version, session.store.versions.confirmed())
+    model = session.model_store.get(version_on_both)
     account = session.store.statements.account_of(client, model.version, promised)
     body = pb.StatementBody(
         task_digest=session.task.digest.value,
@@ -162,19 +192,21 @@ def statement_of(
         opened=account.opened,
         counted=account.counted,
     )
-    return _say(session, client, "statement", body)
+    return _sign_for_client(session, client, "statement", body)
 
 
-def _say(
+def _sign_for_client(
     session: training.Session,
     client: ClientId,
     kind: training.SignedKind,
     body: Body,
 ) -> pb.Signed:
+    """Sign ``body``, and note that ``client`` gets it as the newest of its ``kind``."""
     message = sign_body(session.signer, session.role, body)
     session.last_signed.note(client, kind, _bytes(message))
     return message
 
 
 def _bytes(message: pb.Signed) -> bytes:
+    """Return the message as it is on the wire, the same bytes every time."""
     return message.SerializeToString(deterministic=True)

@@ -1,4 +1,8 @@
-"""The Operation service on a server: for operators, who may see counts and reasons."""
+"""The Operation service on a server: for operators, who may see counts and reasons.
+
+Each call requires an operator's certificate. Reading the database happens in threads:
+the event loop stays free for clients' calls.
+"""
 
 import asyncio
 import logging
@@ -27,7 +31,7 @@ log = logging.getLogger("precad")
 
 
 class OperationService(OperationServicer):
-    """What operators see of one server."""
+    """What operators see of one server, and what they may permit it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -39,7 +43,12 @@ class OperationService(OperationServicer):
     async def Status(
         self, request: pb.StatusRequest, context: Context
     ) -> pb.StatusReply:
-        """Where the training stands. An empty digest asks about whatever runs here."""
+        """Return where the training stands.
+
+        A request with an empty digest asks about whatever task runs here. The call ends
+        with AccessDenied for who isn't an operator, and with TaskMismatch for another
+        task's digest.
+        """
         async with Refusing(context):
             self._admit(request, context)
             # In a thread: after thousands of rounds the ledger takes a while to count,
@@ -48,15 +57,23 @@ class OperationService(OperationServicer):
             return await asyncio.to_thread(self._status)
 
     async def Allow(self, request: pb.AllowRequest, context: Context) -> pb.AllowReply:
-        """The operators' word: durable when it is confirmed, and written to the log."""
+        """Take the operators' permission for what the open version waits for.
+
+        The permission is durable when this call confirms it, and is written to the log.
+        The reply holds the newest attempt that it reaches.
+
+        The call ends with Misconfiguration where there is no such permission or another
+        version is open, with AccessDenied for who isn't an operator, and with
+        TaskMismatch for another task's digest.
+        """
         async with Refusing(context):
             require(context, self._session.identity, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            known = {each.value: each for each in Permission}
-            allowed = known.get(request.word)
-            if allowed is None:
+            permissions = {permission.value: permission for permission in Permission}
+            permission = permissions.get(request.word)
+            if permission is None:
                 raise Misconfiguration(
-                    "word", request.word, f"give one of {', '.join(known)}"
+                    "word", request.word, f"give one of {', '.join(permissions)}"
                 )
             version = self._session.model_store.current.version
             if request.version != version:
@@ -64,40 +81,51 @@ class OperationService(OperationServicer):
                     f"version {version} is the one that is open; nothing else waits"
                 )
                 raise Misconfiguration("version", request.version, remedy)
-            until = await asyncio.to_thread(self._allow, allowed, version)
+            until = await asyncio.to_thread(self._allow, permission, version)
         log.warning(
-            "the operators' permission for version %d: %s", version, allowed.value
+            "the operators' permission for version %d: %s", version, permission.value
         )
         return pb.AllowReply(until=until)
 
-    def _allow(self, what: Permission, version: int) -> int:
+    def _allow(self, permission: Permission, version: int) -> int:
+        """Keep a permission durably, and return the newest attempt that it reaches.
+
+        It reaches ``GRANTED`` attempts beyond the newest one that this server knows.
+        """
         store = self._session.store
-        if what is Permission.CLAIMED:
-            # The other server may claim more by now than operators were told: a word
-            # reaches a few attempts beyond what this server knows itself, the next one
-            # a few more.
-            known = max(
-                store.attempts.next_number() - 1, store.versions.allowed(what, version)
+        if permission is Permission.CLAIMED:
+            # The other server may claim more by now than operators were told. So a
+            # permission reaches a few attempts beyond what this server knows itself,
+            # and the next permission a few more.
+            newest_known = max(
+                store.attempts.next_number() - 1,
+                store.versions.allowed(permission, version),
             )
         else:
-            known = (
-                max(store.attempts.next_number(), self._session.progress.next_attempt)
-                - 1
+            next_attempt = max(
+                store.attempts.next_number(), self._session.progress.next_attempt
             )
-        until = known + GRANTED
-        store.versions.allow(what, version, until)
+            newest_known = next_attempt - 1
+        until = newest_known + GRANTED
+        store.versions.allow(permission, version, until)
         return until
 
     def _admit(self, request: pb.StatusRequest, context: Context) -> None:
+        """Let operators in alone, and only with this task's digest or without any.
+
+        Raises AccessDenied, TaskMismatch.
+        """
         require(context, self._session.identity, Role.OPERATOR)
         if request.task_digest:
             check_task(self._session.task, request.task_digest)
 
     def _status(self) -> pb.StatusReply:
+        """Return where the training stands, for ``Status``; reads the database."""
         session = self._session
         participations = session.store.ledger.participations()
-        rejected = session.store.attempts.rejected_clients()
-        left_s = session.started + session.enrolling.seconds - session.clock.now()
+        rejections_by_client = session.store.attempts.rejected_clients()
+        enrolment_ends = session.started + session.enrolling.seconds
+        left_s = enrolment_ends - session.clock.now()
         return pb.StatusReply(
             role=session.role.value,
             task_name=session.task.name,
@@ -109,12 +137,16 @@ class OperationService(OperationServicer):
             model_digest=session.model_store.current.digest.value,
             error=session.progress.error,
             rejected={
-                reason.value: n
-                for reason, n in session.store.attempts.rejections().items()
+                reason.value: count
+                for reason, count in session.store.attempts.rejections().items()
             },
-            participations={client.name: n for client, n in participations.items()},
+            participations={
+                client.name: count for client, count in participations.items()
+            },
             bytes_by_link=dict(session.traffic),
-            rejected_by_client={client.name: n for client, n in rejected.items()},
+            rejected_by_client={
+                client.name: count for client, count in rejections_by_client.items()
+            },
             kernel=kernel_in_use(),
             most_owners=session.enrolling.enough,
             least_owners=session.task.enrolment.min_clients,
@@ -130,25 +162,32 @@ class OperationService(OperationServicer):
     async def Reports(
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.RoundReport]:
-        """One report per finished round; ends with the training."""
+        """Yield one report per finished round, the kept ones first.
+
+        The stream ends with the training, or once the caller isn't allowed any more. It
+        ends with AccessDenied for who isn't an operator, and with TaskMismatch for
+        another task's digest.
+        """
         async with Refusing(context):
             self._admit(request, context)
             events = self._session.event_log.follow(from_start=True)
-            async for event in LongStream(
-                _still_allowed=lambda: self._admit(request, context)
-            ).follow(events):
+            stream = LongStream(_still_allowed=lambda: self._admit(request, context))
+            async for event in stream.follow(events):
                 if isinstance(event, RoundDone):
-                    reasons = Counter(
-                        reason.value for reason in event.rejections.values()
-                    )
-                    yield pb.RoundReport(
-                        version=event.opened.version,
-                        attempt=event.opened.attempt,
-                        cohort=len(event.opened.cohort),
-                        accepted=len(event.valid),
-                        rejected=dict(reasons),
-                        most_participations=event.most_participations,
-                        model_digest=event.model.value,
-                        seconds=sum(step.seconds for step in event.steps),
-                        steps=[pb.StepCost(**asdict(cost)) for cost in event.steps],
-                    )
+                    yield _report(event)
+
+
+def _report(done: RoundDone) -> pb.RoundReport:
+    """Return what operators see of one finished round."""
+    reasons = Counter(reason.value for reason in done.rejections.values())
+    return pb.RoundReport(
+        version=done.opened.version,
+        attempt=done.opened.attempt,
+        cohort=len(done.opened.cohort),
+        accepted=len(done.valid),
+        rejected=dict(reasons),
+        most_participations=done.most_participations,
+        model_digest=done.model.value,
+        seconds=sum(step.seconds for step in done.steps),
+        steps=[pb.StepCost(**asdict(step)) for step in done.steps],
+    )

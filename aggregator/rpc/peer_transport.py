@@ -2,11 +2,12 @@
 
 The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event
 loop (B). Bodies are forwarded piece by piece: a few frames wait at each end, however
-slow the other.
+slow the other end is.
 
-B answers on the first stream. A's frames take turns over all, each on a connection of
-its own: what a port takes unread on one is bounded, for owners' uploads, and leaves a
-long line half empty.
+B answers on the first stream. A's frames take turns over all streams, each on a
+connection of its own. The reason: what a port takes unread on one connection is
+bounded, because of owners' uploads, and so one connection leaves a long line half
+empty.
 """
 
 import asyncio
@@ -17,7 +18,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from functools import partial
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -34,32 +34,48 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import mutual_tls
 from precad.common.identity.credentials import Identity
-from precad.common.wire.calls import error_of
+from precad.common.wire.calls import StreamCall, error_of
+from precad.common.wire.serving import Context
 from precad.protos import precad_pb2 as pb
 
 LOOK_S = 2.0
-"""When a link that doesn't come about is looked at."""
+"""Seconds after which the reason is looked for why a link doesn't come about."""
 REFUSED_S = 20.0
-"""How long one is waited for where nothing is wrong as seen from here. In TLS 1.3 a
-server lets go of a certificate that it refuses when the handshake is over for whoever
-dials."""
+"""Seconds that a link is waited for where nothing is wrong as seen from here.
+
+In TLS 1.3 a server that refuses a certificate lets go of the connection when the
+handshake is over for whoever dials.
+"""
 STREAMS = 4
-"""From server A to server B; what a port takes unread on as many connections fills 100
-Mbit/s at 40 ms there and back, the other direction busy too."""
+"""Streams from server A to server B.
+
+What a port takes unread on as many connections fills 100 Mbit/s at 40 ms there and
+back, with the other direction busy too.
+"""
 _WAITING = 4
 """Frames that wait at one end: 4 MiB of a body that is forwarded."""
 _POLL_S = 0.5
+"""Seconds between looks at whether the link has ended, while a thread waits for room.
+"""
 
 
 class _Receiving:
-    """What both ends do alike: frames as they came, then the error that ended them."""
+    """What both ends do alike: give frames as they came, then the error at their end.
+
+    The error stays: whoever asks again gets it again.
+    """
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[Frame | PrecadError] = queue.SimpleQueue()
         self._ended: PrecadError | None = None
+        """The first error that ended the stream."""
 
     def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable."""
+        """Return the next frame.
+
+        Raises PeerUnavailable: none came for ``timeout_s`` seconds; or the error that
+        ended the stream.
+        """
         try:
             item = self._items.get(timeout=timeout_s)
         except queue.Empty:
@@ -82,27 +98,32 @@ class _Receiving:
             raise self._ended
 
     def _wait_for(self, room: threading.Semaphore, timeout_s: float, peer: str) -> None:
-        """Until the other end has taken what was sent before.
+        """Wait until the other end has taken enough of what was sent before.
 
-        Raises PeerUnavailable.
+        Raises PeerUnavailable: it took nothing for ``timeout_s`` seconds; or the error
+        that ended the stream.
         """
-        ends = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         while not room.acquire(timeout=_POLL_S):
             self.require_alive()
-            if time.monotonic() >= ends:
+            if time.monotonic() >= deadline:
                 raise PeerUnavailable(f"{peer} took nothing for {timeout_s:g} s")
 
     def _end(self, error: PrecadError) -> None:
+        """End the stream: whoever waits for a frame hears the error."""
         if self._ended is None:
             self._ended = error
         self._items.put(error)
 
 
 class DialledTransport(_Receiving):
-    """A's end; ``others`` are channels to the same port, and carry frames too.
+    """A's end of the link, over several channels.
+
+    ``others`` are channels to the same port as ``channel``, and carry frames too.
+    ``why`` looks for what keeps a connection from coming about.
 
     Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows
-    what keeps the connection from coming about.
+    what keeps the connection from coming about; PeerViolation: server B names no link.
     """
 
     def __init__(
@@ -113,56 +134,49 @@ class DialledTransport(_Receiving):
         why: Callable[[], PeerUnavailable | None] = lambda: None,
         others: Sequence[grpc.Channel] = (),
     ) -> None:
+        """Open the link: first its first stream, then those that belong to it."""
         super().__init__()
         self._address = address
-        # All of them: a call over one whose first try breaks off would be over at once.
-        ready = [grpc.channel_ready_future(each) for each in (channel, *others)]
-        waited_s = min(REFUSED_S, timeout_s)
-        try:
-            _wait(ready, waited_s, why)
-        except grpc.FutureTimeoutError:
-            raise PeerUnavailable(
-                f"server B at {address} let no link come about within {waited_s:g} s;"
-                " check that it runs, and its address; it may refuse this server's"
-                " certificate, for its clock or another root certificate: compare both"
-                " sides'"
-            ) from None
-        finally:
-            for each in ready:
-                each.cancel()
+        _wait_for_channels([channel, *others], address, timeout_s, why)
         self._outgoing = [
             queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))
         ]
-        self._put = 0
+        """Messages that wait to be sent over each stream; None ends it."""
+        self._frames_put = 0
         self._closed = False
         self._timeout_s = timeout_s
-        self._room, self._unsent = (threading.Semaphore(_WAITING) for _ in range(2))
-        self._call = self._open(channel, 0, str(len(self._outgoing)))
+        self._room = threading.Semaphore(_WAITING)
+        """Room for frames that came and wait to be read."""
+        self._unsent = threading.Semaphore(_WAITING)
+        """Room for frames that wait to be sent."""
+        self._call = self._open(channel, stream=0, link=str(len(self._outgoing)))
         self._reader = threading.Thread(
             target=self._read,
             name="peer-link",
             daemon=True,
         )
         self._reader.start()
-        if (
-            mutual_tls.greeted_version(self._call.initial_metadata())
-            != mutual_tls.WIRE_VERSION
-        ):
+        metadata = self._call.initial_metadata()
+        if mutual_tls.greeted_version(metadata) != mutual_tls.WIRE_VERSION:
             # Before anything is said: the call was refused, or another version answers.
+            # The reader has the error, and this raises it.
             super().get(timeout_s)
-        link = dict(self._call.initial_metadata()).get(_LINK)
+        link = dict(metadata).get(_LINK)
         if link is None:
             self._call.cancel()
             raise PeerViolation(
                 f"server B at {address} names no link that other streams belong to"
             )
         self._others = [
-            self._open(other, number, f"{link} {number}")
+            self._open(other, stream=number, link=f"{link} {number}")
             for number, other in enumerate(others, 1)
         ]
 
     def require_alive(self) -> None:
-        """As ``PeerLink.require_alive``: all streams are open."""
+        """Raise the error that ended a stream, if one did.
+
+        Raises PeerUnavailable: server B closed one of the other streams.
+        """
         super().require_alive()
         if any(call.done() for call in self._others):
             raise PeerUnavailable(
@@ -173,17 +187,22 @@ class DialledTransport(_Receiving):
         """Send one frame, once B has taken those before. Raises PeerUnavailable."""
         self.require_alive()
         self._wait_for(self._unsent, self._timeout_s, "server B")
-        self._outgoing[self._put % len(self._outgoing)].put(frame_to_wire(frame))
-        self._put += 1
+        stream = self._frames_put % len(self._outgoing)
+        self._outgoing[stream].put(frame_to_wire(frame))
+        self._frames_put += 1
 
     def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable."""
+        """Return the next frame, and make room for one more.
+
+        Raises PeerUnavailable: none came for ``timeout_s`` seconds; or the error that
+        ended the stream.
+        """
         frame = super().get(timeout_s)
         self._room.release()
         return frame
 
     def close(self) -> None:
-        """End the stream."""
+        """End the link and all its streams."""
         self._closed = True
         for outgoing in self._outgoing:
             outgoing.put(None)
@@ -191,23 +210,26 @@ class DialledTransport(_Receiving):
         for call in (self._call, *self._others):
             call.cancel()
 
-    def _open(self, channel: grpc.Channel, stream: int, said: str) -> Any:
-        link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+    def _open(self, channel: grpc.Channel, *, stream: int, link: str) -> StreamCall:
+        """Open one stream; ``link`` is what its metadata say of the link."""
+        method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
             METHOD
         )
-        return link(self._requests(self._outgoing[stream]), metadata=((_LINK, said),))
+        return method(self._requests(self._outgoing[stream]), metadata=((_LINK, link),))
 
     def _requests(self, outgoing: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
-        while (message := outgoing.get()) is not None:
+        """Yield the messages of one stream to gRPC, until None."""
+        for message in iter(outgoing.get, None):
             yield message
             self._unsent.release()
 
     def _read(self) -> None:
+        """Take what B answers on the first stream; runs in a thread of its own."""
         try:
             for message in self._call:
-                said = mutual_tls.greeted_version(self._call.initial_metadata())
-                if said != mutual_tls.WIRE_VERSION:
-                    mutual_tls.check_version(f"server B at {self._address}", said)
+                version = mutual_tls.greeted_version(self._call.initial_metadata())
+                if version != mutual_tls.WIRE_VERSION:
+                    mutual_tls.check_version(f"server B at {self._address}", version)
                 # B is held up by gRPC's flow control, until this side has read.
                 while not self._room.acquire(timeout=_POLL_S):
                     if self._closed:
@@ -220,53 +242,85 @@ class DialledTransport(_Receiving):
             self._end(error)
 
 
-def _wait(
-    ready: Sequence["grpc.Future[None]"],
+def _wait_for_channels(
+    channels: Sequence[grpc.Channel],
+    address: str,
     timeout_s: float,
     why: Callable[[], PeerUnavailable | None],
 ) -> None:
-    """Until all channels are ready.
+    """Wait until all channels to server B are connected.
+
+    All of them: a call over a channel whose first try breaks off would be over at once.
+
+    Raises PeerUnavailable: they aren't within ``timeout_s`` or ``REFUSED_S`` seconds,
+    whichever is less; or ``why``'s answer.
+    """
+    connected = [grpc.channel_ready_future(channel) for channel in channels]
+    waited_s = min(REFUSED_S, timeout_s)
+    try:
+        _wait(connected, waited_s, why)
+    except grpc.FutureTimeoutError:
+        raise PeerUnavailable(
+            f"server B at {address} let no link come about within {waited_s:g} s;"
+            " check that it runs, and its address; it may refuse this server's"
+            " certificate, for its clock or another root certificate: compare both"
+            " sides'"
+        ) from None
+    finally:
+        for future in connected:
+            future.cancel()
+
+
+def _wait(
+    connected: Sequence["grpc.Future[None]"],
+    timeout_s: float,
+    why: Callable[[], PeerUnavailable | None],
+) -> None:
+    """Wait until all channels are connected.
 
     Raises ``why``'s answer, or grpc.FutureTimeoutError.
     """
-    ends = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     try:
-        ready[0].result(timeout=min(LOOK_S, timeout_s))
+        connected[0].result(timeout=min(LOOK_S, timeout_s))
     except grpc.FutureTimeoutError:
-        # Said at once, and tried again by whoever hears it: a wrong address shows in
-        # seconds.
+        # The reason is raised at once, and whoever hears it tries again: a wrong
+        # address shows in seconds.
         cause = why()
         if cause is not None:
             raise cause from None
-    for each in ready:
-        each.result(timeout=max(0.0, ends - time.monotonic()))
+    for future in connected:
+        future.result(timeout=max(0.0, deadline - time.monotonic()))
 
 
 @contextmanager
 def dial(
     address: str, identity: Identity, timeout_s: float
 ) -> Iterator[DialledTransport]:
-    """Dial server B, or its worker, until the block ends. Raises PeerUnavailable."""
-    to_b = address, identity, Role.SERVER_B
+    """Dial server B, or its worker, until the block ends.
+
+    Raises PeerUnavailable, PeerViolation: as ``DialledTransport``.
+    """
     with ExitStack() as stack:
-        dialled = (mutual_tls.open_channel(*to_b, bulk=True) for _ in range(STREAMS))
-        first, *others = map(stack.enter_context, dialled)
-        why = partial(mutual_tls.why_unreachable, *to_b)
-        yield stack.enter_context(
-            closing(
-                DialledTransport(
-                    first,
-                    address,
-                    timeout_s,
-                    why,
-                    others,
-                )
+        channels: list[grpc.Channel] = []
+        for _ in range(STREAMS):
+            channel = mutual_tls.open_channel(
+                address, identity, Role.SERVER_B, bulk=True
             )
+            channels.append(stack.enter_context(channel))
+        why = partial(mutual_tls.why_unreachable, address, identity, Role.SERVER_B)
+        transport = DialledTransport(
+            channels[0],
+            address,
+            timeout_s,
+            why,
+            channels[1:],
         )
+        yield stack.enter_context(closing(transport))
 
 
 class ServedTransport(_Receiving):
-    """B's end: filled by the servicer's handler on the event loop."""
+    """B's end of the link, filled by the servicer's handler on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__()
@@ -274,11 +328,12 @@ class ServedTransport(_Receiving):
         self._timeout_s = timeout_s
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(_WAITING)
+        """Room for frames that wait to be sent."""
 
     def put(self, frame: Frame) -> None:
         """Send one frame, once A has taken those before. Raises PeerUnavailable."""
         self._wait_for(self._room, self._timeout_s, "server A")
-        # Here, while this thread's processor has the payload in its cache.
+        # In this thread, while its processor has the payload in its cache.
         message = frame_to_wire(frame)
         if self._loop.is_closed():  # this server was told to stop: no bug
             raise PeerUnavailable("the link to server A is closed")
@@ -290,7 +345,10 @@ class ServedTransport(_Receiving):
         call_in(self._loop, self._outgoing.put_nowait, None)
 
     async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """Pump frames both ways until either side ends the stream."""
+        """Yield what was put, and take ``requests``, until either side ends the stream.
+
+        Both are messages as bytes.
+        """
         reader = asyncio.create_task(self._read(requests))
         try:
             while (message := await self._outgoing.get()) is not None:
@@ -300,7 +358,8 @@ class ServedTransport(_Receiving):
             reader.cancel()
             self._end(PeerUnavailable("the link to server A is closed"))
 
-    async def _read(self, requests: Any) -> None:
+    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+        """Take A's messages until they end, and then end the stream."""
         try:
             async for message in requests:
                 self._items.put(frame_from_wire(message))
@@ -311,10 +370,11 @@ class ServedTransport(_Receiving):
 
 
 class _Streams:
-    """A's messages at B, over so many streams, in the order in which they were sent."""
+    """Puts A's messages, which come over several streams, in the order of sending."""
 
     def __init__(self, streams: int) -> None:
         self._others = [asyncio.Queue[bytes | None]() for _ in range(1, streams)]
+        """What came over each stream but the first; None ends it."""
         self.over = False
         """Nothing more is taken: the link has ended, or was refused before it began."""
 
@@ -330,14 +390,17 @@ class _Streams:
             other.put_nowait(None)
 
     async def messages(self, first: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield all, until a stream has ended whose turn it is."""
+        """Yield all messages, until a stream has ended whose turn it is.
+
+        ``first`` are those of the first stream.
+        """
         async for message in first:
             yield message
             for other in self._others:
-                another = await other.get()
-                if another is None:
+                next_message = await other.get()
+                if next_message is None:
                     return
-                yield another
+                yield next_message
 
 
 _SERVICE = "precad.v1.Peer"
@@ -350,17 +413,24 @@ name, and of the other calls that name and which stream it is."""
 _STREAM_NUMBERS = tuple(map(str, range(1, STREAMS + 1)))
 _TAG = bytes([pb.LinkFrame.PAYLOAD_FIELD_NUMBER << 3 | 2])
 """Of the payload's field: its number, and that a length follows."""
-_MORE, _BITS, _LENGTH_BYTES = 0x80, 7, 4
-"""Protobuf's lengths: seven bits a byte, the least first; four are 256 MiB."""
+_MORE = 0x80
+"""The bit that says, in a byte of one of protobuf's lengths, that another byte follows.
+"""
+_BITS = 7
+"""Bits of the length in each byte, the least significant ones first."""
+_LENGTH_BYTES = 4
+"""The most bytes of a payload's length: 256 MiB."""
 
-Behaviour = Callable[
-    [AsyncIterator[bytes], grpc.aio.ServicerContext[Any, Any]], AsyncGenerator[bytes]
-]
+Behaviour = Callable[[AsyncIterator[bytes], Context], AsyncGenerator[bytes]]
+"""What answers the link: takes A's messages and yields B's, all as bytes."""
 
 
 def frame_to_wire(frame: Frame) -> bytes:
-    """One frame: a ``LinkFrame``, its payload first."""
-    rest = pb.LinkFrame(
+    """Return the bytes of one frame: a ``LinkFrame`` with its payload first.
+
+    The payload is copied once.
+    """
+    other_fields = pb.LinkFrame(
         task_digest=frame.task.value,
         attempt=frame.attempt,
         step=frame.step,
@@ -368,58 +438,68 @@ def frame_to_wire(frame: Frame) -> bytes:
         last=frame.last,
     ).SerializeToString()
     if not frame.payload:
-        return rest
-    return b"".join((_TAG, _length(len(frame.payload)), frame.payload, rest))
+        return other_fields
+    return b"".join(
+        (_TAG, _encoded_length(len(frame.payload)), frame.payload, other_fields)
+    )
 
 
 def frame_from_wire(message: bytes) -> Frame:
-    """Inverse of ``frame_to_wire``; the payload is a view.
+    """Return the frame in ``message``, which any writer of protobuf may have written.
 
-    Raises Misconfiguration: no frame.
+    A payload that comes first is a view of the message, without a copy.
+
+    Raises Misconfiguration: it is no frame.
     """
-    payload, rest = _split(message)
+    payload, other_fields = _split(message)
     try:
-        other = pb.LinkFrame.FromString(rest)
+        read = pb.LinkFrame.FromString(other_fields)
     except DecodeError:
-        said = "isn't a frame of the servers' link"
-        raise Misconfiguration("frame", len(message), said) from None
-    if payload and other.payload:
+        remedy = "isn't a frame of the servers' link"
+        raise Misconfiguration("frame", len(message), remedy) from None
+    if payload and read.payload:
         raise Misconfiguration("frame", len(message), "has two payloads")
-    task = Digest(other.task_digest)
-    body = payload or other.payload
     return Frame(
-        task=task,
-        attempt=other.attempt,
-        step=other.step,
-        sequence=other.sequence,
-        payload=body,
-        last=other.last,
+        task=Digest(read.task_digest),
+        attempt=read.attempt,
+        step=read.step,
+        sequence=read.sequence,
+        payload=payload or read.payload,
+        last=read.last,
     )
 
 
 def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
-    """Offer the link: ``behaviour`` takes and gives messages as bytes."""
+    """Offer the link on a server that isn't started yet; ``behaviour`` answers it.
+
+    The first call of a link is answered with the link's name, and its messages go to
+    ``behaviour``, with those of the calls that give the name again.
+    """
+    # By the link's name and the caller's certificate.
     links: dict[tuple[str, object], _Streams] = {}
 
     async def greeted(
-        requests: AsyncIterator[bytes], context: Any
+        requests: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
+        """Answer one call, which begins a link or is another stream of one."""
         # Nobody else may add to a link: its name is random, and goes with the caller's
         # certificate.
-        said = str(dict(context.invocation_metadata()).get(_LINK, "1"))
-        caller = context.auth_context().get("x509_pem_cert", [None])[0]
-        name, _, stream = said.partition(" ")
+        metadata = dict(context.invocation_metadata() or ())
+        name, _, stream = str(metadata.get(_LINK, "1")).partition(" ")
+        certificate = tuple(context.auth_context().get("x509_pem_cert", ()))
         if stream:
             await context.send_initial_metadata(mutual_tls.GREETING)
-            if (name, caller) not in links or stream not in _STREAM_NUMBERS[:-1]:
+            known = (name, certificate) in links
+            if not known or stream not in _STREAM_NUMBERS[:-1]:
                 await context.abort(
                     grpc.StatusCode.FAILED_PRECONDITION, "a stream of no link"
                 )
-            await links[name, caller].fill(int(stream), requests)
+            await links[name, certificate].fill(int(stream), requests)
             return
-        own = secrets.token_hex(16), caller
-        links[own] = streams = _Streams(int(name) if name in _STREAM_NUMBERS else 1)
-        await context.send_initial_metadata((*mutual_tls.GREETING, (_LINK, own[0])))
+        link = secrets.token_hex(16)
+        count = int(name) if name in _STREAM_NUMBERS else 1
+        links[link, certificate] = streams = _Streams(count)
+        await context.send_initial_metadata((*mutual_tls.GREETING, (_LINK, link)))
         try:
             async with aclosing(
                 behaviour(streams.messages(requests), context)
@@ -427,7 +507,7 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
                 async for message in messages:
                     yield message
         finally:
-            del links[own]
+            del links[link, certificate]
             streams.over = True
 
     handler: grpc.RpcMethodHandler[bytes, bytes] = (
@@ -438,24 +518,31 @@ def add_link_to_server(behaviour: Behaviour, server: grpc.aio.Server) -> None:
 
 
 def _split(message: bytes) -> tuple[memoryview, bytes]:
-    """The payload, where it comes first, and all else."""
+    """Return a frame's payload, if it comes first, and the bytes of all other fields.
+
+    The payload is a view, empty where another field comes first.
+
+    Raises Misconfiguration: the message ends before its payload does.
+    """
     view = memoryview(message)
     if not message.startswith(_TAG):
         return view[:0], message
     length = 0
-    for place, byte in enumerate(view[1 : 1 + _LENGTH_BYTES]):
+    for place, byte in enumerate(view[len(_TAG) :][:_LENGTH_BYTES]):
         length |= (byte & ~_MORE) << (_BITS * place)
         if byte < _MORE:
             start = len(_TAG) + place + 1
-            if start + length <= len(message):
-                return view[start : start + length], message[start + length :]
+            end = start + length
+            if end <= len(message):
+                return view[start:end], message[end:]
             break
     raise Misconfiguration("frame", len(message), "ends before its payload does")
 
 
-def _length(length: int) -> bytes:
-    coded = bytearray()
+def _encoded_length(length: int) -> bytes:
+    """Return a length as protobuf writes it before a field's bytes."""
+    encoded = bytearray()
     while length >= _MORE:
-        coded.append(length % _MORE | _MORE)
+        encoded.append(length % _MORE | _MORE)
         length >>= _BITS
-    return bytes([*coded, length])
+    return bytes([*encoded, length])

@@ -31,10 +31,13 @@ class Metrics:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
+        """Guards what ``follow`` writes and ``collect`` reads."""
         self._seconds: dict[str, float] = defaultdict(float)
+        """Wall seconds by step, since this start."""
         self._cpu_seconds: dict[str, float] = defaultdict(float)
         self._backlog = Backlog()
         self._traffic: dict[str, int] = {}
+        """Payload bytes by link, up to the last round's end."""
         self._epsilons = Epsilons(session.task, session.register.cap)
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
@@ -42,7 +45,8 @@ class Metrics:
         async for event in events:
             if isinstance(event, RoundDone):
                 with self._lock:
-                    # Not before: what moves meanwhile says when somebody's upload came.
+                    # Not before the round's end: what moves meanwhile says when
+                    # somebody's upload came.
                     self._backlog = self._session.inbox.backlog
                     self._traffic = dict(self._session.traffic)
                     for cost in event.steps:
@@ -50,17 +54,23 @@ class Metrics:
                         self._cpu_seconds[cost.step] += cost.cpu_seconds
 
     def collect(self) -> Iterator[Metric]:
-        """The present values, one metric after the other; called in a thread."""
+        """Yield the present values, one metric after the other; called in a thread."""
         session = self._session
-        progress = self._session.progress
-        task = session.task
-        store = session.store
-        yield about(session.role.value, task.name)
-        phases = {each.value: float(each is progress.phase) for each in Phase}
+        yield about(session.role.value, session.task.name)
+        yield from self._progress()
+        participations = session.store.ledger.participations()
+        yield from self._submissions(participations)
+        yield from self._costs()
+        yield from self._privacy(participations)
+
+    def _progress(self) -> Iterator[Metric]:
+        """Yield how far the training is, and who is there for it."""
+        session = self._session
+        progress = session.progress
         yield gauge(
             name="phase",
             says="1 for the present phase.",
-            values=phases,
+            values={phase.value: float(phase is progress.phase) for phase in Phase},
             label="phase",
         )
         yield gauge(
@@ -71,17 +81,16 @@ class Metrics:
         yield gauge(
             name="rounds_planned",
             says="T of the task.",
-            values=task.training.rounds,
+            values=session.task.training.rounds,
         )
         yield gauge(
             name="owners_enrolled",
             says="Owners enrolled.",
             values=len(session.register.roster()),
         )
-        said = "How often a second process came under a party's name."
         yield counter(
             name="identities_twice_total",
-            says=said,
+            says="How often a second process came under a party's name.",
             values=sum(session.twice.values()),
         )
         yield gauge(
@@ -89,45 +98,47 @@ class Metrics:
             says="Worker processes that are up.",
             values=progress.workers,
         )
-        said = "1 while the other server or the dealer is away."
         yield gauge(
             name="peers_lost",
-            says=said,
+            says="1 while the other server or the dealer is away.",
             values=progress.lost_at is not None,
         )
-        said = "1 while the operators of both servers must decide."
         yield gauge(
             name="needs_operators",
-            says=said,
+            says="1 while the operators of both servers must decide.",
             values=progress.needs is not None,
         )
-        taken = store.ledger.participations()
+
+    def _submissions(self, participations: Mapping[ClientId, int]) -> Iterator[Metric]:
+        """Yield what became of submissions and attempts, over all owners together."""
+        attempts = self._session.store.attempts
         yield counter(
             name="participations_total",
             says="Submissions charged.",
-            values=sum(taken.values()),
+            values=sum(participations.values()),
         )
-        by_state = store.attempts.by_state()
-        by_reason = store.attempts.rejections()
-        states = {each.value: by_state.get(each, 0) for each in AttemptState}
+        by_state = attempts.by_state()
+        by_reason = attempts.rejections()
         yield gauge(
             name="attempts",
             says="Attempts by state.",
-            values=states,
+            values={state.value: by_state.get(state, 0) for state in AttemptState},
             label="state",
         )
-        refused = {each.value: by_reason.get(each, 0) for each in Rejection}
         yield counter(
             name="rejected_total",
             says="Submissions not counted.",
-            values=refused,
+            values={reason.value: by_reason.get(reason, 0) for reason in Rejection},
             label="reason",
         )
+
+    def _costs(self) -> Iterator[Metric]:
+        """Yield what rounds cost up to the last round's end: time, room and traffic."""
         with self._lock:
             seconds = dict(self._seconds)
-            cpu = dict(self._cpu_seconds)
+            cpu_seconds = dict(self._cpu_seconds)
             backlog = self._backlog
-            links = dict(self._traffic)
+            traffic = dict(self._traffic)
         yield counter(
             name="step_seconds_total",
             says="Since this start.",
@@ -137,71 +148,73 @@ class Metrics:
         yield counter(
             name="step_cpu_seconds_total",
             says="Of this process.",
-            values=cpu,
+            values=cpu_seconds,
             label="step",
         )
-        said = "Whole and not matched yet: the most at once in the last round."
         yield gauge(
             name="submissions_waiting_most",
-            says=said,
+            says="Whole and not matched yet: the most at once in the last round.",
             values=backlog.submissions,
         )
-        said = "Of bodies on the disk: the most at once in the last round."
         yield gauge(
             name="spool_bytes_most",
-            says=said,
+            says="Of bodies on the disk: the most at once in the last round.",
             values=backlog.spooled,
         )
-        said = "Payloads since this start, up to the last round's end."
         yield counter(
             name="link_bytes_total",
-            says=said,
-            values=links,
+            says="Payloads since this start, up to the last round's end.",
+            values=traffic,
             label="link",
         )
-        yield from self._privacy(taken)
 
-    def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
+    def _privacy(self, participations: Mapping[ClientId, int]) -> Iterator[Metric]:
+        """Yield ε by adversary: spent, left, and the limit if the task has one."""
         session = self._session
         released = session.model_store.current.version
-        again = session.store.ledger.re_releases()
-        epsilons = self._epsilons.by_adversary(released, taken, again)
-        spent = {who.value: each.spent for who, each in epsilons.items()}
+        re_releases = session.store.ledger.re_releases()
+        epsilons = self._epsilons.by_adversary(released, participations, re_releases)
         yield gauge(
             name="epsilon",
             says="Exact ε so far, for the owner with most.",
-            values=spent,
+            values={
+                adversary.value: epsilon.spent
+                for adversary, epsilon in epsilons.items()
+            },
             label="adversary",
         )
-        left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
-        said = "How much more it may become until the task is over."
         yield gauge(
             name="epsilon_left",
-            says=said,
-            values=left,
+            says="How much more it may become until the task is over.",
+            values={
+                adversary.value: epsilon.left
+                for adversary, epsilon in epsilons.items()
+                if epsilon.left is not None
+            },
             label="adversary",
         )
         limit = session.task.privacy.epsilon_limit
         if limit is not None:
-            said = "Where both servers stop counting an owner."
             yield gauge(
                 name="epsilon_limit",
-                says=said,
+                says="Where both servers stop counting an owner.",
                 values={Adversary.ONE_SERVER.value: limit},
                 label="adversary",
             )
 
 
-_Again = tuple[tuple[int, int], ...]
-"""Versions that were released 1 + m times, by m ≥ 1, in order."""
-_Found = Mapping[Adversary, float]
-_KEPT = 1 << 14
-"""Computed ones: of a few looks, with thousands of owners that differ."""
+_ReReleases = tuple[tuple[int, int], ...]
+"""Pairs of m ≥ 1, and how many of an owner's versions were released 1 + m times; in
+order of m."""
+_EpsilonByAdversary = Mapping[Adversary, float]
+_KEPT = 1 << 13
+"""Results that are kept, now and at the end each: those of a few looks, with thousands
+of owners that differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epsilon:
-    """Exact, at the task's δ and rates, of the owner with most."""
+    """Exact ε at the task's δ and rates, of the owner with most."""
 
     spent: float
     """Infinite where the accountant has no bound."""
@@ -211,13 +224,19 @@ class Epsilon:
 
 
 class Epsilons:
-    """ε by adversary; a tenth of a second where a charge or a release has come."""
+    """Computes ε by adversary.
+
+    It takes a tenth of a second where a charge or a release has come since the last
+    look.
+    """
 
     def __init__(self, task: Task, cap: PrivacyCap) -> None:
         self._task = task
         self._cap = cap
-        # From one look to the next most is the same, however many owners differ.
-        self._once = lru_cache(_KEPT)(lambda compute, *asked: compute(*asked))
+        # From one look to the next most owners' results are the same, however many
+        # owners differ.
+        self._kept_now = lru_cache(_KEPT)(self._now)
+        self._kept_at_the_end = lru_cache(_KEPT)(self._at_the_end)
 
     def by_adversary(
         self,
@@ -225,38 +244,66 @@ class Epsilons:
         taken: Mapping[ClientId, int],
         again: Mapping[ClientId, Mapping[int, int]],
     ) -> Mapping[Adversary, Epsilon]:
-        """What charges so far come to: ``taken`` is T_i, ``again`` versions of it by m ≥ 1."""
-        most: dict[_Again, int] = {}
-        for client, count in taken.items():
-            # ε grows with the count: of owners with the same repeats the one with most
-            # is enough.
-            repeats = tuple(sorted(again.get(client, {}).items()))
-            most[repeats] = max(most.get(repeats, 0), count)
-        owners = [(count, repeats) for repeats, count in (most or {(): 0}).items()]
-        now = [self._once(self._now, released, *owner) for owner in owners]
-        end = [self._once(self._at_the_end, released, *owner) for owner in owners]
-        found = {}
-        for adversary in Adversary:
-            spent = max(each[adversary] for each in now)
-            left = max(each[adversary] for each in end) - spent
-            found[adversary] = Epsilon(
-                spent, max(0.0, left) if math.isfinite(left) else None
-            )
-        return found
+        """Return what the charges so far come to, against each adversary.
 
-    def _at_the_end(self, released: int, count: int, again: _Again) -> _Found:
+        ``released`` is the number of versions released so far. ``taken`` is each
+        client's T_i, the versions that it was charged for. ``again`` says by m ≥ 1 how
+        many of these were released 1 + m times.
+        """
+        most: dict[_ReReleases, int] = {}
+        for client, count in taken.items():
+            # ε grows with the count: of owners with the same re-releases the one with
+            # the most versions is enough.
+            re_releases = tuple(sorted(again.get(client, {}).items()))
+            most[re_releases] = max(most.get(re_releases, 0), count)
+        if not most:
+            # Nobody was charged yet.
+            most[()] = 0
+        now = [
+            self._kept_now(released, count, re_releases)
+            for re_releases, count in most.items()
+        ]
+        at_the_end = [
+            self._kept_at_the_end(released, count, re_releases)
+            for re_releases, count in most.items()
+        ]
+        epsilons = {}
+        for adversary in Adversary:
+            spent = max(epsilon[adversary] for epsilon in now)
+            growth = max(epsilon[adversary] for epsilon in at_the_end) - spent
+            left = max(0.0, growth) if math.isfinite(growth) else None
+            epsilons[adversary] = Epsilon(spent, left)
+        return epsilons
+
+    def _at_the_end(
+        self, released: int, count: int, re_releases: _ReReleases
+    ) -> _EpsilonByAdversary:
+        """Return ε at the task's end of an owner that is in every round from now on.
+
+        It is in as many of them as the limit leaves it. Infinite where the accountant
+        has no bound.
+        """
         rounds = self._task.training.rounds
         # A version that is charged and not released yet is among both.
         total = max(count, min(count + rounds - released, rounds))
         try:
-            more = self._cap.left(self._task.privacy.record_rate, count, dict(again))
+            left = self._cap.left(
+                self._task.privacy.record_rate, count, dict(re_releases)
+            )
         except Misconfiguration:
             return dict.fromkeys(Adversary, math.inf)
-        total = total if more is None else min(total, count + more)
-        return self._now(rounds, total, again)
+        if left is not None:
+            total = min(total, count + left)
+        return self._now(rounds, total, re_releases)
 
-    def _now(self, rounds: int, count: int, again: _Again) -> _Found:
-        by_m = Counter(dict(again))
+    def _now(
+        self, rounds: int, count: int, re_releases: _ReReleases
+    ) -> _EpsilonByAdversary:
+        """Return ε after ``rounds`` releases, of one owner.
+
+        It was charged for ``count`` versions, with ``re_releases`` among them.
+        """
+        by_m = Counter(dict(re_releases))
         by_m[0] = count - by_m.total()
         counts: ReleaseCounts = +by_m
         # Charges count that no release followed, too: a share may have left.
@@ -264,4 +311,4 @@ class Epsilons:
         stated = guarantees(
             run, self._task.privacy.delta, accountants=(AccountantName.EXACT,)
         )
-        return {each.adversary: each.epsilon for each in stated}
+        return {guarantee.adversary: guarantee.epsilon for guarantee in stated}

@@ -1,1 +1,4 @@
-"""More than one core, more than one machine: workers that validate, in pairs, for the servers."""
+"""Workers, which validate in pairs for the servers.
+
+With them a server uses more than one core, or more than one machine.
+"""

@@ -1,4 +1,7 @@
-"""One attempt as a worker plays it: its part of the submissions, in a thread of its own."""
+"""One attempt as a worker plays it: it validates its part of the submissions.
+
+``Attempt.run`` runs in a thread of its own; the server's orders come through a queue.
+"""
 
 import logging
 import queue
@@ -25,20 +28,26 @@ Report = Callable[..., None]
 """Takes one field of a WorkReport (protos/precad.proto) by its name, messages as
 mappings."""
 _LOOK_S = 0.5
+"""Seconds between looks at the link, while no order comes."""
 _AT_ONCE = 64
 """Submissions that the dealer is asked about together."""
+_SPARE_BYTES = 4096
+"""Bytes by which a message may be longer than the longest opening."""
 
 
 @dataclass(eq=False)
 class Recorded:
-    """Batches that this worker's server has recorded as used; each may be spent here once."""
+    """Batches that this worker's server has recorded as used.
+
+    Iterating yields each batch once, in order; each may be spent here once.
+    """
 
     _open: deque[int] = field(default_factory=deque)
     _newest: int = -1
     _spendable: set[int] = field(default_factory=set)
 
     def add(self, batch: int) -> None:
-        """Its server has recorded it, durably."""
+        """Take up a batch that the server has recorded, durably; again does nothing."""
         if batch > self._newest:
             self._newest = batch
             self._open.append(batch)
@@ -49,7 +58,10 @@ class Recorded:
             yield self._open.popleft()
 
     def spend(self, attempt: int, batch: int) -> None:
-        """As ``SpentTriples.spend``."""
+        """Spend a batch, as ``SpentTriples.spend``.
+
+        Raises PeerViolation: the server hasn't recorded it, or it was spent here.
+        """
         if batch not in self._spendable:
             raise PeerViolation(
                 f"batch {batch} of attempt {attempt} isn't this worker's to spend"
@@ -59,10 +71,11 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """What the server says first."""
+    """What the server says first about an attempt."""
 
     attempt: int
     pair: int
+    """The number of this worker's pair."""
     dealer_key: Secret = field(repr=False)
     nonces: bytes
 
@@ -73,23 +86,25 @@ class Taken:
 
     submission: AnySubmission
     counted: bool
+    """Whether its share is summed."""
     batch: int
+    """The batch of comparisons that it belongs to."""
 
 
 Order = Taken | None
-"""None: decide on all."""
+"""What the server orders: to take a submission, or (None) to decide on all."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Attempt:
-    """From the link's first word to the verdicts."""
+    """A worker's part of one attempt, from the link's first message to the verdicts."""
 
     _task: Task
     _role: Role
     _begin: Begin
     _dealing: Dealing
     _reach: Callable[[], AbstractContextManager[DialledTransport | ServedTransport]]
-    """The other server's worker; tried until one is in the same attempt."""
+    """Reaches the other server's worker; tried until one is in the same attempt."""
     _report: Report
     _orders: "queue.SimpleQueue[Order | BaseException]" = field(
         default_factory=queue.SimpleQueue
@@ -98,25 +113,29 @@ class Attempt:
     _broken_off: bool = False
 
     def put(self, order: Order) -> None:
-        """The server's next order."""
+        """Take the server's next order."""
         self._orders.put(order)
 
     def end(self) -> None:
-        """No order follows."""
+        """Note that no order follows."""
         self._orders.put(EOFError())
 
     def break_off(self) -> None:
-        """The server wants nothing more of it: whoever waits on the link hears so too."""
+        """End the attempt: the server wants nothing more of it.
+
+        Whoever waits on the link, at either end, hears so too.
+        """
         self.end()
         self._broken_off = True
         if self._transport is not None:
             self._transport.close()
 
     def run(self) -> None:
-        """All of it; says what went wrong in a report."""
+        """Play the attempt to its end, and report what went wrong, if something did."""
         try:
-            while not self._tried():
-                pass
+            played = False
+            while not played:
+                played = self._try()
         except EOFError:
             pass
         except PrecadError as error:
@@ -126,14 +145,20 @@ class Attempt:
             log.exception("a bug stopped a worker's attempt")
             self._report(failure={"text": "internal error of a worker; see its log"})
 
-    def _tried(self) -> bool:
-        """Whether the link was of this attempt: at B an older one may still lie around."""
+    def _try(self) -> bool:
+        """Play the attempt over the next link; return whether the link was of it.
+
+        At B an older attempt's link may still lie around.
+
+        Raises PeerUnavailable, PeerViolation; EOFError: the server broke the attempt
+        off.
+        """
         with self._reach() as transport:
             self._transport = transport
             if self._broken_off:
                 raise PeerUnavailable("the server has broken the attempt off")
             try:
-                link = self._linked(transport)
+                link = self._link(transport)
             except (PeerUnavailable, PeerViolation) as error:
                 if self._role is Role.SERVER_A:
                     raise
@@ -142,22 +167,32 @@ class Attempt:
             self._play(link)
             return True
 
-    def _linked(self, transport: FrameTransport) -> PeerLink:
-        most = longest_opening(self._task) + 4096
-        patience_s = self._task.deadlines.peer
+    def _link(self, transport: FrameTransport) -> PeerLink:
+        """Return the link with the other server's worker, once both are in one attempt.
+
+        Raises PeerUnavailable; PeerViolation: the other end is of another pair, attempt
+        or link of the servers.
+        """
         link = PeerLink(
-            transport, self._task.digest, max_message_bytes=most, timeout_s=patience_s
+            transport,
+            self._task.digest,
+            max_message_bytes=longest_opening(self._task) + _SPARE_BYTES,
+            timeout_s=self._task.deadlines.peer,
         )
         link.begin_attempt(self._begin.attempt)
-        if (
-            link.exchange(f"workers/{self._begin.pair}", self._begin.nonces)
-            != self._begin.nonces
-        ):
+        theirs = link.exchange(f"workers/{self._begin.pair}", self._begin.nonces)
+        if theirs != self._begin.nonces:
             raise PeerViolation("the other server's worker is of another link")
         self._report(linked=True)
         return link
 
     def _play(self, link: PeerLink) -> None:
+        """Validate what the server hands over, and report rejections and the share sum.
+
+        The sum is this server's share, in pieces of ``STREAMED_BYTES``.
+
+        Raises as ``_try``.
+        """
         begin = self._begin
         recorded = Recorded()
         counted = set[ClientId]()
@@ -171,9 +206,11 @@ class Attempt:
             spent=recorded,
         )
         with in_process(worker, begin.attempt, counted, iter(recorded)) as validator:
-            while (orders := self._next(link))[-1] is not None:
+            deciding = False
+            while not deciding:
+                orders = self._next(link)
                 validator.take(self._note(orders, counted, recorded))
-            validator.take(self._note(orders, counted, recorded))
+                deciding = orders[-1] is None
             verdicts = validator.decide()
         for client, reason in verdicts.rejections.items():
             self._report(rejection={"client": client.name, "reason": reason.value})
@@ -183,28 +220,35 @@ class Attempt:
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:
-        """What comes next.
+        """Return the orders to follow next, the last of which may be to decide.
 
-        A batch of proofs has one coin: A's worker says how many it has.
+        A batch of proofs has one coin, so both workers must take as many: A's worker
+        says how many it takes.
+
+        Raises EOFError: the server broke the attempt off; PeerUnavailable;
+        PeerViolation: A's worker takes none, or too many.
         """
         if self._task.proof is None or self._role is Role.SERVER_A:
-            orders = self._waiting(link, 1, _AT_ONCE)
+            orders = self._waiting(link, least=1, most=_AT_ONCE)
             if self._task.proof is not None:
                 link.send("batch", len(orders).to_bytes(2, "big"))
             return orders
         deadlines = self._task.deadlines
-        said = link.receive("batch", timeout_s=deadlines.collect + deadlines.peer)
-        number = int.from_bytes(said, "big")
-        if not 1 <= number <= _AT_ONCE:
+        message = link.receive("batch", timeout_s=deadlines.collect + deadlines.peer)
+        count = int.from_bytes(message, "big")
+        if not 1 <= count <= _AT_ONCE:
             raise PeerViolation(
-                f"the other server's worker takes {number} orders at once"
+                f"the other server's worker takes {count} orders at once"
             )
-        return self._waiting(link, number, number)
+        return self._waiting(link, least=count, most=count)
 
-    def _waiting(self, link: PeerLink, least: int, most: int) -> list[Order]:
-        """What waits.
+    def _waiting(self, link: PeerLink, *, least: int, most: int) -> list[Order]:
+        """Return orders that wait, up to ``most``; wait until ``least`` are there.
 
-        Raises EOFError: the server broke the attempt off; PeerUnavailable.
+        The order to decide ends the list, however few there are.
+
+        Raises EOFError: the server broke the attempt off; PeerUnavailable: the link is
+        lost.
         """
         orders: list[Order] = []
         while len(orders) < least or (len(orders) < most and not self._orders.empty()):
@@ -223,8 +267,16 @@ class Attempt:
     def _note(
         self, orders: list[Order], counted: set[ClientId], recorded: Recorded
     ) -> list[AnySubmission]:
-        taken = [order for order in orders if order is not None]
-        for order in taken:
-            recorded.add(order.batch)
-        counted.update(each.submission.context.client for each in taken if each.counted)
-        return [order.submission for order in taken]
+        """Return the submissions among ``orders``, for the validator.
+
+        Adds their batches to ``recorded``, and to ``counted`` the clients whose shares
+        are summed.
+        """
+        submissions = []
+        for order in orders:
+            if order is not None:
+                recorded.add(order.batch)
+                submissions.append(order.submission)
+                if order.counted:
+                    counted.add(order.submission.context.client)
+        return submissions

@@ -1,11 +1,15 @@
-"""Validation by pairs of workers, A's with B's: results are those of one process, bit for bit.
+"""Validation by pairs of workers, one of server A's with one of server B's.
 
-Both servers go through the same steps in the same order, and so give every submission
+The results are those of one process, bit for bit.
+
+Both servers go through the same steps in the same order. So they give every submission
 to the same pair and the same batch without a word about it; they only tell each other
-which pairs are there. A batch is recorded as used, durably, by both before its first
-submission goes to a worker, and so before anything of it is dealt. A pair that is lost
-before has no part in the attempt; one that is lost after ends the attempt, as a lost
-server does, and the next one shares X afresh.
+which pairs are there.
+
+Both servers record a batch as used, durably, before its first submission goes to a
+worker, and so before anything of it is dealt. A pair that is lost before has no part in
+the attempt. A pair that is lost after ends the attempt, as a lost server does, and in
+the next attempt owners share X afresh.
 """
 
 import logging
@@ -15,7 +19,6 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 import grpc
@@ -69,12 +72,15 @@ from precad.protos.precad_pb2_grpc import WorkingStub
 log = logging.getLogger("precad")
 
 _LOOK_S = 0.2
+"""Seconds between looks at a pair's verdicts, or at whether a pair is there."""
 
 
 class WorkerLink:
-    """A server's conversation with one of its workers, at ``address``, about one attempt.
+    """A server's conversation with one of its workers about one attempt.
 
-    A worker on the ``same_disk`` can open this server's files.
+    The worker listens at ``address``; one on the ``same_disk`` can open this server's
+    files. gRPC's threads take orders from a queue, and a thread of this link reads the
+    worker's reports.
     """
 
     def __init__(
@@ -87,18 +93,23 @@ class WorkerLink:
         *,
         same_disk: bool,
     ) -> None:
+        """Call the worker; ``begin`` is the first order."""
         self._address = address
         self._dimension = task.dimension
         self._same_disk = same_disk
         self._orders: queue.SimpleQueue[Taken | pb.WorkOrder | None] = (
             queue.SimpleQueue()
         )
+        """Submissions to hand over and other orders; None ends the call."""
         self._orders.put(pb.WorkOrder(begin=begin))
         self._changed = threading.Condition()
+        """Notified at each report, and at the end."""
         self._linked = False
         self._ended: PrecadError | None = None
+        """Why nothing more comes from the worker; also set once it is done."""
         self._rejections: dict[ClientId, Rejection] = {}
         self._sum = bytearray()
+        """What has come so far of this server's share of the sum."""
         self._done: pb.WorkDone | None = None
         self._channel = open_channel(address, identity, role)
         self._call = WorkingStub(self._channel).Validate(self._messages())
@@ -111,26 +122,29 @@ class WorkerLink:
 
     @property
     def ready(self) -> bool:
-        """Whether it is linked with the other server's worker, as far as is known."""
+        """Whether the worker is linked with the other server's, as far as is known."""
         return self._linked and self._ended is None
 
     @property
     def error(self) -> PrecadError | None:
-        """Why it can't go on."""
+        """Why the worker can't go on; None while it can, or once it is done."""
         return None if self._done is not None else self._ended
 
     def take(self, taken: Taken) -> None:
-        """Hand one over; doesn't wait."""
+        """Hand one submission over; doesn't wait."""
         self._orders.put(taken)
 
     def decide(self) -> None:
-        """Nothing more is taken; ``verdicts`` come."""
+        """Order the worker to decide on all that it took; ``wait`` has the verdicts."""
         self._orders.put(pb.WorkOrder(decide=pb.WorkDecide()))
 
     def wait(self, seconds: float) -> tuple[Verdicts, int] | None:
-        """Its verdicts and bytes sent, if in time.
+        """Return the worker's verdicts, and how many bytes it sent to the other worker.
 
-        Raises PeerUnavailable, PeerViolation.
+        None if they don't come within so many seconds.
+
+        Raises PeerUnavailable: the worker is gone; PeerViolation: its sum is too short,
+        or it departs from the protocol otherwise.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._done or self._ended, seconds)
@@ -144,21 +158,26 @@ class WorkerLink:
             return Verdicts(self._rejections, share_sum), self._done.bytes_sent
 
     def close(self) -> None:
-        """Break it off; the worker forgets what it had."""
+        """Break the conversation off; the worker forgets what it had."""
         self._orders.put(None)
         self._call.cancel()
         self._channel.close()
         self._reader.join(timeout=1)
 
     def _messages(self) -> Iterator[pb.WorkOrder]:
-        # Read as the worker takes it: bodies aren't in memory before.
-        while (order := self._orders.get()) is not None:
+        """Yield the orders to gRPC, with bodies that the worker can't open itself.
+
+        A body is read as the worker takes it: it isn't in memory before.
+        """
+        orders: Iterator[Taken | pb.WorkOrder] = iter(self._orders.get, None)
+        for order in orders:
             if isinstance(order, pb.WorkOrder):
                 yield order
                 continue
             try:
-                with closing(_take_orders(order, same_disk=self._same_disk)) as orders:
-                    yield from orders
+                messages = _take_orders(order, same_disk=self._same_disk)
+                with closing(messages):
+                    yield from messages
             except BodyUnreadable as error:
                 self._end(
                     PeerUnavailable(f"a body for a worker can't be read: {error}")
@@ -167,11 +186,12 @@ class WorkerLink:
             del order
 
     def _read(self) -> None:
+        """Read the worker's reports until they end; runs in a thread of its own."""
         try:
             for number, report in enumerate(self._call):
                 if number == 0:
-                    said = greeted_version(self._call.initial_metadata())
-                    check_version(f"the worker at {self._address}", said)
+                    version = greeted_version(self._call.initial_metadata())
+                    check_version(f"the worker at {self._address}", version)
                 self._note(report)
             self._end(PeerUnavailable(f"the worker at {self._address} ended its part"))
         except grpc.RpcError as error:
@@ -180,6 +200,11 @@ class WorkerLink:
             self._end(error)
 
     def _note(self, report: pb.WorkReport) -> None:
+        """Take one report of the worker, and wake whoever waits.
+
+        Raises PeerUnavailable, PeerViolation: the worker reports so, or its report
+        can't be.
+        """
         with self._changed:
             match report.WhichOneof("report"):
                 case "linked":
@@ -193,30 +218,41 @@ class WorkerLink:
                 case "done":
                     self._done = report.done
                 case "failure":
-                    kind = (
-                        PeerViolation if report.failure.violation else PeerUnavailable
-                    )
-                    raise kind(f"the worker at {self._address}: {report.failure.text}")
+                    text = f"the worker at {self._address}: {report.failure.text}"
+                    if report.failure.violation:
+                        raise PeerViolation(text)
+                    raise PeerUnavailable(text)
                 case _:
                     raise PeerViolation("a worker's report holds nothing")
             self._changed.notify_all()
 
-    def _reject(self, said: pb.WorkRejection) -> None:
+    def _reject(self, reported: pb.WorkRejection) -> None:
+        """Take one reported rejection.
+
+        Raises PeerViolation: there is no such client's name, or no such reason.
+        """
         try:
-            self._rejections[ClientId(said.client)] = Rejection(said.reason)
+            self._rejections[ClientId(reported.client)] = Rejection(reported.reason)
         except (Misconfiguration, ValueError) as error:
             raise PeerViolation(
                 f"the worker at {self._address} reports: {error}"
             ) from error
 
     def _end(self, error: PrecadError) -> None:
+        """Note that nothing more comes, and why, unless another reason came before."""
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
 
 
 def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
-    """One submission: where its body lies if the worker can read it there, else all of it."""
+    """Yield the orders that hand one submission over to a worker.
+
+    A worker on the same disk is told where the body lies, if it lies in a file; to any
+    other the body follows, in pieces of ``MESSAGE_BYTES``.
+
+    Raises BodyUnreadable.
+    """
     body = taken.submission.body
     header = header_to_wire(taken.submission)
     take = pb.WorkTake(
@@ -246,21 +282,21 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWorkers:
-    """One server's workers, and how they reach the other's."""
+    """One server's workers, and how they reach the other server's."""
 
     pool: WorkerPool
     identity: Identity
     other_host: str = ""
-    """At A: server B's, for those of its workers that are on its own machine."""
+    """At A: server B's host, for those of its workers that are on its own machine."""
     own_host: str = "127.0.0.1"
-    """Where this server reaches those workers of its own that name no host."""
+    """The host where this server reaches those of its workers that name none."""
     clock: Clock = CLOCK
 
 
 class WorkerPairs:
-    """As ``Validator``; to be used in a ``with`` block.
+    """Validates one attempt's submissions by pairs of workers, as a ``Validator`` does.
 
-    As many ``pairs`` at both servers.
+    To be used in a ``with`` block. ``pairs`` is their number, the same at both servers.
     """
 
     def __init__(
@@ -270,19 +306,22 @@ class WorkerPairs:
         own: OwnWorkers,
         pairs: int,
     ) -> None:
+        """Keep what is given; the pairs link up when the block begins."""
         self._aggregator = aggregator
         self._opened = opened
         self._own = own
         self._numbers = range(pairs)
+        """The pairs' numbers, the same at both servers."""
         self._links: dict[int, WorkerLink] = {}
+        """This server's links to its workers, by pair."""
         self._loads = dict.fromkeys(self._numbers, 0)
         """Submissions that each pair has taken, the same at both servers."""
         self._recorded: dict[int, int] = {}
         """Each pair's newest batch."""
         self._batches = 0
-        """How many are recorded."""
+        """How many batches are recorded as used."""
         self._waiting: deque[AnySubmission] = deque()
-        """Nobody is there to take them."""
+        """Submissions that no pair was there to take."""
 
     def __enter__(self) -> Self:
         # Pairs link up while uploads come in.
@@ -294,18 +333,24 @@ class WorkerPairs:
             link.close()
 
     def take(self, submissions: Sequence[AnySubmission]) -> None:
-        """As ``Validator.take``; returns when all are handed over."""
+        """Hand submissions over to the pairs that are there, as ``Validator.take``.
+
+        Where no pair is there they wait.
+        """
         if submissions:
             self._waiting += submissions
             self._hand_over()
 
     def ready(self) -> None:
-        """As ``Validator.ready``; returns when a pair is there and has what waited."""
+        """Return when a pair is there and has what waited, as ``Validator.ready``.
+
+        Raises PeerUnavailable: none was there within the task's deadline for peers.
+        """
         clock = self._own.clock
         patience_s = self._aggregator.task.deadlines.peer
         deadline = clock.now() + patience_s
-        # Both count the same turns, up to the length of a wait: whoever gives up first
-        # ends it.
+        # Both servers count the same turns, up to the length of a wait: the one that
+        # gives up first ends the attempt.
         while not self._hand_over():
             if clock.now() >= deadline:
                 raise PeerUnavailable(
@@ -316,7 +361,10 @@ class WorkerPairs:
             clock.sleep(_LOOK_S)
 
     def decide(self) -> Verdicts:
-        """As ``Validator.decide``."""
+        """Return all pairs' verdicts, and the sum of their shares.
+
+        As ``Validator.decide``.
+        """
         if self._waiting:
             self.ready()
         busy = [self._links[number] for number in self._numbers if self._loads[number]]
@@ -327,19 +375,25 @@ class WorkerPairs:
         group = group_of(task)
         rejections: dict[ClientId, Rejection] = {}
         for link in busy:
-            while (outcome := link.wait(_LOOK_S)) is None:
+            outcome = link.wait(_LOOK_S)
+            while outcome is None:
                 self._aggregator.link.require_alive()
-            verdicts, sent = outcome
+                outcome = link.wait(_LOOK_S)
+            verdicts, bytes_sent = outcome
             rejections |= verdicts.rejections
             group.add(total, verdicts.share_sum)
-            self._aggregator.link.bytes_sent += sent
+            self._aggregator.link.bytes_sent += bytes_sent
         return Verdicts(rejections, total)
 
     def _hand_over(self) -> bool:
-        """Give what waits to the pairs that are there, if any, each to the least loaded."""
+        """Give what waits to the pairs that are there; return whether one is there.
+
+        Each submission goes to the pair that has taken the fewest. A pair's batch is
+        recorded as used, durably, before its first submission is handed over.
+        """
         ready = self._linked()
         while self._waiting and ready:
-            number = min(ready, key=lambda n: (self._loads[n], n))
+            number = min(ready, key=lambda pair: (self._loads[pair], pair))
             submission = self._waiting.popleft()
             link = self._links[number]
             if self._loads[number] % MAX_BATCH_CLIENTS == 0:
@@ -354,26 +408,38 @@ class WorkerPairs:
         return bool(ready)
 
     def _linked(self) -> list[int]:
-        """The pairs that both servers know to be linked; those that aren't are linked up."""
+        """Return the pairs that both servers know to be linked, in order.
+
+        Pairs that aren't linked are linked up, for a later call.
+        """
         self._drop_the_lost()
         if self._aggregator.role is Role.SERVER_B:
             for number in self._numbers:
                 self._open(number, "")
-        own = Workers(workers=tuple(self._state(number) for number in self._numbers))
+        states = tuple(self._state(number) for number in self._numbers)
+        own = Workers(workers=states)
         answer = self._aggregator.link.exchange("workers", own.to_bytes())
         theirs = Workers.from_bytes(answer).workers
         if self._aggregator.role is Role.SERVER_A:
             for number, state in zip(self._numbers, theirs, strict=False):
                 if state.address:
                     self._open(number, state.address)
-        both = enumerate(zip(own.workers, theirs, strict=False))
-        return [number for number, (mine, other) in both if mine.ready and other.ready]
+        return [
+            number
+            for number, state in zip(self._numbers, theirs, strict=False)
+            if states[number].ready and state.ready
+        ]
 
     def _state(self, number: int) -> WorkerState:
-        placed = self._own.pool.worker(number)
+        """Return what this server tells the other of one of its workers.
+
+        Server B tells where the worker listens, if it is up: A's worker calls there.
+        """
+        worker = self._own.pool.worker(number)
         link = self._links.get(number)
-        told = placed is not None and self._aggregator.role is Role.SERVER_B
-        address = placed.address if placed is not None and told else ""
+        address = ""
+        if worker is not None and self._aggregator.role is Role.SERVER_B:
+            address = worker.address
         return WorkerState(address=address, ready=link is not None and link.ready)
 
     def _drop_the_lost(self) -> None:
@@ -389,47 +455,59 @@ class WorkerPairs:
             del self._links[number]
 
     def _open(self, number: int, peer: str) -> None:
-        placed = self._own.pool.worker(number)
-        if placed is None or number in self._links:
+        """Begin the attempt with one of this server's workers, once it is up.
+
+        Does nothing where it has begun.
+
+        At A ``peer`` is where the other server's worker of the pair listens; at B it is
+        empty.
+        """
+        worker = self._own.pool.worker(number)
+        if worker is None or number in self._links:
             return
         aggregator = self._aggregator
         own = self._own
-
-        def at(host: str, address: str) -> str:
-            return f"{host}{address}" if address.startswith(":") else address
-
         begin = pb.WorkBegin(
             task_digest=aggregator.task.digest.value,
             attempt=self._opened.attempt,
             pair=number,
-            peer=at(own.other_host, peer),
+            peer=_at_host(own.other_host, peer),
             dealer_key=aggregator.dealer_key.reveal(),
             epoch=aggregator.dealing.epoch,
             nonces=aggregator.nonces,
         )
-        address = at(own.own_host, placed.address)
-        whose = (aggregator.task, aggregator.role)
-        same_disk = own.pool.place.same_disk
         self._links[number] = WorkerLink(
-            address,
-            *whose,
+            _at_host(own.own_host, worker.address),
+            aggregator.task,
+            aggregator.role,
             own.identity,
             begin,
-            same_disk=same_disk,
+            same_disk=own.pool.place.same_disk,
         )
 
 
+def _at_host(host: str, address: str) -> str:
+    """Return the address, on ``host`` if it names none."""
+    return f"{host}{address}" if address.startswith(":") else address
+
+
 def pairs_of(aggregator: Aggregator, own: int) -> int:
-    """How many pairs there can be, of so many workers here and those of the other server."""
+    """Return how many pairs of workers there can be, with ``own`` workers here.
+
+    Both servers tell each other how many they have.
+    """
     answer = aggregator.link.exchange("pairs", WorkerCount(count=own).to_bytes())
     return min(own, WorkerCount.from_bytes(answer).count)
 
 
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound
+"""Hosts that mean all of a machine's addresses: nobody can be called there."""
 
 
 class ValidationWorkers:
-    """What a training asks for a validator, attempt by attempt; A names the ``other_server``.
+    """A server's workers for a whole training, which asks for a validator each attempt.
+
+    Server A names the ``other_server``'s address.
 
     Raises Misconfiguration: the ports aren't there, or Ray isn't installed or would
     show a secret; PeerUnavailable: Ray's cluster isn't there.
@@ -438,6 +516,7 @@ class ValidationWorkers:
     def __init__(
         self, session: Session, settings: ServerSettings, other_server: str = ""
     ) -> None:
+        """Start the workers that the settings ask for; without any nothing happens."""
         self._count = settings.workers
         self._own: OwnWorkers | None = None
         if not self._count:
@@ -449,9 +528,12 @@ class ValidationWorkers:
         place = (
             RayCluster(settings.ray) if settings.workers_on == "ray" else ThisMachine()
         )
-        pool = WorkerPool(place, starts, partial(setattr, session.progress, "workers"))
+
+        def note_how_many(up: int) -> None:
+            session.progress.workers = up
+
         self._own = OwnWorkers(
-            pool=pool,
+            pool=WorkerPool(place, starts, note_how_many),
             identity=session.identity,
             other_host=other_host,
             own_host=own_host,
@@ -459,7 +541,10 @@ class ValidationWorkers:
         )
 
     def validation(self, aggregator: Aggregator, opened: Opened) -> Validation:
-        """A validator for one attempt: pairs of workers where both servers have some."""
+        """Return a validator for one attempt: pairs of workers, or this process.
+
+        Pairs where both servers have workers.
+        """
         pairs = pairs_of(aggregator, self._count)
         if self._own is None or not pairs:
             return aggregator.in_process(opened)
@@ -472,16 +557,22 @@ class ValidationWorkers:
 
 
 def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
+    """Return what each of a server's workers is told when it starts.
+
+    They listen on ports that follow each other, or on free ones.
+
+    Raises Misconfiguration: the ports aren't there, or Ray would show a password.
+    """
     host, port = _split(settings.worker_listen)
-    secret = (
-        settings.proxy is not None and HttpProxy.parse(settings.proxy).authorization
-    )
-    if secret and settings.workers_on == "ray":
-        why = (
+    password = None
+    if settings.proxy is not None:
+        password = HttpProxy.parse(settings.proxy).authorization
+    if password and settings.workers_on == "ray":
+        remedy = (
             "Ray would keep its password: give workers on Ray a proxy that asks for"
             " none"
         )
-        raise Misconfiguration("proxy", "…", why)
+        raise Misconfiguration("proxy", "…", remedy)
     if port and port + settings.workers > 1 << 16:
         raise Misconfiguration(
             "worker_listen", settings.worker_listen, "too few ports follow it"
@@ -500,5 +591,6 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
 
 
 def _split(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address."""
     host, port = address.rsplit(":", 1)
     return host, int(port)

@@ -1,4 +1,8 @@
-"""Where workers run (this machine, Ray), how each is started, and that all of them stay up."""
+"""Where a server's workers run, how each is started, and how all of them are kept up.
+
+They run on the server's own machine (``ThisMachine``) or on the nodes of a Ray cluster
+(``RayCluster``); ``WorkerPool`` starts those anew that end.
+"""
 
 import contextlib
 import json
@@ -20,18 +24,28 @@ from precad.common.process_settings import Address, ListenAddress
 log = logging.getLogger("precad")
 
 
+_RayObject = Any
+"""Ray's module, or the handle of an actor: half of Ray's functions have no types."""
+
+
 class WorkerStart(BaseModel):
-    """Where a worker finds what its server has on the disk, and whom it calls."""
+    """What a worker is told when it starts.
+
+    It says where the worker finds what its server has on the disk, and whom it calls.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["server-a", "server-b"]
-    """Whose worker it is."""
+    """Which server's worker it is."""
     task: Path
+    """The task's file."""
     identity: Path
-    """The server's own: on this machine, or the same folder on the worker's."""
+    """The server's own folder: on this machine, or the same folder on the worker's."""
     dealer: Address | None
+    """None for a task without a dealer."""
     listen: ListenAddress
+    """Where the worker takes calls; port 0 takes a free one."""
     proxy: Annotated[str | None, Field(repr=False)] = None
     """Leads to the dealer and the other server's workers, as in the server's settings.
     """
@@ -42,21 +56,21 @@ class RunningWorker(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it listens; without a host on its server's own machine."""
+        """Return where it listens; without a host on its server's own machine."""
 
     def wait(self) -> None:
-        """Wait until it has ended, for whatever reason."""
+        """Wait until the worker has ended, for whatever reason."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the worker."""
 
 
 class WorkerHost(Protocol):
-    """Starts workers."""
+    """Starts workers on machines of one kind."""
 
     @property
     def same_disk(self) -> bool:
-        """Whether workers can open the server's files."""
+        """Return whether workers can open the server's files."""
 
     def start(self, worker: WorkerStart) -> RunningWorker:
         """Return a worker that listens. Raises PeerUnavailable: it didn't come up."""
@@ -69,6 +83,7 @@ class WorkerProcess:
     """
 
     def __init__(self, worker: WorkerStart) -> None:
+        """Start the process, tell it what to do, and wait until it says its port."""
         # Nothing of what it is told stands on its command line or in its environment.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "precad.aggregator.workers.worker_process"],
@@ -79,26 +94,30 @@ class WorkerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input = self._process.stdin
-        said = ""
+        answer = ""
         with self._process.stdout as output, contextlib.suppress(OSError):
             self._input.write(worker.model_dump_json() + "\n")
             self._input.flush()
-            said = output.readline()
-        if not said:
+            answer = output.readline()
+        if not answer:
             self.stop()
             raise PeerUnavailable(
                 "a worker ended before it listened; its reason is in the log"
             )
-        self.address = f":{json.loads(said)['port']}"
+        self.address = f":{json.loads(answer)['port']}"
+        """Where it listens, without a host."""
 
     def wait(self) -> None:
-        """As ``RunningWorker.wait``."""
+        """Wait until the process has ended, for whatever reason."""
         self._process.wait()
         with contextlib.suppress(OSError):
             self._input.close()
 
     def stop(self) -> None:
-        """As ``RunningWorker.stop``."""
+        """End the process.
+
+        It ends by itself when its input does; after 5 s it is killed.
+        """
         with contextlib.suppress(OSError):
             self._input.close()
         try:
@@ -109,24 +128,25 @@ class WorkerProcess:
 
 
 class ThisMachine:
-    """Workers are processes of the server's own, and end with it."""
+    """Starts workers as the server's own processes, which end with it."""
 
     same_disk = True
 
     def start(self, worker: WorkerStart) -> WorkerProcess:
-        """As ``WorkerHost.start``."""
+        """Return a worker that listens. Raises PeerUnavailable: it didn't come up."""
         return WorkerProcess(worker)
 
 
 class RayCluster:
-    """Workers are processes on the nodes of a Ray cluster, which places and watches them.
+    """Starts workers on the nodes of a Ray cluster, which places and watches them.
 
-    Each actor starts the same process that a server starts on its own machine. What it
-    is told (``WorkerStart``) are names of files and addresses: seeds, bodies and
-    verdicts travel over the servers' own links, with the server's identity at both
-    ends, from the same folder on every node. Whoever may submit to the cluster runs
-    programs there, and so reads that identity's key: Ray must ask for a token, which it
-    doesn't by itself.
+    Each actor starts the same process that a server starts on its own machine. The
+    actor is told names of files and addresses alone (``WorkerStart``). Seeds, bodies
+    and verdicts travel over the servers' own links, with the server's identity at both
+    ends, from the same folder on every node.
+
+    Whoever may submit to the cluster runs programs there, and so reads that identity's
+    key: Ray must ask for a token, which it doesn't by itself.
 
     Raises Misconfiguration: Ray isn't installed, or lets in whoever reaches its ports;
     PeerUnavailable: the cluster isn't there, or doesn't let this server in.
@@ -135,17 +155,15 @@ class RayCluster:
     same_disk = False
 
     def __init__(self, address: str) -> None:
+        """Connect to the cluster, if this process isn't connected yet."""
         mode = os.environ.get("RAY_AUTH_MODE", "")
         if mode != "token":
-            why = (
+            remedy = (
                 "whoever reaches Ray's ports could read this server's key: set it to"
-                " token for "
+                " token for this server and for all nodes, with one token (ray"
+                " get-auth-token --generate)"
             )
-            why += (
-                "this server and for all nodes, with one token (ray get-auth-token"
-                " --generate)"
-            )
-            raise Misconfiguration("RAY_AUTH_MODE", mode, why)
+            raise Misconfiguration("RAY_AUTH_MODE", mode, remedy)
         ray = _ray()
         if not ray.is_initialized():
             try:
@@ -155,15 +173,14 @@ class RayCluster:
                     logging_level=logging.WARNING,
                 )
             except (ConnectionError, ray.exceptions.RayError) as error:
-                why = (
+                raise PeerUnavailable(
                     f"Ray's cluster at {address} isn't there, or has another token:"
                     f" {error}"
-                )
-                raise PeerUnavailable(why) from None
+                ) from None
 
     def start(self, worker: WorkerStart) -> "RayWorker":
-        """As ``WorkerHost.start``."""
-        # Never restarted by Ray: the pool does it, and knows then.
+        """Return a worker that listens. Raises PeerUnavailable: it didn't come up."""
+        # Never restarted by Ray: the pool restarts it, and so knows of it.
         options = {"max_restarts": 0, "scheduling_strategy": "SPREAD", "num_cpus": 1}
         actor = _ray().remote(_Node).options(**options)
         return RayWorker(actor.remote(worker.model_dump_json()))
@@ -174,9 +191,9 @@ _START_S = 120.0
 
 
 class RayWorker:
-    """A worker behind an actor. Raises PeerUnavailable: it didn't come up."""
+    """A worker behind an actor of Ray's. Raises PeerUnavailable: it didn't come up."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: _RayObject) -> None:
         self._actor = actor
         ray = _ray()
         try:
@@ -188,40 +205,41 @@ class RayWorker:
             ) from None
 
     def wait(self) -> None:
-        """As ``RunningWorker.wait``: ends with the process, the actor and the node alike."""
+        """Wait until the process, its actor or its node has ended."""
         ray = _ray()
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self._actor.wait.remote())
 
     def stop(self) -> None:
-        """As ``RunningWorker.stop``."""
+        """End the actor, and its process with it."""
         _ray().kill(self._actor)
 
 
 class _Node:
-    """On a node: one worker's process, which ends with this actor's."""
+    """The actor on a node: one worker's process, which ends with the actor's own."""
 
     def __init__(self, start: str) -> None:
         self._process = WorkerProcess(WorkerStart.model_validate_json(start))
 
     def address(self) -> str:
-        """Where the worker listens, for other machines."""
+        """Return where the worker listens, for other machines."""
         return f"{_ray().util.get_node_ip_address()}{self._process.address}"
 
     def wait(self) -> None:
+        """Wait until the worker's process has ended."""
         self._process.wait()
 
 
-def _ray() -> Any:
-    """Ray, loaded where workers run on it alone.
+def _ray() -> _RayObject:
+    """Return Ray's module, which is loaded only where workers run on Ray.
 
     Raises Misconfiguration: it isn't installed.
     """
     try:
         import ray  # noqa: PLC0415
     except ImportError:
-        why = 'Ray is not installed; run pip install "precad[ray]"'
-        raise Misconfiguration("workers_on", "ray", why) from None
+        remedy = 'Ray is not installed; run pip install "precad[ray]"'
+        raise Misconfiguration("workers_on", "ray", remedy) from None
     return ray
 
 
@@ -230,7 +248,11 @@ WAITS = RetryPolicy(0.5, 30.0)
 
 
 class WorkerPool:
-    """Keeps so many workers up until it is closed."""
+    """Keeps workers up until it is closed, each as one of ``starts`` says.
+
+    ``changed`` is told how many are up, whenever that changes. A thread for each worker
+    starts it anew when it ends; ``waits`` says how long it waits before.
+    """
 
     def __init__(
         self,
@@ -239,21 +261,24 @@ class WorkerPool:
         changed: Callable[[int], None] = lambda _up: None,
         waits: RetryPolicy = WAITS,
     ) -> None:
+        """Begin to start the workers; ``worker`` finds those that are up."""
         self.place = place
         self._starts = starts
         self._changed = changed
         self._waits = waits
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        """Guards changes of ``_running``."""
         self._running: dict[int, RunningWorker] = {}
+        """The workers that are up, by number."""
         self._watchers = [
             threading.Thread(
-                target=self._keep,
-                args=(n,),
-                name=f"worker-{n}",
+                target=self._keep_up,
+                args=(number,),
+                name=f"worker-{number}",
                 daemon=True,
             )
-            for n in range(len(starts))
+            for number in range(len(starts))
         ]
         for watcher in self._watchers:
             watcher.start()
@@ -262,45 +287,51 @@ class WorkerPool:
         return len(self._starts)
 
     def worker(self, number: int) -> RunningWorker | None:
-        """That worker, while it is up."""
+        """Return the worker of this number; None while it isn't up."""
         return self._running.get(number)
 
     def close(self) -> None:
-        """End them all."""
+        """End all workers, and start none anew."""
         self._closed.set()
         with self._lock:
-            placed = list(self._running.values())
-        for each in placed:
-            each.stop()
+            running = list(self._running.values())
+        for worker in running:
+            worker.stop()
         for watcher in self._watchers:
             watcher.join(timeout=10)
 
-    def _keep(self, number: int) -> None:
+    def _keep_up(self, number: int) -> None:
+        """Start one worker again and again, until the pool is closed.
+
+        Runs in a thread of its own. After a failed start it waits twice as long each
+        time.
+        """
         wait_s = self._waits.first_s
         while not self._closed.is_set():
             try:
-                placed = self.place.start(self._starts[number])
+                worker = self.place.start(self._starts[number])
             except PrecadError as error:
                 log.warning("worker %d didn't start: %s", number, error)
                 self._closed.wait(wait_s)
                 wait_s = min(2 * wait_s, self._waits.longest_s)
                 continue
             wait_s = self._waits.first_s
-            self._note(number, placed)
+            self._note(number, worker)
             if self._closed.is_set():
-                placed.stop()
-            placed.wait()
+                worker.stop()
+            worker.wait()
             self._note(number, None)
             if not self._closed.is_set():
                 log.warning("worker %d ended; it is started again", number)
                 self._closed.wait(wait_s)
 
-    def _note(self, number: int, placed: RunningWorker | None) -> None:
+    def _note(self, number: int, worker: RunningWorker | None) -> None:
+        """Note that a worker is up, or (None) has ended, and tell how many are up."""
         with self._lock:
-            if placed is None:
+            if worker is None:
                 self._running.pop(number, None)
             else:
-                self._running[number] = placed
+                self._running[number] = worker
             up = len(self._running)
         log.info("%d of %d workers are up", up, len(self))
         self._changed(up)

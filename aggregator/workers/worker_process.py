@@ -1,6 +1,7 @@
-"""A worker as a process: ``python -m precad.aggregator.workers.worker_process``, by its server.
+"""A worker as a process, which its server starts.
 
-It reads what it is told (``WorkerStart``) from its input, says its port on its output,
+The command is ``python -m precad.aggregator.workers.worker_process``. It reads what it
+is told (``WorkerStart``) from its standard input, says its port on its standard output,
 and ends when its input does: a server that dies takes its workers along.
 """
 
@@ -60,20 +61,23 @@ log = logging.getLogger("precad")
 
 
 async def serve(start: WorkerStart) -> None:
-    """Work until the input ends. Raises Misconfiguration."""
-    _, number = await listening(start)
-    sys.stdout.write(json.dumps({"port": number}) + "\n")
+    """Work until the standard input ends, and say the port first.
+
+    Raises Misconfiguration: as ``listening``.
+    """
+    _, port_number = await listening(start)
+    sys.stdout.write(json.dumps({"port": port_number}) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
-    # Its server has ended, or waits for it. What an attempt has on the disk the next
-    # start removes.
+    # Its server has ended, or waits for this process's end. The next start removes what
+    # an attempt has on the disk.
     os._exit(0)
 
 
 async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
-    """A worker's port, open on the running loop, and its number.
+    """Return a worker's port, open on the running event loop, and the port's number.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: the task, the identity or the address is wrong.
     """
     role = Role(start.role)
     task = Task.load(start.task)
@@ -86,7 +90,7 @@ async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
 
 
 def main() -> None:
-    """The process."""
+    """Run a worker as this process: read ``WorkerStart`` from the input, and work."""
     keep_freed_buffers(PIECES)
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -101,7 +105,10 @@ def main() -> None:
 
 
 class Working(WorkingServicer):
-    """Validates what the own server orders, nobody else's; at B takes links from server A alone."""
+    """Validates what the worker's own server orders, and nobody else.
+
+    At B it takes links from server A's workers alone.
+    """
 
     def __init__(
         self,
@@ -114,11 +121,12 @@ class Working(WorkingServicer):
         self.task = task
         self.identity = identity
         self._proxy = start.proxy
-        self._dealer = (
-            None if start.dealer is None else by_proxy(start.dealer, self._proxy)
-        )
+        self._dealer: str | None = None
+        """Where the dealer is, and by which proxy it is reached."""
+        if start.dealer is not None:
+            self._dealer = by_proxy(start.dealer, self._proxy)
         self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
-        """From server A's workers, not looked at yet."""
+        """Links from server A's workers that no attempt has looked at yet."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Offer the service on a server that isn't started yet."""
@@ -129,7 +137,10 @@ class Working(WorkingServicer):
     async def link(
         self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
-        """The link of one attempt."""
+        """Answer the link of server A's worker for one attempt, until it ends.
+
+        The call ends with AccessDenied for anybody but server A.
+        """
         async with Refusing(context):
             require(context, self.identity, Role.SERVER_A)
             transport = ServedTransport(
@@ -143,39 +154,46 @@ class Working(WorkingServicer):
     async def Validate(  # noqa: N802 -- gRPC's name
         self, request_iterator: AsyncIterator[pb.WorkOrder], context: Context
     ) -> AsyncIterator[pb.WorkReport]:
-        """One attempt's part."""
+        """Validate one attempt's part for the worker's server; yield reports.
+
+        The first order must be the attempt's beginning. The call ends with AccessDenied
+        for anybody but the worker's own server, and with TaskMismatch for another task.
+        """
         loop = asyncio.get_running_loop()
         reports: asyncio.Queue[pb.WorkReport | None] = asyncio.Queue()
 
-        def report(**what: Any) -> None:
-            call_in(loop, reports.put_nowait, pb.WorkReport(**what))
+        def report(**fields: Any) -> None:
+            call_in(loop, reports.put_nowait, pb.WorkReport(**fields))
 
         async with Refusing(context):
             require(context, self.identity, self.role)
             await context.send_initial_metadata(GREETING)
             begin = (await anext(request_iterator)).begin
             check_task(self.task, begin.task_digest)
-            to_dealer = self._dealer, self.identity, self.task, self.role
-            with own_folder() as disk, reach_dealer(*to_dealer) as dealer:
+            with (
+                own_folder() as folder,
+                reach_dealer(
+                    self._dealer, self.identity, self.task, self.role
+                ) as dealer,
+            ):
                 # The server has joined it for itself and all of its workers.
                 dealer.epoch = begin.epoch
                 reach = partial(self._reach, by_proxy(begin.peer, self._proxy))
-                said = Begin(
-                    attempt=begin.attempt,
-                    pair=begin.pair,
-                    dealer_key=Secret(begin.dealer_key),
-                    nonces=begin.nonces,
-                )
                 attempt = Attempt(
                     _task=self.task,
                     _role=self.role,
-                    _begin=said,
+                    _begin=Begin(
+                        attempt=begin.attempt,
+                        pair=begin.pair,
+                        dealer_key=Secret(begin.dealer_key),
+                        nonces=begin.nonces,
+                    ),
                     _dealing=dealer,
                     _reach=reach,
                     _report=report,
                 )
                 reading = asyncio.create_task(
-                    self._read(request_iterator, Spool(disk), attempt)
+                    self._read(request_iterator, Spool(folder), attempt)
                 )
                 running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
                 running.add_done_callback(lambda _: reports.put_nowait(None))
@@ -189,13 +207,17 @@ class Working(WorkingServicer):
     async def _read(
         self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, attempt: Attempt
     ) -> None:
-        over = attempt.break_off
+        """Read the server's orders into ``attempt``, with bodies that come in pieces.
+
+        Orders that end in the middle, or that are wrong, break the attempt off.
+        """
+        at_end = attempt.break_off
         try:
             async for message in orders:
                 match message.WhichOneof("order"):
                     case "take":
                         take = message.take
-                        submission = _taken(take, self.role)
+                        submission = _submission(take, self.role)
                         if submission.awaits_body and submission.body is None:
                             body = await self._body(
                                 orders, spool, submission.context.client
@@ -208,37 +230,52 @@ class Working(WorkingServicer):
                         raise Misconfiguration(
                             "order", "", "send take, its body, or decide"
                         )
-            over = attempt.end
+            at_end = attempt.end
         except (PrecadError, OSError):
             log.exception("a worker's orders ended")
         except StopAsyncIteration:
             # In the middle of a body, which the server couldn't read; it has said so.
             pass
         finally:
-            over()
+            at_end()
 
     async def _body(
         self, orders: AsyncIterator[pb.WorkOrder], spool: Spool, client: ClientId
     ) -> SpooledBody:
-        first, words = body_layout(self.task)
+        """Receive one body from the orders that follow, into a file of ``spool``.
+
+        The first message is the body's prefix, the others are pieces of its words.
+
+        Raises Misconfiguration: a message is too long or too short; OSError;
+        StopAsyncIteration: the orders end before the body does.
+        """
+        prefix_bytes, words = body_layout(self.task)
         prefix = (await anext(orders)).body
-        left = words * WORD_BYTES
-        if len(prefix) != first:
+        if len(prefix) != prefix_bytes:
             raise Misconfiguration(
-                "body", len(prefix), f"must begin with {first} bytes"
+                "body", len(prefix), f"must begin with {prefix_bytes} bytes"
             )
+        left_bytes = words * WORD_BYTES
         file = await asyncio.to_thread(spool.begin, client)
-        while left:
+        while left_bytes:
             piece = (await anext(orders)).body
-            if not 0 < len(piece) <= left:
-                raise Misconfiguration("body", len(piece), f"{left} bytes are to come")
+            if not 0 < len(piece) <= left_bytes:
+                raise Misconfiguration(
+                    "body", len(piece), f"{left_bytes} bytes are to come"
+                )
             # A full disk or a slow one holds nobody else up.
             await asyncio.to_thread(file.add, memoryview(piece))
-            left -= len(piece)
+            left_bytes -= len(piece)
         return await asyncio.to_thread(file.finish, Secret(prefix))
 
     @contextmanager
     def _reach(self, peer: str) -> Iterator[DialledTransport | ServedTransport]:
+        """Reach the other server's worker until the block ends.
+
+        A's worker dials ``peer``; B's takes the next link that came.
+
+        Raises PeerUnavailable, PeerViolation.
+        """
         patience_s = self.task.deadlines.peer
         if self.role is Role.SERVER_A:
             with dial(peer, self.identity, patience_s) as dialled:
@@ -255,63 +292,70 @@ class Working(WorkingServicer):
             yield served
 
 
-def _taken(take: pb.WorkTake, role: Role) -> AnySubmission:
-    """The submission, with its body where that is in a file.
+def _submission(take: pb.WorkTake, role: Role) -> AnySubmission:
+    """Return the submission that a server hands over.
 
-    Raises RejectedSubmission.
+    It has its body where that is in a file; else the body follows.
+
+    Raises RejectedSubmission: the header isn't one.
     """
     submission = header_from_wire(take.submission, role)
     if not take.HasField("spooled"):
         return submission
     file = take.spooled
-    path = Path(file.path)
-    key = Secret(file.key)
-    prefix = Secret(file.prefix)
-    return replace(
-        submission,
-        body=SpooledBody(
-            path=path,
-            key=key,
-            number=file.number,
-            length=file.length,
-            prefix=prefix,
-        ),
+    body = SpooledBody(
+        path=Path(file.path),
+        key=Secret(file.key),
+        number=file.number,
+        length=file.length,
+        prefix=Secret(file.prefix),
     )
+    return replace(submission, body=body)
 
 
 _PREFIX = "precad-bodies-"
-_LOCK, _UNLOCKED = "lock", "lock.new"
-"""A folder's lock stands under its name once it is held: a sweep never meets a free one
-in use."""
+"""How the name of a worker's folder for bodies begins."""
+_LOCK = "lock"
+"""A folder's lock stands under this name once it is held: ``remove_left_over`` never
+meets a free lock of a folder in use."""
+_NEW_LOCK = "lock.new"
+"""The lock's name before it is held."""
 
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A folder until the block ends; the system lets go of its lock when the process ends."""
+    """Make a folder for bodies until the block ends.
+
+    It is locked; the system lets go of the lock when the process ends.
+    """
     with tempfile.TemporaryDirectory(
         prefix=_PREFIX, ignore_cleanup_errors=True
-    ) as made:
-        folder = Path(made)
+    ) as name:
+        folder = Path(name)
         descriptor = os.open(
-            folder / _UNLOCKED, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600
+            folder / _NEW_LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600
         )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            (folder / _UNLOCKED).rename(folder / _LOCK)
+            (folder / _NEW_LOCK).rename(folder / _LOCK)
             yield folder
         finally:
             os.close(descriptor)
 
 
 def remove_left_over() -> None:
-    """Remove this user's folders whose process is gone; what can't be removed stays."""
+    """Remove this user's folders for bodies whose process is gone.
+
+    What can't be removed stays.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and _free(folder / _LOCK):
+            if folder.lstat().st_uid == os.getuid() and _is_free(folder / _LOCK):
                 shutil.rmtree(folder)
 
 
-def _free(lock: Path) -> bool:
+def _is_free(lock: Path) -> bool:
+    """Return whether no process holds this lock. Raises OSError: it isn't there."""
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
-"""Calls to a server: tried again while it isn't there; what went wrong as an error of precad's.
+"""Calls to a server: repeated while it isn't there, and failing with precad's errors.
 
-An operator's way to one server: status, reports, the model.
+``OperatorConnection`` is an operator's access to one server: status, permissions,
+reports and the model.
 """
 
 import logging
@@ -22,61 +23,76 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel
 from precad.common.model import ModelVector, from_bytes, most_bytes
 from precad.common.task import Task
-from precad.common.wire.messages import values_of
+from precad.common.wire.messages import FieldValue, values_of
 from precad.common.wire.serving import NOT_NOW
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
 
 log = logging.getLogger("precad")
 
+StreamCall = Any
+"""A call whose answers come as a stream: iterated, or cancelled.
+
+gRPC has no public type for it.
+"""
 _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
 """How gRPC says, from version to version, that a certificate isn't the expected
 party's."""
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
-_TIMES = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
+_NOT_IN_TIME = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
+"""How a refusal begins whose reason is a clock, or a certificate that has expired."""
 
 
 def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError:
-    """What went wrong on a call, for the side that can act."""
+    """Return what went wrong on a call, in words for the side that can act.
+
+    ``who`` is the party that was called, such as "server A". Which error it is follows
+    from gRPC's status code; an unexpected code is a PeerViolation.
+    """
     code = error.code()
     detail = errors.one_line(error.details() or "")
-    there = f"{who} at {address}"
+    peer = f"{who} at {address}"
     match code:
         case Code.UNAVAILABLE:
             return _why_unavailable(who, address, detail)
         case Code.CANCELLED:
             # What a server that is being stopped does to the calls in flight.
             return errors.PeerUnavailable(
-                f"{there} broke the call off; it may be restarting"
+                f"{peer} broke the call off; it may be restarting"
             )
         case Code.DEADLINE_EXCEEDED:
             remedy = "check that it runs, its address, and the network between"
             return errors.PeerUnavailable(
-                f"{there} didn't answer within the deadline; {remedy}"
+                f"{peer} didn't answer within the deadline; {remedy}"
             )
         case Code.NOT_FOUND:
-            return errors.NotOnOffer(f"{there}: {detail}")
+            return errors.NotOnOffer(f"{peer}: {detail}")
         case Code.ALREADY_EXISTS:
-            return errors.NameInUse(f"{there}: {detail}")
+            return errors.NameInUse(f"{peer}: {detail}")
         case Code.RESOURCE_EXHAUSTED:
             return errors.PeerUnavailable(
-                f"{there} has no room for this call now: {detail}"
+                f"{peer} has no room for this call now: {detail}"
             )
         case Code.PERMISSION_DENIED | Code.UNAUTHENTICATED:
-            return errors.AccessDenied(f"{there} refuses: {detail}")
-    return errors.PeerViolation(f"{there}: {detail or code.name}")
+            return errors.AccessDenied(f"{peer} refuses: {detail}")
+    return errors.PeerViolation(f"{peer}: {detail or code.name}")
 
 
 def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavailable:
-    if any(words in detail for words in _WRONG_NAME):
+    """Return why a call ended in gRPC's status UNAVAILABLE, for ``error_of``.
+
+    ``detail`` is what gRPC or the server says with it. Misidentified where another
+    party answers.
+    """
+    if any(phrase in detail for phrase in _WRONG_NAME):
         return errors.Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's"
             " certificate; mend the address"
         )
     if detail in (LINKED, NOT_NOW):
         return errors.PeerUnavailable(f"{who} at {address}: {detail}")
-    if detail.startswith(_TIMES):
+    if detail.startswith(_NOT_IN_TIME):
         return errors.PeerUnavailable(
             f"{who} at {address} refuses for now: {detail}; both sides look at their"
             " clocks, and a certificate that has expired is renewed (precad keys"
@@ -90,7 +106,7 @@ def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavaila
 
 @contextmanager
 def errors_of(who: str, address: str) -> Iterator[None]:
-    """Around a call: gRPC's errors as ``error_of`` says them."""
+    """Raise gRPC's errors inside the block as ``error_of`` says them."""
     try:
         yield
     except grpc.RpcError as error:
@@ -98,9 +114,11 @@ def errors_of(who: str, address: str) -> Iterator[None]:
 
 
 WAITS = RetryPolicy(0.2, 0.2)
+"""Between two tries to reach a server; the first value is a try's shortest timeout."""
 LOOK_S = 10.0
-"""Between lines in the log about a server that isn't there yet."""
+"""Seconds between lines in the log about a server that isn't there yet."""
 Reply = TypeVar("Reply")
+"""What a call returns."""
 
 
 def call_with_retries(
@@ -113,13 +131,15 @@ def call_with_retries(
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
 
-    gRPC's own way of waiting (``wait_for_ready``) ends in a bare deadline; this ends in
-    what kept the connection from coming about: refused, or a certificate of another
-    party.
+    ``call`` gets its timeout, in seconds; ``within_s`` are the seconds for all tries
+    together. gRPC's own way of waiting (``wait_for_ready``) ends in a bare deadline;
+    this ends in what kept the connection from coming about: refused, or a certificate
+    of another party.
 
-    ``why`` looks at that, at the first failure, and then now and again. Its answer goes
-    to the log, with the time that is left; where it twice knows none, what gRPC says
-    does. ``waiting`` is told the seconds that are left, before each wait.
+    ``why`` looks for that reason, at the first failure, and then every ``LOOK_S``. Its
+    answer goes to the log, with the time that is left; where it knows none twice in a
+    row, the log has what gRPC says. ``waiting`` is told the seconds that are left,
+    before each wait.
 
     Raises RpcError: of the last try that says something; Misidentified: ``why`` says
     that waiting won't help.
@@ -148,21 +168,26 @@ def call_with_retries(
                 if isinstance(cause, errors.Misidentified):
                     raise cause from None
                 if cause is None and unexplained:
-                    # In TLS 1.3 a refused certificate shows only after its owner's
-                    # handshake.
-                    cause = errors.PeerUnavailable(
-                        "no call comes through"
-                        f" ({errors.one_line(error.details() or '')[:200]}), and"
-                        " nothing is wrong as seen from here: the other side may"
-                        " refuse this one's certificate, for its clock or another root"
-                        " certificate"
-                    )
+                    cause = _no_call_comes_through(error)
                 unexplained = cause is None
                 if cause is not None:
-                    left = max(0.0, retries.remaining())
-                    log.warning("%s; trying again for %.0f s", cause, left)
+                    left_s = max(0.0, retries.remaining())
+                    log.warning("%s; trying again for %.0f s", cause, left_s)
             waiting(retries.remaining())
             retries.wait(error)
+
+
+def _no_call_comes_through(error: grpc.RpcError) -> errors.PeerUnavailable:
+    """Return what to log where nothing is wrong as seen from here.
+
+    In TLS 1.3 a refused certificate shows only after its owner's handshake.
+    """
+    detail = errors.one_line(error.details() or "")
+    return errors.PeerUnavailable(
+        f"no call comes through ({detail[:200]}), and nothing is wrong as seen from"
+        " here: the other side may refuse this one's certificate, for its clock or"
+        " another root certificate"
+    )
 
 
 def is_serving(
@@ -174,8 +199,10 @@ def is_serving(
 ) -> bool:
     """Return whether the part at ``address`` says that it serves.
 
-    Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: none to this
-    identity.
+    A part is a server or the dealer, as ``role`` says.
+
+    Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: the part
+    doesn't answer this identity.
     """
     with (
         open_channel(address, identity, role) as channel,
@@ -186,11 +213,15 @@ def is_serving(
 
 
 CALL_TIMEOUT_S = 30.0
+"""Seconds within which an operator's call must be answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """Where a server's training stands; StatusReply in protos/precad.proto describes each field."""
+    """Where a server's training stands.
+
+    ``StatusReply`` in protos/precad.proto describes each field.
+    """
 
     role: str
     task_name: str
@@ -219,7 +250,10 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """What a step of an attempt cost on a server; see protos/precad.proto."""
+    """What a step of an attempt cost on a server.
+
+    ``StepCost`` in protos/precad.proto describes each field.
+    """
 
     step: str
     seconds: float
@@ -230,7 +264,10 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """A finished round, as a server reports it; see protos/precad.proto."""
+    """A finished round, as a server reports it.
+
+    ``RoundReport`` in protos/precad.proto describes each field.
+    """
 
     version: int
     cohort: int
@@ -243,15 +280,18 @@ class RoundReport:
     steps: tuple[StepCost, ...]
 
 
-def _shown(value: Any) -> Any:
-    """A reply's values with their texts as people may see them: a server may be bad."""
+def _printable(value: FieldValue) -> FieldValue:
+    """Return a reply's value with its texts as people may see them.
+
+    Every text is one line, without control characters: the server may be bad.
+    """
     match value:
         case str():
             return errors.one_line(value)
         case dict():
-            return {name: _shown(each) for name, each in value.items()}
+            return {name: _printable(inner) for name, inner in value.items()}
         case tuple():
-            return tuple(map(_shown, value))
+            return tuple(map(_printable, value))
     return value
 
 
@@ -275,19 +315,25 @@ class OperatorConnection:
     def status(
         self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False
     ) -> ServerStatus:
-        """Where the training stands."""
+        """Return where the training stands.
+
+        With ``wait`` the call waits for a server that isn't there yet, as long as
+        ``timeout_s``.
+        """
         with self._errors():
             request = pb.StatusRequest()
             reply = self._operation.Status(
                 request, timeout=timeout_s, wait_for_ready=wait
             )
         check_version(self._who, reply.wire_version)
-        return ServerStatus(**_shown(values_of(reply)))
+        return ServerStatus(**_printable(values_of(reply)))
 
     def allow(self, word: str, version: int) -> int:
-        """Give the operators' word for the version that waits; the newest attempt that it reaches.
+        """Give the operators' permission for the version that waits.
 
-        Raises PeerViolation: there is no such word, or another version is open.
+        ``word`` names the permission. Returns the newest attempt that it reaches.
+
+        Raises PeerViolation: there is no such permission, or another version is open.
         """
         task = self.status().task_digest
         request = pb.AllowRequest(
@@ -299,17 +345,20 @@ class OperatorConnection:
             return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
 
     def reports(self) -> Generator[RoundReport]:
-        """One report per finished round, until the training ends."""
+        """Yield one report per finished round, until the training ends."""
         with self._errors():
             for report in self._operation.Reports(
                 pb.StatusRequest(), wait_for_ready=True
             ):
-                values = _shown(values_of(report))
-                steps = tuple(StepCost(**each) for each in values.pop("steps"))
+                values = _printable(values_of(report))
+                steps = tuple(StepCost(**step) for step in values.pop("steps"))
                 yield RoundReport(**values, steps=steps)
 
     def model(self, task: Task, version: int) -> ModelVector:
-        """The model that round ``version`` starts from, ``[d]``; server A only."""
+        """Return the model that round ``version`` starts from, ``[d]``; server A only.
+
+        Raises PeerViolation: also where the server sends more than the task's model.
+        """
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         timeout_s = max(CALL_TIMEOUT_S, task.deadlines.collect)
         data = bytearray()
@@ -323,7 +372,7 @@ class OperatorConnection:
         return from_bytes(data, task.dimension)
 
     def model_digest(self, task: Task, version: int) -> Digest:
-        """Digest of the model that round ``version`` starts from."""
+        """Return the digest of the model that round ``version`` starts from."""
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         with self._errors():
             reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)

@@ -1,11 +1,11 @@
-"""Connections: how many there may be, how many one party may hold, and how long one may be silent.
+"""Connections to a port: how many there may be, of one party, and silent for how long.
 
 gRPC bounds how many there are, and knows no caller: one certificate that makes idle
 connections anew as they end keeps most others out (a third to a half of all tries,
 measured). So the process looks at its own open sockets: it knows a connection's caller
-from the calls on it, and shuts what is too many, too silent, or of who asks too much.
-What is left is the servers' and the operator's. Where the system doesn't list sockets
-under ``/proc``, gRPC's bounds hold alone.
+from the calls on it, and shuts what is too many, too silent, or of a caller that asks
+too much. The places that are left are the servers' and the operator's. Where the system
+doesn't list sockets under ``/proc``, gRPC's bounds hold alone.
 """
 
 import asyncio
@@ -21,46 +21,54 @@ from collections.abc import Iterator
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import Role
-from precad.common.identity.mutual_tls import of_connection
+from precad.common.identity.mutual_tls import Context, of_connection
 from precad.common.identity.party_certificate import Principal
 
 log = logging.getLogger("precad")
 
 PER_CALLER = 4
-"""Of one certificate's party: what reconnects has old ones beside the new for a moment.
-"""
+"""Connections of one certificate's party: what reconnects has old ones beside the new
+for a moment."""
 PER_OPERATOR = 32
-"""Of the operator, who may be several people."""
+"""Connections of the operator, who may be several people."""
 SILENT_S = 10.0
-"""A connection that has made no call for so long after it began ends."""
+"""Seconds after its beginning when a connection without a call ends."""
 SILENT = 64
 """Connections that have made no call yet; of more, the oldest end."""
 STRANGERS = 1024
 """Connections of whoever isn't a client, has no place or has said nothing yet."""
 RESERVED = 128
-"""Places that no clients' calls take, of few half: ``SILENT``, and for servers and
-operators."""
+"""Places that no clients' calls take; where there are few places, half of them.
+
+They are for ``SILENT`` connections, and for servers and operators.
+"""
 PER_CLIENT = 2
-"""A client that reconnects has its old connection beside the new one for a moment."""
+"""Places for each client: one that reconnects has its old connection beside the new one
+for a moment."""
 FILES_PER_CLIENT = 2
-"""Uploads that it may have open, each with a file."""
+"""Uploads that a client may have open, each with a file."""
 OWN_FILES = 256
-"""For the database, the journal, the other parties and what the libraries open."""
+"""Files for the database, the journal, the other parties and what the libraries open.
+"""
 LEAST = 16
+"""Connections that a port takes at least, however few files there may be."""
 LOOK_S = 0.5
+"""Seconds between looks at the open connections."""
 SOONEST_S = 0.05
-"""Between looks where somebody's connections are to end now."""
-_MOST = {Role.CLIENT: PER_CALLER, Role.OPERATOR: PER_OPERATOR}
+"""Seconds between looks where somebody's connections are to end now."""
+_MOST_BY_ROLE = {Role.CLIENT: PER_CALLER, Role.OPERATOR: PER_OPERATOR}
 """Servers, the dealer and their workers are bounded by nothing but the process."""
 _DESCRIPTORS = Path("/proc/self/fd")
 _LISTED = _DESCRIPTORS.is_dir()
+"""Whether the system lists this process's sockets."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
+"""What a socket's descriptor links to; the number is its inode."""
 Peer = tuple[str, int]
 """Address and port at the caller's end."""
 Caller = Principal | int
@@ -68,12 +76,12 @@ Caller = Principal | int
 
 
 def connections_for(clients: int) -> int:
-    """Let this process open as many files as the system allows; half of them for callers at most.
+    """Return how many connections a port takes that ``clients`` clients may call.
 
-    Where the system allows little, files come first: whoever isn't let in now comes
-    again, and a journal that can't be opened stops a training. How many connections a
-    server of a task with so many clients takes comes back; where that is less than it
-    would, a warning says so.
+    It first lets this process open as many files as the system allows; at most half of
+    them are for callers. Where the system allows little, files come first: whoever
+    isn't let in now comes again, and a journal that can't be opened stops a training.
+    Where that leaves fewer connections than wanted, a warning says so.
     """
     wanted = STRANGERS + PER_CLIENT * clients
     if sys.platform == "win32":
@@ -82,14 +90,16 @@ def connections_for(clients: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY:
+        return wanted
     # The other half is for uploads, the database and the links to the other parties.
     # Whoever isn't connected uploads nothing: of fewer connections than clients each
     # counts with its files.
     left = hard - OWN_FILES
-    beside = max(left - FILES_PER_CLIENT * clients, left // (1 + FILES_PER_CLIENT))
-    room = (
-        wanted if hard == resource.RLIM_INFINITY else max(LEAST, min(hard // 2, beside))
+    beside_files = max(
+        left - FILES_PER_CLIENT * clients, left // (1 + FILES_PER_CLIENT)
     )
+    room = max(LEAST, min(hard // 2, beside_files))
     if room < wanted:
         log.warning(
             "of %d files that this process may open %d are for connections, and it may"
@@ -102,11 +112,14 @@ def connections_for(clients: int) -> int:
     return min(wanted, room)
 
 
-class _Open(NamedTuple):
+class _Connection(NamedTuple):
+    """One caller's connection, as this process's socket of it."""
+
     inode: int
     descriptor: int
     peer: Peer
     since: float
+    """When it was first seen, by the clock."""
 
 
 class Connections:
@@ -116,15 +129,19 @@ class Connections:
         self._most = most
         self._clock = clock
         self._port = 0
-        self._open: dict[int, _Open | None] = {}
+        self._open: dict[int, _Connection | None] = {}
         """By inode; None for sockets that aren't a caller's."""
         self._callers: dict[Peer, tuple[Caller, float]] = {}
-        """When each last called."""
+        """Who called from each peer, and when it last did."""
         self._ending: set[Peer] = set()
+        """Whose connections end at the next look."""
         self._look_now = asyncio.Event()
 
-    def called(self, context: Any) -> Caller | None:
-        """Note that a call begins over this context's connection; return whose it is."""
+    def called(self, context: Context) -> Caller | None:
+        """Note that a call begins over this context's connection; return whose it is.
+
+        None where the connection has no readable certificate.
+        """
         try:
             certificate, principal = of_connection(context)
             caller = principal or certificate.serial_number
@@ -133,7 +150,7 @@ class Connections:
             return None
         return caller
 
-    def end(self, context: Any) -> None:
+    def end(self, context: Context) -> None:
         """Have this context's connection end soon; called on the event loop."""
         with contextlib.suppress(ValueError):
             self._ending.add(_peer(context.peer()))
@@ -158,90 +175,116 @@ class Connections:
             self._look_now.clear()
 
     def look(self) -> None:
-        """Shut what is too many, too silent, or to end."""
+        """Shut the connections that are too many, too silent, or to end.
+
+        They are shut in this order: those that ``end`` named; those without a call that
+        are too old, or too many; of each caller the oldest beyond what its role may
+        have; of all clients the newest beyond the places that aren't reserved.
+        """
         ending = self._ending
         self._ending = set()
         self._list()
-        here = [each for each in self._open.values() if each is not None]
-        by_caller: defaultdict[Caller | None, list[_Open]] = defaultdict(list)
-        for each in sorted(here, key=lambda each: each.since):
-            caller, _ = self._callers.get(each.peer, (None, 0.0))
-            by_caller[caller].append(each)
+        connections = [entry for entry in self._open.values() if entry is not None]
+        connections.sort(key=lambda connection: connection.since)
+        by_caller: defaultdict[Caller | None, list[_Connection]] = defaultdict(list)
+        for connection in connections:
+            caller, _ = self._callers.get(connection.peer, (None, 0.0))
+            by_caller[caller].append(connection)
         self._shut(
-            {each for each in here if each.peer in ending},
+            {connection for connection in connections if connection.peer in ending},
             "connections of busy callers",
         )
         silent = by_caller.pop(None, [])
-        late = {each for each in silent if self._clock.now() - each.since > SILENT_S}
+        now = self._clock.now()
+        late = {
+            connection for connection in silent if now - connection.since > SILENT_S
+        }
         self._shut(late | set(silent[:-SILENT]), "connections without a call")
-        clients: list[_Open] = []
-        for caller, theirs in by_caller.items():
+        of_clients: list[_Connection] = []
+        for caller, of_caller in by_caller.items():
             role = caller.role if isinstance(caller, Principal) else Role.CLIENT
-            if role not in _MOST:
+            if role not in _MOST_BY_ROLE:
                 continue
-            self._shut(set(theirs[: -_MOST[role]]), f"connections of {caller}")
+            too_many = of_caller[: -_MOST_BY_ROLE[role]]
+            self._shut(set(too_many), f"connections of {caller}")
             if role is Role.CLIENT:
-                clients += theirs[-PER_CALLER:]
+                of_clients += of_caller[-PER_CALLER:]
         # Who was here before stays.
-        clients.sort(key=lambda each: each.since)
+        of_clients.sort(key=lambda connection: connection.since)
         places = max(self._most - RESERVED, self._most // 2)
-        self._shut(set(clients[places:]), "connections in reserved places")
+        self._shut(set(of_clients[places:]), "connections in reserved places")
 
     def _list(self) -> None:
-        found: dict[int, _Open | None] = {}
+        """List the sockets that are open now, and forget callers that have none.
+
+        A socket that was listed before is not looked at again.
+        """
+        listed: dict[int, _Connection | None] = {}
         for descriptor, inode in _sockets():
             if inode in self._open:
-                found[inode] = self._open[inode]
+                listed[inode] = self._open[inode]
             else:
-                with _duplicate(descriptor, inode) as connection:
-                    found[inode] = self._of(connection, descriptor, inode)
-        self._open = found
-        peers = {each.peer for each in found.values() if each is not None}
+                with _duplicate(descriptor, inode) as own_socket:
+                    listed[inode] = self._of_caller(own_socket, descriptor, inode)
+        self._open = listed
+        peers = {entry.peer for entry in listed.values() if entry is not None}
         # A call may come before this thread has seen its connection: names stay for a
         # while.
         old = self._clock.now() - SILENT_S
-        for peer, (_, at) in list(self._callers.items()):
-            if peer not in peers and at < old:
+        for peer, (_, called_at) in list(self._callers.items()):
+            if peer not in peers and called_at < old:
                 self._callers.pop(peer, None)
 
-    def _of(
-        self, connection: socket.socket | None, descriptor: int, inode: int
-    ) -> _Open | None:
+    def _of_caller(
+        self, own_socket: socket.socket | None, descriptor: int, inode: int
+    ) -> _Connection | None:
+        """Return a caller's connection to the port; None for any other socket."""
         try:
-            if connection is None or connection.getsockname()[1] != self._port:
+            if own_socket is None or own_socket.getsockname()[1] != self._port:
                 return None
-            host, port = connection.getpeername()[:2]
+            host, port = own_socket.getpeername()[:2]
         except (OSError, IndexError, TypeError, ValueError):
-            # The listener, the database's, another family's.
+            # The listener's, the database's, or one of another address family.
             return None
-        return _Open(inode, descriptor, (_host(host), port), self._clock.now())
+        peer = (_host(host), port)
+        return _Connection(
+            inode=inode,
+            descriptor=descriptor,
+            peer=peer,
+            since=self._clock.now(),
+        )
 
-    def _shut(self, ending: set[_Open], what: str) -> None:
-        for each in ending:
-            with _duplicate(each.descriptor, each.inode) as connection:
-                if connection is not None:
+    def _shut(self, ending: set[_Connection], which: str) -> None:
+        """Shut these connections, and log how many they were and ``which``."""
+        for connection in ending:
+            with _duplicate(connection.descriptor, connection.inode) as own_socket:
+                if own_socket is not None:
                     with contextlib.suppress(OSError):
-                        connection.shutdown(socket.SHUT_RDWR)
+                        own_socket.shutdown(socket.SHUT_RDWR)
         if ending:
             log.warning(
                 "%d %s were too many or too long silent and are closed",
                 len(ending),
-                what,
+                which,
             )
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
-    """This process's sockets: descriptor and inode."""
+    """Yield descriptor and inode of each of this process's sockets."""
     for descriptor in _DESCRIPTORS.iterdir():
         with contextlib.suppress(OSError):
-            found = _SOCKET.fullmatch(str(descriptor.readlink()))
-            if found:
-                yield int(descriptor.name), int(found[1])
+            link = _SOCKET.fullmatch(str(descriptor.readlink()))
+            if link:
+                yield int(descriptor.name), int(link[1])
 
 
 @contextlib.contextmanager
 def _duplicate(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
-    """The socket of that inode; None where it is closed, and its number maybe another's."""
+    """Open the socket of that inode once more, until the block ends.
+
+    None where the descriptor is closed, or is another file's by now. A descriptor of
+    its own can't become another file's inside the block.
+    """
     try:
         own = os.dup(descriptor)
     except OSError:
@@ -251,18 +294,29 @@ def _duplicate(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
         os.close(own)
         yield None
         return
-    with socket.socket(fileno=own) as connection:
-        yield connection
+    with socket.socket(fileno=own) as duplicate:
+        yield duplicate
 
 
 # Every call of a connection says the same.
 @lru_cache(maxsize=4096)
 def _peer(text: str) -> Peer:
-    """GRPC's ``ipv4:127.0.0.1:7301`` or ``ipv6:%5B::1%5D:7301``. Raises ValueError."""
-    host, _, port = unquote(text).partition(":")[2].rpartition(":")
+    """Return the address and port that gRPC names in ``text``.
+
+    It looks like ``ipv4:127.0.0.1:7301`` or ``ipv6:%5B::1%5D:7301``.
+
+    Raises ValueError: it names none.
+    """
+    _, _, authority = unquote(text).partition(":")
+    host, _, port = authority.rpartition(":")
     return _host(host.strip("[]")), int(port)
 
 
 def _host(text: str) -> str:
-    address = ip_address(text.partition("%")[0])
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    """Return an address in the one way that it is compared: IPv4 inside IPv6 as IPv4.
+
+    Raises ValueError: it is no address.
+    """
+    address, _, _ = text.partition("%")
+    parsed = ip_address(address)
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)

@@ -1,8 +1,10 @@
-"""A part's port: whatever listens for gRPC is made here, with one guard over what callers may take.
+"""A part's port for gRPC, with one guard over what callers may take.
+
+Every part (server A, server B, the dealer, each worker) opens its port here. What a
+caller may take is the same at all of them.
 
 The guard knows a caller by its certificate when a call begins, before anything of its
-message has come, whatever the method, and whether or not the call will be refused. What
-a caller takes is the same at the servers, the dealer and the workers.
+message has come, whatever the method, and whether or not the call will be refused.
 """
 
 import asyncio
@@ -22,29 +24,39 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import FIRST_VERSION, WIRE_VERSION, add_port
 from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
-from precad.common.wire.serving import SERVER_OPTIONS, Refusing, end_call
+from precad.common.wire.serving import SERVER_OPTIONS, Context, Refusing, end_call
 
 log = logging.getLogger("precad")
 
 BURST = 200
 """Calls that a caller may begin at once."""
 PER_S = 50.0
-"""Calls that it may begin, in the long run."""
+"""Calls a second that a caller may begin, in the long run."""
 REFUSED = 32
-"""Calls beyond those, until its connection ends."""
+"""Calls beyond those that are refused one by one; then the caller's connection ends."""
 REFUSED_S = 1.0
-"""How long a refusal waits: who asks without end is busy waiting."""
+"""Seconds that a refusal waits: a caller that asks without end is busy waiting."""
 UNFINISHED = 8
-"""Calls of one caller whose message hasn't come whole."""
+"""Calls of one caller whose message hasn't come whole, at most."""
 REQUEST_S = 10.0
-"""How long a message may take to come whole."""
-_REMEMBERED = 10_000
-_SAID = re.compile(r"\bprecad-wire/(\d{1,9})(?!\S)")
+"""Seconds that a message may take to come whole."""
+_MOST_REMEMBERED = 10_000
+"""Callers whose rates are kept before those who called long ago are forgotten."""
+_CALLERS_VERSION = re.compile(r"\bprecad-wire/(\d{1,9})(?!\S)")
+"""The wire version in a caller's ``user-agent``."""
+_Handler = Any
+"""gRPC's handler of one method: what kind of method it is, and what answers it.
+
+A named tuple, which gRPC's types don't show.
+"""
+_Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
+"""Finds a call's handler, as the port would without this interceptor."""
 
 
 class CallRate:
-    """How often callers begin calls.
+    """Counts how often callers begin calls.
 
+    A caller may begin ``burst`` calls at once, and ``per_s`` a second in the long run.
     Used on the event loop alone, hence without a lock.
     """
 
@@ -55,75 +67,108 @@ class CallRate:
         self._burst = burst
         self._per_s = per_s
         self._begun: dict[Caller, tuple[float, float]] = {}
-        """How many calls a caller has begun that aren't forgiven yet, and when it was
-        so."""
+        """How many calls a caller has begun that aren't forgiven yet, and when that was
+        counted."""
 
     def begin(self, caller: Caller) -> float:
-        """One more call begins: return how many are beyond the caller's rate.
+        """Count one more call, and return how many are beyond the caller's rate.
 
-        Those that are refused count too, up to ``REFUSED``.
+        Calls that are refused count too, up to ``REFUSED``.
         """
         now = self._clock.now()
-        begun, at = self._begun.get(caller, (0.0, now))
-        begun = max(0.0, begun - (now - at) * self._per_s) + 1
-        self._begun[caller] = min(begun, self._burst + REFUSED), now
-        if len(self._begun) > _REMEMBERED:
-            # Names that called long ago take no memory.
-            spent = (self._burst + REFUSED) / self._per_s
-            self._begun = {k: v for k, v in self._begun.items() if now - v[1] < spent}
+        begun, counted_at = self._begun.get(caller, (0.0, now))
+        forgiven = (now - counted_at) * self._per_s
+        begun = max(0.0, begun - forgiven) + 1
+        most = self._burst + REFUSED
+        self._begun[caller] = min(begun, most), now
+        if len(self._begun) > _MOST_REMEMBERED:
+            # Callers that called long ago take no memory: all their calls are forgiven.
+            forgiven_after_s = most / self._per_s
+            self._begun = {
+                other: (count, at)
+                for other, (count, at) in self._begun.items()
+                if now - at < forgiven_after_s
+            }
         return max(0.0, begun - self._burst)
 
     def text(self, caller: Caller) -> str:
-        """What a refused caller reads."""
+        """Return what a refused caller reads."""
         return (
             f"{caller} makes more than {self._per_s:g} calls a second; ask less often"
         )
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """Around every call to a port, those that no service offers too."""
+    """Stands around every call to a port, also around those that no service offers.
+
+    A call beyond its caller's ``rate`` is refused, and so is one more call of a caller
+    that has ``UNFINISHED`` calls whose message hasn't come.
+    """
 
     def __init__(self, connections: Connections, rate: CallRate | None = None) -> None:
         self._connections = connections
         self._rate = rate or CallRate()
         self._unfinished: Counter[Caller | None] = Counter()
+        """Each caller's calls whose message hasn't come whole."""
 
     async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Return the call's handler, which begins before the call's message comes."""
+        self,
+        continuation: _Continuation,
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Return the call's handler, changed to begin before the call's message comes.
+
+        gRPC is told that requests come as a stream: it then begins a call at its
+        header. The guard looks at the caller, reads the one message itself where the
+        method takes one, and goes on as the method's own handler.
+        """
         handler = await continuation(handler_call_details)
         if handler is None:
             handler = grpc.stream_unary_rpc_method_handler(_unknown)
-        shapes = handler.request_streaming, handler.response_streaming
-        kind = "_".join("stream" if streams else "unary" for streams in shapes)
+        requests_kind = "stream" if handler.request_streaming else "unary"
+        answers_kind = "stream" if handler.response_streaming else "unary"
+        kind = f"{requests_kind}_{answers_kind}"
         behaviour = getattr(handler, kind)
 
-        async def begin(requests: AsyncIterator[Any], context: Any) -> Any:
+        async def begin(requests: AsyncIterator[object], context: Context) -> object:
             async with Refusing(context):
                 caller = self._connections.called(context)
-                await self._in_its_rate(caller, context)
+                await self._check_rate(caller, context)
                 if handler.request_streaming:
                     return requests
                 return await self._message(caller, requests, context)
 
-        async def answer(requests: AsyncIterator[Any], context: Any) -> Any:
+        async def answer(requests: AsyncIterator[object], context: Context) -> object:
             return await behaviour(await begin(requests, context), context)
 
         async def stream(
-            requests: AsyncIterator[Any], context: Any
-        ) -> AsyncIterator[Any]:
+            requests: AsyncIterator[object], context: Context
+        ) -> AsyncIterator[object]:
             request = await begin(requests, context)
             async with contextlib.aclosing(behaviour(request, context)) as messages:
                 async for message in messages:
                     yield message
 
-        begins = {"stream_stream": stream} if shapes[1] else {"stream_unary": answer}
-        return handler._replace(**{"request_streaming": True, kind: None} | begins)
+        guarded: dict[str, object] = {"request_streaming": True, kind: None}
+        if handler.response_streaming:
+            guarded["stream_stream"] = stream
+        else:
+            guarded["stream_unary"] = answer
+        return handler._replace(**guarded)
 
-    async def _in_its_rate(self, caller: Caller | None, context: Any) -> None:
-        served = isinstance(caller, Principal) and caller.role in SERVING_ROLES
-        if caller is None or served or not (beyond := self._rate.begin(caller)):
+    async def _check_rate(self, caller: Caller | None, context: Context) -> None:
+        """Refuse a call beyond its caller's rate, after ``REFUSED_S`` seconds.
+
+        A caller with ``REFUSED`` calls beyond it loses its connection. Servers, the
+        dealer and callers without a certificate aren't counted.
+
+        Raises TooManyCalls.
+        """
+        serves = isinstance(caller, Principal) and caller.role in SERVING_ROLES
+        if caller is None or serves:
+            return
+        beyond = self._rate.begin(caller)
+        if not beyond:
             return
         if beyond >= REFUSED:
             self._connections.end(context)
@@ -131,8 +176,15 @@ class Guard(grpc.aio.ServerInterceptor):
         raise TooManyCalls(self._rate.text(caller))
 
     async def _message(
-        self, caller: Caller | None, requests: AsyncIterator[Any], context: Any
-    ) -> Any:
+        self, caller: Caller | None, requests: AsyncIterator[object], context: Context
+    ) -> object:
+        """Return the one message of a call that takes one, once it has come whole.
+
+        A call whose message doesn't come within ``REQUEST_S`` seconds, or that holds
+        none, ends.
+
+        Raises TooManyCalls: the caller has ``UNFINISHED`` such calls open.
+        """
         if self._unfinished[caller] >= UNFINISHED:
             raise TooManyCalls(
                 f"{caller} has {UNFINISHED} calls open whose message hasn't come, the"
@@ -156,43 +208,51 @@ class Guard(grpc.aio.ServerInterceptor):
 
 
 class RefusingOtherVersions(grpc.aio.ServerInterceptor):
-    """Refuses every call of another wire version, but for gRPC's own health protocol, unread."""
+    """Refuses every call of another wire version, before anything of it is read.
+
+    Only gRPC's own health protocol is let through. ``who`` is the part whose port it
+    is, such as "server B".
+    """
 
     def __init__(self, who: str) -> None:
         self._who = who
 
     async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Return the call's handler, or one that refuses."""
-        agent = dict(handler_call_details.invocation_metadata).get("user-agent", "")
-        found = _SAID.search(agent)
-        theirs = int(found[1]) if found else FIRST_VERSION
+        self,
+        continuation: _Continuation,
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Return the call's handler, or one that refuses the call."""
+        metadata = dict(handler_call_details.invocation_metadata)
+        version = _CALLERS_VERSION.search(str(metadata.get("user-agent", "")))
+        theirs = int(version[1]) if version else FIRST_VERSION
         if theirs == WIRE_VERSION or handler_call_details.method.startswith(
             "/grpc.health."
         ):
             return await continuation(handler_call_details)
         behind = "the caller" if theirs < WIRE_VERSION else self._who
-        versions = (
-            f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}"
+        text = (
+            f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}:"
+            f" upgrade precad at {behind}"
         )
-        text = f"{versions}: upgrade precad at {behind}"
 
-        async def refuse(_requests: object, context: Any) -> None:
+        async def refuse(_requests: object, context: Context) -> None:
             log.warning("a call from %s was refused: %s", context.peer(), text)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
 
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
-async def _unknown(_requests: object, context: Any) -> None:
+async def _unknown(_requests: object, context: Context) -> None:
+    """Answer a call to a method that no service of the port offers."""
     await end_call(context, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
 class GuardedPort:
-    """One port of ``who``, such as "server B", where so many clients have business.
+    """One port of the part ``who``, such as "server B".
 
-    Services are added to ``server``, then it listens.
+    ``clients`` says how many clients may call it. Services are added to ``server``,
+    then ``listen`` lets callers in.
     """
 
     def __init__(
@@ -213,7 +273,7 @@ class GuardedPort:
         self._watch: asyncio.Task[None] | None = None
 
     async def listen(self, address: str) -> int:
-        """Take callers, and return the port.
+        """Listen on ``address``, and return the port.
 
         Raises Misconfiguration as ``add_port``.
         """
@@ -223,7 +283,7 @@ class GuardedPort:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Let calls end for so long, then end them."""
+        """Take no new calls; end open ones after ``grace_s`` seconds, if they last."""
         await self.server.stop(grace=grace_s)
         if self._watch is not None:
             self._watch.cancel()

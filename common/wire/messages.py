@@ -1,7 +1,8 @@
-"""Messages of protos/precad.proto as plain values by field, strictly back; submissions and notices.
+"""Messages of protos/precad.proto as Python values: notices, and what servers sign.
 
-What notices and servers' signed words to owners hold: Notice, OpeningBody and
-StatementBody there.
+``encode`` and ``decode`` turn any message into a dictionary of its fields' values and
+back, strictly. ``read_notice`` returns what a Notice holds; ``check_opening`` and
+``check_statement`` what a server has signed for an owner (OpeningBody, StatementBody).
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from precad.common.errors import (
     Misconfiguration,
@@ -31,28 +32,35 @@ from precad.common.submission import (
 )
 from precad.protos import precad_pb2 as pb
 
+FieldValue = Any
+"""The value of a message's field, as protobuf's fields hold it.
 
-def encode(name: str, values: Mapping[str, Any]) -> bytes:
-    """Return the bytes of message ``name``, of its values by field.
+In dictionaries a message within is a dictionary, and a repeated field is a tuple.
+"""
+
+
+def encode(name: str, values: Mapping[str, FieldValue]) -> bytes:
+    """Return the bytes of message ``name`` with the given ``values`` of its fields.
 
     A message within is a mapping; bytes may be hex; None stands for what is absent.
 
     Raises ValueError: a value doesn't fit its field, or there is no such field.
     """
-    message = getattr(pb, name)()
+    message: Message = getattr(pb, name)()
     _fill(message, values)
-    data: bytes = message.SerializeToString(deterministic=True)
-    return data
+    return message.SerializeToString(deterministic=True)
 
 
-def decode(name: str, data: bytes) -> dict[str, Any]:
-    """Return the values of message ``name`` by field; of optional ones those that are there.
+def decode(name: str, data: bytes) -> dict[str, FieldValue]:
+    """Return the values of message ``name`` by field, read from its bytes ``data``.
+
+    Of optional fields the dictionary holds those that are there.
 
     Raises PeerViolation: it isn't such a message, or holds anything besides its fields.
     """
     unreadable = f"unreadable {name} from the other server: {len(data)} bytes"
     try:
-        message = getattr(pb, name).FromString(data)
+        message: Message = getattr(pb, name).FromString(data)
     except DecodeError:
         raise PeerViolation(f"{unreadable} that aren't such a message") from None
     # Unknown fields, a field twice, a number in a longer form than its own: whatever a
@@ -65,80 +73,87 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     return values_of(message)
 
 
-def _fill(message: Any, values: Mapping[str, Any]) -> None:
+def _fill(message: Message, values: Mapping[str, FieldValue]) -> None:
+    """Set the fields of ``message``, and of messages within, for ``encode``.
+
+    Raises ValueError: there is no such field, or a value is no hex.
+    """
+    # A message within is present even if it has no values.
+    message.SetInParent()
     for name, value in values.items():
         field = message.DESCRIPTOR.fields_by_name.get(name)
         if field is None:
             raise ValueError(f"{message.DESCRIPTOR.name} has no field {name}")
         if value is None:
             continue
-        if field.message_type is not None:
-            for each in value if field.is_repeated else (value,):
-                inner = getattr(message, name)
-                inner = inner.add() if field.is_repeated else inner
-                inner.SetInParent()
-                _fill(inner, each)
+        if field.message_type is not None and field.is_repeated:
+            for inner_values in value:
+                _fill(getattr(message, name).add(), inner_values)
+        elif field.message_type is not None:
+            _fill(getattr(message, name), value)
         elif field.is_repeated:
-            getattr(message, name).extend(_scalar(field, each) for each in value)
+            getattr(message, name).extend(_scalar(field.type, item) for item in value)
         else:
-            setattr(message, name, _scalar(field, value))
+            setattr(message, name, _scalar(field.type, value))
 
 
-def _scalar(field: FieldDescriptor, value: Any) -> Any:
-    if field.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str):
+def _scalar(field_type: int, value: FieldValue) -> FieldValue:
+    """Return the value of a field that is no message; hex of bytes becomes bytes."""
+    if field_type == FieldDescriptor.TYPE_BYTES and isinstance(value, str):
         return bytes.fromhex(value)
     return value
 
 
-def values_of(message: Any) -> dict[str, Any]:
+def values_of(message: Message) -> dict[str, FieldValue]:
     """Return a message's values by field; of optional ones those that are there."""
-    found: dict[str, Any] = {}
+    values: dict[str, FieldValue] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            found[field.name] = dict(value)
+        inner_type = field.message_type
+        if inner_type is not None and inner_type.GetOptions().map_entry:
+            values[field.name] = dict(value)
+        elif field.is_repeated and inner_type is not None:
+            values[field.name] = tuple(map(values_of, value))
         elif field.is_repeated:
-            inner = field.message_type is not None
-            found[field.name] = tuple(map(values_of, value)) if inner else tuple(value)
-        elif field.has_presence and not message.HasField(field.name):
-            continue
-        else:
-            found[field.name] = (
-                value if field.message_type is None else values_of(value)
-            )
-    return found
+            values[field.name] = tuple(value)
+        elif not field.has_presence or message.HasField(field.name):
+            values[field.name] = value if inner_type is None else values_of(value)
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOpen:
-    """An attempt started; A's opening of it may have come along."""
+    """An attempt started; A's signed opening of it may have come along."""
 
     attempt: int
     version: int
     model: Digest
     selected: bool
     collect_seconds: float
-    """Until collection closes; anything, NaN too."""
+    """Seconds until collection closes; unchecked: any number, NaN too."""
     signed: bytes | None = None
+    """A ``Signed`` with an OpeningBody, unchecked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOver:
-    """An attempt got done, and its version with it; A's newest statement may have come along.
+    """An attempt got done, and its version with it.
 
-    Why a drawn owner's submission didn't count is one of ``Rejection``'s values.
+    A's newest signed statement may have come along.
     """
 
     attempt: int
     version: int
     counted: bool
     rejection: str = ""
+    """Why a drawn owner's submission didn't count: one of ``Rejection``'s values."""
     signed: bytes | None = None
+    """A ``Signed`` with a StatementBody, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOver:
-    """θ_T is there."""
+    """The training is over: the final model θ_T is there."""
 
     version: int
     model: Digest
@@ -153,7 +168,11 @@ Notice = RoundOpen | RoundOver | TrainingOver | TrainingPaused
 
 
 def read_notice(message: pb.Notice) -> Notice:
-    """Return what a notice says. Raises PeerViolation."""
+    """Return what a notice says.
+
+    Raises PeerViolation: it holds no event, a digest of the wrong length, or a reason
+    for a rejection that there isn't.
+    """
     signed = message.word.SerializeToString() if message.HasField("word") else None
     try:
         match message.WhichOneof("event"):
@@ -188,9 +207,9 @@ def read_notice(message: pb.Notice) -> Notice:
 
 
 def serves_first(message: pb.Notice) -> Role:
-    """Return from which server to fetch models first.
+    """Return the server from which to fetch models first, as a notice says.
 
-    Raises PeerViolation: of another party.
+    Raises PeerViolation: it names another party.
     """
     if message.serves_first not in (Role.SERVER_A.value, Role.SERVER_B.value):
         raise PeerViolation(
@@ -202,7 +221,7 @@ def serves_first(message: pb.Notice) -> Role:
 def rejection_of(reason: str) -> Rejection | None:
     """Return the rejection that a server names; None for an empty reason.
 
-    Raises PeerViolation.
+    Raises PeerViolation: there is no such reason.
     """
     try:
         return Rejection(reason) if reason else None
@@ -213,15 +232,22 @@ def rejection_of(reason: str) -> Rejection | None:
 
 
 Body = pb.OpeningBody | pb.StatementBody
+"""What a server signs for an owner."""
 _BLOCK = 2048
-_PADDING_HEADER, _LEAST = 3, 128
-"""Tag and length of a padding of 128 bytes or more: sizes tell nothing of counts."""
+"""Bytes; a signed message is a multiple long, so that its size tells nothing of counts.
+"""
+_PADDING_HEADER = 3
+"""Bytes of the padding's tag and length, of ``_LEAST_PADDING`` bytes or more."""
+_LEAST_PADDING = 128
 _KINDS = {pb.OpeningBody: SignedKind.OPENING, pb.StatementBody: SignedKind.STATEMENT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a server has signed for an attempt; see OpeningBody in protos/precad.proto."""
+    """What a server has signed for an owner at an attempt's opening.
+
+    ``OpeningBody`` in protos/precad.proto describes each field.
+    """
 
     task_digest: bytes
     client: str
@@ -236,7 +262,10 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a server has signed of an owner's account; see StatementBody in protos/precad.proto."""
+    """What a server has signed of an owner's account.
+
+    ``StatementBody`` in protos/precad.proto describes each field.
+    """
 
     task_digest: bytes
     client: str
@@ -249,7 +278,7 @@ class Statement:
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
-    """``body``, signed by the server ``role``."""
+    """Return ``body``, signed by the server ``role``, padded to a multiple of 2 KiB."""
     data = body.SerializeToString(deterministic=True)
     sealed = sign_as_server(signer, role, _KINDS[type(body)], data)
     signature = sealed.signature
@@ -258,23 +287,29 @@ def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
         signature=signature.value,
         certificates=signature.certificates,
     )
-    padding = -(message.ByteSize() + _PADDING_HEADER) % _BLOCK
-    message.padding = bytes(padding if padding >= _LEAST else padding + _BLOCK)
+    padding_bytes = -(message.ByteSize() + _PADDING_HEADER) % _BLOCK
+    if padding_bytes < _LEAST_PADDING:
+        padding_bytes += _BLOCK
+    message.padding = bytes(padding_bytes)
     return message
 
 
 def read_opening(message: bytes) -> Opening:
-    """Return what a Signed says of an attempt, unchecked. Raises DecodeError."""
-    return Opening(
-        **values_of(pb.OpeningBody.FromString(pb.Signed.FromString(message).body))
-    )
+    """Return what the ``Signed`` in ``message`` says of an attempt, unchecked.
+
+    Raises DecodeError: it is no such message.
+    """
+    signed = pb.Signed.FromString(message)
+    return Opening(**values_of(pb.OpeningBody.FromString(signed.body)))
 
 
 def read_statement(message: bytes) -> Statement:
-    """Return what a Signed says of an account, unchecked. Raises DecodeError."""
-    return Statement(
-        **values_of(pb.StatementBody.FromString(pb.Signed.FromString(message).body))
-    )
+    """Return what the ``Signed`` in ``message`` says of an account, unchecked.
+
+    Raises DecodeError: it is no such message.
+    """
+    signed = pb.Signed.FromString(message)
+    return Statement(**values_of(pb.StatementBody.FromString(signed.body)))
 
 
 def check_opening(
@@ -284,19 +319,20 @@ def check_opening(
     *,
     kept: bool = False,
 ) -> Opening:
-    """What ``role`` has signed for an attempt's opening, now or earlier.
+    """Return what ``role`` has signed for an attempt's opening, once it is checked.
 
-    Raises PeerViolation.
+    ``message`` is a ``Signed``; ``kept`` says that it was signed earlier.
+
+    Raises PeerViolation: the server of ``role`` hasn't signed it, or it is no opening.
     """
-    return Opening(
-        **_checked(
-            verifier,
-            role,
-            pb.OpeningBody,
-            message,
-            kept=kept,
-        )
+    values = _checked(
+        verifier,
+        role,
+        pb.OpeningBody,
+        message,
+        kept=kept,
     )
+    return Opening(**values)
 
 
 def check_statement(
@@ -306,42 +342,49 @@ def check_statement(
     *,
     kept: bool = False,
 ) -> Statement:
-    """What ``role`` has signed of an owner's account, now or earlier.
+    """Return what ``role`` has signed of an owner's account, once it is checked.
 
-    Raises PeerViolation.
+    ``message`` is a ``Signed``; ``kept`` says that it was signed earlier.
+
+    Raises PeerViolation: the server of ``role`` hasn't signed it, or it is no
+    statement.
     """
-    return Statement(
-        **_checked(
-            verifier,
-            role,
-            pb.StatementBody,
-            message,
-            kept=kept,
-        )
+    values = _checked(
+        verifier,
+        role,
+        pb.StatementBody,
+        message,
+        kept=kept,
     )
+    return Statement(**values)
 
 
 def _checked(
     verifier: ServerVerifier,
     role: Role,
-    body: type[Body],
+    body_type: type[Body],
     message: bytes,
     *,
     kept: bool,
-) -> dict[str, Any]:
+) -> dict[str, FieldValue]:
+    """Return the values of the body in a ``Signed``, once its signature is checked.
+
+    The signature must be of the server of ``role``, over a body of ``body_type``.
+
+    Raises PeerViolation.
+    """
     try:
         signed = pb.Signed.FromString(message)
-        sealed = ServerSigned(
-            signed.body, Signature(signed.signature, tuple(signed.certificates))
-        )
-        checked = check_server_signed(
+        signature = Signature(signed.signature, tuple(signed.certificates))
+        sealed = ServerSigned(signed.body, signature)
+        body = check_server_signed(
             verifier,
             role,
-            _KINDS[body],
+            _KINDS[body_type],
             sealed,
             kept=kept,
         )
-        return values_of(body.FromString(checked))
+        return values_of(body_type.FromString(body))
     except RejectedSubmission as error:
         raise PeerViolation(
             f"what {role.value} is to have signed: {error.detail}"

@@ -1,4 +1,4 @@
-"""A part's metrics as a Prometheus reads them, over plain HTTP.
+"""A part's metrics on a page that a Prometheus reads, over plain HTTP.
 
 There is no TLS and no name on that port, so its address must be one that only the
 Prometheus reaches. Loaded only where the settings ask for metrics.
@@ -26,8 +26,11 @@ from precad.common.process_settings import split_address
 log = logging.getLogger("precad")
 
 PREFIX = "precad_"
+"""How every metric's name begins."""
 Values = float | Mapping[str, float]
 """One value, or one for each value of a label."""
+_Connection = Any
+"""One scrape's socket, as ``socketserver`` hands it from method to method."""
 
 
 def gauge(
@@ -37,7 +40,11 @@ def gauge(
     values: Values,
     label: str = "",
 ) -> Metric:
-    """Return what goes up and down, as it is now; ``precad_`` goes before its name."""
+    """Return a metric that goes up and down, as it is now.
+
+    ``precad_`` goes before its name; ``says`` is its help text, and ``label`` the label
+    by which ``values`` differ, empty for one value.
+    """
     return _filled(
         GaugeMetricFamily,
         name=name,
@@ -54,7 +61,10 @@ def counter(
     values: Values,
     label: str = "",
 ) -> Metric:
-    """Return what only grows; its name ends with ``_total``."""
+    """Return a metric that only grows, with parameters as ``gauge``.
+
+    Its name ends with ``_total``.
+    """
     return _filled(
         CounterMetricFamily,
         name=name,
@@ -65,7 +75,7 @@ def counter(
 
 
 def about(role: str, task: str) -> Metric:
-    """Return ``precad_info``: what runs here, as labels."""
+    """Return the metric ``precad_info``: role, task and version, as labels of a 1."""
     labels = {
         "role": role,
         "task": task,
@@ -77,50 +87,62 @@ def about(role: str, task: str) -> Metric:
 
 
 def _filled(
-    kind: Any,
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
     *,
     name: str,
     says: str,
     values: Values,
     label: str,
 ) -> Metric:
+    """Return a metric of this ``kind`` with its values, for ``gauge`` and ``counter``.
+
+    The values of a label are in order of their names.
+    """
     family = kind(PREFIX + name, says, labels=[label] if label else [])
     if isinstance(values, Mapping):
-        for each, value in sorted(values.items()):
-            family.add_metric([each], value)
+        for label_value, value in sorted(values.items()):
+            family.add_metric([label_value], value)
     else:
         family.add_metric([], values)
-    made: Metric = family
-    return made
+    return family
 
 
 AT_ONCE = 16
-"""Connections; a Prometheus needs one."""
+"""Connections at the same time; a Prometheus needs one."""
 ASKED_S = 5.0
-"""How long one may be silent."""
+"""Seconds that a connection may be silent."""
 FRESH_S = 1.0
-"""Who asks sooner gets the same values: they take a processor's time."""
+"""Seconds within which everybody gets the same values: to compute them takes a
+processor's time."""
 PACE_S = 0.01
-"""Between connections: who makes them without end takes a tenth of a core, not most of
-one."""
+"""Seconds between connections: who makes them without end takes a tenth of a core, and
+not most of one."""
 
 
 class _Handler(WSGIRequestHandler):
+    """Reads one request, and tells the server once it is whole."""
+
     timeout = ASKED_S
     server: "_Server"
 
     def parse_request(self) -> bool:
-        """Read the headers, and note that the request is whole."""
-        whole = super().parse_request()
-        self.server.asked(self.request)
-        return whole
+        """Read the headers, and note that the connection isn't silent.
 
-    def log_message(self, *_words: object) -> None:
+        Returns whether the request can be answered.
+        """
+        readable = super().parse_request()
+        self.server.asked(self.request)
+        return readable
+
+    def log_message(self, *_parts: object) -> None:
         """Log no scrape."""
 
 
 class _Server(ThreadingWSGIServer):
-    """Of too many connections the oldest that hasn't asked ends, or the newest."""
+    """An HTTP server that takes ``AT_ONCE`` connections at the same time.
+
+    Of more, the oldest one that hasn't asked for anything ends; that may be the newest.
+    """
 
     request_queue_size = 128
 
@@ -130,48 +152,59 @@ class _Server(ThreadingWSGIServer):
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._clock = clock
         self._lock = threading.Lock()
-        self._open: dict[Any, bool] = {}
-        """Whether each has asked."""
+        self._open: dict[_Connection, bool] = {}
+        """Whether each open connection has asked, the oldest first."""
         super().__init__(address, handler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer it, in a thread."""
+    def process_request(self, request: _Connection, client_address: object) -> None:
+        """Answer a new connection in a thread; of too many, end the oldest silent one.
+
+        ``request`` is the connection's socket.
+        """
         self._clock.sleep(PACE_S)
         with self._lock:
             self._open[request] = False
-            silent = [each for each, asked in self._open.items() if not asked]
+            silent = [
+                connection for connection, asked in self._open.items() if not asked
+            ]
             if len(self._open) > AT_ONCE:
-                # Its thread ends, and forgets it.
+                # The connection's thread ends, and forgets it.
                 with suppress(OSError):
                     silent[0].shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
-    def asked(self, request: Any) -> None:
+    def asked(self, request: _Connection) -> None:
         """Note that this connection isn't silent."""
         with self._lock:
             self._open[request] = True
 
-    def shutdown_request(self, request: Any) -> None:
-        """Forget it, and close it."""
+    def shutdown_request(self, request: _Connection) -> None:
+        """Forget a connection, and close it."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
 
 class _Page(Collector):
+    """The metrics that a scrape gets, computed at most once in ``FRESH_S`` seconds."""
+
     def __init__(self, collect: Callable[[], Iterable[Metric]], clock: Clock) -> None:
         self._collect = collect
         self._clock = clock
         self._one_by_one = threading.Lock()
-        self._newest: tuple[float, list[Metric]] = -math.inf, []
+        self._computed_at = -math.inf
+        """When ``_newest`` was computed, by the clock."""
+        self._newest: list[Metric] = []
 
     def collect(self) -> list[Metric]:
         """Return the present values; a bug in them is in this part's log."""
         try:
             with self._one_by_one:
-                if self._clock.now() - self._newest[0] > FRESH_S:
-                    self._newest = self._clock.now(), list(self._collect())
-                return self._newest[1]
+                now = self._clock.now()
+                if now - self._computed_at > FRESH_S:
+                    self._newest = list(self._collect())
+                    self._computed_at = now
+                return self._newest
         except Exception:
             log.exception("the metrics can't be computed")
             raise
@@ -181,10 +214,12 @@ class _Page(Collector):
 def metrics_page(
     collect: Callable[[], Iterable[Metric]], address: str, clock: Clock = CLOCK
 ) -> Iterator[None]:
-    """Show metrics at ``http://address/metrics`` until the block ends; port 0 takes a free one.
+    """Show metrics at ``http://address/metrics`` until the block ends.
 
-    ``collect`` gives the present values, in threads. Raises Misconfiguration: nothing
-    can listen.
+    Port 0 takes a free one; the log says which. ``collect`` returns the present values;
+    it is called in threads.
+
+    Raises Misconfiguration: nothing can listen at that address.
     """
     registry = CollectorRegistry()
     registry.register(_Page(collect, clock))

@@ -1,10 +1,13 @@
-"""What every gRPC server of the system sets and answers alike."""
+"""What every gRPC server of the system sets and answers alike.
+
+Options of the port, how errors become status codes, and the health check.
+"""
 
 import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -20,8 +23,11 @@ from precad.common.identity.mutual_tls import require
 from precad.common.task import Task
 
 MAX_REQUEST_BYTES = 1 << 19
-"""512 KiB. No message is longer, since shares and openings travel in pieces: a caller
-makes a server hold no more than this for each call, whatever it sends."""
+"""Largest message that a server takes: 512 KiB.
+
+No message is longer, since shares and openings travel in pieces. So a caller makes a
+server hold no more than this for each call, whatever it sends.
+"""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # Identity alone: some versions of gRPC inflate a message before they look at its
@@ -30,12 +36,12 @@ SERVER_OPTIONS = (
     ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
-    # What one upload may have on the way: else gRPC lets a fast one have megabytes,
-    # times clients.
+    # What one upload may have on the way. Without it gRPC lets a fast one have
+    # megabytes, times the number of clients.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
-    # Else a connection that has brought a body keeps buffers as long as it could read
-    # at once.
+    # Without it a connection that has brought a body keeps buffers as long as it could
+    # read at once.
     ("grpc.experimental.tcp_max_read_buffer_size", 1 << 13),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
@@ -45,8 +51,10 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
 )
 STREAMED_BYTES = 1 << 17
-"""128 KiB: one message of a model or of dealt words; a piece or two wait for a slow
-reader."""
+"""Bytes in one message of a model or of dealt words: 128 KiB.
+
+A piece or two wait for a slow reader.
+"""
 _CODES: dict[type[errors.PrecadError], Code] = {
     errors.TaskMismatch: Code.FAILED_PRECONDITION,
     errors.Misconfiguration: Code.INVALID_ARGUMENT,
@@ -56,32 +64,41 @@ _CODES: dict[type[errors.PrecadError], Code] = {
     errors.NotOnOffer: Code.NOT_FOUND,
     errors.PeerUnavailable: Code.UNAVAILABLE,
 }
-"""Whose texts are about the caller itself, and go to it; of all others it hears
-``NOT_NOW``."""
+"""Status codes of the errors whose texts are about the caller itself, and go to it.
+
+Of all other errors the caller hears ``NOT_NOW``.
+"""
 NOT_NOW = "this server can't answer now; its operators know why"
-Context = grpc.aio.ServicerContext[Any, Any]
+"""What a caller hears of an error that isn't about itself."""
+Context = grpc.aio.ServicerContext[object, object]
+"""gRPC's context of one call, with requests and answers of any type."""
 
 
 def status_of(error: errors.PrecadError) -> Code:
-    """The status code that a caller sees for ``error``."""
+    """Return the status code that a caller sees for ``error``.
+
+    A certificate out of its time is UNAVAILABLE: a clock or a renewal may mend it.
+    """
     if (
         isinstance(error, errors.AccessDenied)
         and error.reason is not errors.Denial.NOT_ALLOWED
     ):
-        in_time = error.reason not in errors.NOT_IN_TIME
-        return Code.UNAUTHENTICATED if in_time else Code.UNAVAILABLE
+        if error.reason in errors.NOT_IN_TIME:
+            return Code.UNAVAILABLE
+        return Code.UNAUTHENTICATED
     return _CODES.get(type(error), Code.UNAVAILABLE)
 
 
 def told(error: errors.PrecadError) -> str:
-    """What a caller reads of ``error``."""
+    """Return what a caller reads of ``error``: its text, or ``NOT_NOW``."""
     return str(error) if type(error) in _CODES else NOT_NOW
 
 
 async def end_call(context: Context, code: Code, text: str) -> NoReturn:
-    """End a call with this status; one that is over, as by a message too long, ends in silence.
+    """End a call with this status, by raising.
 
-    gRPC would log a trace of each, and a caller mustn't fill the log.
+    A call that is over already, as by a message too long, ends in silence: gRPC would
+    log a trace of each, and a caller mustn't fill the log.
     """
     try:
         await context.abort(code, text)
@@ -91,22 +108,30 @@ async def end_call(context: Context, code: Code, text: str) -> NoReturn:
 
 
 class Refusing:
-    """Around a call: what precad refuses inside ends it with its text, the rest without one."""
+    """Ends a call whose handler raises inside the block.
+
+    An error of precad's that is about the caller ends it with its status code and its
+    text, any other error with ``NOT_NOW``.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def __aenter__(self) -> None:
-        """Nothing."""
+        """Enter the block; nothing is done yet."""
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, _trace: object
     ) -> None:
-        """End the call."""
+        """End the call as the error inside says, if there was one.
+
+        gRPC's own errors and cancellations go on as they are. Errors that are no
+        refusal are logged, those that may be bugs with a trace.
+        """
         if isinstance(error, errors.PrecadError) and type(error) in _CODES:
             await end_call(self._context, status_of(error), told(error))
         if isinstance(error, DecodeError):
-            # Any caller can send such bytes, without end: no line of it.
+            # Any caller can send such bytes, without end: no line of it in the log.
             text = "the message can't be read as this call's"
             await end_call(self._context, Code.INVALID_ARGUMENT, text)
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
@@ -120,13 +145,19 @@ class Refusing:
 
 
 def check_task(task: Task, digest: bytes) -> None:
-    """Refuse a message about another task. Raises TaskMismatch, with both digests."""
+    """Refuse a message whose task has another ``digest``.
+
+    Raises TaskMismatch, with both digests.
+    """
     if digest != task.digest.value:
         raise errors.TaskMismatch(str(task.digest), digest[:64].hex() or "none")
 
 
 class _Health(HealthServicer):  # type: ignore[misc]
-    """Answers ``Check`` about the whole part; ``Watch`` isn't offered, callers ask again."""
+    """Answers gRPC's health protocol for a whole part.
+
+    Only ``Check`` is offered, and not ``Watch``: callers ask again.
+    """
 
     def __init__(self, identity: Identity, serves: Callable[[], bool]) -> None:
         self._identity = identity
@@ -135,7 +166,11 @@ class _Health(HealthServicer):  # type: ignore[misc]
     async def Check(  # noqa: N802 -- gRPC's name
         self, request: HealthCheckRequest, context: Context
     ) -> HealthCheckResponse:
-        """Say whether the part serves, to itself and to operators."""
+        """Return whether the part serves, to itself and to operators.
+
+        The call ends with AccessDenied for anybody else, and with NotOnOffer where it
+        asks about one of the part's services.
+        """
         async with Refusing(context):
             require(
                 context, self._identity, self._identity.principal.role, Role.OPERATOR
@@ -144,27 +179,33 @@ class _Health(HealthServicer):  # type: ignore[misc]
                 raise errors.NotOnOffer(
                     "ask about the empty name: a part is well as a whole"
                 )
-        reply = HealthCheckResponse
-        return reply(status=reply.SERVING if self._serves() else reply.NOT_SERVING)
+        status = HealthCheckResponse.NOT_SERVING
+        if self._serves():
+            status = HealthCheckResponse.SERVING
+        return HealthCheckResponse(status=status)
 
 
 def add_health(
     server: grpc.aio.Server, identity: Identity, serves: Callable[[], bool]
 ) -> None:
-    """Answer ``Check`` on a server's port, also to whoever has its own certificate.
+    """Offer gRPC's health check on a server's port.
 
-    ``serves`` is False once the part is stopping or has stopped its work.
+    It answers operators, and whoever has the part's own certificate (``identity``).
+    ``serves`` returns False once the part is stopping or has stopped its work.
     """
     add_HealthServicer_to_server(_Health(identity, serves), server)
 
 
 def set_when_told_to_stop(*events: asyncio.Event) -> None:
-    """Set these at SIGTERM or SIGINT; the process's work then ends within ``STOP_S`` anyhow."""
+    """Set these events at SIGTERM or SIGINT.
 
-    def told() -> None:
+    From then on the process ends within ``STOP_S`` seconds, whatever its work does.
+    """
+
+    def stop() -> None:
         end_within(STOP_S, 0)
         for event in events:
             event.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop)

@@ -208,7 +208,7 @@ def _release(cheat: Any, put: Wrap) -> None:
             cheat.did()
             self.send_piece(step, own.tobytes(), last=True)
 
-    @_wrapping(notices, "_say", put)
+    @_wrapping(notices, "_sign_for_client", put)
     def say(original: Any, session: Any, client: ClientId, kind: str, body: Any) -> Any:
         if cheat.now.other_model and kind == "opening":
             cheat.did()
