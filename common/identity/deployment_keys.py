@@ -109,7 +109,7 @@ class Deployment:
         days: int = PARTY_DAYS,
         replace: bool = False,
     ) -> Path:
-        """Make a party's folder, and return it: key, certificate, root, revocation list.
+        """Make and return a party's folder: key, certificate, root, revocation list.
 
         ``out`` is the folder, where it isn't the party's own in this directory. With
         the path of a signing request, ``request``, the party keeps its key to itself,
@@ -177,7 +177,7 @@ class Deployment:
         return folder
 
     def revoke(self, serials: Iterable[int]) -> list[Path]:
-        """Revoke certificates; return the lists that were written, the root's own first.
+        """Revoke certificates; return the lists that were written, the root's first.
 
         The list is put into every folder of this deployment here. Servers elsewhere
         need a copy.
