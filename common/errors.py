@@ -44,7 +44,8 @@ class PrecadError(Exception):
 
         So an error of another process arrives whole, whatever its constructor takes.
         """
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        new = copyreg.__newobj__  # type: ignore[attr-defined]
+        return new, (type(self), *self.args), self.__dict__
 
 
 class Misconfiguration(PrecadError):

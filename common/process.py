@@ -33,14 +33,16 @@ handler that waited for a lock which the logging thread holds would wait for eve
 
 def doing(**facts: str | int) -> None:
     """Add these facts, as fields, to every further line of this process's JSON log."""
-    global _fields  # noqa: PLW0603 -- as logging's own configuration, there is one a process
+    # There is one a process, as of logging's own configuration.
+    global _fields  # noqa: PLW0603
     _fields = _fields | facts
 
 
 class Lines(logging.Formatter):
     """Formats a message as one line for people: a text that it quotes adds no line."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
+    # The name is logging's.
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Return the line; a traceback may follow it."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
@@ -107,7 +109,8 @@ def _print_no_cancellations() -> None:
         if sys.exc_info()[0] is not asyncio.CancelledError:
             original(*arguments, **options)
 
-    setattr(traceback, "print_exc", print_exc)  # noqa: B010 -- mypy refuses the assignment
+    # mypy refuses an assignment.
+    setattr(traceback, "print_exc", print_exc)  # noqa: B010
 
 
 def dump_stacks_on_signal() -> None:

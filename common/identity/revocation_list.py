@@ -157,6 +157,7 @@ def _signed(
         return False
     # Authorities' keys are of the kinds that sign lists; any other raises TypeError.
     try:
-        return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+        key = authority.public_key()
+        return revocations.is_signature_valid(key)  # type: ignore[arg-type]
     except MALFORMED:
         return False
