@@ -33,15 +33,15 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real)
 
 
-def positive(field: str, value: float, what: str = "") -> float:
+def positive(field: str, value: float, meaning: str = "") -> float:
     """Return ``value`` as a float that is finite and above 0.
 
-    ``what`` says what the value is; the error's remedy begins with it.
+    ``meaning`` says what the value is; the error's remedy begins with it.
 
     Raises Misconfiguration: the value is no number, infinite, NaN, or not above 0.
     """
     if not (_is_number(value) and math.isfinite(value) and value > 0):
-        remedy = f"{what}: give a finite number above 0".removeprefix(": ")
+        remedy = f"{meaning}: give a finite number above 0".removeprefix(": ")
         raise Misconfiguration(field, value, remedy)
     return float(value)
 

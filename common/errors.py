@@ -44,8 +44,8 @@ class PrecadError(Exception):
 
         So an error of another process arrives whole, whatever its constructor takes.
         """
-        new = copyreg.__newobj__  # type: ignore[attr-defined]
-        return new, (type(self), *self.args), self.__dict__
+        rebuild = copyreg.__newobj__  # type: ignore[attr-defined]
+        return rebuild, (type(self), *self.args), self.__dict__
 
 
 class Misconfiguration(PrecadError):
@@ -227,21 +227,21 @@ each package that not every party needs."""
 class MissingPackage(PrecadError, ImportError):
     """A package of one of precad's extras isn't installed; names pip's command."""
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
+    def __init__(self, feature: str, package: str, extra: str) -> None:
         remedy = f"which isn't installed: pip install 'precad[{extra}]'"
-        super().__init__(f"{what} needs {package}, {remedy}")
+        super().__init__(f"{feature} needs {package}, {remedy}")
 
 
 def missing(
-    error: ModuleNotFoundError, what: str, extra: str | None = None
+    error: ModuleNotFoundError, feature: str, extra: str | None = None
 ) -> MissingPackage | None:
     """Return the error for an import that failed; None where no extra has the package.
 
-    ``what`` is the feature that needs the import; ``extra`` is named in place of the
+    ``feature`` is what needs the import; ``extra`` is named in place of the
     smallest one.
     """
     package = (error.name or "").partition(".")[0]
     least_extra = LEAST_EXTRA.get(package)
     if least_extra is None:
         return None
-    return MissingPackage(what, package, extra or least_extra)
+    return MissingPackage(feature, package, extra or least_extra)

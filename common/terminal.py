@@ -116,14 +116,14 @@ class Bar(progress.Progress):
 
     def __init__(
         self,
-        what: str,
+        label: str,
         total: int | None,
         out: TextIO,
         *,
         done: int = 0,
         beneath: Callable[[], RenderableType] | None = None,
     ) -> None:
-        """Prepare a bar that is labelled ``what``.
+        """Prepare a bar that is labelled ``label``.
 
         ``total`` is the number of steps, None where nobody knows it; ``done`` of them
         are done already. ``beneath`` is called at every redrawing for what is shown
@@ -151,7 +151,7 @@ class Bar(progress.Progress):
             disable=not redraws(out),
         )
         self._steps = self.add_task(
-            what,
+            label,
             total=total,
             completed=done,
             note="",

@@ -116,8 +116,8 @@ class Identity:
 
         Raises PeerUnavailable: the certificate isn't valid now.
         """
-        own = certificates.read_certificates(self.cert, source=str(self.path))[0]
-        fault = certificates.validity_fault(own)
+        chain = certificates.read_certificates(self.cert, source=str(self.path))
+        fault = certificates.validity_fault(chain[0])
         if fault is not None:
             raise PeerUnavailable(
                 f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"
@@ -153,18 +153,19 @@ def check_certificate(
     Raises Misconfiguration, which says what is wrong with it and what would do;
     WrongTime: it isn't valid at that moment.
     """
-    own, *intermediates = chain
-    certificates.check_algorithm(own.public_key(), source=source)
-    fault = certificates.validity_fault(own, now)
+    certificate, *intermediates = chain
+    certificates.check_algorithm(certificate.public_key(), source=source)
+    fault = certificates.validity_fault(certificate, now)
     if fault is not None:
         remedy = (
-            f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to"
-            f" {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock"
-            f" says {now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}"
+            f"{fault} (valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M}"
+            f" to {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this"
+            f" machine's clock says {now or clock.wall():%Y-%m-%d %H:%M}): set the"
+            f" clock, or {_NEW_ONE}"
         )
         raise WrongTime("certificate", source, remedy)
     if not certificates.has_chain(
-        own,
+        certificate,
         intermediates=intermediates,
         authorities=authorities,
         now=now,
@@ -175,11 +176,11 @@ def check_certificate(
         )
         raise Misconfiguration("certificate", source, remedy)
     try:
-        principal = certificates.principal_of(own)
+        principal = certificates.principal_of(certificate)
     except Misconfiguration as error:
         raise Misconfiguration("certificate", source, str(error)) from None
-    certificates.check_purpose(own, principal, source=source)
-    if revocations.revokes(own):
+    certificates.check_purpose(certificate, principal, source=source)
+    if revocations.revokes(certificate):
         raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
     return principal
 
@@ -267,25 +268,29 @@ def create_request(
     return path
 
 
-def _copy_from_old_folder(old: Path, folder: Path, principal: Principal) -> None:
+def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) -> None:
     """Make the new folder with the old one's root and, of a server, its coin key.
 
     Raises Misconfiguration: see ``create_request``.
     """
-    if old.resolve() == folder.resolve():
+    if old_folder.resolve() == folder.resolve():
         remedy = "the new key needs a folder of its own, until its certificate came"
-        raise Misconfiguration("--renew", str(old), remedy)
+        raise Misconfiguration("--renew", str(old_folder), remedy)
     remedy = "it has no certificate to renew; leave --renew out"
-    chain = certificates.certificates_in(old / CERTIFICATE_FILE, "--renew", remedy)
+    chain = certificates.certificates_in(
+        old_folder / CERTIFICATE_FILE, "--renew", remedy
+    )
     owner = certificates.principal_of(chain[0])
     if owner != principal:
-        raise Misconfiguration("--renew", str(old), f"is {owner}'s, not {principal}'s")
+        raise Misconfiguration(
+            "--renew", str(old_folder), f"is {owner}'s, not {principal}'s"
+        )
     remedy = "put the root's certificate back there"
-    root = certificates.read_pem(old / CA_FILE, "--renew", remedy)
+    root = certificates.read_pem(old_folder / CA_FILE, "--renew", remedy)
     make_folder(folder)
     try:
         if principal.role in DRAWING_ROLES:
-            _copy_coin_key(old, folder)
+            _copy_coin_key(old_folder, folder)
         write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
     except OSError as error:
         raise Misconfiguration(
@@ -293,19 +298,19 @@ def _copy_from_old_folder(old: Path, folder: Path, principal: Principal) -> None
         ) from None
 
 
-def _copy_coin_key(old: Path, folder: Path) -> None:
+def _copy_coin_key(old_folder: Path, folder: Path) -> None:
     """Copy a server's coin key to its new folder.
 
     Raises Misconfiguration: the old folder has none, or the new one has another;
     OSError: a file can't be read or written.
     """
-    old_path = old / COIN_FILE
+    old_path = old_folder / COIN_FILE
     if not old_path.is_file():
         remedy = (
             f"has no {COIN_FILE}: put the server's own back there. With a new"
             " one no version that is open could be drawn again"
         )
-        raise Misconfiguration("--renew", str(old), remedy)
+        raise Misconfiguration("--renew", str(old_folder), remedy)
     key = old_path.read_bytes()
     path = folder / COIN_FILE
     if path.exists() and path.read_bytes() != key:

@@ -162,8 +162,8 @@ class Deployment:
         folder = out or self.folder_of(principal)
         path = folder / credentials.CERTIFICATE_FILE
         remedy = "without one to renew, use precad keys issue"
-        old = certificates.certificates_in(path, "folder", remedy)[0]
-        owner = certificates.principal_of(old)
+        old_certificate = certificates.certificates_in(path, "folder", remedy)[0]
+        owner = certificates.principal_of(old_certificate)
         if owner != principal:
             raise Misconfiguration("folder", str(folder), f"belongs to {owner}")
         self.issue(
@@ -173,7 +173,7 @@ class Deployment:
             replace=True,
         )
         if revoke_old:
-            self.revoke([old.serial_number])
+            self.revoke([old_certificate.serial_number])
         return folder
 
     def revoke(self, serials: Iterable[int]) -> list[Path]:

@@ -363,19 +363,19 @@ def is_authority(certificate: x509.Certificate) -> bool:
 
 
 def has_chain(
-    own: x509.Certificate,
+    certificate: x509.Certificate,
     *,
     intermediates: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     now: datetime | None = None,
 ) -> bool:
-    """Return whether valid certificates lead from ``own`` to one of ``authorities``.
+    """Return whether valid authorities lead from a certificate to a believed one.
 
-    They may lead over ``intermediates``. ``now`` is the moment that is asked about,
-    None for this machine's time.
+    ``authorities`` are believed; the chain may lead over ``intermediates``. ``now`` is
+    the moment that is asked about, None for this machine's time.
     """
     now = now or clock.wall()
-    chain = (own, tuple(intermediates), tuple(authorities))
+    chain = (certificate, tuple(intermediates), tuple(authorities))
     since, until = _proven.get(chain, (now, now))
     if since <= now < until:
         return True
@@ -387,15 +387,15 @@ def has_chain(
         .time(now.astimezone(UTC).replace(tzinfo=None))
     )
     try:
-        policy.build_client_verifier().verify(own, list(intermediates))
+        policy.build_client_verifier().verify(certificate, list(intermediates))
     except verification.VerificationError:
         return False
     if len(_proven) >= _MOST_PROVEN:
         _proven.clear()
     # What is valid now stays so until the first of these certificates expires.
     ends = [
-        certificate.not_valid_after_utc
-        for certificate in (own, *intermediates, *authorities)
+        member.not_valid_after_utc
+        for member in (certificate, *intermediates, *authorities)
     ]
     _proven[chain] = (now, min(end for end in ends if end >= now))
     return True

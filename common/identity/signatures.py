@@ -94,8 +94,10 @@ class CertificateVerifier:
             self.check(signature, signed)
         except errors.RejectedSubmission as error:
             lapsed = self._lapsed(signature)
-            kind = errors.PeerUnavailable if lapsed else errors.PeerViolation
-            raise kind(f"what {role.value} is to have signed: {error.detail}") from None
+            error_type = errors.PeerUnavailable if lapsed else errors.PeerViolation
+            raise error_type(
+                f"what {role.value} is to have signed: {error.detail}"
+            ) from None
         if principal != Principal.service(role):
             raise errors.PeerViolation(
                 f"what {role.value} is to have signed was signed by {principal}"
@@ -123,12 +125,12 @@ class CertificateVerifier:
     def _lapsed(self, signature: Signature) -> bool:
         """Return whether the signature's certificate isn't valid now or was revoked."""
         try:
-            own = certificates_of(signature)[0]
+            certificate = certificates_of(signature)[0]
         except errors.RejectedSubmission:
             return False
-        if certificates.validity_fault(own) is not None:
+        if certificates.validity_fault(certificate) is not None:
             return True
-        return self._revocations.revokes(own)
+        return self._revocations.revokes(certificate)
 
     def check(self, signature: Signature, signed: bytes) -> None:
         """Check that the signature is its certificate's over ``signed``.

@@ -84,19 +84,19 @@ def sharings(library: Path | None) -> dict[str, Sharing]:
     return {**_compiled(library, "share", _sharing), NUMPY: share_words}
 
 
-def chosen(available: Collection[str], wanted: str) -> str:
-    """Return the name of the kernel to use: ``wanted``, or where it is empty the first.
+def chosen(available: Collection[str], requested: str) -> str:
+    """Return the name of the kernel to use: ``requested``, or if empty the first.
 
-    Raises Misconfiguration: the wanted one isn't available.
+    Raises Misconfiguration: the requested one isn't available.
     """
-    if not wanted:
+    if not requested:
         return next(iter(available))
-    if wanted not in available:
+    if requested not in available:
         names = ", ".join(available)
         raise Misconfiguration(
-            VARIABLE, wanted, f"must be one of {names}, or unset for the first"
+            VARIABLE, requested, f"must be one of {names}, or unset for the first"
         )
-    return wanted
+    return requested
 
 
 @cache
