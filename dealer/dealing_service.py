@@ -38,7 +38,7 @@ _MOST_ANSWERS = 1 << 12
 def request_from_wire(message: pb.DealRequest) -> DealRequest:
     """Return a server's request for the triples of a batch.
 
-    Raises Misconfiguration: a value can't be.
+    Raises Misconfiguration: a value is out of range.
     """
     return DealRequest(
         task=Digest(message.task_digest),
@@ -53,7 +53,7 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
 def square_requests_from_wire(message: pb.SquareRequest) -> Iterator[SquareRequest]:
     """Yield a server's requests about submissions, each with its half of a mask.
 
-    Raises Misconfiguration: a value can't be.
+    Raises Misconfiguration: a value is out of range.
     """
     for half in message.halves:
         yield SquareRequest(
@@ -231,7 +231,7 @@ class DealingService(DealingServicer):
         """Pass a conversation's requests to the dealer, for ``Square``.
 
         Raises AccessDenied: the caller's certificate has lapsed; Misconfiguration: more
-        submissions than the task has clients, or a value can't be; and as ``ask`` and
+        submissions than the task has clients, or a value out of range; and as ``ask`` and
         ``_check_current``.
         """
         taken = 0

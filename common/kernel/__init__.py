@@ -281,15 +281,15 @@ def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) 
 def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
     """Return what ``project_blocks`` adds, ``[k, 2] int64``, by a product of matrices.
 
-    Entries, ``[2, k, 32·n]``, times bytes of words, ``[2, 32·n, 8]``: the leading 2 are
-    the even and the odd quarters of all bytes of masks, four coordinates each.
+    Entries, ``[2, k, 32·n]``, times bytes of words, ``[2, 32·n, 8]``: the leading 2 is
+    for even and odd groups of four coordinates.
     """
     blocks, k, _ = masks.shape
     u = masks[:, :, 0].T
     v = masks[:, :, 1].T
-    # A byte of an index holds four bits of u below the same four of v. The even
-    # quarters of all bytes come first, then the odd ones; the words are put into the
-    # same order.
+    # A byte of an index holds four bits of u below the same four of v. The even groups
+    # of four coordinates come first, then the odd ones; the words are put into the same
+    # order.
     indices = np.empty((MASKS, k, blocks), dtype="<u8")
     indices[0] = (u & _LOW_NIBBLES) | ((v & _LOW_NIBBLES) << _SHIFT)
     indices[1] = ((u >> _SHIFT) & _LOW_NIBBLES) | (v & ~_LOW_NIBBLES)
