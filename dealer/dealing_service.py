@@ -231,8 +231,8 @@ class DealingService(DealingServicer):
         """Pass a conversation's requests to the dealer, for ``Square``.
 
         Raises AccessDenied: the caller's certificate has lapsed; Misconfiguration: more
-        submissions than the task has clients, or a value out of range; and as ``ask`` and
-        ``_check_current``.
+        submissions than the task has clients, or a value out of range; and as ``ask``
+        and ``_check_current``.
         """
         taken = 0
         most = self._task.enrolment.clients
