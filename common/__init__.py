@@ -1,1 +1,7 @@
-"""What servers, dealer and clients share: one folder or module per step of the data's way."""
+"""Code that clients, the two servers and the dealer share, one module an idea.
+
+What stands here directly is the task, the model, the ring and a client's submission,
+and what every process needs: errors, settings, files, time and its log. ``identity``
+has certificates and mutual TLS, ``kernel`` the compiled arithmetic, and ``wire`` the
+calls between processes.
+"""

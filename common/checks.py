@@ -1,8 +1,9 @@
-"""Checks of what people give: Misconfiguration names the field, the value and the remedy.
+"""Checks of values that people give: options, settings files and task files.
 
-Each check returns the value in its own type, since one from a file may be of any. What
-a person wrote in a TOML file is read here too, and pydantic's findings become errors of
-the same form.
+A wrong value raises Misconfiguration, which names the field, the value and the remedy.
+Each check returns the value in its own type, because a value from a file may be of any
+type. TOML files are read here too, and pydantic's findings become errors of the same
+form.
 """
 
 import math
@@ -18,55 +19,76 @@ from precad.common.errors import Misconfiguration
 from precad.common.files import read_regular
 
 Model = TypeVar("Model", bound=BaseModel)
+"""The pydantic model that a file or a dictionary is parsed as."""
 _CONFIDENTIAL = ("database", "proxy", "token")
-"""Settings that no error repeats: logs and tickets have other readers."""
+"""Settings whose value no error repeats: others read logs and tickets."""
 _LARGEST = 2**53
-"""Whole numbers beyond it aren't floats any more."""
+"""Largest whole number up to which every one is exactly a float."""
 
 
 def _is_number(value: object) -> bool:
-    """A float, or an integer that is one."""
+    """Return whether a value is a float, or an integer that a float holds exactly."""
     if isinstance(value, Integral):
         return abs(int(value)) <= _LARGEST
     return isinstance(value, Real)
 
 
-def positive(field: str, value: float, what: str = "") -> float:
-    """Return ``value``, which must be finite and above 0; ``what`` begins the refusal."""
+def positive(field: str, value: float, meaning: str = "") -> float:
+    """Return ``value`` as a float that is finite and above 0.
+
+    ``meaning`` says what the value is; the error's remedy begins with it.
+
+    Raises Misconfiguration: the value is no number, infinite, NaN, or not above 0.
+    """
     if not (_is_number(value) and math.isfinite(value) and value > 0):
-        remedy = f"{what}: give a finite number above 0".removeprefix(": ")
+        remedy = f"{meaning}: give a finite number above 0".removeprefix(": ")
         raise Misconfiguration(field, value, remedy)
     return float(value)
 
 
 def noise_multiplier(value: float) -> float:
-    """Return a noise multiplier (standard deviation over sensitivity), finite and above 0."""
+    """Return a noise multiplier, the noise's standard deviation over the sensitivity.
+
+    Raises Misconfiguration: the value isn't finite and above 0.
+    """
     return positive("noise_multiplier", value, "without noise there is no guarantee")
 
 
 def rate(field: str, value: float) -> float:
-    """Return a sampling rate, which must lie in [0, 1]."""
+    """Return a sampling rate, a probability in [0, 1].
+
+    Raises Misconfiguration: the value is no number or outside the interval.
+    """
     if not (_is_number(value) and 0 <= value <= 1):
         raise Misconfiguration(field, value, "a rate is a probability: give 0 to 1")
     return float(value)
 
 
 def inside_unit_interval(field: str, value: float) -> float:
-    """Return ``value``, strictly between 0 and 1 as a confidence or a δ must be."""
+    """Return ``value``, strictly between 0 and 1 as a confidence or a δ must be.
+
+    Raises Misconfiguration: the value is no number or outside the interval.
+    """
     if not (_is_number(value) and 0 < value < 1):
         raise Misconfiguration(field, value, "give a number above 0 and below 1")
     return float(value)
 
 
 def epsilon(value: float, field: str = "epsilon") -> float:
-    """Return ε, which must be finite and not negative."""
+    """Return a privacy loss ε, which must be finite and not negative.
+
+    Raises Misconfiguration: the value is no number, infinite, NaN or negative.
+    """
     if not (_is_number(value) and math.isfinite(value) and value >= 0):
         raise Misconfiguration(field, value, "epsilon is a finite number, 0 or above")
     return float(value)
 
 
 def count(field: str, value: int, least: int = 0) -> int:
-    """Return a count, which must be a whole number, ``least`` or more."""
+    """Return a count, a whole number from ``least`` to 2^53.
+
+    Raises Misconfiguration: the value is of another type (bool too) or out of range.
+    """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not (whole and least <= int(value) <= _LARGEST):
         raise Misconfiguration(field, value, f"give a whole number, {least} or more")
@@ -74,9 +96,10 @@ def count(field: str, value: int, least: int = 0) -> int:
 
 
 def read_toml(field: str, path: Path) -> dict[str, object]:
-    """Return the file's values.
+    """Return the values of a TOML file, by key.
 
-    Raises Misconfiguration naming ``field`` and the file.
+    Raises Misconfiguration, which names ``field`` and the file: it can't be read, isn't
+    UTF-8 text or isn't TOML.
     """
     try:
         return tomllib.loads(read_regular(path).decode("utf-8-sig"))
@@ -85,14 +108,15 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
             field, str(path), "isn't UTF-8 text: save it as UTF-8"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        # Integers of thousands of digits are a plain ValueError.
+        # Integers of thousands of digits raise a plain ValueError.
         raise Misconfiguration(field, str(path), f"can't be read: {error}") from None
 
 
 def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> Model:
-    """Return plain values as a pydantic model.
+    """Return plain values, as from a file, as a pydantic model.
 
-    Raises Misconfiguration as ``refusal`` has it.
+    Raises Misconfiguration: pydantic refuses the values; ``refusal`` says how
+    ``remedies`` are used.
     """
     try:
         return model.model_validate(values)
@@ -101,9 +125,10 @@ def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> M
 
 
 def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
-    """Return a TOML file as a pydantic model.
+    """Return the values of a TOML file as a pydantic model.
 
-    Raises Misconfiguration, which names the file.
+    Raises Misconfiguration, which names the file: it can't be read, or pydantic refuses
+    its values.
     """
     remedies = {
         "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
@@ -113,21 +138,20 @@ def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
 
 
 def refusal(error: ValidationError, remedies: Mapping[str, str]) -> Misconfiguration:
-    """Return the first of pydantic's findings as one of our errors.
+    """Return the first of pydantic's findings as an error of precad's, not raised yet.
 
-    ``remedies`` are by pydantic's type of finding; any other keeps pydantic's own
-    words.
+    ``remedies`` has the remedy for each of pydantic's types of finding; a finding of
+    another type keeps pydantic's own words. A confidential value is left out.
     """
     first = error.errors(include_url=False)[0]
     kind = first["type"]
     value = first["input"]
     field = ".".join(str(part) for part in first["loc"]) or error.title.lower()
+    # A secret whose name is misspelt is an unknown key.
+    may_be_secret = kind == "extra_forbidden" and isinstance(value, str | list)
     if kind == "missing":
         value = None
-    elif field in _CONFIDENTIAL or (
-        kind == "extra_forbidden" and isinstance(value, str | list)
-    ):
-        # A secret's name, misspelt, is an unknown key.
+    elif field in _CONFIDENTIAL or may_be_secret:
         value = "…"
-    said = str(first["ctx"]["error"]) if kind == "value_error" else first["msg"]
-    return Misconfiguration(field, value, remedies.get(kind, said))
+    finding = str(first["ctx"]["error"]) if kind == "value_error" else first["msg"]
+    return Misconfiguration(field, value, remedies.get(kind, finding))

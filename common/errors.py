@@ -11,33 +11,41 @@ from enum import Enum
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
 _MAX_VALUE = 200
+"""Longest field or value that an error names, in characters."""
 _LOGIN = re.compile(r"(?<=\w\w:/)/?[^\s'\"]{0,500}@")
-"""In a URL, or in what a path makes of one."""
+"""User and password in a URL, or in a URL that became part of a path, where ``//`` is
+one ``/``."""
 _PASSWORD = re.compile(r"(?<=password=)[^&\s'\"]+")
+"""A password that is written ``password=…``, as a parameter of a URL is."""
 
 
 def without_logins(text: str) -> str:
-    """Return the text with no user and password in its URLs: a database's, a proxy's."""
+    """Return the text without users and passwords in URLs, as of a database."""
     return _PASSWORD.sub("…", _LOGIN.sub("/…@", text))
 
 
 def one_line(text: str) -> str:
-    """Return what may be another party's words as a part of a line of ours.
+    """Return text, which may be another party's, as a part of a line of ours.
 
-    No line of their own, nothing that moves a cursor or turns the direction of reading.
+    It can't begin a new line, move the cursor or turn the direction of reading: each
+    character that isn't printable becomes a space.
     """
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 class PrecadError(Exception):
-    """Root of all errors that precad raises on purpose; its text is bounded, and one line."""
+    """Root of all errors that precad raises on purpose; its text is one short line."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(_cut(one_line(without_logins(text)), MAX_TEXT))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Another process's error is this one here, whatever its constructor takes."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        """Have pickle copy the fields instead of calling the constructor.
+
+        So an error of another process arrives whole, whatever its constructor takes.
+        """
+        rebuild = copyreg.__newobj__  # type: ignore[attr-defined]
+        return rebuild, (type(self), *self.args), self.__dict__
 
 
 class Misconfiguration(PrecadError):
@@ -51,7 +59,7 @@ class Misconfiguration(PrecadError):
 
 
 class WrongTime(Misconfiguration):
-    """A certificate doesn't hold at this machine's time; setting the clock may mend it."""
+    """A certificate doesn't hold at this machine's time; setting the clock may help."""
 
 
 class Rejection(Enum):
@@ -115,20 +123,25 @@ class NameInUse(PrecadError):
 
 
 class Misidentified(PeerUnavailable):
-    """Whoever answers at an address isn't whom it should be; waiting won't mend it."""
+    """The party that answers at an address is another one; waiting won't mend it."""
 
 
 class NotOnOffer(PeerUnavailable):
-    """A model that this server no longer serves, as after a restart, or doesn't serve yet."""
+    """A model that this server no longer serves, as after a restart, or not yet."""
 
 
 class TaskMismatch(PrecadError):
-    """Two parties hold different task descriptions; names both digests, and fields if known."""
+    """Two parties hold different task descriptions.
+
+    Names both digests, and in ``also`` the fields that differ where they are known.
+    """
 
     def __init__(self, ours: str, theirs: str, also: str = "") -> None:
-        found = f"ours {ours}, theirs {theirs}" + (f" ({also})" if also else "")
+        digests = f"ours {ours}, theirs {theirs}"
+        if also:
+            digests += f" ({also})"
         super().__init__(
-            f"task digest differs: {found}; give both parties the same task file"
+            f"task digest differs: {digests}; give both parties the same task file"
         )
 
 
@@ -137,13 +150,13 @@ class BudgetExceeded(PrecadError):
 
 
 class AlreadyReleased(PrecadError):
-    """A second, different release was asked of one round."""
+    """A second, different release of one round was asked for."""
 
 
 class StorageFailure(PrecadError):
     """The durable state can't be read or written: disk full, damaged, database gone.
 
-    What was being done isn't done, and nothing that depends on it may leave.
+    The operation that failed isn't done, and nothing that depends on it may be sent.
     """
 
 
@@ -165,7 +178,8 @@ class Denial(Enum):
 
 
 NOT_IN_TIME = frozenset({Denial.NOT_YET_VALID, Denial.EXPIRED})
-"""Two clocks differ, or a certificate is to be renewed: either may be over soon."""
+"""Reasons that may be over soon: two clocks differ, or a certificate must be
+renewed."""
 
 
 class AccessDenied(PrecadError):
@@ -178,6 +192,7 @@ class AccessDenied(PrecadError):
 
 
 def _shown(value: object) -> str:
+    """Return a value as an error shows it: its ``repr``, bounded, without logins."""
     try:
         # A string is cut before it is quoted: quoting may make it four times as long.
         if isinstance(value, str):
@@ -205,21 +220,28 @@ LEAST_EXTRA = {
     "torch": "client",
     "torchvision": "simulation",
 }
-"""Of every package that not every party needs, by the name it is imported by."""
+"""The smallest extra that brings a package, by the name that it is imported by: for
+each package that not every party needs."""
 
 
 class MissingPackage(PrecadError, ImportError):
-    """A package isn't installed that one of precad's extras brings; says the command."""
+    """A package of one of precad's extras isn't installed; names pip's command."""
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
+    def __init__(self, feature: str, package: str, extra: str) -> None:
         remedy = f"which isn't installed: pip install 'precad[{extra}]'"
-        super().__init__(f"{what} needs {package}, {remedy}")
+        super().__init__(f"{feature} needs {package}, {remedy}")
 
 
 def missing(
-    error: ModuleNotFoundError, what: str, extra: str | None = None
+    error: ModuleNotFoundError, feature: str, extra: str | None = None
 ) -> MissingPackage | None:
-    """Return the error for a failed import that ``what`` needs; None where no extra brings it."""
+    """Return the error for an import that failed; None where no extra has the package.
+
+    ``feature`` is what needs the import; ``extra`` is named in place of the
+    smallest one.
+    """
     package = (error.name or "").partition(".")[0]
-    least = LEAST_EXTRA.get(package)
-    return None if least is None else MissingPackage(what, package, extra or least)
+    least_extra = LEAST_EXTRA.get(package)
+    if least_extra is None:
+        return None
+    return MissingPackage(feature, package, extra or least_extra)

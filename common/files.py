@@ -1,7 +1,7 @@
-"""Files and folders that others may use too, or that must survive a power cut.
+"""Files and folders that other processes may use too, or that must survive a power cut.
 
-A file is whole or not there at all, and on the disk before the call returns. A folder
-is one process's alone while it is locked.
+A file appears whole or not at all, and is on the disk before the call returns. A folder
+belongs to one process alone while that process has locked it.
 """
 
 import errno
@@ -16,14 +16,22 @@ from pathlib import Path
 from precad.common.errors import Misconfiguration, StorageFailure
 
 PRIVATE_MODE = 0o600
+"""Permissions of a file that only its owner reads and writes."""
 PUBLIC_MODE = 0o644
+"""Permissions of a file that everybody may read."""
 FOLDER_MODE = 0o700
+"""Permissions of a folder that only its owner uses."""
 PUBLIC_FOLDER_MODE = 0o755
+"""Permissions of a folder that everybody may read."""
 _MOST_BYTES = 2**26
+"""Longest file of another party that is read: 64 MiB."""
 
 
 def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
-    """Create a folder, of this ``mode`` whatever the umask; one that exists stays as it is."""
+    """Create a folder with exactly these permissions, whatever the umask says.
+
+    A folder that exists stays as it is.
+    """
     if not path.exists():
         path.mkdir(
             mode=mode,
@@ -34,11 +42,12 @@ def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """The bytes of a file that another party may have sent: no device or pipe, at most 64 MiB.
+    """Return the bytes of a file that another party may have sent, at most 64 MiB.
 
-    Raises OSError: it isn't one of those, or can't be read.
+    Raises OSError: it is no regular file (a device, a pipe), is larger, or can't be
+    read.
     """
-    # A pipe is opened without waiting for whoever writes it.
+    # With O_NONBLOCK, opening a pipe doesn't wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -51,78 +60,92 @@ def read_regular(path: Path) -> bytes:
 
 def write_file(
     path: Path,
-    *data: bytes | memoryview,
+    *parts: bytes | memoryview,
     mode: int = PRIVATE_MODE,
     replace: bool = True,
 ) -> None:
-    """Write ``path``, one of ``data`` after the other, in place of an older file if ``replace``.
+    """Write ``parts``, one after the other, as the file ``path``, and sync it.
 
-    Raises FileExistsError: it exists and may not be replaced; two writers can't both
-    succeed.
+    An older file is replaced if ``replace``.
+
+    Raises FileExistsError: the file exists and may not be replaced. Of two writers that
+    race only one succeeds then.
     """
-    _put(path, data, mode, replace=replace)
+    _write_and_rename(path, parts, mode=mode, replace=replace)
     sync(path.parent)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write these files of ``folder``, by name, each as ``write_file`` does; the names at once."""
+    """Write files of one folder, by name, each as ``write_file`` does.
+
+    The folder's entries are made durable once, after all files.
+    """
     for name, data in files.items():
-        _put(folder / name, (data,), PRIVATE_MODE, replace=True)
+        _write_and_rename(folder / name, (data,), mode=PRIVATE_MODE, replace=True)
     sync(folder)
 
 
-def _put(
+def _write_and_rename(
     path: Path,
-    data: Iterable[bytes | memoryview],
-    mode: int,
+    parts: Iterable[bytes | memoryview],
     *,
+    mode: int,
     replace: bool,
 ) -> None:
-    """All but the folder's entry is on the disk."""
+    """Write a draft beside ``path``, sync it, and give it the final name.
+
+    All is on the disk afterwards but the folder's entry, which the caller syncs.
+    """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(
-            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
-        ) as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(draft, flags, mode), "wb") as file:
             if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), mode)  # the umask must not decide
-            file.writelines(data)
+                # The umask must not decide about the permissions.
+                os.fchmod(file.fileno(), mode)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         if replace:
             draft.replace(path)
         else:
-            # Unlike a rename, a link never replaces what is there, however two writers
-            # race.
+            # Unlike a rename, a link never replaces an existing file, however two
+            # writers race.
             path.hardlink_to(draft)
     finally:
         draft.unlink(missing_ok=True)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append ``line`` and its end to ``path``, which is created where it doesn't exist.
+    """Append ``line`` and a line feed to a file, which is created if it doesn't exist.
 
-    A line that a crash cut short lacks its end: whoever reads drops it.
+    A line that a crash cut short has no line feed: readers drop it.
     """
-    new = not path.exists()
+    is_new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-    # The same bytes on every system.
+    # With newline="\n" the bytes are the same on every system.
     with os.fdopen(descriptor, "a", encoding="utf-8", newline="\n") as file:
         file.write(f"{line}\n")
         file.flush()
         os.fsync(file.fileno())
-    if new:
+    if is_new:
         sync(path.parent)
 
 
 def remove_drafts(path: Path) -> None:
-    """Remove what a crash left of ``write_file``: it may be as confidential as the file."""
+    """Remove drafts of ``path`` that a crash left behind.
+
+    They may be as confidential as the file itself.
+    """
     for draft in path.parent.glob(f".{path.name}.*.part"):
         draft.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Make a file, or a folder's entries, durable; Windows can't open a folder, and needn't."""
+    """Make a file's bytes, or a folder's entries, durable.
+
+    Does nothing on Windows, which can't open a folder and needn't.
+    """
     if os.name != "nt":
         with _opened(path, os.O_RDONLY) as descriptor:
             os.fsync(descriptor)
@@ -130,6 +153,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file or folder for the block; yield its descriptor."""
     descriptor = os.open(path, flags, PRIVATE_MODE)
     try:
         yield descriptor
@@ -138,16 +162,17 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 @contextmanager
-def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
-    """Lock ``folder`` for the block, and write nothing to it; a second process waits.
+def waiting_lock(folder: Path, remedy: str = "use Linux") -> Iterator[None]:
+    """Lock a folder for the block, without writing to it; a second process waits.
 
-    Raises Misconfiguration: the system has no such locks; do what ``elsewhere`` says.
+    Raises Misconfiguration: the system has no such locks; ``remedy`` says what to do
+    then.
     """
     if sys.platform == "win32":
         raise Misconfiguration(
-            "folder", str(folder), f"this system can't lock it; {elsewhere}"
+            "folder", str(folder), f"this system can't lock it; {remedy}"
         )
-    # Here, because `precad keys request` on a data owner's machine needs no Unix.
+    # Loaded here, because `precad keys request` on an owner's machine needs no Unix.
     import fcntl  # noqa: PLC0415
 
     with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
@@ -157,7 +182,10 @@ def waiting_lock(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a disk's error while the block writes ``path`` into a StorageFailure with a remedy."""
+    """Turn an OSError of the block, which writes ``path``, into a StorageFailure.
+
+    Raises StorageFailure, which names the file and the remedy.
+    """
     try:
         yield
     except OSError as error:
@@ -169,9 +197,11 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def state_lock(folder: Path | None) -> Iterator[None]:
-    """Lock ``folder`` for the block, or refuse; the system lets go when the process ends.
+    """Lock a folder with a client's state for the block; lock nothing where it is None.
 
-    Raises Misconfiguration: another process has it.
+    The system releases the lock when the process ends, however it ends.
+
+    Raises Misconfiguration: another process has locked it.
     """
     if folder is None:
         yield
@@ -189,6 +219,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> None:
+    """Lock an open file. Raises OSError at once where another process has it."""
     if sys.platform == "win32":
         import msvcrt  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Identifiers, roles and secret bytes as types of their own."""
+"""Types for names, roles, digests and secret bytes, so that none passes for another."""
 
 import hashlib
 import hmac
@@ -11,15 +11,16 @@ from typing import Self
 from precad.common.errors import Misconfiguration
 
 DIGEST_BYTES = 32
+"""Length of a SHA-256 value."""
 ATTEMPTS = 2**40
-"""Attempts have numbers below it: one a second lasts for 30,000 years, and what is
-reckoned with such numbers fits a database. Who could name a larger one would leave none
-for the next."""
+"""All attempts have numbers below this. At one a second they last for 30,000 years, and
+numbers that are computed from them fit a database's integers. Without the bound, a peer
+could name so large a number that no attempt could follow it."""
 _CLIENT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Role(Enum):
-    """Who a party is; part of every domain separation."""
+    """Which part a party plays; part of every domain separation."""
 
     SERVER_A = "server-a"
     SERVER_B = "server-b"
@@ -29,14 +30,17 @@ class Role(Enum):
 
     @property
     def title(self) -> str:
-        """``server A``, ``dealer``, …: what sentences for people call it."""
-        server = self in (Role.SERVER_A, Role.SERVER_B)
-        return f"server {self.value[-1].upper()}" if server else self.value
+        """Return the role as people read it: ``server A``, ``dealer``."""
+        is_server = self in (Role.SERVER_A, Role.SERVER_B)
+        return f"server {self.value[-1].upper()}" if is_server else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A SHA-256 value of something public: a task, a model, a set."""
+    """A SHA-256 value of public data, such as a task, a model or a valid set.
+
+    Raises Misconfiguration: the value hasn't 32 bytes.
+    """
 
     value: bytes
 
@@ -48,7 +52,7 @@ class Digest:
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> Self:
-        """SHA-256 of ``data``."""
+        """Return the SHA-256 of ``data``."""
         return cls(hashlib.sha256(data).digest())
 
     def __str__(self) -> str:
@@ -57,7 +61,10 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClientId:
-    """An enrolled client's name: lower-case letters, digits and inner hyphens, at most 63."""
+    """A client's name: 1 to 63 lower-case letters, digits and inner hyphens.
+
+    Raises Misconfiguration: the name has another form.
+    """
 
     name: str
 
@@ -70,7 +77,7 @@ class ClientId:
         return self.name
 
     def encoded(self) -> bytes:
-        """The bytes that stand for this client in commitments and derivations."""
+        """Return the bytes that stand for this client in hashes and derivations."""
         return self.name.encode()
 
 
@@ -88,11 +95,11 @@ class Secret:
 
     @classmethod
     def random(cls, length: int = 32) -> Self:
-        """Fresh bytes from the operating system's CSPRNG."""
+        """Return ``length`` fresh bytes from the operating system's CSPRNG."""
         return cls(secrets.token_bytes(length))
 
     def reveal(self) -> bytes:
-        """The bytes."""
+        """Return the secret bytes."""
         return self._data
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Arrays from NumPy files that anybody may have written: never unpickled, numbers only."""
+"""Arrays of numbers from NumPy files that anybody may have written; never unpickled."""
 
 import os
 import sys
@@ -9,40 +9,58 @@ from typing import Any, TypeAlias
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = NDArray[Any]
+"""An array of a file: any shape, and booleans, integers or floats of any width."""
 _UNREADABLE = (
-    *(OSError, ValueError, EOFError, zlib.error),
-    # Headers are Python literals, which may announce any length.
-    *(SyntaxError, TokenError, TypeError, RecursionError, MemoryError, OverflowError),
-    # Zip's many features.
-    *(BadZipFile, KeyError, NotImplementedError, RuntimeError),
+    OSError,
+    ValueError,
+    EOFError,
+    zlib.error,
+    # A header is a Python literal, which may announce any length.
+    SyntaxError,
+    TokenError,
+    TypeError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+    # Zip has many features.
+    BadZipFile,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
 )
 """What NumPy and zipfile raise for files that are damaged or made up."""
+_NUMBER_KINDS = "biuf"
+"""NumPy's letters for booleans, integers with and without a sign, and floats."""
 _SHOWN = 8
+"""Most names of arrays that an error lists."""
 _USUAL_MEMORY = 16 << 30
 
 
 def read_npy(field: str, path: Path) -> Array:
-    """The array of a ``.npy`` file, mapped and not yet read.
+    """Return the array of a ``.npy`` file, mapped and not yet read.
 
-    Raises Misconfiguration: no such file, no array of numbers, or shorter than its
-    header says.
+    Raises Misconfiguration, which names ``field`` and the file: there is no such file,
+    it holds no array of numbers, or is shorter than its header says.
     """
     try:
         array: Array = np.lib.format.open_memmap(path, mode="r")
     except _UNREADABLE as error:
         raise _refusal(field, path, error) from None
-    return _numbers(field, path, array)
+    _require_numbers(field, path, array)
+    return array
 
 
 def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
-    """The arrays of these names in a ``.npz`` file.
+    """Return the arrays of these names in a ``.npz`` file, in the order of ``names``.
 
-    Raises Misconfiguration: no such file or array, or an array of something else than
-    numbers.
+    Raises Misconfiguration, which names ``field`` and the file: there is no such file
+    or array, an array holds something else than numbers, or all of them are too large
+    for this machine.
     """
     try:
         with (
@@ -50,25 +68,34 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
             np.lib.npyio.NpzFile(opened, allow_pickle=False) as file,
         ):
             missing = [name for name in names if name not in file]
-            packed: Any = file.zip
-            arrays = (each for each in packed.infolist() if each.filename[:-4] in names)
-            require_room(field, path, sum(each.file_size for each in arrays))
-            found = [] if missing else [np.asarray(file[name]) for name in names]
-            there = ", ".join(list(file)[:_SHOWN]) or "none"
+            archive = file.zip
+            assert archive is not None
+            unpacked = sum(
+                entry.file_size
+                for entry in archive.infolist()
+                if entry.filename[:-4] in names  # without .npy
+            )
+            require_room(field, path, unpacked)
+            arrays = [] if missing else [np.asarray(file[name]) for name in names]
+            present = ", ".join(list(file)[:_SHOWN]) or "none"
     except _UNREADABLE as error:
         raise _refusal(field, path, error) from None
     if missing:
         remedy = (
-            f"has no array {missing[0]}, but {there}: save {' and '.join(names)} in it"
+            f"has no array {missing[0]}, but {present}: save"
+            f" {' and '.join(names)} in it"
         )
         raise Misconfiguration(field, str(path), remedy)
-    return tuple(_numbers(field, path, array) for array in found)
+    for array in arrays:
+        _require_numbers(field, path, array)
+    return tuple(arrays)
 
 
 def require_room(field: str, path: Path, unpacked: int) -> None:
-    """Refuse a compressed file before it is unpacked: to more than half of this machine's memory.
+    """Refuse a compressed file that is too large, before it is unpacked.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: its ``unpacked`` bytes are more than half of this machine's
+    memory.
     """
     memory = memory_bytes()
     if unpacked > memory // 2:
@@ -81,7 +108,7 @@ def require_room(field: str, path: Path, unpacked: int) -> None:
 
 
 def memory_bytes() -> int:
-    """Memory of this machine, or what most have where it doesn't say."""
+    """Return this machine's memory in bytes, or 16 GiB where the system doesn't say."""
     if sys.platform == "win32":
         return _USUAL_MEMORY
     try:
@@ -90,12 +117,12 @@ def memory_bytes() -> int:
         return _USUAL_MEMORY
 
 
-def _numbers(field: str, path: Path, array: Array) -> Array:
-    if array.dtype.kind not in "biuf":
+def _require_numbers(field: str, path: Path, array: Array) -> None:
+    """Raise Misconfiguration where an array holds something else than numbers."""
+    if array.dtype.kind not in _NUMBER_KINDS:
         raise Misconfiguration(
             field, str(path), f"holds {array.dtype}; give an array of numbers"
         )
-    return array
 
 
 def _refusal(field: str, path: Path, error: BaseException) -> Misconfiguration:

@@ -1,8 +1,9 @@
-"""A process's log, lines for people or one JSON object a line, and the memory that it keeps.
+"""A process's log, for people or as JSON, and how much freed memory the process keeps.
 
-``PRECAD_LOG_FORMAT=json`` asks for the second, for the process and the workers that it
-starts. A line says what is being done, task, version and attempt, and nothing that the
-message doesn't hold anyway: messages carry identifiers and never shares.
+``PRECAD_LOG_FORMAT=json`` asks for one JSON object a line, for the process and the
+workers that it starts. A line says what is being done, with task, version and attempt,
+and nothing that the message doesn't hold anyway: messages carry identifiers and never
+shares.
 """
 
 import asyncio
@@ -22,38 +23,46 @@ from typing import Any
 from precad.common.errors import Misconfiguration, one_line
 
 VARIABLE = "PRECAD_LOG_FORMAT"
+"""The environment variable that names the log's format, ``people`` or ``json``."""
 PEOPLE = "%(asctime)s %(levelname)s %(message)s"
-_doing: dict[str, str | int] = {}
-"""Read without a lock: a handler that waited for one, held by who logs, would wait for
-ever."""
+"""The format of a line for people, as logging takes it."""
+_fields: dict[str, str | int] = {}
+"""What every line of a JSON log says. Replaced as a whole and read without a lock: a
+handler that waited for a lock which the logging thread holds would wait for ever."""
 
 
 def doing(**facts: str | int) -> None:
-    """Add these facts to every further line of this process's log."""
-    global _doing  # noqa: PLW0603 -- as logging's own configuration, there is one a process
-    _doing = _doing | facts
+    """Add these facts, as fields, to every further line of this process's JSON log."""
+    # There is one a process, as of logging's own configuration.
+    global _fields  # noqa: PLW0603
+    _fields = _fields | facts
 
 
 class Lines(logging.Formatter):
-    """A message is one line: whoever it quotes writes none of its own."""
+    """Formats a message as one line for people: a text that it quotes adds no line."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
-        """The line, before what was raised."""
+    # The name is logging's.
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the line; a traceback may follow it."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: ``time`` (UTC), ``level``, ``message``, and what is being done."""
+    """Formats a message as one JSON object a line.
+
+    It has ``time`` (UTC), ``level``, ``message``, the fields of ``doing``, and of an
+    exception ``trace``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        at = datetime.fromtimestamp(record.created, UTC)
+        """Return the line."""
+        created = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, str | int] = {
-            "time": at.isoformat(timespec="milliseconds"),
+            "time": created.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": one_line(record.getMessage()),
-            **_doing,
+            **_fields,
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
@@ -67,106 +76,138 @@ def start_log(
 ) -> None:
     """Begin this process's log, on standard error unless ``handler`` is given.
 
-    Raises Misconfiguration: the environment asks for a format that there isn't.
+    ``people`` is the format of a line for people.
+
+    Raises Misconfiguration: the environment asks for a format that doesn't exist.
     """
-    wanted = os.environ.get(VARIABLE, "people")
-    if wanted not in ("people", "json"):
-        raise Misconfiguration(VARIABLE, wanted, "use people or json")
+    log_format = os.environ.get(VARIABLE, "people")
+    if log_format not in ("people", "json"):
+        raise Misconfiguration(VARIABLE, log_format, "use people or json")
     handler = handler or logging.StreamHandler()
-    handler.setFormatter(JsonLines() if wanted == "json" else Lines(people))
-    # gRPC logs that it ends the calls that are open when a part is told to stop: no
-    # news.
-    handler.addFilter(
-        lambda of: not of.exc_info or of.exc_info[0] is not asyncio.CancelledError
-    )
+    handler.setFormatter(JsonLines() if log_format == "json" else Lines(people))
+    handler.addFilter(_is_no_cancellation)
     logging.basicConfig(level=level, handlers=[handler])
-    _print_no_stops()
+    _print_no_cancellations()
 
 
-def _print_no_stops() -> None:
-    """What is kept out of the log gRPC 1.85 prints instead, with the standard library's."""
-    printed = traceback.print_exc
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Return whether a record is anything but the trace of a cancelled call.
+
+    gRPC logs a trace for each call that is open when a part is told to stop: no news.
+    """
+    return not record.exc_info or record.exc_info[0] is not asyncio.CancelledError
+
+
+def _print_no_cancellations() -> None:
+    """Have the standard library print no trace of a cancelled call.
+
+    gRPC 1.85 prints with it what ``_is_no_cancellation`` keeps out of the log.
+    """
+    original = traceback.print_exc
 
     def print_exc(*arguments: Any, **options: Any) -> None:
         if sys.exc_info()[0] is not asyncio.CancelledError:
-            printed(*arguments, **options)
+            original(*arguments, **options)
 
-    setattr(traceback, "print_exc", print_exc)  # noqa: B010 -- mypy refuses the assignment
+    # mypy refuses an assignment.
+    setattr(traceback, "print_exc", print_exc)  # noqa: B010
 
 
 def dump_stacks_on_signal() -> None:
-    """Have `kill -USR1` write every thread's stack; in forked processes too, not on Windows."""
+    """Have `kill -USR1` write every thread's stack to standard error; not on Windows.
+
+    It holds for forked processes too.
+    """
     if sys.platform != "win32":
-        # Standard error as it is when the signal comes: children may have sent it
-        # elsewhere.
+        # By its number: standard error as it is when the signal comes, because
+        # a child may have sent it elsewhere.
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-"""glibc's names in malloc.h."""
+_M_TRIM_THRESHOLD = -1
+"""Option of glibc's ``mallopt``: free bytes at a heap's end that aren't given back."""
+_M_MMAP_THRESHOLD = -3
+"""Option of glibc's ``mallopt``: from this length on a buffer is mapped by itself."""
+_M_ARENA_MAX = -8
+"""Option of glibc's ``mallopt``: most heaps."""
 LARGEST = 32 << 20
-"""The most that glibc allows."""
+"""Bytes of the largest buffer that glibc allows to be kept."""
 PIECES = 2 << 20
-"""For a server: the pieces of bodies with their messages, and no vector of a large
-model."""
+"""Bytes of the largest buffer that a server keeps: pieces of bodies with their
+messages, and no vector of a large model."""
 
 
 def keep_freed_buffers(largest: int = LARGEST) -> None:
-    """For the rest of this process; larger ones are given back at once, ``largest`` in bytes."""
-    _tell("mallopt", _M_MMAP_THRESHOLD, largest)
-    # What stays at a heap's end.
-    _tell("mallopt", _M_TRIM_THRESHOLD, min(8 * largest, 64 << 20))
+    """Keep freed buffers of up to ``largest`` bytes, for the rest of this process.
+
+    Larger ones are given back to the system at once. Does nothing where the C library
+    isn't glibc.
+    """
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, largest)
+    # Freed memory at a heap's end.
+    _call_glibc("mallopt", _M_TRIM_THRESHOLD, min(8 * largest, 64 << 20))
     # A heap for each of many threads would keep a multiple.
-    _tell("mallopt", _M_ARENA_MAX, 2)
+    _call_glibc("mallopt", _M_ARENA_MAX, 2)
 
 
 def give_back_freed() -> None:
-    """Give all freed memory back now: before much of another kind is asked for."""
-    _tell("malloc_trim", 0)
+    """Give all freed memory back to the system now.
+
+    To be called before much memory is needed for something else.
+    """
+    _call_glibc("malloc_trim", 0)
 
 
-def _tell(name: str, *values: int) -> None:
-    """Does nothing where the C library isn't glibc."""
-    if sys.platform.startswith("linux") and (
-        told := getattr(ctypes.CDLL(None), name, None)
-    ):
-        told(*(ctypes.c_long(value) for value in values))
+def _call_glibc(name: str, *values: int) -> None:
+    """Call a function of the C library; do nothing where it isn't glibc."""
+    if not sys.platform.startswith("linux"):
+        return
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*(ctypes.c_long(value) for value in values))
 
 
 _MADV_DONTNEED = 4
+"""Advice of Linux' ``madvise``: pages may be dropped, and read from the file again."""
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(.*)")
 _LIBRARY = re.compile(r"/.*\.so(\.[0-9.]+)?")
 
 
 def let_go_of_loaded() -> None:
-    """Unmap for now what is unchanged of libraries' pages; does nothing but on Linux.
+    """Drop unchanged pages of libraries from memory; the system can read them again.
 
-    A page that was changed, such as an address that the loader wrote, has no other
-    copy: mappings with any such page, in memory or in swap, are left as they are, and
-    so are writable ones.
+    A page that was changed, such as one with an address that the loader wrote, has no
+    other copy: mappings with any such page, in memory or in swap, are left as they are,
+    and so are writable ones. Does nothing but on Linux.
     """
     if not sys.platform.startswith("linux"):
         return
     try:
-        told = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
     advise = ctypes.CDLL(None).madvise
-    for start, end in unchanged_libraries(told):
+    for start, end in unchanged_libraries(smaps):
         # Where it is refused, as for locked pages, nothing is lost.
         advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
 
 
 def unchanged_libraries(smaps: str) -> list[tuple[int, int]]:
-    """From and to which address libraries are mapped with nothing changed, by /proc/pid/smaps."""
-    found = []
+    """Return start and end of each mapping of a library in which no page was changed.
+
+    ``smaps`` is the text of Linux' /proc/pid/smaps.
+    """
+    unchanged = []
     for block in re.split(r"^(?=[0-9a-f]+-)", smaps, flags=re.MULTILINE):
         mapping = _MAPPING.match(block)
-        if mapping:
-            start, end, allowed, path = mapping.groups()
-            fixed = allowed[1] == "-" and allowed[3] == "p" and _LIBRARY.fullmatch(path)
-            # A count that isn't there isn't known to be none.
-            counted = dict(re.findall(r"^(\w+): +(.*)$", block, flags=re.MULTILINE))
-            if fixed and counted.get("Anonymous") == counted.get("Swap") == "0 kB":
-                found.append((int(start, 16), int(end, 16)))
-    return found
+        if mapping is None:
+            continue
+        start, end, permissions, path = mapping.groups()
+        writable = permissions[1] != "-"
+        private = permissions[3] == "p"
+        counts = dict(re.findall(r"^(\w+): +(.*)$", block, flags=re.MULTILINE))
+        # A count that is missing isn't known to be 0.
+        no_changes = counts.get("Anonymous") == counts.get("Swap") == "0 kB"
+        if private and not writable and no_changes and _LIBRARY.fullmatch(path):
+            unchanged.append((int(start, 16), int(end, 16)))
+    return unchanged

@@ -1,8 +1,8 @@
-"""Settings of a process from its TOML file, and its peers' addresses, checked, maybe by a proxy.
+"""Settings of a process from its TOML file, with the addresses of other parties.
 
-gRPC takes a proxy from the environment, by itself and without a word; precad's channels
-don't. Who needs one names it in the settings, and what looks at a connection goes the
-same way as gRPC.
+gRPC takes a proxy from the environment by itself and without a word; precad's channels
+don't. Who needs a proxy names it in the settings, and what looks at a connection (to
+say why it fails) takes the same way as gRPC.
 """
 
 import base64
@@ -21,6 +21,7 @@ from precad.common.identifiers import Secret
 
 _MOST_PORT = 2**16 - 1
 _LONGEST_NAME = 253
+"""Longest name of a host, in characters (RFC 1035)."""
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?", re.IGNORECASE | re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,5}", re.ASCII)
@@ -30,7 +31,10 @@ _PROXY = re.compile(
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host, without brackets, and port of what ``address_fault`` finds nothing wrong with."""
+    """Return host, without brackets, and port of an address.
+
+    ``address_fault`` must find nothing wrong with it.
+    """
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -38,8 +42,8 @@ def split_address(address: str) -> tuple[str, int]:
 def address_fault(address: str, *, least_port: int = 1) -> str | None:
     """Return what is wrong with ``host:port``, as a remedy; None where nothing is.
 
-    The host is a name, an IPv4 address, or an IPv6 address in brackets. ``least_port``:
-    0 where a free port may be taken.
+    The host is a name, an IPv4 address, or an IPv6 address in brackets. ``least_port``
+    is 0 where port 0, a free one, may be given.
     """
     host, _, port = address.rpartition(":")
     if not _is_host(host) or not _DIGITS.fullmatch(port):
@@ -50,46 +54,47 @@ def address_fault(address: str, *, least_port: int = 1) -> str | None:
 
 
 def _is_host(text: str) -> bool:
+    """Return whether a text is a host's name or its IP address, IPv6 in brackets."""
     in_brackets = text.startswith("[") and text.endswith("]")
     if not in_brackets and not re.fullmatch(r"[0-9.]+", text):
         return len(text) <= _LONGEST_NAME and bool(_NAME.fullmatch(text))
     try:
-        return ipaddress.ip_address(text.strip("[]")).version == (
-            6 if in_brackets else 4
-        )
+        version = ipaddress.ip_address(text.strip("[]")).version
     except ValueError:
         return False
+    return version == (6 if in_brackets else 4)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpProxy:
-    """A proxy that connects callers to a host and port: HTTP's CONNECT."""
+    """A proxy that connects callers to a host and port by HTTP's CONNECT."""
 
     address: str
+    """The proxy's own ``host:port``."""
     authorization: Secret | None = None
-    """User and password, as a header's value."""
+    """User and password, as the value of the header ``Proxy-Authorization``."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``http://[user:password@]host:port``.
+        """Return the proxy of a URL, ``http://[user:password@]host:port``.
 
-        Raises Misconfiguration, without the value.
+        Raises Misconfiguration, without the value: it has another form.
         """
-        found = _PROXY.fullmatch(text)
-        if found is None or address_fault(found["address"]):
+        url = _PROXY.fullmatch(text)
+        if url is None or address_fault(url["address"]):
             remedy = (
                 "give http://host:port, with user:password@ before the host if it asks"
                 " for it"
             )
             raise Misconfiguration("proxy", "…", remedy)
-        if found["login"] is None:
-            return cls(found["address"])
-        # As in every URL, what isn't a letter or digit may be written %40.
-        login = base64.b64encode(unquote(found["login"]).encode())
-        return cls(found["address"], Secret(b"Basic " + login))
+        if url["login"] is None:
+            return cls(url["address"])
+        # As in every URL, what isn't a letter or digit may be written like %40.
+        login = base64.b64encode(unquote(url["login"]).encode())
+        return cls(url["address"], Secret(b"Basic " + login))
 
     def request(self, address: str) -> bytes:
-        """What asks the proxy for a connection to ``address``."""
+        """Return the request that asks the proxy for a connection to ``address``."""
         lines = [f"CONNECT {address} HTTP/1.1".encode(), f"Host: {address}".encode()]
         if self.authorization is not None:
             lines.append(b"Proxy-Authorization: " + self.authorization.reveal())
@@ -97,14 +102,17 @@ class HttpProxy:
 
 
 class ProxiedAddress(str):
-    """``host:port`` that is reached by a proxy; printed, it is the address alone."""
+    """A ``host:port`` that is dialled through a proxy; printed, the address alone."""
 
     __slots__ = ("proxy",)
     proxy: HttpProxy
 
 
 def by_proxy(address: str, proxy: str | None) -> str:
-    """The address as it is dialled. Raises Misconfiguration, as ``HttpProxy.parse``."""
+    """Return the address as it is dialled: through the proxy of a URL, or straight.
+
+    Raises Misconfiguration: the URL has another form than ``HttpProxy.parse`` takes.
+    """
     if proxy is None:
         return address
     proxied = ProxiedAddress(address)
@@ -113,11 +121,21 @@ def by_proxy(address: str, proxy: str | None) -> str:
 
 
 def proxy_of(address: str) -> HttpProxy | None:
-    """The proxy by which an address is dialled; None: straight."""
+    """Return the proxy through which an address is dialled; None: straight."""
     return address.proxy if isinstance(address, ProxiedAddress) else None
 
 
-def _address(text: str, least_port: int = 1) -> str:
+def _address(text: str) -> str:
+    """Return an address that can be dialled; raises ValueError for pydantic."""
+    return _without_fault(text, least_port=1)
+
+
+def _listen_address(text: str) -> str:
+    """Return an address that can be listened at; raises ValueError for pydantic."""
+    return _without_fault(text, least_port=0)
+
+
+def _without_fault(text: str, *, least_port: int) -> str:
     fault = address_fault(text, least_port=least_port)
     if fault:
         raise ValueError(fault)
@@ -125,13 +143,13 @@ def _address(text: str, least_port: int = 1) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
-"""Where somebody is reached."""
-ListenAddress = Annotated[str, AfterValidator(lambda text: _address(text, 0))]
-"""Where somebody listens; port 0 takes a free one."""
+"""Where a party is reached, ``host:port``."""
+ListenAddress = Annotated[str, AfterValidator(_listen_address)]
+"""Where a party listens, ``host:port``; port 0 takes a free one."""
 
 
 class ProcessSettings(BaseModel):
-    """What every process needs. Relative paths are relative to the settings file."""
+    """Settings that every process needs; relative paths start at the settings file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -142,9 +160,10 @@ class ProcessSettings(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Settings from a TOML file.
+        """Return the settings of a TOML file, with absolute paths.
 
-        Raises Misconfiguration naming file, field and remedy.
+        Raises Misconfiguration, which names file, field and remedy: the file can't be
+        read, or a setting is missing, unknown or wrong.
         """
         settings = parsed_toml(cls, "config", path)
         paths = {name: value for name, value in settings if isinstance(value, Path)}
@@ -161,7 +180,7 @@ class DiallingSettings(ProcessSettings):
     """Settings of a process that dials others."""
 
     DIALS: ClassVar[tuple[str, ...]]
-    """Which of the settings are their addresses; one may be None."""
+    """Names of the settings that are the others' addresses; one may be None."""
 
     proxy: Annotated[str | None, Field(repr=False)] = None
     """`http://[user:password@]host:port` of an HTTP proxy that leads to the others;
@@ -169,10 +188,14 @@ class DiallingSettings(ProcessSettings):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """As of any settings; the dialled addresses know the proxy."""
+        """Return the settings as ``ProcessSettings.load``; addresses know the proxy.
+
+        Raises Misconfiguration as there, or where the proxy's URL is wrong.
+        """
         settings = super().load(path)
-        given = ((name, getattr(settings, name)) for name in cls.DIALS)
-        dialled = {
-            name: by_proxy(at, settings.proxy) for name, at in given if at is not None
-        }
+        dialled = {}
+        for name in cls.DIALS:
+            address = getattr(settings, name)
+            if address is not None:
+                dialled[name] = by_proxy(address, settings.proxy)
         return settings.model_copy(update=dialled)

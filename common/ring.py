@@ -1,13 +1,13 @@
 """The ring Z_2^64, and keystreams of its elements (HKDF-SHA256, then AES-256-CTR).
 
 Shares, masks and sums are ``[d] int64``, little-endian on the wire. NumPy's int64
-*array* arithmetic wraps modulo 2^64; Python ints don't, so scalars pass through
+*array* arithmetic wraps modulo 2^64. Python's ints don't wrap, so scalars pass through
 ``signed``.
 
-Every expansion names its purpose and its context (task, round, client, commitments …),
-so that no two uses of one key ever share a stream. The seeds of a submission's masks are
-committed to, opened and expanded here: the dealer, which squares a_A + a_B, loads no more
-of a submission.
+Every expansion of a key names its purpose and its context (task, round, client,
+commitments …), so that no two uses of one key ever share a stream. The commitments to
+the seeds of a submission's masks, their openings and expansions are here too: the
+dealer, which squares a_A + a_B, loads nothing else of a submission.
 """
 
 import struct
@@ -28,46 +28,51 @@ from numpy.typing import NDArray
 from precad.common.identifiers import Digest, Role, Secret
 
 RingVector: TypeAlias = NDArray[np.int64]
-"""``[d] int64``: elements of Z_2^64 by their signed representatives in [-2^63, 2^63).
-"""
+"""``[d] int64``: elements of Z_2^64, by their signed representatives in
+[−2^63, 2^63)."""
 
 WORD_BYTES = 8
+"""Bytes of an element."""
 MODULUS = 2**64
 _HALF = 2**63
 KEY_BYTES = 32
+"""Bytes of every key that is expanded."""
 SEED_BYTES = KEY_BYTES
+"""Bytes of the seed that a mask is expanded from."""
 SALT_BYTES = 32
+"""Bytes of a commitment's salt."""
 DOMAIN = b"precad/v1/"
+"""What every encoded context begins with, before its purpose."""
 CACHED_WORDS = 1 << 16
-"""Words that are drawn, masked or added together: they stay in the processor's cache."""
+"""Words that are drawn, masked or added together: the processor's cache holds them."""
 _ZEROS = memoryview(bytes(1 << 18))
-_LENGTH = struct.Struct("<I").pack
-_NUMBER = struct.Struct("<IQ").pack
+_pack_length = struct.Struct("<I").pack
+_pack_length_and_number = struct.Struct("<IQ").pack
 
 
 def signed(value: int) -> int:
-    """The representative of ``value`` mod 2^64 in [-2^63, 2^63)."""
+    """Return the representative of ``value`` mod 2^64 in [−2^63, 2^63)."""
     return (value + _HALF) % MODULUS - _HALF
 
 
 def dot(x: RingVector, y: RingVector) -> int:
-    """⟨x, y⟩ mod 2^64 as a signed Python int."""
-    # Wraps like np.dot, and takes 0.6 of its time: integers have no BLAS.
+    """Return the inner product ⟨x, y⟩ of two ``[n] int64``, mod 2^64 and signed."""
+    # Wraps as np.dot does, and takes 0.6 of its time: integers have no BLAS.
     return signed(int(np.einsum("i,i", x, y)))
 
 
 def to_bytes(x: RingVector) -> bytes:
-    """Little-endian bytes, 8 per element."""
+    """Return the little-endian bytes of a vector, 8 for each element."""
     return x.astype("<i8", copy=False).tobytes()
 
 
 def byte_view(x: RingVector) -> memoryview:
-    """The bytes of ``to_bytes`` without a copy, where the machine is little-endian."""
+    """Return the bytes of ``to_bytes``, on a little-endian machine without a copy."""
     return np.ascontiguousarray(x.astype("<i8", copy=False)).data.cast("B")
 
 
 def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
-    """Inverse of ``to_bytes``; a copy that may be written to.
+    """Return the vector whose ``to_bytes`` is ``data``, as a copy that may be changed.
 
     Raises ValueError: the length isn't a multiple of 8.
     """
@@ -75,32 +80,37 @@ def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
 
 
 def view_words(data: bytes | bytearray | memoryview) -> RingVector:
-    """As ``from_bytes``, without a copy: it may not be written to."""
+    """Return the vector of ``from_bytes`` without a copy: it may not be changed.
+
+    Raises ValueError: the length isn't a multiple of 8.
+    """
     return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
 
 
 def encode_context(purpose: str, *context: bytes | int) -> bytes:
-    """``precad/v1/<purpose>`` and the context, each part with its length: injective.
+    """Return ``precad/v1/<purpose>`` and the context, each part behind its length.
 
-    An int stands for its 8 bytes; which parts are ints is fixed by the purpose.
+    The encoding is injective: different parts never give the same bytes. An int stands
+    for its 8 bytes; which parts are ints is fixed by the purpose.
     """
     encoded: list[bytes] = []
-    # Hundreds of times a round.
+    # Plain, because it is called hundreds of times a round.
     for part in (DOMAIN + purpose.encode(), *context):
-        encoded += (
-            (_NUMBER(8, part),) if isinstance(part, int) else (_LENGTH(len(part)), part)
-        )
+        if isinstance(part, int):
+            encoded.append(_pack_length_and_number(8, part))
+        else:
+            encoded += (_pack_length(len(part)), part)
     return b"".join(encoded)
 
 
 def derive(key: Secret, purpose: str, *context: bytes | int) -> Secret:
-    """A 32-byte key for ``purpose``: HKDF-SHA256 with the context as info."""
+    """Return a 32-byte key for ``purpose``: HKDF-SHA256, with the context as info."""
     info = encode_context(purpose, *context)
     return Secret(HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(key.reveal()))
 
 
 class Keystream:
-    """A sequential reader of AES-256-CTR(derive(key, purpose, *context))."""
+    """A sequential reader of AES-256-CTR under ``derive(key, purpose, *context)``."""
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
         stream_key = derive(key, purpose, *context).reveal()
@@ -110,27 +120,27 @@ class Keystream:
         ).encryptor()
 
     def read(self, length: int) -> bytes:
-        """The next ``length`` bytes."""
+        """Return the next ``length`` bytes."""
         return bytes(self.read_into(memoryview(bytearray(length))))
 
     def words(self, count: int) -> RingVector:
-        """The next ``count`` uniform ring elements, ``[count] int64``."""
+        """Return the next ``count`` uniform ring elements, ``[count] int64``."""
         return self.words_into(np.empty(count, dtype=np.int64))
 
     def words_into(self, out: RingVector) -> RingVector:
-        """As ``words``, in place of what is in ``out``, ``[n] int64``, contiguous: returned."""
+        """Fill ``out``, a contiguous ``[n] int64``, with the next words; return it."""
         self.read_into(out.data.cast("B"))
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
         return out
 
     def read_into(self, out: memoryview) -> memoryview:
-        """The next bytes, as many as ``out`` has; a writable view of bytes, which is returned."""
+        """Fill ``out``, a writable view of bytes, with the next bytes; return it."""
         return fill(out, self._encryptor)
 
 
 def fill(out: memoryview, encryptor: CipherContext) -> memoryview:
-    """The cipher's next bytes, as many as ``out`` has, which is returned."""
+    """Fill ``out``, a writable view of bytes, with a cipher's next bytes; return it."""
     for start in range(0, len(out), len(_ZEROS)):
         size = min(len(_ZEROS), len(out) - start)
         encryptor.update_into(_ZEROS[:size], out[start : start + size])
@@ -144,13 +154,21 @@ def commit(
     salt: Secret,
     seed: Secret,
 ) -> Digest:
-    """c_j = SHA-256(role j, ctx, salt_j, s_j): hiding by the salt, binding by the hash.
+    """Return the commitment c_j = SHA-256(role j, ctx, salt_j, s_j) to a mask's seed.
 
-    Bound to role and context, or one client's commitment could be another's, or the
+    The salt hides the seed, and the hash binds to it. Role and context ``ctx`` are
+    bound too: otherwise one client's commitment could stand for another's, or for the
     other role's.
     """
-    parts = role.value.encode(), ctx.value, salt.reveal(), seed.reveal()
-    return Digest.of(encode_context("seed-commitment", *parts))
+    return Digest.of(
+        encode_context(
+            "seed-commitment",
+            role.value.encode(),
+            ctx.value,
+            salt.reveal(),
+            seed.reveal(),
+        )
+    )
 
 
 def opens(
@@ -161,7 +179,10 @@ def opens(
     salt: Secret,
     seed: Secret,
 ) -> bool:
-    """Whether ``commitment`` is to this seed of ``role`` in ``ctx``; False for wrong lengths."""
+    """Return whether ``commitment`` is the one of ``role`` to this seed in ``ctx``.
+
+    A salt or a seed of a wrong length opens nothing.
+    """
     if len(salt) != SALT_BYTES or len(seed) != SEED_BYTES:
         return False
     return commit(role, ctx, salt=salt, seed=seed) == commitment
@@ -175,9 +196,16 @@ def mask_stream(
     commitment_a: Digest,
     commitment_b: Digest,
 ) -> Keystream:
-    """a_j = PRG(s_j; role j, ctx, c_A, c_B), where x = b + a_A + a_B: ``words(n)`` reads it.
+    """Return the stream of the mask a_j = PRG(s_j; role j, ctx, c_A, c_B).
 
-    Bound to the submission, so that one seed never masks two vectors alike.
+    It stands in x = b + a_A + a_B; ``words(n)`` reads it. It is bound to the
+    submission, so that one seed never masks two vectors alike.
     """
-    names = ctx.value, commitment_a.value, commitment_b.value
-    return Keystream(seed, "mask", role.value.encode(), *names)
+    return Keystream(
+        seed,
+        "mask",
+        role.value.encode(),
+        ctx.value,
+        commitment_a.value,
+        commitment_b.value,
+    )

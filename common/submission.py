@@ -1,10 +1,10 @@
-"""A client's submission, one for each server, under a signed header that is the same to both.
+"""A client's submission, one for each server, under one signed header for both.
 
-x = b + a_A + a_B mod 2^64. Server A gets the seed of a_A, server B that of a_B and b:
-shares of x are a_A at A and b + a_B at B, and none of it says anything of x without the
-other server's seed. The header names seeds and body by two commitments and a hash, all
-three salted, so that no server, and nobody who sees the header, can test a guess of
-what it lacks.
+x = b + a_A + a_B mod 2^64. Server A gets the seed of the mask a_A, server B that of a_B
+and the body b: shares of x are a_A at A and b + a_B at B, and neither tells anything of
+x without the other server's seed. The header names the seeds by two commitments and the
+body by a hash. All three are salted, so that no server, and nobody who sees the header,
+can test a guess of what it doesn't have.
 """
 
 import secrets
@@ -21,24 +21,31 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import ProofShape
 
 NONCE_BYTES = 32
-"""From the CSPRNG: with a counter the dealer, who sees ctx, could test names in it."""
+"""Bytes of a context's nonce, from the CSPRNG: with a counter instead, the dealer, who
+sees ctx, could test names in it."""
 
 
-def _require_length(name: str, value: bytes | Secret, right: int) -> None:
-    if len(value) != right:
-        why = f"{name} has {len(value)} bytes, must have {right}"
-        raise RejectedSubmission(Rejection.MALFORMED, why)
+def _require_length(name: str, value: bytes | Secret, expected: int) -> None:
+    """Raise RejectedSubmission (MALFORMED) where ``value`` has another length."""
+    if len(value) != expected:
+        detail = f"{name} has {len(value)} bytes, must have {expected}"
+        raise RejectedSubmission(Rejection.MALFORMED, detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionContext:
-    """Task, version t, attempt, client, the digest of θ_t, and a nonce."""
+    """What a submission is bound to: task, version t, attempt, client, θ_t and a nonce.
+
+    Raises RejectedSubmission (MALFORMED): a number is negative, or the nonce has a
+    wrong length.
+    """
 
     task: Digest
     version: int
     attempt: int
     client: ClientId
     model: Digest
+    """Digest of θ_t, which the update was computed on."""
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
 
     def __post_init__(self) -> None:
@@ -51,51 +58,64 @@ class SubmissionContext:
 
     @property
     def parts(self) -> tuple[bytes | int, ...]:
-        """All fields, as ``encode_context`` takes them."""
-        of_model = self.version, self.attempt, self.client.encoded(), self.model.value
-        return self.task.value, *of_model, self.nonce
+        """Return all fields, as ``encode_context`` takes them."""
+        return (
+            self.task.value,
+            self.version,
+            self.attempt,
+            self.client.encoded(),
+            self.model.value,
+            self.nonce,
+        )
 
     @property
     def digest(self) -> Digest:
-        """Ctx = SHA-256(task, version, attempt, client, model, nonce): names it to the dealer."""
+        """Return ctx, the SHA-256 of all fields, which names it to the dealer."""
         return Digest.of(ring.encode_context("submission-context", *self.parts))
 
 
 MAX_SIGNATURE_BYTES = 72
-"""ECDSA on P-256 in DER."""
+"""Longest signature: ECDSA on P-256 in DER."""
 MAX_CERTIFICATES = 4
+"""Most certificates that come with a signature."""
 MAX_CERTIFICATE_BYTES = 4096
+"""Longest certificate in DER."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature and its certificate: lengths are checked here, before anything is parsed."""
+    """A signature and its certificate; lengths are checked before anything is parsed.
+
+    Raises RejectedSubmission (MALFORMED): the signature or a certificate is too long,
+    there are too many certificates, or one is missing.
+    """
 
     value: bytes = field(repr=False)
     certificates: tuple[bytes, ...] = field(repr=False)
-    """DER: the client's own, then any intermediate ones."""
+    """DER: the signer's own certificate, then any intermediate ones."""
 
     def __post_init__(self) -> None:
-        if not 0 < (size := len(self.value)) <= MAX_SIGNATURE_BYTES:
-            why = f"signature has {size} bytes, must have 1 to {MAX_SIGNATURE_BYTES}"
-            raise RejectedSubmission(Rejection.MALFORMED, why)
-        lengths = [len(each) for each in self.certificates]
+        size = len(self.value)
+        if not 0 < size <= MAX_SIGNATURE_BYTES:
+            detail = f"signature has {size} bytes, must have 1 to {MAX_SIGNATURE_BYTES}"
+            raise RejectedSubmission(Rejection.MALFORMED, detail)
+        lengths = [len(certificate) for certificate in self.certificates]
         if (
             not 0 < len(lengths) <= MAX_CERTIFICATES
             or max(lengths) > MAX_CERTIFICATE_BYTES
         ):
-            why = (
+            detail = (
                 f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
                 f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come"
             )
-            raise RejectedSubmission(Rejection.MALFORMED, why)
+            raise RejectedSubmission(Rejection.MALFORMED, detail)
 
 
 class Signer(Protocol):
     """Signs with a party's key: a client's submissions, a server's statements."""
 
     def sign(self, signed: bytes) -> Signature:
-        """The signature over ``signed``."""
+        """Return the signature over ``signed``, with its certificates."""
 
 
 class Verifier(Protocol):
@@ -105,10 +125,10 @@ class Verifier(Protocol):
     """
 
     def admit(self, signature: Signature, client: ClientId) -> None:
-        """Whether the signature's certificate is ``client``'s and counts now."""
+        """Refuse a certificate that isn't ``client``'s or doesn't count now."""
 
     def check(self, signature: Signature, signed: bytes) -> None:
-        """Whether the signature is its certificate's over ``signed``."""
+        """Refuse a signature that isn't its certificate's over ``signed``."""
 
 
 def signed_bytes(
@@ -118,34 +138,48 @@ def signed_bytes(
     commitment_b: Digest,
     body_digest: Digest,
 ) -> bytes:
-    """What a client signs: all of the context, c_A, c_B and h."""
-    digests = commitment_a.value, commitment_b.value, body_digest.value
-    return ring.encode_context("submission-signature", *context.parts, *digests)
+    """Return the bytes that a client signs: all of the context, c_A, c_B and h."""
+    return ring.encode_context(
+        "submission-signature",
+        *context.parts,
+        commitment_a.value,
+        commitment_b.value,
+        body_digest.value,
+    )
 
 
 def whole_digest(signed: bytes, signature: Signature) -> Digest:
-    """SHA-256 of header, signature and certificates as received: what the servers compare.
+    """Return the SHA-256 of header, signature and certificates, as they were received.
 
-    Compared by less, one client could send two headers and frame a server for the
-    difference.
+    The servers compare it. If they compared less, one client could send two headers and
+    frame a server for the difference.
     """
-    parts = signed, signature.value, *signature.certificates
-    return Digest.of(ring.encode_context("whole-submission", *parts))
+    return Digest.of(
+        ring.encode_context(
+            "whole-submission",
+            signed,
+            signature.value,
+            *signature.certificates,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedHeader:
-    """What both servers get alike, as it came: c_A and c_B to each server's seed, h of B's body."""
+    """The header of a submission as it came, the same for both servers."""
 
     context: SubmissionContext
     commitment_a: Digest
+    """c_A, to the seed that server A gets."""
     commitment_b: Digest
+    """c_B, to the seed that server B gets."""
     body_digest: Digest
+    """h, the hash of the body that server B gets."""
     signature: Signature = field(repr=False)
 
     @property
     def signed(self) -> bytes:
-        """The bytes that the client signed."""
+        """Return the bytes that the client signed."""
         return signed_bytes(
             self.context,
             commitment_a=self.commitment_a,
@@ -155,48 +189,50 @@ class SignedHeader:
 
     @property
     def whole_digest(self) -> Digest:
-        """What the servers compare: see ``whole_digest``."""
+        """Return what the servers compare: see the function ``whole_digest``."""
         return whole_digest(self.signed, self.signature)
 
     def commitment(self, role: Role) -> Digest:
-        """The one to the seed that ``role`` gets."""
+        """Return the commitment to the seed that the server of ``role`` gets."""
         return self.commitment_a if role is Role.SERVER_A else self.commitment_b
 
 
 MESSAGE_BYTES = 1 << 18
-"""256 KiB: what one message carries of a body, or of a server's longer word to the
-other; with its header it stays below what a server takes as one message."""
+"""256 KiB: most that one message carries of a body, or of a long message between the
+servers. With its header it stays below the longest message that a server takes."""
 CHUNK_BYTES = 1 << 20
-"""1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be
-shorter. Each costs messages, threads that wake and calls; ``common/process.py`` keeps
-such buffers."""
+"""1 MiB: b is kept, read and sent on in pieces of this length; the last may be shorter.
+Each piece costs messages, calls and threads that wake; ``common/process.py`` has the
+process keep buffers of this length."""
 
 
 def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
-    """A BLAKE3 that waits for b's bytes and then gives h = BLAKE3(ctx, salt_h, b).
+    """Return a BLAKE3 that takes b's bytes and then gives h = BLAKE3(ctx, salt_h, b).
 
-    Not SHA-256, as everything else: it takes a quarter of the time, and bodies are
-    hashed three times. b comes last, without its length: ctx names the task, and the
-    task fixes it.
+    SHA-256, which hashes all else, takes four times as long, and bodies are hashed
+    three times. b comes last, without its length: ctx names the task, and the task
+    fixes the length.
     """
     return blake3(ring.encode_context("submission-body", ctx.value, salt_h.reveal()))
 
 
 class Body(Protocol):
-    """salt_h and b, or what a proof's body is made of, wherever they are."""
+    """A submission's body in memory or on disk: salt_h and b, or a proof's body."""
 
     @property
     def prefix(self) -> Secret:
-        """What comes before the words: salt_h."""
+        """Return salt_h, which comes before the words."""
 
     def pieces(self) -> Iterator[bytes | memoryview]:
-        """B in pieces of ``CHUNK_BYTES``, the last one the rest: little-endian ring elements.
+        """Yield b, little-endian ring elements, in pieces of ``CHUNK_BYTES``.
 
-        Each piece is good until the next one is asked for. Raises BodyUnreadable.
+        The last piece has the rest. Each piece is good until the next one is asked for.
+
+        Raises BodyUnreadable: the file is gone or was changed.
         """
 
     def discard(self) -> None:
-        """It isn't needed any more."""
+        """Free what holds the body: it isn't needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +243,29 @@ class HeldBody:
     words: bytes | bytearray | memoryview = field(repr=False)
 
     def pieces(self) -> Iterator[memoryview]:
-        """The words, in views of the one buffer."""
+        """Yield the words as views of the one buffer."""
         view = memoryview(self.words)
         for start in range(0, len(view), CHUNK_BYTES):
             yield view[start : start + CHUNK_BYTES]
 
     def discard(self) -> None:
-        """Nothing: it goes with its last holder."""
+        """Do nothing: the memory is freed with the last reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What one server gets, and holds: s_j, salt_j of the commitment to it, and at B the body."""
+    """What one server holds of a client: header, seed s_j, salt_j and, at B, the body.
+
+    Raises RejectedSubmission (MALFORMED): seed or salt has a wrong length.
+    """
 
     header: SignedHeader
     role: Role
+    """The server that holds it."""
     seed: Secret = field(repr=False)
+    """s_j, which this server's mask is expanded from."""
     salt: Secret = field(repr=False)
+    """salt_j, of the commitment to the seed."""
     body: Body | None = field(default=None, repr=False)
     """None until it has come."""
 
@@ -233,32 +275,31 @@ class Submission:
 
     @property
     def context(self) -> SubmissionContext:
-        """What it is bound to."""
+        """Return the context that the submission is bound to."""
         return self.header.context
 
     @property
     def opens(self) -> bool:
-        """Whether seed and salt open this server's commitment."""
-        ctx = self.context.digest
+        """Return whether seed and salt open this server's commitment."""
         return ring.opens(
             commitment=self.header.commitment(self.role),
             role=self.role,
-            ctx=ctx,
+            ctx=self.context.digest,
             salt=self.salt,
             seed=self.seed,
         )
 
     @property
     def awaits_body(self) -> bool:
-        """Whether a body belongs to it, which server A doesn't get."""
+        """Return whether a body belongs to it; server A gets none."""
         return self.role is Role.SERVER_B
 
     def body_hash(self, prefix: Secret, _shape: ProofShape | None = None) -> "BodyHash":
-        """What takes a body's words, behind salt_h, and says whether they are right."""
+        """Return a check that takes the body's words, behind salt_h, the ``prefix``."""
         return BodyHash(self.header, prefix)
 
     def mask(self) -> ring.Keystream:
-        """a_j, this server's mask, to be read in pieces of any size."""
+        """Return the stream of a_j, this server's mask, to be read in any pieces."""
         return ring.mask_stream(
             self.seed,
             self.role,
@@ -268,38 +309,42 @@ class Submission:
         )
 
     def body_pieces(self) -> Iterator[bytes | memoryview]:
-        """b, in pieces of whole words; see ``Body``. Raises BodyUnreadable."""
+        """Return an iterator over b, in pieces of whole words, as ``Body.pieces``.
+
+        Raises BodyUnreadable: the body's file is gone or was changed; ValueError: there
+        is no body.
+        """
         if self.body is None:
             raise ValueError(f"{self.role.value} holds no body")
         return self.body.pieces()
 
     def discard(self) -> None:
-        """It doesn't count, or isn't needed any more: the body goes, if there is one."""
+        """Free the body: the submission doesn't count, or isn't needed any more."""
         if self.body is not None:
             self.body.discard()
 
 
 class BodyHash:
-    """Hashes b as it comes."""
+    """A check, as a body comes in piece by piece, that it is what was signed."""
 
     def __init__(self, header: SignedHeader, salt_h: Secret) -> None:
-        self._said = header.body_digest
+        self._signed_digest = header.body_digest
         self._hasher = body_hasher(header.context.digest, salt_h)
 
     def update(self, piece: bytes | memoryview) -> None:
-        """The next bytes of b."""
+        """Take the next bytes of b."""
         self._hasher.update(piece)
 
     @property
     def right(self) -> bool:
-        """Whether all that came is what was signed."""
-        return Digest(self._hasher.digest()) == self._said
+        """Return whether the bytes so far are the whole body that was signed."""
+        return Digest(self._hasher.digest()) == self._signed_digest
 
 
 def shard(
     x: ring.RingVector, context: SubmissionContext, signer: Signer
 ) -> tuple[Submission, Submission]:
-    """Share ``x`` (``[d] int64``): the submissions for A and for B.
+    """Share the update ``x``, ``[d] int64``; return the submissions for A and for B.
 
     Seeds and salts are fresh from the CSPRNG, and so is a new context's nonce: a second
     call with the same x has nothing in common with the first. Call it once per attempt,
@@ -326,12 +371,7 @@ def shard(
         commitment_a=commitment_a,
         commitment_b=commitment_b,
     )
-    body, body_digest = _masked(
-        x,
-        of_a=mask_a,
-        of_b=mask_b,
-        ctx=ctx,
-    )
+    body, body_digest = _masked(x, mask_a=mask_a, mask_b=mask_b, ctx=ctx)
     signed = signed_bytes(
         context,
         commitment_a=commitment_a,
@@ -345,30 +385,33 @@ def shard(
         body_digest=body_digest,
         signature=signer.sign(signed),
     )
-    at_a = Submission(
+    for_a = Submission(
         header=header,
         role=Role.SERVER_A,
         seed=seed_a,
         salt=salt_a,
     )
-    at_b = Submission(
+    for_b = Submission(
         header=header,
         role=Role.SERVER_B,
         seed=seed_b,
         salt=salt_b,
         body=body,
     )
-    return at_a, at_b
+    return for_a, for_b
 
 
 def _masked(
     x: ring.RingVector,
     *,
-    of_a: ring.Keystream,
-    of_b: ring.Keystream,
+    mask_a: ring.Keystream,
+    mask_b: ring.Keystream,
     ctx: Digest,
 ) -> tuple[HeldBody, Digest]:
-    """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
+    """Return the body, salt_h and b = x − a_A − a_B, and its hash h.
+
+    Masks and hashes in one pass over one buffer, piece by piece.
+    """
     salt_h = Secret.random(ring.SALT_BYTES)
     hasher = body_hasher(ctx, salt_h)
     data = bytearray(x.size * ring.WORD_BYTES)
@@ -376,8 +419,8 @@ def _masked(
     for start in range(0, x.size, ring.CACHED_WORDS):
         stop = min(start + ring.CACHED_WORDS, x.size)
         piece = b[start:stop]
-        np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
-        piece -= of_b.words(piece.size)
+        np.subtract(x[start:stop], mask_a.words(piece.size), out=piece)
+        piece -= mask_b.words(piece.size)
         hasher.update(
             memoryview(data)[start * ring.WORD_BYTES : stop * ring.WORD_BYTES]
         )

@@ -1,7 +1,7 @@
-"""What a person sees: rich's text, tables and bars on a terminal, plain unbroken lines elsewhere.
+"""Output for people: rich's text, tables and bars on a terminal, plain lines elsewhere.
 
-Texts of peers come here too: nothing in them is markup, and no control character gets
-through.
+Texts of peers are shown by these functions too: nothing in a text is read as markup,
+and no control character gets through.
 """
 
 import re
@@ -17,12 +17,16 @@ from rich.text import Text
 
 
 def console_of(out: TextIO) -> Console:
-    """Rich's console that writes there; no variable of the environment makes a file a terminal."""
-    terminal = out.isatty()
+    """Return rich's console that writes to ``out``.
+
+    Whether it is a terminal is asked of ``out`` alone: no variable of the environment
+    makes a file one.
+    """
+    is_terminal = out.isatty()
     return Console(
         file=out,
-        width=None if terminal else 10_000,  # columns: no line is broken
-        force_terminal=terminal,
+        width=None if is_terminal else 10_000,  # columns: no line is broken
+        force_terminal=is_terminal,
         force_jupyter=False,
         markup=False,
         emoji=False,
@@ -31,33 +35,34 @@ def console_of(out: TextIO) -> Console:
 
 
 def upper(bound: float, digits: int = 4) -> str:
-    """Return a bound in so many digits, never below its value: an ε that holds, or can be set."""
+    """Return a bound, as an ε, in so many significant digits, never below its value.
+
+    So the ε that is shown holds, and can be set as a limit.
+    """
     nearest = f"{bound:.{digits}g}"
     if float(nearest) >= bound:
         return nearest
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(
-        bound
-    )
-    return f"{float(rounded):.{digits}g}"
+    rounding_up = Context(prec=digits, rounding=ROUND_CEILING)
+    return f"{float(rounding_up.create_decimal_from_float(bound)):.{digits}g}"
 
 
 def redraws(out: TextIO) -> bool:
-    """Whether it is a terminal that can draw a line anew."""
+    """Return whether ``out`` is a terminal that can draw a line anew."""
     return out.isatty() and console_of(out).is_interactive
 
 
 def plain(text: str, style: str = "") -> Text:
-    """The text as it stands, without control characters, in rich's ``style``."""
-    return Text(
-        "".join(each for each in text if each.isprintable() or each == "\n"), style
-    )
+    """Return the text as it stands, without control characters, in rich's ``style``."""
+    kept = (letter for letter in text if letter.isprintable() or letter == "\n")
+    return Text("".join(kept), style)
 
 
 def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -> None:
-    """Print lines, broken between words where a terminal is too narrow.
+    """Print the parts one after the other, then a line feed.
 
-    A terminal gets colours, anything else plain text; ``out`` is a bar's console, while
-    it lasts. Parts stand alone or with rich's style; ``style`` is of all.
+    A terminal gets colours and lines that are broken between words, anything else plain
+    text. ``out`` is a bar's console while a bar is shown. A part stands alone or with a
+    style of rich's; ``style`` is for all of them.
     """
     texts = [plain(part) if isinstance(part, str) else plain(*part) for part in parts]
     console = out if isinstance(out, Console) else console_of(out)
@@ -65,10 +70,10 @@ def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -
 
 
 class AlignedTable:
-    """Aligned columns under their headings, and a title above.
+    """A table of columns that are aligned under their headings, with a title above.
 
-    ``>`` before a heading sets a column of numbers to the right; all empty make no
-    line.
+    ``>`` before a heading marks a column of numbers, which is aligned to the right.
+    Where all headings are empty, no line is shown for them.
     """
 
     def __init__(self, *headings: str, title: str = "") -> None:
@@ -79,21 +84,21 @@ class AlignedTable:
             show_header=any(headings),
         )
         for heading in headings:
-            number = heading.startswith(">")
+            holds_numbers = heading.startswith(">")
             self.drawn.add_column(
                 plain(heading.removeprefix(">")),
-                justify="right" if number else "left",
-                no_wrap=number,
+                justify="right" if holds_numbers else "left",
+                no_wrap=holds_numbers,
                 overflow="fold",
             )
         self._title = title
 
     def add(self, *cells: str, style: str = "") -> None:
-        """Add a row; cells that it lacks are empty."""
+        """Add a row; cells that are missing at its end are empty."""
         self.drawn.add_row(*map(plain, cells), style=style)
 
     def show(self, out: TextIO) -> None:
-        """Print it."""
+        """Print title and table to ``out``, without blanks at the ends of lines."""
         if self._title:
             say(out, f"{self._title}\n", style="bold")
         console = console_of(out)
@@ -103,33 +108,41 @@ class AlignedTable:
 
 
 class Bar(progress.Progress):
-    """A bar while its block lasts, and what stands beneath it; nothing where nothing is redrawn.
+    """A progress bar while its block lasts; shows nothing where no line can be redrawn.
 
-    What others print meanwhile goes above, and at the end bar and lines are gone. It
-    lasts once. ``total`` steps, None where nobody knows, of which ``done`` are done
-    before. What stands beneath is asked again and again.
+    Output of others goes above it meanwhile, and at the block's end it is gone. A bar
+    is used once.
     """
 
     def __init__(
         self,
-        what: str,
+        label: str,
         total: int | None,
         out: TextIO,
         *,
         done: int = 0,
         beneath: Callable[[], RenderableType] | None = None,
     ) -> None:
-        counted = (
-            progress.BarColumn(30, complete_style="green", finished_style="green"),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-        )
+        """Prepare a bar that is labelled ``label``.
+
+        ``total`` is the number of steps, None where nobody knows it; ``done`` of them
+        are done already. ``beneath`` is called at every redrawing for what is shown
+        beneath the bar.
+        """
+        columns: list[progress.ProgressColumn] = [
+            progress.TextColumn("{task.description}", markup=False)
+        ]
+        if total is not None:
+            columns += [
+                progress.BarColumn(30, complete_style="green", finished_style="green"),
+                progress.MofNCompleteColumn(),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+            ]
+        columns.append(progress.TextColumn("{task.fields[note]}", markup=False))
         self._beneath = beneath
         super().__init__(
-            progress.TextColumn("{task.description}", markup=False),
-            *(() if total is None else counted),
-            progress.TextColumn("{task.fields[note]}", markup=False),
+            *columns,
             console=console_of(out),
             refresh_per_second=4,
             transient=True,
@@ -138,22 +151,22 @@ class Bar(progress.Progress):
             disable=not redraws(out),
         )
         self._steps = self.add_task(
-            what,
+            label,
             total=total,
             completed=done,
             note="",
         )
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield what is drawn, for rich."""
+        """Yield what rich draws: the bar, and what stands beneath it."""
         yield from super().get_renderables()
         if self._beneath is not None:
             yield self._beneath()
 
     def at(self, done: int, note: str = "") -> None:
-        """So many steps are done; the note stands behind the bar."""
+        """Show that so many steps are done; the note stands behind the bar."""
         self.update(self._steps, completed=done, note=plain(note).plain)
 
     def count_from_now(self) -> None:
-        """Begin anew: the time that it took, and what is left by that, are of what follows."""
+        """Begin anew: times that are shown are of the steps that follow."""
         self.reset(self._steps, note="")

@@ -1,1 +1,1 @@
-"""Correlated randomness for the two servers."""
+"""The dealer, who deals correlated randomness to the two servers."""

@@ -1,7 +1,9 @@
-"""The dealer: two keys, the words that make the servers' streams correlated, and squares.
+"""The dealer's part of the protocol, without its gRPC service.
 
-Of the masks that clients chose it deals r = a·a: a share to each server, fresh, once
-per context, when both servers have named it alike.
+It shares a key with each server, and sends correction words that make the servers'
+streams correlated. Of the sum a of the masks that a client chose it deals shares of
+r = a·a: a fresh share to each server, once per context, when both servers have named
+the context alike.
 """
 
 import secrets
@@ -42,37 +44,51 @@ from precad.norm_check.dealing import (
 )
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+"""The two roles that the dealer deals to."""
 Deliver = Callable[[bytes, Answer], None]
-"""Takes the answer about one context to one server; doesn't wait. It stands for the
-server's conversation."""
+"""Takes a context and the answer about it to one server, without waiting. It stands for
+the server's conversation."""
 Work = Callable[[], None]
-"""To be called in any thread; its answers go to both servers."""
+"""A computation to be called in any thread; its answers go to both servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
+    """One server's request about a submission, and where its answers go."""
+
     role: Role
     request: SquareRequest
     deliver: Deliver
 
     def opens(self) -> bool:
-        ctx, *commitments = self.request.names
-        own = commitments[SERVERS.index(self.role)]
+        """Return whether the server's seed and salt open its commitment."""
+        ctx, commitment_a, commitment_b = self.request.names
         return opens(
-            commitment=own,
+            commitment=commitment_a if self.role is Role.SERVER_A else commitment_b,
             role=self.role,
             ctx=ctx,
             salt=self.request.salt,
             seed=self.request.seed,
         )
 
+    def mask(self) -> Keystream:
+        """Return the stream of the server's mask, from the seed that it handed in."""
+        ctx, commitment_a, commitment_b = self.request.names
+        return mask_stream(
+            self.request.seed,
+            self.role,
+            ctx=ctx,
+            commitment_a=commitment_a,
+            commitment_b=commitment_b,
+        )
+
 
 class DealerRole:
-    """Deals to one task's two servers; sees the seeds of clients' masks, never what they mask.
+    """Deals to one task's two servers.
 
-    Safe to call from several threads. ``keys`` are 32 secret bytes shared with each
-    server, and with it alone; fresh ones from the operating system's CSPRNG but in
-    tests.
+    It sees the seeds of clients' masks, and never what they mask. It is safe to call
+    from several threads. ``keys`` are 32 secret bytes shared with each server, and with
+    it alone: fresh ones from the operating system's CSPRNG but in tests.
     """
 
     def __init__(
@@ -81,17 +97,23 @@ class DealerRole:
         self._task = task
         self._keys = keys or {role: Secret.random(KEY_BYTES) for role in SERVERS}
         self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
-        """By batch, of the newest attempt: an older one is never dealt for again."""
+        """By batch of the newest attempt: its first request, and the servers that were
+        dealt to. An older attempt is never dealt for again."""
         self.newest_attempt = -1
+        """The newest attempt that is dealt for; −1: none."""
         self._dimension = dimension
         self._waiting: dict[bytes, _Half] = {}
+        """By context: the half of the one server that has asked so far."""
         self._closed: dict[bytes, PrecadError] = {}
-        """Dealt, or refused: what whoever comes with such a context hears."""
+        """By context that was dealt or refused: what a later request is answered."""
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """With fresh keys. Raises Misconfiguration: the task has no dealer."""
+        """Return a task's dealer, with fresh keys.
+
+        Raises Misconfiguration: the task has no dealer.
+        """
         if not task.has_dealer:
             remedy = 'nobody deals: a task with validation = "proof" has no dealer'
             raise Misconfiguration("task", task.name, remedy)
@@ -99,53 +121,61 @@ class DealerRole:
 
     @property
     def waiting(self) -> int:
-        """Submissions that only one server has asked for."""
+        """Return the number of submissions that only one server has asked for."""
         return len(self._waiting)
 
     def key_for(self, role: Role) -> Secret:
-        """The key shared with one server. Raises PeerViolation for any other role."""
+        """Return the key shared with one server.
+
+        Raises PeerViolation: the role isn't a server's.
+        """
         if role not in self._keys:
             raise PeerViolation(f"{role.value} asked the dealer; only servers may")
         return self._keys[role]
 
     def corrections(self, role: Role, request: DealRequest) -> RingVector:
-        """The correction words of a request, once to each server.
+        """Return the correction words of a request, once to each server.
 
         ``[request.correction_words] int64`` for server B: for each binary triple (a &
         b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
 
-        Raises PeerViolation: the role isn't a server, or this batch was asked with
-        another shape; PeerUnavailable: it was dealt to this server before, or a newer
-        attempt has begun; TaskMismatch.
+        Raises PeerViolation: the role isn't a server's, or this batch was asked for
+        with another shape; PeerUnavailable: it was dealt to this server before, or
+        a newer attempt has begun; TaskMismatch: the request is of another task.
         """
         self.key_for(role)
         with self._lock:
             self._begin(request)
             first, served = self._dealt.setdefault(request.batch, (request, set()))
-            again = role in served
+            dealt_before = role in served
             served.add(role)
-        if again:
+        if dealt_before:
             raise PeerUnavailable(
                 f"attempt {request.attempt} is dealt for once; take a new one"
             )
         if first != request:
-            what = f"attempt {request.attempt}, batch {request.batch}"
+            batch = f"attempt {request.attempt}, batch {request.batch}"
             raise PeerViolation(
-                f"{what} was asked for before with another shape or other nonces"
+                f"{batch} was asked for before with another shape or other nonces"
             )
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
-        binary = [
-            self._binary(request, n, size) for n, size in enumerate(request.sizes)
+        corrections = [
+            self._correction(request, number, size)
+            for number, size in enumerate(request.sizes)
         ]
-        return np.concatenate(binary)
+        return np.concatenate(corrections)
 
     def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
-        """Take one server's half of a submission's mask; of two, return what is left to do.
+        """Take one server's half of a submission's mask.
 
-        ``deliver`` hears the row key once both halves are here, later this server's
-        share of r = a·a; PeerViolation where the halves don't fit, PeerUnavailable
-        where it was dealt before. Raises as ``corrections``.
+        Once both halves are here, the squaring is returned for the caller to run, else
+        None. ``deliver`` is given the row key then, and later this server's share of
+        r = a·a; or PeerViolation where the halves don't fit together, PeerUnavailable
+        where the context was dealt before.
+
+        Raises PeerViolation: the role isn't a server's; PeerUnavailable: a newer
+        attempt has begun; TaskMismatch: the request is of another task.
         """
         self.key_for(role)
         half = _Half(role, request, deliver)
@@ -168,17 +198,24 @@ class DealerRole:
                 row_key = Secret.random()
                 first.deliver(ctx, row_key)
                 deliver(ctx, row_key)
-                return partial(_square, first, half, self._dimension)
+                return partial(_deal_square, first, half, self._dimension)
         return None
 
     def forget(self, deliver: Deliver) -> None:
-        """A server's conversation is over: the seeds of halves without the other one go."""
+        """Drop the halves, with their seeds, that wait for the other server's.
+
+        Called at the end of the conversation that ``deliver`` stands for.
+        """
         with self._lock:
             for ctx, half in list(self._waiting.items()):
                 if half.deliver == deliver:
                     del self._waiting[ctx]
 
     def _begin(self, request: DealRequest | SquareRequest) -> None:
+        """Check a request's task and attempt; a newer attempt ends the one before.
+
+        Raises TaskMismatch: another task; PeerUnavailable: a newer attempt has begun.
+        """
         if request.task != self._task:
             raise TaskMismatch(str(self._task), str(request.task))
         if request.attempt < self.newest_attempt:
@@ -196,77 +233,79 @@ class DealerRole:
             self._closed.clear()
 
     def _refuse(self, half: _Half, why: str) -> None:
-        """Which server broke the protocol, the dealer can't know: neither waits in vain."""
+        """Answer a half, and the one that waits for it, that nothing is dealt.
+
+        The dealer can't know which server broke the protocol: neither waits in vain.
+        """
         ctx = half.request.context
-        self._closed[ctx] = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
-        for deliver in {half.deliver, self._waiting.pop(ctx, half).deliver}:
-            deliver(ctx, self._closed[ctx])
+        refusal = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
+        self._closed[ctx] = refusal
+        other_half = self._waiting.pop(ctx, half)
+        for deliver in {half.deliver, other_half.deliver}:
+            deliver(ctx, refusal)
 
-    def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
-        of_a, of_b = (request.stream(self._keys[role], number) for role in SERVERS)
-        a = of_a.words(size) ^ of_b.words(size)
-        b = of_a.words(size) ^ of_b.words(size)
-        return (a & b) ^ of_a.words(size)
+    def _correction(self, request: DealRequest, number: int, size: int) -> RingVector:
+        """Return (a & b) ⊕ c_A of a request's binary triple, ``[size] int64``."""
+        stream_a = request.stream(self._keys[Role.SERVER_A], number)
+        stream_b = request.stream(self._keys[Role.SERVER_B], number)
+        a = stream_a.words(size) ^ stream_b.words(size)
+        b = stream_a.words(size) ^ stream_b.words(size)
+        c_a = stream_a.words(size)
+        return (a & b) ^ c_a
 
 
-def _square(one: _Half, other: _Half, dimension: int) -> None:
-    ctx = one.request.context
-    r = sum(dot(a, a) for a in _masks(one, other, dimension))
-    # Whose share is drawn and whose is the rest, is all the same: either alone is
-    # uniform.
+def _deal_square(first: _Half, second: _Half, dimension: int) -> None:
+    """Deliver shares of r = a·a mod 2^64 to the servers of both halves."""
+    ctx = first.request.context
+    r = sum(dot(a, a) for a in _mask_sums(first, second, dimension))
+    # Which server gets the drawn share, and which the rest, doesn't matter: either
+    # alone is uniform.
     drawn = secrets.randbits(64)
-    one.deliver(ctx, signed(drawn))
-    other.deliver(ctx, signed(r - drawn))
+    first.deliver(ctx, signed(drawn))
+    second.deliver(ctx, signed(r - drawn))
 
 
-def _mask(half: _Half) -> Keystream:
-    """One server's mask of a submission, from the seed that it handed in."""
-    ctx, commitment_a, commitment_b = half.request.names
-    return mask_stream(
-        half.request.seed,
-        half.role,
-        ctx=ctx,
-        commitment_a=commitment_a,
-        commitment_b=commitment_b,
-    )
-
-
-def _masks(of_one: _Half, of_other: _Half, dimension: int) -> Iterator[RingVector]:
-    """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
-    streams = [_mask(half) for half in (of_one, of_other)]
-    # Two buffers: one of a MiB would be fetched from the system anew for each
+def _mask_sums(first: _Half, second: _Half, dimension: int) -> Iterator[RingVector]:
+    """Yield a = a_A + a_B in pieces; each is good until the next one is asked for."""
+    first_mask = first.mask()
+    second_mask = second.mask()
+    # Two buffers for all pieces: the system would have to fetch a MiB anew for each
     # submission.
-    one, other = (
-        np.empty(min(CACHED_WORDS, dimension), dtype=np.int64) for _ in streams
-    )
+    first_words = np.empty(min(CACHED_WORDS, dimension), dtype=np.int64)
+    second_words = np.empty_like(first_words)
     for start in range(0, dimension, CACHED_WORDS):
         size = min(CACHED_WORDS, dimension - start)
-        a = streams[0].words_into(one[:size])
-        a += streams[1].words_into(other[:size])
+        a = first_mask.words_into(first_words[:size])
+        a += second_mask.words_into(second_words[:size])
         yield a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDealing:
-    """A server's way to a dealer in its own process, as on the page that plays the protocol."""
+    """A server's way to a dealer in its own process: see ``aggregator/protocol.py``."""
 
     dealer: DealerRole
     role: Role
     timeout_s: float = 60.0
+    """Seconds that the server waits for an answer about a submission."""
     clock: Clock = CLOCK
     epoch = b""
+    """Empty: such a dealer never restarts."""
 
     def join(self) -> Secret:
-        """This server's key."""
+        """Return this server's key."""
         return self.dealer.key_for(self.role)
 
     def deal(self, request: DealRequest) -> RingVector:
-        """As ``Dealing``'s."""
+        """Return this server's correction words, as ``Dealing.deal``."""
         return self.dealer.corrections(self.role, request)
 
     @contextmanager
     def squares(self, attempt: int) -> Iterator[DealerConversation]:
-        """As ``Dealing``'s: the second of two servers squares in its own thread."""
+        """Yield a conversation about an attempt's submissions, as ``Dealing.squares``.
+
+        The second of the two servers squares in its own thread.
+        """
 
         def send(request: SquareRequest) -> None:
             try:

@@ -1,4 +1,4 @@
-"""The dealer's gRPC service: keys once per server, words per batch, squares per submission."""
+"""The dealer's gRPC service: keys, words for batches, squares for submissions."""
 
 import asyncio
 import hmac
@@ -31,12 +31,15 @@ from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_t
 
 log = logging.getLogger("precad")
 
-_TOGETHER = 1 << 12
-"""Answers in a message, at most."""
+_MOST_ANSWERS = 1 << 12
+"""Most answers in one message."""
 
 
 def request_from_wire(message: pb.DealRequest) -> DealRequest:
-    """What a server asks of the dealer. Raises Misconfiguration."""
+    """Return a server's request for the triples of a batch.
+
+    Raises Misconfiguration: a value is out of range.
+    """
     return DealRequest(
         task=Digest(message.task_digest),
         attempt=message.attempt,
@@ -48,7 +51,10 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
 
 
 def square_requests_from_wire(message: pb.SquareRequest) -> Iterator[SquareRequest]:
-    """One server's halves of submissions' masks. Raises Misconfiguration."""
+    """Yield a server's requests about submissions, each with its half of a mask.
+
+    Raises Misconfiguration: a value is out of range.
+    """
     for half in message.halves:
         yield SquareRequest(
             task=Digest(message.task_digest),
@@ -62,47 +68,51 @@ def square_requests_from_wire(message: pb.SquareRequest) -> Iterator[SquareReque
 
 
 class Outbox:
-    """Takes answers from any thread; a message costs more than an answer in it."""
+    """Answers for one server, put in by any thread and sent many in a message.
+
+    A message costs more than an answer in it.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[bytes, Answer]] = deque()
-        self._some = asyncio.Event()
-        self._told = False
+        self._changed = asyncio.Event()
+        self._wake_up_sent = False
         """Whether the loop will look yet, for whatever is put before it does."""
         self._ended = False
 
     def __len__(self) -> int:
-        """How many answers wait for the server to take them."""
+        """Return the number of answers that wait for the server to take them."""
         return len(self._waiting)
 
     def put(self, context: bytes, answer: Answer) -> None:
-        """As ``Deliver``."""
+        """Add an answer about a context, as ``Deliver``; callable in any thread."""
         self._waiting.append((context, answer))
-        if not self._told:
-            self._told = True
-            call_in(self._loop, self._some.set)
+        if not self._wake_up_sent:
+            self._wake_up_sent = True
+            call_in(self._loop, self._changed.set)
 
     def end(self) -> None:
-        """What waits goes out, and no more; called in the loop's thread."""
+        """Have ``replies`` end once all is sent; to be called on the event loop."""
         self._ended = True
-        self._some.set()
+        self._changed.set()
 
     async def replies(self) -> AsyncIterator[pb.SquareReply]:
-        """Messages, until the end."""
+        """Yield messages with the answers, until the end."""
         while self._waiting or not self._ended:
-            await self._some.wait()
-            self._some.clear()
-            self._told = False
+            await self._changed.wait()
+            self._changed.clear()
+            self._wake_up_sent = False
             while self._waiting:
                 reply = pb.SquareReply()
-                while self._waiting and len(reply.answers) < _TOGETHER:
-                    add_answer(reply, *self._waiting.popleft())
+                while self._waiting and len(reply.answers) < _MOST_ANSWERS:
+                    context, answer = self._waiting.popleft()
+                    add_answer(reply, context, answer)
                 yield reply
 
 
 def add_answer(reply: pb.SquareReply, context: bytes, answer: Answer) -> None:
-    """The dealer's answer about it, to the answers in ``reply``."""
+    """Add the dealer's answer about a context to a message."""
     match answer:
         case Secret():
             reply.answers.add(context=context, row_key=answer.reveal())
@@ -122,13 +132,16 @@ class DealingService(DealingServicer):
         self._dealer = dealer
         self._identity = identity
         self._epoch = secrets.token_bytes(16)
+        """Names this start of the dealer: its keys last as long."""
         self._squaring = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="square")
         self._left: set[Role] = set()
+        """Servers whose training is over."""
         self.counts: Counter[tuple[str, str]] = Counter()
-        """Joins, halves, violations by server, bytes by link: for the metrics."""
+        """For the metrics: joins, halves and violations by server, bytes by link."""
         self.conversations: dict[Outbox, Role] = {}
+        """Open conversations about an attempt."""
         self.dealing: set[Future[None]] = set()
-        """What isn't done yet, in threads of its own."""
+        """Squarings that wait for a thread or run in one."""
         self.on_both_left: Callable[[], None] = lambda: None
         """Called on the event loop when both servers have left."""
 
@@ -136,42 +149,35 @@ class DealingService(DealingServicer):
         """Offer the service on a server that isn't started yet."""
         add_DealingServicer_to_server(self, server)
 
-    # The names are gRPC's.
-    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
-        """This server's own key for the task."""
+    # The names of calls are gRPC's.
+    async def Join(  # noqa: N802
+        self, request: pb.JoinRequest, context: Context
+    ) -> pb.JoinReply:
+        """Return the calling server's own key for the task."""
         async with Refusing(context):
-            role = self._server(context, request.role)
+            role = self._calling_server(context, request.role)
             check_task(self._task, request.task_digest)
         self._left.discard(role)
         self.counts["joins", role.value] += 1
         log.info("%s joined", role.value)
-        key = self._dealer.key_for(role).reveal()
-        newest = self._dealer.newest_attempt
         return pb.JoinReply(
-            key=key,
+            key=self._dealer.key_for(role).reveal(),
             epoch=self._epoch,
-            newest_attempt=newest,
+            newest_attempt=self._dealer.newest_attempt,
             wire_version=WIRE_VERSION,
         )
 
     async def Deal(  # noqa: N802
         self, request: pb.DealRequest, context: Context
     ) -> AsyncIterator[pb.DealPiece]:
-        """This server's correction words."""
+        """Yield the calling server's correction words, in pieces."""
         async with Refusing(context):
-            role = self._server(context, request.role)
-            self._check(request)
-            most = self._task.enrolment.clients
-            each = 2 * self._task.projections + 1
-            asked = (request.clients, request.comparisons)
-            if asked[0] > most or asked[1] != asked[0] * each:
-                why = (
-                    f"this task has at most {most} clients, with {each} comparisons"
-                    " each"
-                )
-                raise Misconfiguration("clients, comparisons", asked, why)
-            wanted = request_from_wire(request)
-            words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
+            role = self._calling_server(context, request.role)
+            self._check_current(request)
+            self._check_size(request)
+            words = await asyncio.to_thread(
+                self._dealer.corrections, role, request_from_wire(request)
+            )
         data = memoryview(to_bytes(words))
         self.counts["bytes", f"dealer to {role.value}"] += len(data)
         for start in range(0, len(data), STREAMED_BYTES):
@@ -180,19 +186,21 @@ class DealingService(DealingServicer):
     async def Square(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context
     ) -> AsyncGenerator[pb.SquareReply, None]:
-        """One attempt's row keys and this server's shares of squares, as they come to be."""
+        """Yield an attempt's row keys and the caller's shares of squares."""
         answers = Outbox()
         async with Refusing(context):
             role = require(context, self._identity, *SERVERS).role
             self.conversations[answers] = role
             reading = asyncio.create_task(
-                self._take(request_iterator, context, answers.put)
+                self._take_requests(request_iterator, context, answers.put)
             )
             reading.add_done_callback(lambda _: answers.end())
             try:
                 async for reply in answers.replies():
                     self.counts["bytes", f"dealer to {role.value}"] += reply.ByteSize()
-                    refused = sum(each.HasField("violation") for each in reply.answers)
+                    refused = sum(
+                        answer.HasField("violation") for answer in reply.answers
+                    )
                     self.counts["violations", role.value] += refused
                     yield reply
                 await reading
@@ -201,10 +209,12 @@ class DealingService(DealingServicer):
                 reading.cancel()
                 self._dealer.forget(answers.put)
 
-    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
-        """Note that this server's training is over; one that joins again is back."""
+    async def Leave(  # noqa: N802
+        self, request: pb.LeaveRequest, context: Context
+    ) -> pb.LeaveReply:
+        """Note that the caller's training is over; one that joins again is back."""
         async with Refusing(context):
-            role = self._server(context, request.role)
+            role = self._calling_server(context, request.role)
             check_task(self._task, request.task_digest)
         log.info("%s left: its training is over", role.value)
         self._left.add(role)
@@ -212,54 +222,89 @@ class DealingService(DealingServicer):
             self.on_both_left()
         return pb.LeaveReply()
 
-    async def _take(
+    async def _take_requests(
         self,
         requests: AsyncIterator[pb.SquareRequest],
         context: Context,
         deliver: Deliver,
     ) -> None:
+        """Pass a conversation's requests to the dealer, for ``Square``.
+
+        Raises AccessDenied: the caller's certificate has lapsed; Misconfiguration: more
+        submissions than the task has clients, or a value out of range; and as ``ask``
+        and ``_check_current``.
+        """
         taken = 0
         most = self._task.enrolment.clients
         async for message in requests:
             # Connections live for weeks: the certificate may have lapsed since the last
-            # one.
+            # message.
             role = require(context, self._identity, *SERVERS).role
-            self._check(message)
+            self._check_current(message)
             self.counts["halves", role.value] += len(message.halves)
             self.counts["bytes", f"{role.value} to dealer"] += message.ByteSize()
-            taken = taken + len(message.halves)
+            taken += len(message.halves)
             if taken > most:
                 raise Misconfiguration(
                     "squares", taken, f"this task has at most {most} clients"
                 )
             for request in square_requests_from_wire(message):
-                self._begin(self._dealer.ask(role, request, deliver))
+                self._start(self._dealer.ask(role, request, deliver))
                 del request
             # While it waits for the next message nothing here holds a seed.
             del message
 
-    def _begin(self, work: Work | None) -> None:
-        """In a thread of its own: who waits for it hears its answers, and nobody its end."""
+    def _start(self, work: Work | None) -> None:
+        """Run a squaring, if any, in a thread; only its answers are waited for."""
         if work is not None:
-            doing = self._squaring.submit(work)
-            self.dealing.add(doing)
-            doing.add_done_callback(self._done)
+            squaring = self._squaring.submit(work)
+            self.dealing.add(squaring)
+            squaring.add_done_callback(self._note_end)
 
-    def _done(self, work: Future[None]) -> None:
-        self.dealing.discard(work)
-        error = work.exception()
+    def _note_end(self, squaring: Future[None]) -> None:
+        """Forget a squaring that has ended, and log its error if it has one."""
+        self.dealing.discard(squaring)
+        error = squaring.exception()
         if error is not None:
             log.error("a submission's dealing failed: %r", error, exc_info=error)
 
-    def _check(self, request: pb.DealRequest | pb.SquareRequest) -> None:
+    def _check_current(self, request: pb.DealRequest | pb.SquareRequest) -> None:
+        """Check that a request is about this task and this start of the dealer.
+
+        Raises TaskMismatch: another task; PeerUnavailable: the server joined an earlier
+        start, whose key was another.
+        """
         check_task(self._task, request.task_digest)
         if not hmac.compare_digest(request.epoch, self._epoch):
             raise PeerUnavailable("the dealer has restarted since; join again")
 
-    def _server(self, context: Context, claimed: str) -> Role:
-        role = {r.value: r for r in SERVERS}.get(claimed)
-        if role is None:
-            raise AccessDenied(
-                f"role {claimed!r} gets nothing here; only the two servers do"
+    def _check_size(self, request: pb.DealRequest) -> None:
+        """Check that a batch is as large as this task can have one.
+
+        Raises Misconfiguration: too many clients, or another number of comparisons.
+        """
+        most_clients = self._task.enrolment.clients
+        # Both bounds of each projection, and the norm.
+        comparisons = 2 * self._task.projections + 1
+        if (
+            request.clients > most_clients
+            or request.comparisons != request.clients * comparisons
+        ):
+            raise Misconfiguration(
+                "clients, comparisons",
+                (request.clients, request.comparisons),
+                f"this task has at most {most_clients} clients, with {comparisons}"
+                " comparisons each",
             )
-        return require(context, self._identity, role).role
+
+    def _calling_server(self, context: Context, claimed: str) -> Role:
+        """Return the caller's role, which it claims and its certificate confirms.
+
+        Raises AccessDenied: it isn't a server's, or the certificate is of another role.
+        """
+        for role in SERVERS:
+            if role.value == claimed:
+                return require(context, self._identity, role).role
+        raise AccessDenied(
+            f"role {claimed!r} gets nothing here; only the two servers do"
+        )

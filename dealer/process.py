@@ -1,4 +1,4 @@
-"""The dealer as a process."""
+"""The dealer as a process: its settings, its port and its metrics."""
 
 import asyncio
 import logging
@@ -37,14 +37,18 @@ class DealerSettings(ProcessSettings):
 
 
 SETTINGS = DealerSettings
+"""The settings' class, by the name that every process has for it."""
 
 
 async def serve(settings: DealerSettings) -> int:
-    """Deal, as the settings say, until told to stop or both left.
+    """Deal until told to stop, or until both servers left where the settings say so.
 
     Returns the exit status.
+
+    Raises Misconfiguration: task, identity or an address is wrong, or the task has no
+    dealer.
     """
-    # A dump would hold clients' seeds.
+    # A core dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task = Task.load(settings.task)
     identity = Identity.load(settings.identity)
@@ -65,8 +69,8 @@ async def serve(settings: DealerSettings) -> int:
 
             present = partial(collect, task.name, dealer, service)
             metrics.enter_context(metrics_page(present, settings.metrics))
-        # Last: what is refused once calls are taken leaves gRPC's threads waiting for
-        # its loop.
+        # Listening comes last: an error once calls are taken would leave gRPC's threads
+        # waiting for its loop.
         number = await port.listen(settings.listen)
         log.info("dealer deals for task %s on port %d", task.name, number)
         await stop.wait()
@@ -79,27 +83,27 @@ def collect(
 ) -> "Iterator[Metric]":
     """Yield what the dealer shows a Prometheus (docs/metrics.md); called in any thread.
 
-    Numbers about the two servers' requests, and of no client.
+    ``task`` is the task's name. Numbers are about the two servers' requests, and about
+    no client.
     """
     from precad.common.wire.metrics_page import about, counter, gauge  # noqa: PLC0415
 
     counts = service.counts.copy()
     names = [role.value for role in SERVERS]
 
-    def of_each(what: str) -> dict[str, float]:
-        return {name: counts[what, name] for name in names}
+    def by_server(kind: str) -> dict[str, float]:
+        return {name: counts[kind, name] for name in names}
 
     yield about("dealer", task)
     yield counter(
         name="joins_total",
         says="How often a server came for its key.",
-        values=of_each("joins"),
+        values=by_server("joins"),
         label="server",
     )
-    said = "The newest that is dealt for; -1: none."
     yield gauge(
         name="newest_attempt",
-        says=said,
+        says="The newest that is dealt for; -1: none.",
         values=dealer.newest_attempt,
     )
     conversations = list(service.conversations.items())
@@ -108,11 +112,10 @@ def collect(
         says="Servers' open ones about an attempt.",
         values=len(conversations),
     )
-    said = "Halves of masks that a server named."
     yield counter(
         name="halves_total",
-        says=said,
-        values=of_each("halves"),
+        says="Halves of masks that a server named.",
+        values=by_server("halves"),
         label="server",
     )
     yield gauge(
@@ -134,23 +137,23 @@ def collect(
         values=unread,
         label="server",
     )
-    said = "Answers that the servers' halves don't fit together."
     yield counter(
         name="violations_total",
-        says=said,
-        values=of_each("violations"),
+        says="Answers that the servers' halves don't fit together.",
+        values=by_server("violations"),
         label="server",
     )
-    links = {link: size for (what, link), size in counts.items() if what == "bytes"}
+    link_bytes = {
+        link: size for (kind, link), size in counts.items() if kind == "bytes"
+    }
     yield counter(
         name="link_bytes_total",
         says="Payloads since this start.",
-        values=links,
+        values=link_bytes,
         label="link",
     )
-    said = "Of this process, since its start."
     yield counter(
         name="cpu_seconds_total",
-        says=said,
+        says="Of this process, since its start.",
         values=time.process_time(),
     )

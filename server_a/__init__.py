@@ -1,1 +1,1 @@
-"""The leader: selects the cohort, drives rounds, serves the model."""
+"""Server A, the leader: it draws the cohort, drives rounds and serves the model."""

@@ -1,4 +1,7 @@
-"""Server A as a process, and what the leader does: enrol, then select and collect, by rounds."""
+"""Server A as a process, and what it does as the leader: it proposes, and B checks.
+
+It enrols clients, and then in every round draws a cohort and collects its submissions.
+"""
 
 import logging
 from contextlib import closing
@@ -24,11 +27,14 @@ from precad.common.identifiers import ClientId, Role
 log = logging.getLogger("precad")
 
 _LOOK_S = 0.5
-"""Between looks at whether server B is still there, while clients enrol."""
+"""Seconds between looks at whether server B is still there, while clients enrol."""
 
 
 def lead(session: Session, peers: Peers) -> None:
-    """Play a whole training as server A. Raises PrecadError when it can't go on."""
+    """Play a whole training as server A.
+
+    Raises PrecadError: it can't go on.
+    """
     try:
         persist(session, lambda: train(session, Leader(session), peers))
     except PeerUnavailable as error:
@@ -38,24 +44,26 @@ def lead(session: Session, peers: Peers) -> None:
 
 
 class Leader:
-    """What server A does: it proposes, and B checks."""
+    """Server A's side of the steps in which the two servers differ."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Wait for everybody or both servers' deadlines; freeze those whom B holds too."""
+        """Freeze the roster, of the clients that both servers hold alike.
+
+        It waits until all clients have enrolled, or both servers' enrolment is over.
+
+        Raises PeerUnavailable, PeerViolation: B is gone or refuses; Misconfiguration:
+        too few clients have enrolled alike.
+        """
         session = self._session
-        register = self._session.register
         roster = None
         while roster is None:
-            while len(register.roster()) < (least := session.awaited()):
-                session.progress.phase = Phase.ENROLLING
-                register.wait_for(least, session.clock.now() + _LOOK_S)
-                link.require_alive()
+            least = self._wait_for_clients(link)
             roster = propose_roster(
                 link,
-                register,
+                session.register,
                 session.task,
                 session.signatures,
                 least,
@@ -65,10 +73,31 @@ class Leader:
                 link.require_alive()
         log.info("roster is frozen with %d clients", len(roster))
 
-    def open(self, aggregator: Aggregator) -> Opened | None:
-        """Agree on who is drawn and open; after the last round tell B that there is no other."""
+    def _wait_for_clients(self, link: PeerLink) -> int:
+        """Wait until as many clients have enrolled as are awaited; return that number.
+
+        Raises PeerUnavailable: B is gone.
+        """
         session = self._session
-        progress = self._session.progress
+        while True:
+            enrolled = len(session.register.roster())
+            least = session.awaited()
+            if enrolled >= least:
+                return least
+            session.progress.phase = Phase.ENROLLING
+            session.register.wait_for(least, session.clock.now() + _LOOK_S)
+            link.require_alive()
+
+    def open(self, aggregator: Aggregator) -> Opened | None:
+        """Agree with B on the cohort and open an attempt; return it.
+
+        After the last round B is told that no attempt follows, and None is returned.
+
+        Raises NeedsOperators: they must allow another attempt; PeerUnavailable,
+        PeerViolation: B is gone or refuses.
+        """
+        session = self._session
+        progress = session.progress
         current = session.model_store.current
         if session.finished:
             say_over(aggregator, progress.next_attempt, current.digest)
@@ -89,8 +118,8 @@ class Leader:
         # A client at its cap is still drawn, and then contributes zero: the denominator
         # stays.
         if drawn and not opened.counted:
-            # The rounds go on to T all the same: an early end would tell what no noise
-            # covers.
+            # The rounds go on to T all the same: an early end would tell something that
+            # no noise covers.
             log.warning(
                 "everybody drawn is at the privacy limit: this round releases noise"
                 " alone"
@@ -107,7 +136,13 @@ class Leader:
         closes: float,
         take: Take,
     ) -> Closed:
-        """Until the cohort has come, take what B holds alike; then say and hear of the rest."""
+        """Collect the cohort's submissions until ``closes``, an instant of the clock.
+
+        ``take`` is given those that B holds alike, meanwhile. Then the servers exchange
+        lists of the rest.
+
+        Raises PeerUnavailable, PeerViolation: B is gone or breaks the protocol.
+        """
         session = self._session
         session.inbox.close_at(closes)
 
@@ -118,18 +153,16 @@ class Leader:
             return session.connected_clients.gone(client)
 
         def over() -> bool:
-            return (
-                session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes
-            )
+            nobody_awaited = session.inbox.over(opened.cohort, gone)
+            return nobody_awaited or session.clock.now() >= closes
 
-        gather = session.task.proof is not None
         taken = matching.ask(
             opened,
             session.inbox,
             link,
             take,
             over,
-            gather=gather,
+            gather=session.task.proof is not None,
         )
         collected = session.inbox.close()
         matching.say_over(link)
@@ -140,6 +173,7 @@ class Leader:
 
 
 SETTINGS = ServerASettings
+"""The settings' class, by the name that every process has for it."""
 
 
 async def serve(settings: ServerASettings) -> int:
@@ -153,9 +187,9 @@ async def serve(settings: ServerASettings) -> int:
             ValidationWorkers(session, settings, settings.server_b)
         ) as workers:
             patience_s = session.task.deadlines.peer
-            other_server = partial(
+            dial_server_b = partial(
                 dial, settings.server_b, session.identity, patience_s
             )
-            lead(session, peers_of(session, settings.dealer, other_server, workers))
+            lead(session, peers_of(session, settings.dealer, dial_server_b, workers))
 
     return await run_server(Role.SERVER_A, settings, training_loop)

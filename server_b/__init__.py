@@ -1,1 +1,1 @@
-"""The helper: second share, own noise, checks what A proposes."""
+"""Server B, the helper: it holds the second share, adds noise, and checks A."""

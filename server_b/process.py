@@ -1,4 +1,7 @@
-"""Server B as a process, and what the helper does: check what A proposes, and collect."""
+"""Server B as a process, and what it does as the helper: it checks what A proposes.
+
+It collects its half of the cohort's submissions, as A does.
+"""
 
 import logging
 from contextlib import closing
@@ -32,15 +35,17 @@ log = logging.getLogger("precad")
 
 
 def follow(session: Session, peers: Peers) -> None:
-    """Play a whole training as server B. Raises PrecadError when it can't go on.
+    """Play a whole training as server B.
 
     With the final model kept, the training is over for this server, whether or not A
-    has said so. A may still lack B's last noisy share: it is answered for as long as
-    the process lives.
+    has said so. A may still lack B's last noisy share: B answers A, in a thread of its
+    own, for as long as the process lives.
+
+    Raises PrecadError: it can't go on.
     """
     helper = Helper(session)
 
-    def attempt() -> None:
+    def train_once() -> None:
         try:
             train(session, helper, peers)
         except PeerUnavailable as error:
@@ -48,12 +53,13 @@ def follow(session: Session, peers: Peers) -> None:
                 raise
             log.warning("server A didn't say that the training is over: %s", error)
 
-    def answer_on() -> None:
+    def answer_after_end() -> None:
         while True:
             try:
                 train(session, helper, peers)
             except PeerUnavailable:
-                # Said at once where this machine's clock is wrong.
+                # Without this wait it would be tried without pause where this machine's
+                # clock is wrong: that is refused at once.
                 session.clock.sleep(WAITS.first_s)
             except PrecadError:
                 log.exception("server A came back after the training, and differs")
@@ -62,20 +68,24 @@ def follow(session: Session, peers: Peers) -> None:
     note_done(session)
     if not session.finished:
         session.progress.phase = Phase.ENROLLING
-        persist(session, attempt)
-    session.clock.start_thread("after-training", answer_on)
+        persist(session, train_once)
+    session.clock.start_thread("after-training", answer_after_end)
 
 
 class Helper:
-    """What server B does: it checks what A proposes."""
+    """Server B's side of the steps in which the two servers differ."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
+        """Freeze the roster, of A's clients that B holds too when the proposal comes.
+
+        Raises PeerUnavailable, PeerViolation: A is gone or breaks the protocol;
+        Misconfiguration: too few clients have enrolled alike.
+        """
         session = self._session
-        deadlines = self._session.task.deadlines
+        deadlines = session.task.deadlines
         agreed = False
         while not agreed:
             left = session.started + session.enrolling.seconds - session.clock.now()
@@ -89,17 +99,20 @@ class Helper:
             )
 
     def open(self, aggregator: Aggregator) -> Opened | None:
-        """Check A's proposal. Raises PeerViolation, also when A ends the training early."""
+        """Check A's proposal and open the attempt; return it, None after the last one.
+
+        Raises NeedsOperators: they must allow another attempt; PeerViolation: A's
+        proposal is wrong, or A ends the training early; PeerUnavailable: A is gone.
+        """
         session = self._session
         current = session.model_store.current
         drawn = () if session.finished else draw(aggregator, current.version)
-        taking = session.inbox.open
         opened = answer(
             aggregator,
             current.version,
             drawn,
             current.digest,
-            before_agreeing=taking,
+            before_agreeing=session.inbox.open,
         )
         if opened is None:
             if not session.finished:
@@ -117,9 +130,16 @@ class Helper:
         closes: float,
         take: Take,
     ) -> Closed:
-        """Take what A holds alike until it closes; wait for its other halves, say what is held."""
+        """Collect the cohort's submissions until A closes the collection.
+
+        ``take`` is given those that A holds alike, meanwhile. Then the servers exchange
+        lists of the rest; B waits before, at most until ``closes``, an instant of the
+        clock, for its halves of what A holds.
+
+        Raises PeerUnavailable, PeerViolation: A is gone or breaks the protocol.
+        """
         session = self._session
-        deadlines = self._session.task.deadlines
+        deadlines = session.task.deadlines
         session.inbox.close_at(closes)
         patience_s = deadlines.collect + deadlines.peer
         taken = matching.offer(
@@ -132,9 +152,11 @@ class Helper:
         theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds
         # already.
-        at_a = theirs.of(rest_of(opened, taken))
+        outcomes_at_a = theirs.of(rest_of(opened, taken))
         held_by_a = [
-            client for client, why in at_a.items() if not isinstance(why, Rejection)
+            client
+            for client, outcome in outcomes_at_a.items()
+            if not isinstance(outcome, Rejection)
         ]
         session.inbox.wait(held_by_a, closes)
         collected = session.inbox.close()
@@ -143,6 +165,7 @@ class Helper:
 
 
 SETTINGS = ServerBSettings
+"""The settings' class, by the name that every process has for it."""
 
 
 async def serve(settings: ServerBSettings) -> int:
@@ -158,8 +181,8 @@ async def serve(settings: ServerBSettings) -> int:
 
     def training_loop(session: Session) -> None:
         with closing(ValidationWorkers(session, settings)) as workers:
-            follow(
-                session, peers_of(session, settings.dealer, services[0].reach, workers)
-            )
+            # The service was added before the training begins.
+            reach_server_a = services[0].reach
+            follow(session, peers_of(session, settings.dealer, reach_server_a, workers))
 
     return await run_server(Role.SERVER_B, settings, training_loop, add_peer_service)

@@ -1,4 +1,6 @@
-"""A small authority for a deployment: X.509 certificates and a revocation list, ECDSA on P-256.
+"""A small certificate authority for a deployment: X.509 with ECDSA on P-256.
+
+It issues the parties' certificates and signs the revocation list.
 
 Why not Ed25519: gRPC's BoringSSL doesn't offer it in handshakes (tried with grpcio 1.76
 and 1.85), so that a party with such a key can't connect. It would do for the root's
@@ -23,43 +25,64 @@ from precad.common.identity.party_certificate import Principal
 Public = (
     x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
 )
+"""What anybody may read: a certificate, a revocation list or a signing request."""
 AnyBuilder = TypeVar(
     "AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder
 )
+"""The builder of a certificate or of the request for one."""
 ROOT_DAYS = 3650
+"""Days that a new root is valid."""
 PARTY_DAYS = 365
+"""Days that a party's certificate is valid, unless told otherwise."""
 
 
-def _key_usage(bits: str) -> x509.KeyUsage:
-    """As RFC 5280, section 4.2.1.3 numbers them: 0 digitalSignature, 5 keyCertSign, 6 cRLSign."""
-    return x509.KeyUsage(*(bit == "1" for bit in bits))
+def _key_usage(*, of_authority: bool) -> x509.KeyUsage:
+    """Return the key usage of RFC 5280, section 4.2.1.3, of an authority or a party.
 
-
-_DIGITAL_SIGNATURE_ONLY = _key_usage("100000000")
-_SIGNS_CERTIFICATES_AND_LISTS = _key_usage("000001100")
+    An authority's key signs certificates and revocation lists, and nothing else; a
+    party's key makes digital signatures, and nothing else.
+    """
+    return x509.KeyUsage(
+        digital_signature=not of_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=of_authority,
+        crl_sign=of_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh key on P-256, from the operating system's CSPRNG."""
+    """Return a fresh key on P-256, from the operating system's CSPRNG."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
-    """The key as PKCS #8 PEM, unencrypted: a server restarts without anyone typing."""
-    pem = serialization.Encoding.PEM
-    pkcs8 = serialization.PrivateFormat.PKCS8
-    return Secret(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    """Return the key as PKCS #8 PEM.
+
+    It isn't encrypted, so that a server restarts without anybody typing.
+    """
+    return Secret(
+        key.private_bytes(
+            encoding=serialization.Encoding.PEM,
+            format=serialization.PrivateFormat.PKCS8,
+            encryption_algorithm=serialization.NoEncryption(),
+        )
+    )
 
 
 def to_pem(public: Public) -> bytes:
-    """PEM."""
+    """Return a certificate, revocation list or signing request as PEM."""
     return public.public_bytes(serialization.Encoding.PEM)
 
 
 def make_request(
     key: ec.EllipticCurvePrivateKey, principal: Principal
 ) -> x509.CertificateSigningRequest:
-    """A signing request with the party's DNS name, for any authority."""
+    """Return a signing request with the party's DNS name, for any authority."""
     return _as_party(x509.CertificateSigningRequestBuilder(), principal).sign(
         key, hashes.SHA256()
     )
@@ -68,52 +91,55 @@ def make_request(
 def read_request(
     pem: bytes, expected: Principal | None, *, source: str
 ) -> tuple[Principal, ec.EllipticCurvePublicKey]:
-    """Who asks in a request, the expected party if there is one, and its public key.
+    """Return the party that asks in a signing request, and its public key.
+
+    ``expected`` is the party that it must be, None for any. ``source`` names the
+    request in errors.
 
     Raises Misconfiguration: malformed, another party's, not signed by its own key, or
     not P-256.
     """
     try:
         request = x509.load_pem_x509_csr(pem)
-        whole = request.is_signature_valid
+        signed_by_own_key = request.is_signature_valid
         key = request.public_key()
     except certificates.MALFORMED as error:
         raise Misconfiguration(
             "request", source, f"not a PEM request ({error})"
         ) from None
-    if not whole:
+    if not signed_by_own_key:
         raise Misconfiguration("request", source, "its signature doesn't match its key")
-    asked = Principal.from_dns_names(certificates.dns_names(request))
-    if expected is not None and asked != expected:
-        raise Misconfiguration("request", source, f"is for {asked}, not {expected}")
+    principal = Principal.from_dns_names(certificates.dns_names(request))
+    if expected is not None and principal != expected:
+        raise Misconfiguration("request", source, f"is for {principal}, not {expected}")
     certificates.check_algorithm(key, source=source)
     assert isinstance(key, ec.EllipticCurvePublicKey)
-    return asked, key
+    return principal, key
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The root: whoever holds its key says who is who."""
+    """The root of a deployment: its key's holder decides which key is which party's."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
     def create(cls) -> Self:
-        """A new root, good for names in .precad alone."""
+        """Return a new root, good for names in .precad alone."""
         key = new_key()
         public = key.public_key()
         subject = _common_name("precad root")
-        # A root that leaks, or that somebody installs elsewhere, speaks for nobody
-        # else.
+        # A root that leaks, or that somebody installs elsewhere, can vouch for no other
+        # names.
         names = x509.NameConstraints(
             [x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None
         )
         certificate = (
-            _builder(subject, public, ROOT_DAYS)
+            _builder(issuer=subject, key=public, days=ROOT_DAYS)
             .subject_name(subject)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
+            .add_extension(_key_usage(of_authority=True), critical=True)
             .add_extension(names, critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(public), critical=False
@@ -124,9 +150,9 @@ class Authority:
 
     @classmethod
     def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> Self:
-        """The root as stored.
+        """Return the root of a stored certificate and key; errors name ``source``.
 
-        Raises Misconfiguration: malformed, or the key is another's.
+        Raises Misconfiguration: malformed, or the key is another certificate's.
         """
         root = certificates.read_certificates(certificate, source=source)[0]
         return cls(root, certificates.own_key(key, root, source=source))
@@ -138,13 +164,14 @@ class Authority:
         *,
         days: int = PARTY_DAYS,
     ) -> x509.Certificate:
-        """A certificate, good for ``days``, that says: this public key is that party's.
+        """Return a certificate, good for ``days``, that the public key is that party's.
 
         Raises Misconfiguration: days below 1, or beyond the root's own end.
         """
-        builder = _as_party(_builder(self.certificate.subject, key, days), principal)
+        builder = _builder(issuer=self.certificate.subject, key=key, days=days)
         certificate = (
-            builder.add_extension(
+            _as_party(builder, principal)
+            .add_extension(
                 x509.BasicConstraints(ca=False, path_length=None), critical=True
             )
             .add_extension(
@@ -167,13 +194,16 @@ class Authority:
         number: int,
         now: datetime | None = None,
     ) -> x509.CertificateRevocationList:
-        """The signed list, whose ``number`` grows: ``revoked_entry``'s, or an earlier list's."""
+        """Return a signed revocation list, issued ``now``.
+
+        ``revoked`` are entries from ``revoked_entry`` or of an earlier list; ``number``
+        is the CRL number, which grows from list to list.
+        """
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now or datetime.now(UTC))
-            # A list holds until the next one: there is no service that would sign it
-            # anew.
+            # A list holds until the next one: no service would sign it anew.
             .next_update(self.certificate.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(self._identifier, critical=False)
@@ -188,14 +218,18 @@ class Authority:
 
 
 def revoked_entry(serial: int) -> x509.RevokedCertificate:
-    """One line of a revocation list."""
+    """Return an entry of a revocation list: this serial number is revoked now."""
     builder = x509.RevokedCertificateBuilder().serial_number(serial)
     return builder.revocation_date(datetime.now(UTC)).build()
 
 
 def _builder(
-    issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    *, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
+    """Return what any certificate begins with: issuer, key, serial number, validity.
+
+    Raises Misconfiguration: ``days`` is below 1 or leads beyond the calendar.
+    """
     if days < 1:
         raise Misconfiguration("days", days, "a certificate holds at least one day")
     start = datetime.now(UTC)
@@ -215,18 +249,18 @@ def _builder(
 
 
 def _common_name(text: str) -> x509.Name:
-    # The field holds 64 characters; it is for people, the alternative name is what
-    # counts.
+    # The field holds 64 characters. It is for people: the subject alternative name is
+    # what counts.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
 def _as_party(builder: AnyBuilder, principal: Principal) -> AnyBuilder:
-    """What a party's certificate states of it, and its request asks for."""
+    """Add what a party's certificate states of it, and its request asks for."""
     alternative_name = x509.SubjectAlternativeName([x509.DNSName(principal.dns_name)])
     return (
         builder.subject_name(_common_name(principal.dns_name))
         .add_extension(alternative_name, critical=False)
-        .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
+        .add_extension(_key_usage(of_authority=False), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage(certificates.purposes(principal)), critical=False
         )

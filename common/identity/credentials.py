@@ -1,9 +1,9 @@
-"""A party's folder: it asks for its certificate, takes what came back, and loads what it has.
+"""A party's folder: it asks for its certificate, accepts what came back, and is loaded.
 
 One folder holds ``ca.pem`` (the authorities), ``cert.pem`` (the certificate, then any
 intermediate ones), ``key.pem`` (PKCS #8, mode 0600), where revocation is in use
 ``crl.pem`` (``revocation_list``), and a server's ``coin.key``. The key never leaves it.
-What can be wrong is found at start-up, not in the first handshake.
+Whatever may be wrong is found at start-up, not in the first handshake.
 """
 
 import contextlib
@@ -39,12 +39,14 @@ REVOCATION_FILE = "crl.pem"
 REQUEST_FILE = "request.pem"
 COIN_FILE = "coin.key"
 _OFFERED = (CA_FILE, REVOCATION_FILE, CERTIFICATE_FILE)
-"""The certificate last: a folder with one is whole."""
+"""Files that a party accepts, in the order of writing: the certificate comes last, so
+that a folder with one has all."""
 DRAWING_ROLES = (Role.SERVER_A, Role.SERVER_B)
-"""The two servers draw each version's coin; a coin key stays when the signing key is
-renewed."""
+"""The two servers, which draw each version's coin with a coin key; it stays when the
+signing key is renewed."""
 COIN_BYTES = 32
-"""As every key that is expanded; their module would load NumPy into `precad keys`."""
+"""Bytes of a coin key, as of every key that is expanded (``ring.KEY_BYTES``, whose
+module would load NumPy into `precad keys`)."""
 _MAKE_ONE = "make it with precad keys init or keys issue"
 _NEW_ONE = "ask the operator for a new one (precad keys renew)"
 
@@ -54,6 +56,7 @@ class Identity:
     """What a party shows and whom it believes. ``repr`` shows who and where, no key."""
 
     path: Path
+    """The party's folder."""
     principal: Principal
     ca: bytes = field(repr=False)
     """PEM: the authorities that this party believes."""
@@ -65,60 +68,72 @@ class Identity:
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Read and check a folder that ``precad keys`` made or the operator's own authority filled.
+        """Return the checked identity of a party's folder.
 
-        Raises Misconfiguration: a file is missing, malformed or readable by others; the
-        certificate is expired, not yet valid, revoked, of another authority or key, for
-        another purpose, or names no precad party. Names the file and the remedy.
+        ``precad keys`` made the folder, or the operator's own authority filled it.
+
+        Raises Misconfiguration, which names the file and the remedy: a file is missing,
+        malformed or readable by others; or the certificate is expired, not yet valid,
+        revoked, of another authority or key, for another purpose, or names no precad
+        party.
         """
         path = Path(folder)
-        ca, cert, key = (path / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
-        authorities = certificates.certificates_in(ca, "identity", _MAKE_ONE)
-        if not all(certificates.is_authority(each) for each in authorities):
-            raise Misconfiguration("ca", str(ca), "holds a certificate of no authority")
-        chain = certificates.certificates_in(cert, "identity", _MAKE_ONE)
-        secret = Secret(certificates.read_pem(key, "identity", _MAKE_ONE))
-        # On Windows lists of access decide, and every file's mode says that all may
-        # read it.
-        shared = stat.S_IMODE(key.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
-        if shared and sys.platform != "win32":
+        ca_path = path / CA_FILE
+        certificate_path = path / CERTIFICATE_FILE
+        key_path = path / KEY_FILE
+        authorities = certificates.certificates_in(ca_path, "identity", _MAKE_ONE)
+        if not all(map(certificates.is_authority, authorities)):
             raise Misconfiguration(
-                "key", str(key), f"others can read it; run chmod 600 {key}"
+                "ca", str(ca_path), "holds a certificate of no authority"
             )
-        own = certificates.own_key(secret, chain[0], source=str(key))
+        chain = certificates.certificates_in(certificate_path, "identity", _MAKE_ONE)
+        pem = Secret(certificates.read_pem(key_path, "identity", _MAKE_ONE))
+        _require_unshared(key_path)
+        key = certificates.own_key(pem, chain[0], source=str(key_path))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(
             chain=chain,
             authorities=authorities,
             revocations=revocations,
-            source=str(cert),
+            source=str(certificate_path),
         )
-        # Written anew: gRPC reads PEM more narrowly, and says nothing where it can't.
-        believed, shown = (
-            b"".join(map(authority.to_pem, each)) for each in (authorities, chain)
-        )
+        # PEM is written anew: gRPC reads it more narrowly, and says nothing where it
+        # can't.
         return cls(
             path=path,
             principal=principal,
-            ca=believed,
-            cert=shown,
-            key=authority.key_to_pem(own),
+            ca=b"".join(map(authority.to_pem, authorities)),
+            cert=b"".join(map(authority.to_pem, chain)),
+            key=authority.key_to_pem(key),
             revocations=revocations,
         )
 
     def check_time(self) -> None:
-        """Before a server begins anything: while its clock is wrong it believes nobody.
+        """Check that the own certificate is valid now, by this machine's clock.
 
-        Raises PeerUnavailable: the own certificate doesn't hold now, by this machine's
-        clock.
+        For a server before it begins anything: while its clock is wrong it believes
+        nobody.
+
+        Raises PeerUnavailable: the certificate isn't valid now.
         """
-        own = certificates.read_certificates(self.cert, source=str(self.path))[0]
-        fault = certificates.validity_fault(own)
+        chain = certificates.read_certificates(self.cert, source=str(self.path))
+        fault = certificates.validity_fault(chain[0])
         if fault is not None:
             raise PeerUnavailable(
                 f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"
                 f" certificate is {fault}: set the clock, or {_NEW_ONE}"
             )
+
+
+def _require_unshared(key_path: Path) -> None:
+    """Raise Misconfiguration where users other than the owner can read a key's file."""
+    # On Windows access lists decide, and every file's mode says that all may read it.
+    if sys.platform == "win32":
+        return
+    if stat.S_IMODE(key_path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Misconfiguration(
+            "key", str(key_path), f"others can read it; run chmod 600 {key_path}"
+        )
 
 
 def check_certificate(
@@ -129,25 +144,28 @@ def check_certificate(
     source: str,
     now: datetime | None = None,
 ) -> Principal:
-    """The party whose certificate counts: valid, of our authorities, for its purpose, unrevoked.
+    """Return the party of a certificate that counts.
 
-    ``chain`` is the certificate, then any intermediate ones; ``source`` stands in the
-    error.
+    It is valid, of one of ``authorities``, for its party's purpose, and not revoked.
+    ``chain`` is the certificate, then any intermediate ones; errors name ``source``.
+    ``now`` is the moment that is asked about, None for this machine's time.
 
-    Raises Misconfiguration: says what is wrong with it, and what would do.
+    Raises Misconfiguration, which says what is wrong with it and what would do;
+    WrongTime: it isn't valid at that moment.
     """
-    own, *intermediates = chain
-    certificates.check_algorithm(own.public_key(), source=source)
-    fault = certificates.validity_fault(own, now)
+    certificate, *intermediates = chain
+    certificates.check_algorithm(certificate.public_key(), source=source)
+    fault = certificates.validity_fault(certificate, now)
     if fault is not None:
-        why = (
-            f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to"
-            f" {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock"
-            f" says {now or clock.wall():%Y-%m-%d %H:%M}): set the clock, or {_NEW_ONE}"
+        remedy = (
+            f"{fault} (valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M}"
+            f" to {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this"
+            f" machine's clock says {now or clock.wall():%Y-%m-%d %H:%M}): set the"
+            f" clock, or {_NEW_ONE}"
         )
-        raise WrongTime("certificate", source, why)
+        raise WrongTime("certificate", source, remedy)
     if not certificates.has_chain(
-        own,
+        certificate,
         intermediates=intermediates,
         authorities=authorities,
         now=now,
@@ -158,20 +176,21 @@ def check_certificate(
         )
         raise Misconfiguration("certificate", source, remedy)
     try:
-        principal = certificates.principal_of(own)
+        principal = certificates.principal_of(certificate)
     except Misconfiguration as error:
         raise Misconfiguration("certificate", source, str(error)) from None
-    certificates.check_purpose(own, principal, source=source)
-    if revocations.revokes(own):
+    certificates.check_purpose(certificate, principal, source=source)
+    if revocations.revokes(certificate):
         raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
     return principal
 
 
 def accept(folder: Path, offered: Path) -> Identity:
-    """Put the certificate in ``offered`` beside the key in ``folder``, or change nothing.
+    """Put the certificate in ``offered`` beside the key in ``folder``; load both.
 
-    The party's folder holds its key and, from its kit, the root that was read out; what
-    is offered are ca.pem, cert.pem and crl.pem, as ``precad keys issue`` makes them.
+    The party's folder holds its key and, from its kit, the root that was read out to
+    it. The folder ``offered`` has ca.pem, cert.pem and crl.pem, as ``precad keys
+    issue`` makes them. Either all of it is accepted or nothing changes.
 
     Raises Misconfiguration: the certificate is of another key, another party than was
     asked for, or another root than the folder has; or it doesn't count.
@@ -179,44 +198,44 @@ def accept(folder: Path, offered: Path) -> Identity:
     remedy = "make the key with precad keys request"
     key = Secret(certificates.read_pem(folder / KEY_FILE, "folder", remedy))
     remedy = "give the folder that precad keys issue made"
-    root, lists, certificate = (offered / name for name in _OFFERED)
+    offered_root = offered / CA_FILE
+    offered_lists = offered / REVOCATION_FILE
+    source = str(offered / CERTIFICATE_FILE)
     files = {
         name: certificates.read_pem(offered / name, "offered", remedy)
         for name in _OFFERED
     }
-    chain = certificates.read_certificates(
-        files[certificate.name], source=str(certificate)
-    )
-    certificates.own_key(key, chain[0], source=str(certificate))
-    known = folder / root.name
-    present = folder / lists.name
-    if (
-        known.exists()
-        and certificates.read_pem(known, "folder", remedy) != files[root.name]
-    ):
-        why = (
-            f"is another root than {known}, which was read out to you: ask who sent it"
-        )
-        raise Misconfiguration("offered", str(root), why)
-    roots = certificates.read_certificates(files[root.name], source=str(root))
-    # An older list than the folder's, an operator's mix-up or a thief's, brings nobody
-    # back.
-    for path in (present, lists):
-        revocations = RevocationList(path, roots)
+    chain = certificates.read_certificates(files[CERTIFICATE_FILE], source=source)
+    certificates.own_key(key, chain[0], source=source)
+    known_root = folder / CA_FILE
+    if known_root.exists():
+        known = certificates.read_pem(known_root, "folder", remedy)
+        if known != files[CA_FILE]:
+            remedy = (
+                f"is another root than {known_root}, which was read out to you: ask who"
+                " sent it"
+            )
+            raise Misconfiguration("offered", str(offered_root), remedy)
+    roots = certificates.read_certificates(files[CA_FILE], source=str(offered_root))
+    # Both lists are asked: an older one than the folder's, an operator's mix-up or
+    # a thief's, brings nobody back.
+    known_lists = folder / REVOCATION_FILE
+    for path in (known_lists, offered_lists):
         principal = check_certificate(
             chain=chain,
             authorities=roots,
-            revocations=revocations,
-            source=str(certificate),
+            revocations=RevocationList(path, roots),
+            source=source,
         )
-    if present.exists():
-        held = certificates.read_pem(present, "folder", remedy)
-        files[lists.name] = newest_lists(held, files[lists.name])
+    if known_lists.exists():
+        known = certificates.read_pem(known_lists, "folder", remedy)
+        files[REVOCATION_FILE] = newest_lists(known, files[REVOCATION_FILE])
     request = folder / REQUEST_FILE
     if request.exists():
-        # The party that was asked for: the root may have been talked into another.
-        asked = certificates.read_pem(request, "folder", "let this user read it")
-        authority.read_request(asked, principal, source=str(request))
+        # The party must be the one that was asked for: somebody may have talked the
+        # root into issuing another's certificate.
+        pem = certificates.read_pem(request, "folder", "let this user read it")
+        authority.read_request(pem, principal, source=str(request))
     for name in _OFFERED:
         write_file(folder / name, files[name], mode=PUBLIC_MODE)
     return Identity.load(folder)
@@ -229,16 +248,16 @@ def create_request(
     replace: bool = False,
     renew: Path | None = None,
 ) -> Path:
-    """Make a new key in the folder, and a signing request for it, whose path is returned.
+    """Make a new key in ``folder``, and a signing request, whose path is returned.
 
     ``renew`` is the party's present folder, which stays as it is: the root and, of a
-    server, the coin keys are taken over from it.
+    server, the coin key are copied from it.
 
     Raises Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is
     another party's folder, this one, or lacks a server's coin key.
     """
     if renew is not None:
-        _take_over(renew, folder, principal)
+        _copy_from_old_folder(renew, folder, principal)
     make_folder(folder)
     key = authority.new_key()
     write_key(folder, key, replace=replace)
@@ -249,34 +268,29 @@ def create_request(
     return path
 
 
-def _take_over(old: Path, folder: Path, principal: Principal) -> None:
-    """Put the old folder's root and coin keys into the new one, which it makes."""
-    if old.resolve() == folder.resolve():
-        why = "the new key needs a folder of its own, until its certificate came"
-        raise Misconfiguration("--renew", str(old), why)
+def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) -> None:
+    """Make the new folder with the old one's root and, of a server, its coin key.
+
+    Raises Misconfiguration: see ``create_request``.
+    """
+    if old_folder.resolve() == folder.resolve():
+        remedy = "the new key needs a folder of its own, until its certificate came"
+        raise Misconfiguration("--renew", str(old_folder), remedy)
     remedy = "it has no certificate to renew; leave --renew out"
-    held = certificates.certificates_in(old / CERTIFICATE_FILE, "--renew", remedy)
-    whose = certificates.principal_of(held[0])
-    if whose != principal:
-        raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
+    chain = certificates.certificates_in(
+        old_folder / CERTIFICATE_FILE, "--renew", remedy
+    )
+    owner = certificates.principal_of(chain[0])
+    if owner != principal:
+        raise Misconfiguration(
+            "--renew", str(old_folder), f"is {owner}'s, not {principal}'s"
+        )
     remedy = "put the root's certificate back there"
-    root = certificates.read_pem(old / CA_FILE, "--renew", remedy)
+    root = certificates.read_pem(old_folder / CA_FILE, "--renew", remedy)
     make_folder(folder)
     try:
         if principal.role in DRAWING_ROLES:
-            path = old / COIN_FILE
-            to = folder / COIN_FILE
-            if not path.is_file():
-                remedy = (
-                    f"has no {COIN_FILE}: put the server's own back there. With a new"
-                    " one no version that is open could be drawn again"
-                )
-                raise Misconfiguration("--renew", str(old), remedy)
-            key = path.read_bytes()
-            if to.exists() and to.read_bytes() != key:
-                remedy = f"is another key than {path}: name a new folder"
-                raise Misconfiguration("FOLDER", str(to), remedy)
-            write_file(to, key)
+            _copy_coin_key(old_folder, folder)
         write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
     except OSError as error:
         raise Misconfiguration(
@@ -284,13 +298,37 @@ def _take_over(old: Path, folder: Path, principal: Principal) -> None:
         ) from None
 
 
+def _copy_coin_key(old_folder: Path, folder: Path) -> None:
+    """Copy a server's coin key to its new folder.
+
+    Raises Misconfiguration: the old folder has none, or the new one has another;
+    OSError: a file can't be read or written.
+    """
+    old_path = old_folder / COIN_FILE
+    if not old_path.is_file():
+        remedy = (
+            f"has no {COIN_FILE}: put the server's own back there. With a new"
+            " one no version that is open could be drawn again"
+        )
+        raise Misconfiguration("--renew", str(old_folder), remedy)
+    key = old_path.read_bytes()
+    path = folder / COIN_FILE
+    if path.exists() and path.read_bytes() != key:
+        remedy = f"is another key than {old_path}: name a new folder"
+        raise Misconfiguration("FOLDER", str(path), remedy)
+    write_file(path, key)
+
+
 def publish(path: Path, public: authority.Public) -> None:
-    """Write or replace what anybody may read."""
+    """Write, or replace, a certificate, list or request that anybody may read."""
     write_file(path, authority.to_pem(public), mode=PUBLIC_MODE)
 
 
 def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:
-    """Write a key for its owner's eyes only; never over an existing one unless told."""
+    """Write a private key, which only its owner may read, to a folder.
+
+    Raises Misconfiguration: a key is there and ``replace`` is false.
+    """
     path = folder / KEY_FILE
     try:
         write_file(path, authority.key_to_pem(key).reveal(), replace=replace)
@@ -301,18 +339,22 @@ def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -
 
 
 def make_coin_key(folder: Path) -> None:
-    """Write a fresh coin key; one that is there stays. Raises OSError."""
+    """Write a fresh coin key; one that is there stays.
+
+    Raises OSError: it can't be written.
+    """
     with contextlib.suppress(FileExistsError):
         write_file(folder / COIN_FILE, Secret.random().reveal(), replace=False)
 
 
 def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
-    """A task's own coin key, or that of all tasks; a fresh one is written where there is none yet.
+    """Return a server's coin key for a task: the task's own, or that of all tasks.
 
-    ``coin.key`` lies beside the signing key, in the folder ``identity``. A task whose
-    operators wanted new coins has a key of its own from then on, in its journal's
-    folder: other tasks of this server go on drawing with theirs. The identity may be
-    read-only, or in memory, as in containers; a journal is kept, on no disk and in no
+    ``coin.key``, for all tasks, lies beside the signing key in the folder ``identity``;
+    a fresh one is written where there is none yet. A task whose operators wanted new
+    coins has a key of its own from then on, in the folder ``journal``: other tasks of
+    this server go on drawing with theirs. The identity may be read-only, or in memory,
+    as in containers. The journal is kept, but neither on the database's disk nor in the
     backup that the database comes back from.
 
     Raises Misconfiguration: the file isn't a key, or there is none and none can be
@@ -320,16 +362,16 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
     """
     path = _task_coin_key(journal, task)
     field = "journal"
-    earlier = _task_coin_key(identity, task)
+    former_path = _task_coin_key(identity, task)
     try:
-        if not path.exists() and earlier.exists():
-            # Where it was kept at first. Its coins are drawn, and older ones may be
-            # known.
-            write_file(path, earlier.read_bytes())
+        if not path.exists() and former_path.exists():
+            # Earlier versions of precad kept it there. Its coins are drawn, and older
+            # ones may be known.
+            write_file(path, former_path.read_bytes())
         if not path.exists():
             path = identity / COIN_FILE
             field = "identity"
-            # Not over one that is there: the folder may be read-only.
+            # Nothing is written where there is one: the folder may be read-only.
             if not path.exists():
                 make_coin_key(identity)
         key = Secret(path.read_bytes())
@@ -346,9 +388,9 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
 
 
 def replace_coin_key(journal: Path, task: Digest, key: Secret) -> None:
-    """Write a task's own key: both operators want new coins for it.
+    """Write a task's own coin key: both operators want new coins for the task.
 
-    Raises StorageFailure.
+    Raises StorageFailure: it can't be written.
     """
     path = _task_coin_key(journal, task)
     try:
@@ -360,5 +402,6 @@ def replace_coin_key(journal: Path, task: Digest, key: Secret) -> None:
         ) from None
 
 
-def _task_coin_key(journal: Path, task: Digest) -> Path:
-    return journal / f"coin-{task}.key"
+def _task_coin_key(folder: Path, task: Digest) -> Path:
+    """Return the file of a task's own coin key."""
+    return folder / f"coin-{task}.key"

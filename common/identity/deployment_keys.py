@@ -1,8 +1,8 @@
-"""A deployment's keys on disk: the root's folder, and one folder per party for its machine.
+"""A deployment's keys on disk: the root's folder, and one folder per party.
 
-``DIR/ca`` has ca.pem, key.pem, crl.pem and ``issued/<serial>.pem``: the operator's, on
-no server. ``DIR/server-a``, ``DIR/ward-3``, … have ca.pem, cert.pem, key.pem, crl.pem
-and, a server, coin.key.
+``DIR/ca`` has ca.pem, key.pem, crl.pem and ``issued/<serial>.pem``: it is the
+operator's and on no server. ``DIR/server-a``, ``DIR/ward-3``, … have ca.pem, cert.pem,
+key.pem, crl.pem and, of a server, coin.key: each goes to its party's machine.
 """
 
 from collections.abc import Iterable
@@ -33,15 +33,19 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 
 AUTHORITY_FOLDER = "ca"
+"""Name of the root's folder."""
 ISSUED_FOLDER = "issued"
+"""Name of the folder, in the root's, of all certificates that the root issued."""
 SERVICES = tuple(Principal.service(role) for role in Role if role is not Role.CLIENT)
+"""All parties but clients."""
 _READ = "let this user read it"
 _ELSEWHERE = "make keys on Linux and copy them"
 _RESERVED = {AUTHORITY_FOLDER, *(role.value for role in Role)}
+"""Names of folders that no client may have."""
 
 
 class Deployment:
-    """The root of a deployment and what it issued."""
+    """The root of a deployment, in a directory, and what it issued."""
 
     def __init__(self, directory: Path, authority: Authority) -> None:
         self.directory = directory
@@ -50,9 +54,9 @@ class Deployment:
 
     @classmethod
     def create(cls, directory: Path, *, replace: bool = False) -> Self:
-        """A new root, with an empty revocation list.
+        """Make a new root, with an empty revocation list, and return it.
 
-        Raises Misconfiguration: there is one.
+        Raises Misconfiguration: there is one, and ``replace`` is false.
         """
         folder = directory / AUTHORITY_FOLDER
         make_folder(directory)
@@ -66,15 +70,15 @@ class Deployment:
                 authority.revocation_list([], number=1),
             )
             make_folder(folder / ISSUED_FOLDER)
-            for old in (folder / ISSUED_FOLDER).glob("*.pem"):
-                old.unlink()
+            for old_certificate in (folder / ISSUED_FOLDER).glob("*.pem"):
+                old_certificate.unlink()
         return cls(directory, authority)
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """The root that is in ``directory``.
+        """Return the root that is in ``directory``.
 
-        Raises Misconfiguration: none, or a damaged one.
+        Raises Misconfiguration: there is none, or a damaged one.
         """
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
@@ -87,7 +91,10 @@ class Deployment:
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
-        """Where a party's files go; Misconfiguration: a client named like another's folder."""
+        """Return the folder for a party's files.
+
+        Raises Misconfiguration: a client is named like another party's folder.
+        """
         if principal.role is Role.CLIENT and principal.name in _RESERVED:
             remedy = "that folder is another party's; name one with --out"
             raise Misconfiguration("client", principal.name, remedy)
@@ -102,9 +109,11 @@ class Deployment:
         days: int = PARTY_DAYS,
         replace: bool = False,
     ) -> Path:
-        """Make a party's folder, and return it: key, certificate, root and revocation list.
+        """Make and return a party's folder: key, certificate, root, revocation list.
 
-        With a ``request`` the party keeps its key to itself, and the folder has none.
+        ``out`` is the folder, where it isn't the party's own in this directory. With
+        the path of a signing request, ``request``, the party keeps its key to itself,
+        and the folder has none.
 
         Raises Misconfiguration: a key is there and ``replace`` is false, or isn't the
         request's; or the request isn't the party's.
@@ -114,10 +123,10 @@ class Deployment:
             if request is not None:
                 remedy = "give what precad keys request made"
                 pem = certificates.read_pem(request, "request", remedy)
-                _, public = read_request(pem, principal, source=str(request))
-                _refuse_another_key(folder, public)
-                certificate = self._certify(principal, public, days)
-                # No key is in it, and whoever carries it may be somebody else.
+                _, public_key = read_request(pem, principal, source=str(request))
+                _refuse_another_key(folder, public_key)
+                certificate = self._certify(principal, public_key, days)
+                # No key is in it, and somebody else may carry it to the party.
                 make_folder(folder, PUBLIC_FOLDER_MODE)
             else:
                 key = new_key()
@@ -143,20 +152,20 @@ class Deployment:
         days: int = PARTY_DAYS,
         revoke_old: bool = False,
     ) -> Path:
-        """Put a new key and certificate in place of those in the party's folder, and return it.
+        """Put a new key and certificate into a party's folder, and return the folder.
 
         The old certificate stays good until its end, so that nothing has to restart at
-        once, unless it is revoked here.
+        once, unless ``revoke_old``.
 
         Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
         folder = out or self.folder_of(principal)
         path = folder / credentials.CERTIFICATE_FILE
         remedy = "without one to renew, use precad keys issue"
-        old = certificates.certificates_in(path, "folder", remedy)[0]
-        whose = certificates.principal_of(old)
-        if whose != principal:
-            raise Misconfiguration("folder", str(folder), f"belongs to {whose}")
+        old_certificate = certificates.certificates_in(path, "folder", remedy)[0]
+        owner = certificates.principal_of(old_certificate)
+        if owner != principal:
+            raise Misconfiguration("folder", str(folder), f"belongs to {owner}")
         self.issue(
             principal,
             out=folder,
@@ -164,54 +173,56 @@ class Deployment:
             replace=True,
         )
         if revoke_old:
-            self.revoke([old.serial_number])
+            self.revoke([old_certificate.serial_number])
         return folder
 
     def revoke(self, serials: Iterable[int]) -> list[Path]:
-        """Add certificates to the revocation list, and put it in every folder of this deployment.
+        """Revoke certificates; return the lists that were written, the root's first.
 
-        The lists that were written come back, the root's own first. Servers elsewhere
+        The list is put into every folder of this deployment here. Servers elsewhere
         need a copy.
 
         Raises Misconfiguration: no serial number, or one that this root never issued.
         """
-        wanted = set(serials)
-        known = {certificate.serial_number for certificate in self.issued()}
-        if not wanted or not wanted <= known:
-            unknown = sorted(f"{serial:x}" for serial in wanted - known)
+        chosen = set(serials)
+        issued = {certificate.serial_number for certificate in self.issued()}
+        unknown = chosen - issued
+        if not chosen or unknown:
             remedy = "this root never issued it; precad keys show lists what it issued"
-            raise Misconfiguration("serial", unknown, remedy)
+            raise Misconfiguration(
+                "serial", sorted(f"{serial:x}" for serial in unknown), remedy
+            )
         with waiting_lock(self._folder, _ELSEWHERE):
             current = self._revocations()
             entries = {entry.serial_number: entry for entry in current}
-            entries |= {
-                serial: revoked_entry(serial) for serial in wanted - set(entries)
-            }
+            for serial in chosen.difference(entries):
+                entries[serial] = revoked_entry(serial)
             number = current.extensions.get_extension_for_class(
                 x509.CRLNumber
             ).value.crl_number
-            # Servers refuse a list older than theirs, and clocks get set back.
-            now = max(datetime.now(UTC), current.last_update_utc)
-            signed = self._authority.revocation_list(
-                entries.values(), number=number + 1, now=now
+            revocations = self._authority.revocation_list(
+                entries.values(),
+                number=number + 1,
+                # Servers refuse a list older than theirs, and clocks get set back.
+                now=max(datetime.now(UTC), current.last_update_utc),
             )
             written = [self._folder / credentials.REVOCATION_FILE, *self._other_lists()]
             for path in written:
-                credentials.publish(path, signed)
+                credentials.publish(path, revocations)
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
-        """The party's certificates that still count.
+        """Return the serial numbers of a party's certificates that still count.
 
         Raises Misconfiguration: there is none.
         """
         revoked = {entry.serial_number for entry in self._revocations()}
         serials = [
-            each.serial_number
-            for each in self.issued()
-            if certificates.principal_of(each) == principal
-            and each.serial_number not in revoked
-            and certificates.validity_fault(each) != "expired"
+            certificate.serial_number
+            for certificate in self.issued()
+            if certificates.principal_of(certificate) == principal
+            and certificate.serial_number not in revoked
+            and certificates.validity_fault(certificate) != "expired"
         ]
         if not serials:
             raise Misconfiguration(
@@ -220,16 +231,19 @@ class Deployment:
         return serials
 
     def issued(self) -> list[x509.Certificate]:
-        """Every certificate that this root issued, oldest first."""
-        paths = (self._folder / ISSUED_FOLDER).glob("*.pem")
-        found = [certificates.certificates_in(path, "keys", _READ)[0] for path in paths]
-        return sorted(
-            found, key=lambda each: (each.not_valid_before_utc, each.serial_number)
-        )
+        """Return every certificate that this root issued, oldest first."""
+        issued = [
+            certificates.certificates_in(path, "keys", _READ)[0]
+            for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
+        ]
+        # By serial number where two began in the same second.
+        issued.sort(key=lambda issue: (issue.not_valid_before_utc, issue.serial_number))
+        return issued
 
     def _certify(
         self, principal: Principal, key: ec.EllipticCurvePublicKey, days: int
     ) -> x509.Certificate:
+        """Return a new certificate, which is on record."""
         certificate = self._authority.issue(principal, key, days=days)
         # On record before anyone holds it: what isn't on record can't be revoked.
         record = self._folder / ISSUED_FOLDER / f"{certificate.serial_number:040x}.pem"
@@ -237,6 +251,7 @@ class Deployment:
         return certificate
 
     def _revocations(self) -> x509.CertificateRevocationList:
+        """Return the root's revocation list as it is on disk."""
         path = self._folder / credentials.REVOCATION_FILE
         pem = certificates.read_pem(
             path, "crl", "put it back: it goes with the root's key"
@@ -246,12 +261,13 @@ class Deployment:
         )[0]
 
     def _other_lists(self) -> list[Path]:
-        ours = to_pem(self._authority.certificate)
+        """Return the lists' paths in the folders here that believe this root."""
+        root = to_pem(self._authority.certificate)
         return [
             path.with_name(credentials.REVOCATION_FILE)
             for path in sorted(self.directory.glob(f"*/{credentials.CA_FILE}"))
             if path.parent != self._folder
-            and certificates.read_pem(path, "keys", _READ) == ours
+            and certificates.read_pem(path, "keys", _READ) == root
         ]
 
 
@@ -263,37 +279,42 @@ def create_local_keys(
     days: int = PARTY_DAYS,
     replace: bool = False,
 ) -> list[Path]:
-    """Root, both servers, dealer if any, operator and clients, each in a folder, returned.
+    """Make a root and a folder for each party; return these folders.
+
+    Parties are both servers, the dealer if ``dealer``, the operator and the clients.
 
     Raises Misconfiguration: keys are there and ``replace`` is false, or a client's name
-    is no name.
+    is no name, or another folder's.
     """
-    services = (each for each in SERVICES if dealer or each.role is not Role.DEALER)
-    parties = [*services, *(Principal.client(name) for name in clients)]
+    parties = [party for party in SERVICES if dealer or party.role is not Role.DEALER]
+    parties += [Principal.client(name) for name in clients]
     folders = [directory / party.name for party in parties]
     if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
         names = sorted(party.name for party in parties)
         raise Misconfiguration("client", names, "every name must be another")
-    existing = [
-        folder for folder in folders if (folder / credentials.KEY_FILE).exists()
-    ]
-    if existing and not replace:
-        raise Misconfiguration(
-            "folder", str(existing[0]), "holds a key; --force replaces it"
-        )
+    if not replace:
+        for folder in folders:
+            if (folder / credentials.KEY_FILE).exists():
+                remedy = "holds a key; --force replaces it"
+                raise Misconfiguration("folder", str(folder), remedy)
     deployment = Deployment.create(directory, replace=replace)
     return [deployment.issue(party, days=days, replace=replace) for party in parties]
 
 
-def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
-    """A certificate beside a key that isn't its own would look valid and serve nobody."""
+def _refuse_another_key(folder: Path, public_key: ec.EllipticCurvePublicKey) -> None:
+    """Check that a folder's key, if it has one, is the one that a request is for.
+
+    A certificate beside a key that isn't its own would look valid and serve nobody.
+
+    Raises Misconfiguration: it is another key.
+    """
     path = folder / credentials.KEY_FILE
     if not path.exists():
         return
     held = certificates.private_key(
         Secret(certificates.read_pem(path, "out", _READ)), str(path)
     )
-    if held.public_key() != public:
+    if held.public_key() != public_key:
         remedy = (
             "holds a key, and the request is for another one; name another folder with"
             " --out, and send its files to whoever made the request"
@@ -302,6 +323,7 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
 
 
 NOT_ITS_KEYS = "not its key's"
+"""State of a certificate that has another key than the one beside it."""
 _REQUEST = b"-----BEGIN CERTIFICATE REQUEST-----"
 
 
@@ -312,8 +334,7 @@ class CertificateSummary:
     party: str
     """The DNS name, ``root`` for an authority's, or ``no precad party``."""
     state: str
-    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``: of
-    another key than the one beside it."""
+    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``."""
     serial: str
     """Hexadecimal; ``precad keys revoke --serial`` takes it."""
     starts: datetime
@@ -323,50 +344,55 @@ class CertificateSummary:
     telephone."""
 
     def to_json(self) -> dict[str, str]:
-        """The same as plain strings; times as ISO 8601."""
+        """Return the same as plain strings; times as ISO 8601."""
         times = {"starts": self.starts.isoformat(), "ends": self.ends.isoformat()}
         return asdict(self) | times
 
 
 def summarise(path: Path) -> list[CertificateSummary]:
-    """The certificates of a deployment's directory, of one party's folder, or of one PEM file."""
-    root = path / AUTHORITY_FOLDER
-    if (root / credentials.CA_FILE).exists():
-        roots = _read(root / credentials.CA_FILE)
-        lists = RevocationList(root / credentials.REVOCATION_FILE, roots)
-        return [
-            _summary(each, lists) for each in (*roots, *Deployment.open(path).issued())
-        ]
+    """Return summaries of the certificates at a path.
+
+    It is a deployment's directory, one party's folder, or one PEM file.
+
+    Raises Misconfiguration: a file can't be read or is malformed.
+    """
+    root_folder = path / AUTHORITY_FOLDER
+    if (root_folder / credentials.CA_FILE).exists():
+        roots = _read(root_folder / credentials.CA_FILE)
+        lists = RevocationList(root_folder / credentials.REVOCATION_FILE, roots)
+        issued = Deployment.open(path).issued()
+        return [_summary(certificate, lists) for certificate in (*roots, *issued)]
     if not (path / credentials.CERTIFICATE_FILE).exists():
-        return [_summary(each, None) for each in _read(path)]
+        return [_summary(certificate, None) for certificate in _read(path)]
     roots = _read(path / credentials.CA_FILE)
     chain = _read(path / credentials.CERTIFICATE_FILE)
     lists = RevocationList(path / credentials.REVOCATION_FILE, roots)
-    found = [_summary(each, lists) for each in (*chain, *roots)]
-    if (path / credentials.KEY_FILE).exists():
+    summaries = [_summary(certificate, lists) for certificate in (*chain, *roots)]
+    key_path = path / credentials.KEY_FILE
+    if key_path.exists():
         try:
-            key = Secret(
-                certificates.read_pem(path / credentials.KEY_FILE, "path", _READ)
-            )
-            certificates.own_key(key, chain[0], source=str(path))
+            pem = Secret(certificates.read_pem(key_path, "path", _READ))
+            certificates.own_key(pem, chain[0], source=str(path))
         except Misconfiguration:
-            found[0] = replace(found[0], state=NOT_ITS_KEYS)
-    return found
+            summaries[0] = replace(summaries[0], state=NOT_ITS_KEYS)
+    return summaries
 
 
 def request_summary(path: Path) -> tuple[str, str] | None:
-    """Who asks in a request, and the SHA-256 of its public key, hexadecimal, to be read out.
+    """Return the party of a signing request, and the SHA-256 of its public key.
 
-    None where the path is no request's. Raises Misconfiguration: it is one, but
-    damaged.
+    The second, in hexadecimal, is to be read out. None where the path is no request's.
+
+    Raises Misconfiguration: it is a request, but damaged.
     """
-    if not path.is_file() or _REQUEST not in (
-        pem := certificates.read_pem(path, "path", _READ)
-    ):
+    if not path.is_file():
+        return None
+    pem = certificates.read_pem(path, "path", _READ)
+    if _REQUEST not in pem:
         return None
     party, key = read_request(pem, None, source=str(path))
-    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return str(party), str(Digest.of(public))
+    public_key = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return str(party), str(Digest.of(public_key))
 
 
 def _read(path: Path) -> list[x509.Certificate]:
@@ -377,19 +403,19 @@ def _read(path: Path) -> list[x509.Certificate]:
 def _summary(
     certificate: x509.Certificate, lists: RevocationList | None
 ) -> CertificateSummary:
+    """Return a certificate's summary; without ``lists``, none counts as revoked."""
     try:
-        root = certificates.is_authority(certificate)
-        party = "root" if root else str(certificates.principal_of(certificate))
+        is_root = certificates.is_authority(certificate)
+        party = "root" if is_root else str(certificates.principal_of(certificate))
     except Misconfiguration:
         party = "no precad party"
-    revoked = lists is not None and lists.revokes(certificate)
+    if lists is not None and lists.revokes(certificate):
+        state = "revoked"
+    else:
+        state = certificates.validity_fault(certificate) or "valid"
     return CertificateSummary(
         party=party,
-        state=(
-            "revoked"
-            if revoked
-            else certificates.validity_fault(certificate) or "valid"
-        ),
+        state=state,
         serial=f"{certificate.serial_number:x}",
         starts=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,

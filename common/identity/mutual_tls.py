@@ -1,8 +1,9 @@
-"""Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody is.
+"""Ports and channels with mutual TLS 1.3 alone; who is at the other end, or why nobody.
 
-Both ends say the version of what crosses the wire, equal or refused: a caller with
-every call, behind gRPC's own words in ``user-agent``; who is called in its first
-answer, so that a newer caller refuses an older server too. Versions before 2 said none.
+Both ends state the version of what crosses the wire, which must be equal. A caller
+states it with every call, behind gRPC's own words in ``user-agent``. The called party
+states it in its first answer, so that a newer caller refuses an older server too.
+Versions before 2 stated none.
 """
 
 import os
@@ -42,13 +43,15 @@ from precad.common.process_settings import (
 )
 
 WIRE_VERSION = 5
+"""This precad's version of what crosses the wire."""
 FIRST_VERSION = 1
+"""The version of a party that states none."""
 _GREETS = "precad-wire"
 USER_AGENT = ("grpc.secondary_user_agent", f"{_GREETS}/{WIRE_VERSION}")
-"""A channel's option."""
+"""A channel's option: states the version with every call."""
 GREETING = ((_GREETS, str(WIRE_VERSION)),)
-"""Initial metadata of whoever answers on a stream; elsewhere a field of the first reply
-says it."""
+"""Initial metadata of a party that answers on a stream; elsewhere a field of the first
+reply states the version."""
 _OPTIONS = (
     # Identity alone: some versions of gRPC inflate a message before they look at its
     # size.
@@ -58,9 +61,9 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A machine that lost power or a cut cable says no goodbye: without pings, whoever
-    # only listens (a client for notices) would wait for ever. Servers allow one every 5
-    # s.
+    # A machine that lost power or a cut cable says no goodbye: without pings, a party
+    # that only listens (a client for notices) would wait for ever. Servers allow one
+    # every 5 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -83,18 +86,25 @@ _BULK = {
     "grpc.experimental.tcp_min_read_chunk_size": _READ_BYTES,
     "grpc.http2.lookahead_bytes": 1 << 22,
 }
+"""Options of a channel over which megabytes come in without a pause."""
+ChannelOption = tuple[str, str | int]
+"""Name and value of one of gRPC's options."""
 
 
 def greeted_version(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
-    """Return the version that a stream's initial metadata says; 0 where they say none."""
-    said = dict(metadata or ()).get(_GREETS, "")
-    return int(said) if isinstance(said, str) and re.fullmatch(r"\d{1,9}", said) else 0
+    """Return the version that a stream's initial metadata state; 0 where they don't."""
+    version = dict(metadata or ()).get(_GREETS, "")
+    if isinstance(version, str) and re.fullmatch(r"\d{1,9}", version):
+        return int(version)
+    return 0
 
 
 def check_version(who: str, theirs: int) -> None:
-    """Refuse whoever was called and speaks another version; 0 where it says none.
+    """Check that the party ``who``, which was called, speaks this side's wire version.
 
-    Raises PeerViolation.
+    ``theirs`` is the version that it stated, 0 where it stated none.
+
+    Raises PeerViolation: it is another one.
     """
     theirs = theirs or FIRST_VERSION
     if theirs != WIRE_VERSION:
@@ -111,22 +121,26 @@ def open_channel(
     *,
     bulk: bool = False,
 ) -> grpc.Channel:
-    """A channel to the server of that role, which connects lazily.
+    """Return a channel to the server of role ``expect``, which connects lazily.
 
-    Raises as ``dialling``.
+    Whatever its address, a server whose certificate isn't that role's ends every call
+    in ``UNAVAILABLE``. ``bulk``: megabytes come in over the channel without a pause.
 
-    A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``,
-    whatever its address. ``bulk``: megabytes come in over it without a pause.
+    Raises Misconfiguration: as ``dialling``.
     """
     target, credentials, options = dialling(address, identity, expect)
-    chosen = dict(options) | (_BULK if bulk else {})
+    chosen = dict(options)
+    if bulk:
+        chosen |= _BULK
     return grpc.secure_channel(target, credentials, list(chosen.items()))
 
 
 def dialling(
     address: str, identity: Identity, expect: Role
-) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
-    """What a channel to the port of role ``expect`` is made from, whichever of gRPC's kinds it is.
+) -> tuple[str, grpc.ChannelCredentials, list[ChannelOption]]:
+    """Return target, credentials and options of a channel to the role ``expect``.
+
+    They are the same for gRPC's blocking channels and its asynchronous ones.
 
     Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not
     in force.
@@ -141,7 +155,7 @@ def dialling(
         private_key=identity.key.reveal(),
         certificate_chain=identity.cert,
     )
-    options: list[tuple[str, Any]] = [
+    options: list[ChannelOption] = [
         # gRPC shares connections between channels of one process; never across
         # identities.
         ("grpc.use_local_subchannel_pool", 1),
@@ -153,7 +167,7 @@ def dialling(
     proxy = proxy_of(address)
     if proxy is None:
         return address, credentials, options
-    # By these two gRPC's own proxy mapper works, which would ask the environment.
+    # gRPC's own proxy mapper, which would ask the environment, works by these two.
     options.append(("grpc.http_connect_server", str(address)))
     if proxy.authorization is not None:
         header = f"Proxy-Authorization:{proxy.authorization.reveal().decode()}"
@@ -162,13 +176,16 @@ def dialling(
 
 
 def _check_tls13() -> None:
-    """Refuse where gRPC was imported before precad and may speak TLS 1.2."""
-    variable, wanted = TLS13_ALONE
+    """Check that gRPC speaks TLS 1.3 alone.
+
+    Raises Misconfiguration: gRPC was imported before precad and may speak TLS 1.2.
+    """
+    variable, required = TLS13_ALONE
     value = os.environ.get(variable)
-    if value != wanted:
+    if value != required:
         remedy = (
             "gRPC was imported before precad and would still speak TLS 1.2: import"
-            f" precad first, or start the process with {variable}={wanted}"
+            f" precad first, or start the process with {variable}={required}"
         )
         raise Misconfiguration(variable, value, remedy)
 
@@ -176,9 +193,10 @@ def _check_tls13() -> None:
 def add_port(
     server: grpc.Server | grpc.aio.Server, address: str, identity: Identity
 ) -> int:
-    """Listen, and return the port, for callers whose certificate the identity's authorities issued.
+    """Have a server listen at an address, and return the port.
 
-    Where the address has port 0 it is a free one.
+    Callers need a certificate of the identity's authorities. Where the address has port
+    0, the port is a free one.
 
     Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an
     address that can't be bound.
@@ -206,13 +224,18 @@ def add_port(
 
 
 Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
+"""gRPC's context of a call, for any types of request and reply."""
 
 
 def require(context: Context, identity: Identity, *roles: Role) -> Principal:
-    """The party at the other end of a call, from its certificate and never from a message.
+    """Return the party at the other end of a call, which must have one of ``roles``.
 
-    The handshake checked the certificate when the connection began; connections live
-    for weeks, hence expiry and revocation are checked again here. Raises AccessDenied.
+    It is taken from the certificate, never from a message. The handshake checked the
+    certificate when the connection began; connections live for weeks, hence expiry and
+    revocation are checked again here.
+
+    Raises AccessDenied: the certificate names no precad party, isn't valid now or was
+    revoked, or the party has another role.
     """
     certificate, principal = of_connection(context)
     if principal is None:
@@ -222,8 +245,10 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     fault = certificates.validity_fault(certificate)
     if fault is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
-        by = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
-        raise AccessDenied(f"the certificate of {principal} is {fault} {by}", denial)
+        clock_there = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
+        raise AccessDenied(
+            f"the certificate of {principal} is {fault} {clock_there}", denial
+        )
     if identity.revocations.revokes(certificate):
         raise AccessDenied(
             f"the certificate of {principal} was revoked", Denial.REVOKED
@@ -235,20 +260,23 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
 
 
 def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
-    """The certificate at the other end of a call, and who it names.
+    """Return the certificate at the other end of a call, and the party that it names.
 
-    Raises AccessDenied.
+    The party is None where it names no single one.
+
+    Raises AccessDenied: the connection has no certificate, or one that can't be parsed.
     """
-    pem = list(context.auth_context().get("x509_pem_cert", ()))
-    if len(pem) != 1:
+    pems = list(context.auth_context().get("x509_pem_cert", ()))
+    if len(pems) != 1:
         raise AccessDenied(
             "call over a connection with mutual TLS", Denial.NO_CERTIFICATE
         )
-    return _parse(pem[0])
+    return _parse(pems[0])
 
 
 @lru_cache(maxsize=4096)
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
+    """Return a connection's certificate, parsed; see ``of_connection``."""
     try:
         certificate = certificates.read_certificates(pem, source="connection")[0]
     except Misconfiguration:
@@ -263,35 +291,42 @@ def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
 
 
 TIMEOUT_S = 3.0
+"""Seconds that ``why_unreachable`` waits for each answer."""
 _LONGEST_ANSWER = 8192
-_EXPIRED, _NOT_YET_VALID = 10, 9
-"""OpenSSL's verify codes."""
+"""Most bytes that are read of a proxy's answer."""
+_EXPIRED = 10
+"""OpenSSL's verify code of an expired certificate."""
+_NOT_YET_VALID = 9
+"""OpenSSL's verify code of a certificate that isn't valid yet."""
 
 
 def why_unreachable(
     address: str, identity: Identity, expect: Role
 ) -> PeerUnavailable | None:
-    """What keeps a connection from coming about, in a sentence that says what to mend.
+    """Return what keeps a connection from coming about, as an error that isn't raised.
 
-    ``Misidentified`` where waiting won't help: another party or authority. None where
-    nothing is wrong, as seen from here.
+    Its text says what to mend. ``Misidentified`` where waiting won't help, because
+    another party or authority answers; None where nothing is wrong, as seen from here.
     """
     who = f"{expect.title} at {address}"
     proxy = proxy_of(address)
-    via = who
-    remedy = "check that it runs, and its address"
-    hint = _unused_proxy()
-    if proxy is not None:
-        via = f"the proxy at {proxy.address}"
+    if proxy is None:
+        dialled = address
+        answerer = who
+        remedy = "check that it runs, and its address"
+        hint = _unused_proxy()
+    else:
+        dialled = proxy.address
+        answerer = f"the proxy at {proxy.address}"
         remedy = "check proxy in the settings"
         hint = ""
     try:
-        to = split_address(address if proxy is None else proxy.address)
-        with socket.create_connection(to, TIMEOUT_S) as connection:
-            if proxy is not None and (refused := _refused(proxy, connection, address)):
-                remedy = "ask who runs it to allow that, and check the address"
+        with socket.create_connection(split_address(dialled), TIMEOUT_S) as connection:
+            refusal = "" if proxy is None else _refused(proxy, connection, address)
+            if refusal:
                 return PeerUnavailable(
-                    f"{via} doesn't connect to {address} ({refused}): {remedy}"
+                    f"{answerer} doesn't connect to {address} ({refusal}): ask who runs"
+                    " it to allow that, and check the address"
                 )
             return _handshake(
                 connection,
@@ -301,41 +336,40 @@ def why_unreachable(
                 address=address,
             )
     except ConnectionRefusedError:
-        found = " refuses connections: nothing listens on that port"
+        fault = " refuses connections: nothing listens on that port"
     except socket.gaierror as error:
-        found = f": there is no such host ({error.strerror})"
+        fault = f": there is no such host ({error.strerror})"
     except OSError as error:
-        found = f" doesn't answer ({error.strerror or 'no answer in time'})"
+        fault = f" doesn't answer ({error.strerror or 'no answer in time'})"
         remedy += ", and the network between"
-    return PeerUnavailable(f"{via}{found}; {remedy}{hint}")
+    return PeerUnavailable(f"{answerer}{fault}; {remedy}{hint}")
 
 
 def _refused(proxy: HttpProxy, connection: socket.socket, address: str) -> str:
-    """What the proxy says instead of leading the connection to ``address``; empty where it does."""
+    """Ask a proxy to connect to ``address``; return its refusal, empty if it did."""
     connection.sendall(proxy.request(address))
     answer = b""
-    # A byte at a time: what follows is TLS's.
+    # A byte at a time: what follows the answer is TLS's.
     while not answer.endswith(b"\r\n\r\n") and len(answer) < _LONGEST_ANSWER:
         byte = connection.recv(1)
         if not byte:
             break
         answer += byte
-    first = answer.partition(b"\r\n")[0].decode("latin-1")
-    if re.match(r"HTTP/1\.[01] 2\d\d", first):
+    status_line = answer.partition(b"\r\n")[0].decode("latin-1")
+    if re.match(r"HTTP/1\.[01] 2\d\d", status_line):
         return ""
-    return one_line(first[:100]).strip() or "no answer"
+    return one_line(status_line[:100]).strip() or "no answer"
 
 
 def _unused_proxy() -> str:
-    """A word for whoever has a proxy in the environment, which isn't asked."""
-    names = ("grpc_proxy", "https_proxy", "http_proxy")
-    name = next(filter(os.environ.get, names), None)
-    if name is None:
-        return ""
-    return (
-        f"; the proxy that {name} names isn't used: where there is no other way, name"
-        ' it in the settings, proxy = "http://host:port"'
-    )
+    """Return a hint that a proxy of the environment isn't used; empty without one."""
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        if os.environ.get(name):
+            return (
+                f"; the proxy that {name} names isn't used: where there is no other"
+                ' way, name it in the settings, proxy = "http://host:port"'
+            )
+    return ""
 
 
 def _handshake(
@@ -346,9 +380,13 @@ def _handshake(
     who: str,
     address: str,
 ) -> PeerUnavailable | None:
+    """Try a TLS handshake for ``why_unreachable``; return what went wrong, if any.
+
+    ``who`` names the party that was called, as errors do.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Whose it is, is looked at below: here the question is who signed it.
+    # The certificate's name is looked at below: here the question is who signed it.
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=identity.ca.decode())
@@ -380,17 +418,26 @@ def _handshake(
     names = certificates.dns_names(certificates.read_certificates(pem, source=who)[0])
     if expected in names:
         return None
-    other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)
-    swapped = other is not None and Principal.service(other).dns_name in names
-    return Misidentified(
+    return _another_party(expect, address, names)
+
+
+def _another_party(expect: Role, address: str, names: list[str]) -> Misidentified:
+    """Return the error that the certificate at an address has other names."""
+    text = (
         f"{expect.title} isn't at {address}: whoever answers there has another party's "
         f"certificate ({', '.join(names) or 'without a name'}); mend the address"
-        + ("; server_a and server_b seem to be swapped" if swapped else "")
     )
+    other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)
+    if other is not None and Principal.service(other).dns_name in names:
+        text += "; server_a and server_b seem to be swapped"
+    return Misidentified(text)
 
 
 def _require_connected(connection: socket.socket) -> None:
-    """Raise ConnectionError where it was reset: ``wrap_socket`` would leave it open then."""
+    """Raise ConnectionResetError where a connection was reset.
+
+    ``wrap_socket`` would leave it open then.
+    """
     try:
         connection.getpeername()
     except OSError as error:
@@ -398,11 +445,12 @@ def _require_connected(connection: socket.socket) -> None:
 
 
 def check_own_key(context: Context, signer: x509.Certificate) -> None:
-    """A signer's key is the connection's: whoever calls now holds the key that signed.
+    """Check that a signer's key is the connection's: the caller holds what signed.
 
     Raises RejectedSubmission: BAD_SIGNATURE; AccessDenied: the connection has no
     certificate.
     """
-    if signer.public_key() != of_connection(context)[0].public_key():
-        why = "signed with another key than this connection's certificate has"
-        raise RejectedSubmission(Rejection.BAD_SIGNATURE, why)
+    certificate, _ = of_connection(context)
+    if signer.public_key() != certificate.public_key():
+        detail = "signed with another key than this connection's certificate has"
+        raise RejectedSubmission(Rejection.BAD_SIGNATURE, detail)

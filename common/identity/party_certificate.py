@@ -1,11 +1,12 @@
-"""Who a party is, and what its certificate says: whose it is, from when until when, for what.
+"""Who a party is, and what its certificate says: whose, when valid, and what for.
 
-Its DNS name is ``server-a.precad``, ``server-b.precad``, ``dealer.precad``,
-``operator.precad`` or ``<name>.client.precad``. Chains are the library's to verify;
-names, purposes and keys are checked here, so that what is wrong is said in words that
-help.
+A party's DNS name is ``server-a.precad``, ``server-b.precad``, ``dealer.precad``,
+``operator.precad`` or ``<name>.client.precad``. Chains of certificates are verified by
+the library. Names, purposes and keys are checked here, so that errors say what is wrong
+in words that help.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,13 @@ from precad.common.files import read_regular
 from precad.common.identifiers import ClientId, Role, Secret
 
 DOMAIN = "precad"
+"""The top-level domain of every party's DNS name."""
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
+"""Roles that listen at a port."""
 _SINGULAR_ROLES = {
     f"{role.value}.{DOMAIN}": role for role in Role if role is not Role.CLIENT
 }
+"""Roles of one party alone, by its DNS name."""
 _CLIENT_SUFFIX = f".{Role.CLIENT.value}.{DOMAIN}"
 _REMEDY = (
     "give exactly one of server-a.precad, server-b.precad, dealer.precad,"
@@ -39,7 +43,10 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A party. Of every role but client there is one, named like its role."""
+    """A party: its role, and a client's name; any other is named like its role.
+
+    Raises Misconfiguration: it has another name.
+    """
 
     role: Role
     name: str
@@ -54,35 +61,38 @@ class Principal:
 
     @classmethod
     def client(cls, name: str) -> Self:
-        """The client of that name.
+        """Return the client of that name.
 
-        Raises Misconfiguration where it is no client's name.
+        Raises Misconfiguration: it is no client's name.
         """
         return cls(Role.CLIENT, name)
 
     @classmethod
     def service(cls, role: Role) -> Self:
-        """The one party of a role; Misconfiguration for clients, who have names of their own."""
+        """Return the one party of a role.
+
+        Raises Misconfiguration: the role is the clients', who have names of their own.
+        """
         return cls(role, role.value)
 
     @classmethod
     def named(cls, role: str, name: str = "") -> Self:
-        """The party of a command's words: only clients need a name.
+        """Return the party of a command's words: role, and for a client its name.
 
-        Raises Misconfiguration.
+        Raises Misconfiguration: the name isn't one of that role.
         """
-        return (
-            cls.client(name)
-            if role == Role.CLIENT.value
-            else cls(Role(role), name or role)
-        )
+        if role == Role.CLIENT.value:
+            return cls.client(name)
+        return cls(Role(role), name or role)
 
     @classmethod
     def from_dns_names(cls, dns_names: Iterable[str]) -> Self:
-        """The one party among a certificate's DNS names; names outside our domain don't count.
+        """Return the one party among a certificate's DNS names.
 
-        Raises Misconfiguration: not exactly one name in our domain, in one of the two
-        forms.
+        Names outside our domain don't count.
+
+        Raises Misconfiguration: not exactly one name is in our domain, or it has
+        neither form.
         """
         # Looser than the two forms, so that a near miss is refused and never ignored.
         ours = [
@@ -92,26 +102,26 @@ class Principal:
         ]
         if len(ours) != 1:
             raise Misconfiguration("DNS names in .precad", ours, _REMEDY)
-        role = _SINGULAR_ROLES.get(ours[0])
+        (dns_name,) = ours
+        role = _SINGULAR_ROLES.get(dns_name)
         if role:
             return cls.service(role)
-        if ours[0].endswith(_CLIENT_SUFFIX):
-            return cls.client(ours[0].removesuffix(_CLIENT_SUFFIX))
-        raise Misconfiguration("DNS name", ours[0], _REMEDY)
+        if dns_name.endswith(_CLIENT_SUFFIX):
+            return cls.client(dns_name.removesuffix(_CLIENT_SUFFIX))
+        raise Misconfiguration("DNS name", dns_name, _REMEDY)
 
     @property
     def dns_name(self) -> str:
-        """The name that the certificate carries."""
-        return self.name + (
-            _CLIENT_SUFFIX if self.role is Role.CLIENT else f".{DOMAIN}"
-        )
+        """Return the name that the party's certificate carries."""
+        is_client = self.role is Role.CLIENT
+        return self.name + (_CLIENT_SUFFIX if is_client else f".{DOMAIN}")
 
     def __str__(self) -> str:
         return self.dns_name
 
 
 def check_serving(role: Role) -> None:
-    """Only some roles have a port. Raises Misconfiguration for any other."""
+    """Check that a role listens at a port. Raises Misconfiguration for any other."""
     if role not in SERVING_ROLES:
         raise Misconfiguration(
             "role", role.value, "only server-a, server-b and the dealer serve"
@@ -126,7 +136,7 @@ MALFORMED = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library raises for bytes from outside: some at once, some when a part is
+"""What the library raises for malformed bytes: some of it at once, some when a part is
 asked for."""
 # Not the web's rules: a company's own authority needn't write the extensions that
 # browsers ask for.
@@ -137,22 +147,28 @@ _AUTHORITIES = _PARTIES.require_present(
 _Chain = tuple[
     x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]
 ]
+"""A party's certificate, intermediate ones, and the authorities that are believed."""
 _proven: dict[_Chain, tuple[datetime, datetime]] = {}
-"""Chains that were verified, from when and until when that holds: every call and every
-signature brings the same few again. None that wasn't: only our authorities can add to
-it."""
+"""Chains that were verified, each with the time from and until which that holds: every
+call and every signature brings the same few again. A chain that failed isn't kept, so
+that only our authorities can add to it."""
 _MOST_PROVEN = 4096
+"""Entries of ``_proven`` at which it is emptied."""
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
-_LETTERS = re.compile(rb"[A-Za-z0-9+/=]+").findall
-"""Base64's; an encrypted key's headers make it one that can't be parsed."""
+_base64_runs = re.compile(rb"[A-Za-z0-9+/=]+").findall
+"""Finds runs of Base64's letters. In an encrypted key they include its headers, so that
+it can't be parsed any more."""
 
 
 def read_pem(path: Path, field: str, remedy: str) -> bytes:
-    """The PEM blocks of a file, as programs write them; where there is none, the file's bytes.
+    """Return a file's PEM blocks in one plain form; without one, the file's bytes.
 
-    People's editors and mail leave marks of an encoding, text before, indentation and
-    other ends of lines, which some of PEM's readers take and gRPC's doesn't. Raises
-    Misconfiguration.
+    People's editors and mail programs leave marks of an encoding, text before,
+    indentation and other ends of lines. Some readers of PEM take these and gRPC's
+    doesn't.
+
+    Raises Misconfiguration, which names ``field``, the file and ``remedy``: the file
+    can't be read.
     """
     try:
         data = read_regular(path)
@@ -164,51 +180,56 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
         text = data.decode("utf-16", errors="replace").encode("ascii", errors="replace")
     blocks = [
         b"-----BEGIN %b-----\n%b\n-----END %b-----\n"
-        % (kind, b"\n".join(_LETTERS(body)), kind)
+        % (kind, b"\n".join(_base64_runs(body)), kind)
         for kind, body in _BLOCK.findall(text)
     ]
     return b"".join(blocks) or data
 
 
 def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
-    """The certificates of a PEM file, one or more, in its order.
+    """Return the certificates of PEM, one or more, in its order.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration, which names ``source``: there is none, or one is malformed.
     """
     try:
-        found = x509.load_pem_x509_certificates(pem)
-        for each in found:
-            require_whole(each)
+        chain = x509.load_pem_x509_certificates(pem)
+        for certificate in chain:
+            require_whole(certificate)
     except MALFORMED as error:
         raise Misconfiguration(
             "certificate", source, f"not a PEM certificate ({error})"
         ) from None
-    return found
+    return chain
 
 
 def certificates_in(path: Path, field: str, remedy: str) -> list[x509.Certificate]:
-    """Those of a PEM file. Raises Misconfiguration."""
+    """Return the certificates of a PEM file, one or more.
+
+    Raises Misconfiguration: as ``read_pem`` or ``read_certificates``.
+    """
     return read_certificates(read_pem(path, field, remedy), source=str(path))
 
 
 def require_whole(certificate: x509.Certificate) -> None:
-    """Parse every part that the library leaves for later.
+    """Parse every part of a certificate that the library leaves for later.
 
-    Raises one of ``MALFORMED``.
+    So damage shows where bytes come in, and not wherever a part is used first.
+
+    Raises one of ``MALFORMED``: a part is damaged.
     """
-    # Damage must show where bytes come in, not wherever a part is used first.
-    _ = (
-        certificate.version,
-        certificate.issuer,
-        certificate.subject,
-        certificate.extensions,
-    )
-    _ = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    _ = certificate.version
+    _ = certificate.issuer
+    _ = certificate.subject
+    _ = certificate.extensions
+    _ = certificate.not_valid_before_utc
+    _ = certificate.not_valid_after_utc
     certificate.public_key()
 
 
 def principal_of(certificate: x509.Certificate) -> Principal:
-    """The party that the subject alternative names state; the common name never counts.
+    """Return the party that a certificate's subject alternative names state.
+
+    The common name never counts.
 
     Raises Misconfiguration: no precad party, several, or a malformed name or extension.
     """
@@ -216,9 +237,9 @@ def principal_of(certificate: x509.Certificate) -> Principal:
 
 
 def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """The DNS names among the subject alternative names.
+    """Return the DNS names among the subject alternative names.
 
-    Raises Misconfiguration: malformed.
+    Raises Misconfiguration: the extensions are malformed.
     """
     try:
         names = holder.extensions.get_extension_for_class(
@@ -234,11 +255,16 @@ def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list
 
 
 def check_algorithm(public_key: object, *, source: str) -> None:
-    """Refuse a party's key that isn't ECDSA on P-256: handshakes would fail without saying why."""
-    curve = (
-        public_key.curve if isinstance(public_key, ec.EllipticCurvePublicKey) else None
-    )
-    if not isinstance(curve, ec.SECP256R1):
+    """Check that a party's public key is ECDSA on P-256.
+
+    With another key, handshakes would fail without saying why.
+
+    Raises Misconfiguration, which names ``source``: it is another kind of key.
+    """
+    if not (
+        isinstance(public_key, ec.EllipticCurvePublicKey)
+        and isinstance(public_key.curve, ec.SECP256R1)
+    ):
         remedy = (
             "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in"
             " handshakes); make one with precad keys request or precad keys issue"
@@ -247,7 +273,11 @@ def check_algorithm(public_key: object, *, source: str) -> None:
 
 
 def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
-    """A private key. Raises Misconfiguration: not unencrypted PEM, or not on P-256."""
+    """Return the private key of PEM.
+
+    Raises Misconfiguration, which names ``source``: not unencrypted PEM, or not on
+    P-256.
+    """
     try:
         key = serialization.load_pem_private_key(pem.reveal(), password=None)
     except MALFORMED:
@@ -263,7 +293,10 @@ def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
 def own_key(
     pem: Secret, certificate: x509.Certificate, *, source: str
 ) -> ec.EllipticCurvePrivateKey:
-    """As ``private_key``, of a certificate; Misconfiguration where it is another's."""
+    """Return the private key of PEM, which must be the certificate's.
+
+    Raises Misconfiguration: as ``private_key``, or it is another certificate's key.
+    """
     key = private_key(pem, source)
     if key.public_key() != certificate.public_key():
         remedy = (
@@ -275,8 +308,8 @@ def own_key(
 
 
 def purposes(principal: Principal) -> list[x509.ObjectIdentifier]:
-    """The extended key usage that a party needs: all dial, and services serve."""
-    # TLS itself then keeps a client from posing as a server.
+    """Return a party's extended key usages: all parties dial, and services serve."""
+    # So TLS itself keeps a client from posing as a server.
     needed = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if principal.role in SERVING_ROLES:
         needed.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -286,14 +319,18 @@ def purposes(principal: Principal) -> list[x509.ObjectIdentifier]:
 def check_purpose(
     certificate: x509.Certificate, principal: Principal, *, source: str
 ) -> None:
-    """Refuse an extended key usage without clientAuth, or serverAuth for a server or the dealer."""
+    """Check that a certificate's extended key usage is what its party needs.
+
+    That is clientAuth, and for a server or the dealer serverAuth too.
+
+    Raises Misconfiguration, which names ``source``: one of them is missing.
+    """
     needed = purposes(principal)
-    try:
-        usage = set(
+    usage: set[x509.ObjectIdentifier] = set()
+    with contextlib.suppress(x509.ExtensionNotFound):
+        usage.update(
             certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         )
-    except x509.ExtensionNotFound:
-        usage = set()
     if not usage.issuperset(needed):
         also = " and serverAuth" if len(needed) > 1 else ""
         remedy = f"its extended key usage must hold clientAuth{also}"
@@ -303,7 +340,10 @@ def check_purpose(
 def validity_fault(
     certificate: x509.Certificate, now: datetime | None = None
 ) -> str | None:
-    """``"not yet valid"``, ``"expired"``, or None while the certificate is valid."""
+    """Return ``"not yet valid"``, ``"expired"``, or None while a certificate is valid.
+
+    ``now`` is the moment that is asked about, None for this machine's time.
+    """
     now = now or clock.wall()
     if now < certificate.not_valid_before_utc:
         return "not yet valid"
@@ -313,7 +353,7 @@ def validity_fault(
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """True for a certificate that may issue others."""
+    """Return whether a certificate may issue others."""
     try:
         return certificate.extensions.get_extension_for_class(
             x509.BasicConstraints
@@ -323,15 +363,19 @@ def is_authority(certificate: x509.Certificate) -> bool:
 
 
 def has_chain(
-    own: x509.Certificate,
+    certificate: x509.Certificate,
     *,
     intermediates: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     now: datetime | None = None,
 ) -> bool:
-    """Whether valid authorities, over intermediate ones, lead to one that is believed."""
+    """Return whether valid authorities lead from a certificate to a believed one.
+
+    ``authorities`` are believed; the chain may lead over ``intermediates``. ``now`` is
+    the moment that is asked about, None for this machine's time.
+    """
     now = now or clock.wall()
-    chain = own, tuple(intermediates), tuple(authorities)
+    chain = (certificate, tuple(intermediates), tuple(authorities))
     since, until = _proven.get(chain, (now, now))
     if since <= now < until:
         return True
@@ -343,12 +387,15 @@ def has_chain(
         .time(now.astimezone(UTC).replace(tzinfo=None))
     )
     try:
-        policy.build_client_verifier().verify(own, list(intermediates))
+        policy.build_client_verifier().verify(certificate, list(intermediates))
     except verification.VerificationError:
         return False
     if len(_proven) >= _MOST_PROVEN:
         _proven.clear()
-    # Whatever is valid now stays so until the first of them expires.
-    ends = (each.not_valid_after_utc for each in (own, *intermediates, *authorities))
-    _proven[chain] = now, min(end for end in ends if end >= now)
+    # What is valid now stays so until the first of these certificates expires.
+    ends = [
+        member.not_valid_after_utc
+        for member in (certificate, *intermediates, *authorities)
+    ]
+    _proven[chain] = (now, min(end for end in ends if end >= now))
     return True

@@ -1,4 +1,4 @@
-"""The revocation list: a file that a running server reads again when it changes."""
+"""The revocation list, a file that a running server reads again when it changes."""
 
 import logging
 import re
@@ -17,15 +17,15 @@ _PEM_BLOCK = re.compile(
     rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL
 )
 _Revoked = tuple[frozenset[tuple[bytes, int]], datetime]
-"""Issuers and serial numbers, and when the list was issued."""
+"""Issuers and serial numbers of revoked certificates, and when a list was issued."""
 
 
 class RevocationList:
     """The certificates that no longer count, by issuer and serial number.
 
-    A file that goes missing, is damaged, badly signed or older than what was read
-    before doesn't bring a revoked certificate back: the last good list stays in force
-    and the log says so.
+    The file is read again whenever it changes. One that goes missing, is damaged, badly
+    signed or older than what was read before doesn't bring a revoked certificate back:
+    the last good list stays in force, and the log says so.
     """
 
     def __init__(self, path: Path, authorities: list[x509.Certificate]) -> None:
@@ -37,21 +37,22 @@ class RevocationList:
         self._path = path
         self._authorities = authorities
         self._lock = threading.Lock()
-        self._stamp = self._look()
-        nothing: _Revoked = frozenset(), datetime.min.replace(tzinfo=UTC)
-        self._revoked, self._issued_at = (
-            nothing if self._stamp is None else self._read()
-        )
+        self._stamp = self._file_stamp()
+        self._revoked: frozenset[tuple[bytes, int]] = frozenset()
+        self._issued_at = datetime.min.replace(tzinfo=UTC)
+        if self._stamp is not None:
+            self._revoked, self._issued_at = self._read()
 
     def revokes(self, certificate: x509.Certificate) -> bool:
-        """Whether the newest good list holds the certificate."""
+        """Return whether the newest good list holds the certificate."""
         with self._lock:
             self._reload()
             revoked = self._revoked
         return (certificate.issuer.public_bytes(), certificate.serial_number) in revoked
 
     def _reload(self) -> None:
-        stamp = self._look()
+        """Take over a file that has changed, if it is a good and newer list."""
+        stamp = self._file_stamp()
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -69,7 +70,8 @@ class RevocationList:
         self._revoked = revoked
         self._issued_at = issued_at
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _file_stamp(self) -> tuple[int, int, int] | None:
+        """Return what differs once the file has changed; None where it is missing."""
         try:
             status = self._path.stat()
         except OSError:
@@ -77,53 +79,67 @@ class RevocationList:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> _Revoked:
-        data = read_pem(self._path, "crl", "let this process's user read it")
-        lists = read_revocation_lists(data, self._authorities, source=str(self._path))
-        revoked = (
-            (each.issuer.public_bytes(), entry.serial_number)
-            for each in lists
-            for entry in each
+        pem = read_pem(self._path, "crl", "let this process's user read it")
+        lists = read_revocation_lists(pem, self._authorities, source=str(self._path))
+        revoked = frozenset(
+            (revocations.issuer.public_bytes(), entry.serial_number)
+            for revocations in lists
+            for entry in revocations
         )
-        return frozenset(revoked), min(each.last_update_utc for each in lists)
+        return revoked, min(revocations.last_update_utc for revocations in lists)
 
 
 def read_revocation_lists(
     pem: bytes, authorities: list[x509.Certificate], *, source: str
 ) -> list[x509.CertificateRevocationList]:
-    """The lists of a PEM file, one or more, each signed by one of the authorities.
+    """Return the lists of a PEM file, one or more, each signed by an authority.
 
-    Raises Misconfiguration: no list inside, or one that no authority signed.
+    ``source`` names the file in errors.
+
+    Raises Misconfiguration: no list inside, a damaged one, or one that no authority
+    signed.
     """
     try:
         lists = [x509.load_pem_x509_crl(block) for block in _PEM_BLOCK.findall(pem)]
         # Parts are parsed when asked for: a damaged one must show here.
-        for each in lists:
-            _ = (each.issuer, each.last_update_utc, each.extensions, list(each))
+        for revocations in lists:
+            _ = revocations.issuer
+            _ = revocations.last_update_utc
+            _ = revocations.extensions
+            _ = list(revocations)
     except MALFORMED as error:
         raise Misconfiguration(
             "crl", source, f"not a revocation list ({error})"
         ) from None
     if not lists:
         raise Misconfiguration("crl", source, "holds no PEM revocation list")
-    if not all(
-        any(_signed(each, authority) for authority in authorities) for each in lists
-    ):
-        raise Misconfiguration("crl", source, "not signed by an authority in ca.pem")
+    for revocations in lists:
+        if not any(_signed(revocations, authority) for authority in authorities):
+            raise Misconfiguration(
+                "crl", source, "not signed by an authority in ca.pem"
+            )
     return lists
 
 
 def newest_lists(*pems: bytes) -> bytes:
-    """PEM of the lists in these files, of each authority the one with the highest CRL number."""
+    """Return the PEM of the newest list of each authority, among those of these files.
+
+    The newest has the highest CRL number, and of the same number the latest date.
+    """
     newest: dict[bytes, x509.CertificateRevocationList] = {}
     for block in _PEM_BLOCK.findall(b"\n".join(pems)):
-        each = x509.load_pem_x509_crl(block)
-        held = newest.setdefault(each.issuer.public_bytes(), each)
-        if _order(each) > _order(held):
-            newest[each.issuer.public_bytes()] = each
-    return b"".join(each.public_bytes(Encoding.PEM) for each in newest.values())
+        revocations = x509.load_pem_x509_crl(block)
+        issuer = revocations.issuer.public_bytes()
+        held = newest.setdefault(issuer, revocations)
+        if _order(revocations) > _order(held):
+            newest[issuer] = revocations
+    return b"".join(
+        revocations.public_bytes(Encoding.PEM) for revocations in newest.values()
+    )
 
 
 def _order(revocations: x509.CertificateRevocationList) -> tuple[int, datetime]:
+    """Return CRL number, −1 where there is none, and date: the greater, the newer."""
     try:
         number = revocations.extensions.get_extension_for_class(
             x509.CRLNumber
@@ -136,10 +152,12 @@ def _order(revocations: x509.CertificateRevocationList) -> tuple[int, datetime]:
 def _signed(
     revocations: x509.CertificateRevocationList, authority: x509.Certificate
 ) -> bool:
+    """Return whether a list is an authority's and carries its signature."""
     if revocations.issuer != authority.subject:
         return False
     # Authorities' keys are of the kinds that sign lists; any other raises TypeError.
     try:
-        return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+        key = authority.public_key()
+        return revocations.is_signature_valid(key)  # type: ignore[arg-type]
     except MALFORMED:
         return False

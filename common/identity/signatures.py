@@ -1,8 +1,8 @@
-"""Signatures with a party's certificate: clients' over submissions, servers' over what they say.
+"""Signatures with a party's certificate: of submissions and of servers' statements.
 
 A client's certificate, not only its connection, stands for what it sends. What a server
-says and signs can be held against it later: the two servers keep each other's signed
-statements, and owners keep both servers' (docs/protocol.md). Whoever has lost a
+states and signs can be held against it later: the two servers keep each other's signed
+statements, and owners keep both servers' (docs/protocol.md). A server that has lost its
 database meets its own signature again.
 """
 
@@ -36,16 +36,20 @@ class CertificateSigner:
         chain = certificates.read_certificates(identity.cert, source=source)
         self._key = certificates.own_key(identity.key, chain[0], source=source)
         self._certificates = tuple(
-            each.public_bytes(serialization.Encoding.DER) for each in chain
+            certificate.public_bytes(serialization.Encoding.DER)
+            for certificate in chain
         )
 
     def sign(self, signed: bytes) -> Signature:
-        """As ``Signer``, with the certificate and intermediate ones."""
+        """Return the signature over ``signed``, with the identity's certificates."""
         return Signature(self._key.sign(signed, _ALGORITHM), self._certificates)
 
 
 class CertificateVerifier:
-    """Believes what the identity's authorities issued and its revocation list doesn't name."""
+    """Checks signatures by certificates of the identity's authorities.
+
+    A certificate that the identity's revocation list names doesn't count.
+    """
 
     def __init__(self, identity: Identity) -> None:
         source = str(identity.path / CA_FILE)
@@ -53,7 +57,11 @@ class CertificateVerifier:
         self._revocations = identity.revocations
 
     def admit(self, signature: Signature, client: ClientId) -> None:
-        """As ``Verifier``: the certificate is of our authorities, valid now, and not revoked."""
+        """Check that the signature's certificate is ``client``'s and counts now.
+
+        Raises RejectedSubmission (BAD_SIGNATURE): it is another party's, of no
+        authority of ours, not valid now, or revoked.
+        """
         principal = self._principal(signature)
         if principal != Principal.client(client.name):
             _refuse(
@@ -68,27 +76,28 @@ class CertificateVerifier:
         *,
         kept: bool = False,
     ) -> None:
-        """The signature is that server's over ``signed``, by a certificate that counts now.
+        """Check that a server signed ``signed``, and that its certificate counts.
 
-        ``kept``: it was made earlier: a certificate that has expired since still
-        counts, one that was revoked doesn't.
+        ``role`` is the server's. ``kept`` is true of an earlier signature: for it
+        a certificate that has expired since still counts, a revoked one doesn't.
 
-        Raises PeerViolation: it isn't; PeerUnavailable: its certificate has expired or
-        was revoked, and it may come with another.
+        Raises PeerViolation: the signature isn't that server's; PeerUnavailable: its
+        certificate has expired or was revoked, and it may come with another.
         """
         try:
             moment = None
             if kept:
-                # As it was: the key's holder has a newer certificate by now.
-                moment = min(
-                    clock.wall(), certificates_of(signature)[0].not_valid_after_utc
-                )
+                # As it was then: the key's holder has a newer certificate by now.
+                end = certificates_of(signature)[0].not_valid_after_utc
+                moment = min(clock.wall(), end)
             principal = self._principal(signature, moment)
             self.check(signature, signed)
         except errors.RejectedSubmission as error:
             lapsed = self._lapsed(signature)
-            kind = errors.PeerUnavailable if lapsed else errors.PeerViolation
-            raise kind(f"what {role.value} is to have signed: {error.detail}") from None
+            error_type = errors.PeerUnavailable if lapsed else errors.PeerViolation
+            raise error_type(
+                f"what {role.value} is to have signed: {error.detail}"
+            ) from None
         if principal != Principal.service(role):
             raise errors.PeerViolation(
                 f"what {role.value} is to have signed was signed by {principal}"
@@ -97,6 +106,10 @@ class CertificateVerifier:
     def _principal(
         self, signature: Signature, now: datetime | None = None
     ) -> Principal:
+        """Return the party of the signature's certificate, which must count at ``now``.
+
+        Raises RejectedSubmission (BAD_SIGNATURE): it doesn't count.
+        """
         chain = certificates_of(signature)
         try:
             return check_certificate(
@@ -110,18 +123,20 @@ class CertificateVerifier:
             _refuse(f"the certificate can't be used: {error}")
 
     def _lapsed(self, signature: Signature) -> bool:
+        """Return whether the signature's certificate isn't valid now or was revoked."""
         try:
-            own = certificates_of(signature)[0]
+            certificate = certificates_of(signature)[0]
         except errors.RejectedSubmission:
             return False
-        return certificates.validity_fault(
-            own
-        ) is not None or self._revocations.revokes(own)
+        if certificates.validity_fault(certificate) is not None:
+            return True
+        return self._revocations.revokes(certificate)
 
     def check(self, signature: Signature, signed: bytes) -> None:
-        """The signature is its certificate's over ``signed``.
+        """Check that the signature is its certificate's over ``signed``.
 
-        Raises RejectedSubmission.
+        Raises RejectedSubmission (BAD_SIGNATURE): it isn't, or the certificates are
+        malformed.
         """
         key = certificates_of(signature)[0].public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -133,24 +148,25 @@ class CertificateVerifier:
 
 
 def certificates_of(signature: Signature) -> tuple[x509.Certificate, ...]:
-    """The certificates that came with ``signature``.
+    """Return the certificates that came with a signature, the signer's own one first.
 
-    Raises RejectedSubmission: malformed.
+    Raises RejectedSubmission (BAD_SIGNATURE): one is malformed.
     """
     return _certificates(signature.certificates)
 
 
-# A submission's are asked for three times, and the same come with its client's next
-# one.
+# Kept, because a submission's certificates are asked for three times, and the client's
+# next submission brings the same.
 @lru_cache(maxsize=1024)
 def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
+    """Return certificates from DER; see ``certificates_of``."""
     try:
-        found = tuple(x509.load_der_x509_certificate(each) for each in chain)
-        for each in found:
-            certificates.require_whole(each)
+        parsed = tuple(x509.load_der_x509_certificate(der) for der in chain)
+        for certificate in parsed:
+            certificates.require_whole(certificate)
     except certificates.MALFORMED:
         _refuse("the certificates aren't X.509 in DER")
-    return found
+    return parsed
 
 
 def _refuse(detail: str) -> Never:
@@ -158,27 +174,29 @@ def _refuse(detail: str) -> Never:
 
 
 class SignedKind(Enum):
-    """What a server signs; one kind never passes for another."""
+    """Kinds of statements that a server signs; one never passes for another."""
 
     ROSTER = "roster"
     COIN_COMMITMENT = "coin-commitment"
     COIN_OPENING = "coin-opening"
     HEAD = "head"
+    """The head of the server's own ledger."""
     COUNTERSIGNATURE = "countersignature"
-    """Of the other server's ledger's head, by one that has prepared the same attempt
-    itself."""
+    """The head of the other server's ledger, signed by a server that has prepared the
+    same attempt itself."""
     MODEL = "model"
     NOT_PREPARED = "not-prepared"
-    """For this attempt; the other's prepared entry may be voided."""
+    """This server hasn't prepared the attempt; the other's prepared entry may be
+    voided."""
     OPENING = "opening"
-    """To an owner, before it shares anything for an attempt; a statement is of its
-    account."""
+    """To an owner, before it shares anything for an attempt."""
     STATEMENT = "statement"
+    """To an owner, of its account."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSigned:
-    """A body and a server's signature over it."""
+    """A message's body and a server's signature over it."""
 
     body: bytes
     signature: Signature = field(repr=False)
@@ -195,7 +213,10 @@ class ServerVerifier(Protocol):
         *,
         kept: bool = False,
     ) -> None:
-        """As ``CertificateVerifier`` has it. Raises PeerViolation, PeerUnavailable."""
+        """Check a server's signature, as ``CertificateVerifier.check_server`` does.
+
+        Raises PeerViolation, PeerUnavailable.
+        """
 
 
 def sign_as_server(
@@ -204,7 +225,7 @@ def sign_as_server(
     kind: SignedKind,
     body: bytes,
 ) -> ServerSigned:
-    """Sign ``body`` as ``role``; the body names its task."""
+    """Return ``body``, which names its task, with the signature of the server."""
     return ServerSigned(body, signer.sign(_signed(role, kind, body)))
 
 
@@ -216,9 +237,11 @@ def check_server_signed(
     *,
     kept: bool = False,
 ) -> bytes:
-    """The body, which ``role`` has signed as a ``kind``, now or earlier.
+    """Return the body of a message, which ``role`` must have signed as this ``kind``.
 
-    Raises PeerViolation.
+    ``kept`` is true of a message from earlier on.
+
+    Raises PeerViolation: it hasn't; PeerUnavailable: its certificate has lapsed.
     """
     verifier.check_server(
         message.signature, role, _signed(role, kind, message.body), kept=kept
@@ -227,4 +250,5 @@ def check_server_signed(
 
 
 def _signed(role: Role, kind: SignedKind, body: bytes) -> bytes:
+    """Return the bytes that a server signs, bound to its role and the kind."""
     return encode_context(f"seal/{kind.value}", role.value.encode(), body)

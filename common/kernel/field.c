@@ -21,6 +21,7 @@ static inline uint64_t when(int condition)
     return -(uint64_t)condition;
 }
 
+/* value mod p. */
 static inline uint64_t reduced(wide value)
 {
     uint64_t low = (uint64_t)value, high = (uint64_t)(value >> 64);
@@ -33,6 +34,7 @@ static inline uint64_t reduced(wide value)
     return result - (P & when(result >= P));
 }
 
+/* a + b mod p. */
 static inline uint64_t plus(uint64_t a, uint64_t b)
 {
     uint64_t sum = a + b;
@@ -40,11 +42,13 @@ static inline uint64_t plus(uint64_t a, uint64_t b)
     return sum - (P & when(sum >= P));
 }
 
+/* a − b mod p. */
 static inline uint64_t minus(uint64_t a, uint64_t b)
 {
     return a - b - (FOLD & when(a < b));
 }
 
+/* a·b mod p. */
 static inline uint64_t times(uint64_t a, uint64_t b)
 {
     return reduced((wide)a * b);
@@ -55,6 +59,7 @@ typedef struct {
     uint64_t low, high, carry;
 } Sum;
 
+/* Adds a·b to the sum. */
 static inline void add_product(Sum *sum, uint64_t a, uint64_t b)
 {
     wide before = (wide)sum->high << 64 | sum->low;
@@ -64,31 +69,35 @@ static inline void add_product(Sum *sum, uint64_t a, uint64_t b)
     sum->high = (uint64_t)(after >> 64);
 }
 
-/* 2^128 = (2^32 − 1)^2 = −2^32 modulo p. */
+/* The sum mod p: 2^128 = (2^32 − 1)^2 = −2^32 modulo p. */
 static inline uint64_t total(const Sum *sum)
 {
     uint64_t result = reduced((wide)sum->high << 64 | sum->low);
     return minus(result, reduced((wide)sum->carry << 32));
 }
 
+/* out[i] = a[i] + b[i]. */
 EXPORTED void precad_field_add(const uint64_t *a, const uint64_t *b, uint64_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = plus(a[i], b[i]);
 }
 
+/* out[i] = a[i] − b[i]. */
 EXPORTED void precad_field_subtract(const uint64_t *a, const uint64_t *b, uint64_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = minus(a[i], b[i]);
 }
 
+/* out[i] = a[i]·b[i]. */
 EXPORTED void precad_field_multiply(const uint64_t *a, const uint64_t *b, uint64_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = times(a[i], b[i]);
 }
 
+/* Σ over i of a[i]·b[i]. */
 EXPORTED uint64_t precad_field_dot(const uint64_t *a, const uint64_t *b, size_t n)
 {
     Sum sum = {0, 0, 0};
@@ -160,6 +169,7 @@ EXPORTED void precad_field_shift(uint64_t *rows, size_t n, size_t columns, const
             }
 }
 
+/* base to the power of exponent. */
 static uint64_t power(uint64_t base, uint64_t exponent)
 {
     uint64_t result = 1;

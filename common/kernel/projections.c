@@ -212,6 +212,7 @@ AVX512 static inline void gather(const __m512i from[4], uint8_t limbs[LIMBS][TIL
     _mm512_store_si512(&limbs[p + 6][at], _mm512_shuffle_i64x2(b, d, 0xDD));
 }
 
+/* 64 words: their bytes, limb by limb, from place at on. */
 AVX512 static void split_avx512(const uint8_t *words, uint8_t limbs[LIMBS][TILE], size_t at)
 {
     static const uint8_t pairs[16] = {PAIRED};
@@ -235,6 +236,7 @@ AVX512 static void split_avx512(const uint8_t *words, uint8_t limbs[LIMBS][TILE]
     gather(odd, limbs, 1, at);
 }
 
+/* A row's entries for 64 words: −1, 0 or 1. */
 AVX512 static inline __m512i entries_avx512(const uint8_t *uv)
 {
     const __m512i one = _mm512_set1_epi8(1);
@@ -258,7 +260,8 @@ AVX512 static inline uint64_t total_avx512(const __m512i sums[LIMBS / 2])
     return sum;
 }
 
-/* A 32-bit sum gains four products of a byte and an entry a block, at most 1,020 in absolute
+/* Adds to z the projections of a tile's words on one row or two.
+ * A 32-bit sum gains four products of a byte and an entry a block, at most 1,020 in absolute
  * value, and a tile has TILE_BLOCKS = 32 blocks: at most 32,640 < 2^31. */
 AVX512 static inline void project_rows(uint8_t limbs[LIMBS][TILE], const uint8_t *masks,
                                        size_t blocks, size_t stride, int rows, uint64_t *z)
@@ -283,6 +286,8 @@ AVX512 static inline void project_rows(uint8_t limbs[LIMBS][TILE], const uint8_t
     }
 }
 
+/* Here the byte without a sign is the limb and the one with a sign the entry: neither is moved, as
+ * precad_halves_avx2 has to. */
 AVX512 EXPORTED void precad_halves_avx512_vnni(const uint8_t *words, const uint8_t *masks,
                                                 size_t blocks, size_t k, uint64_t *z)
 {

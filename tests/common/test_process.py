@@ -30,7 +30,7 @@ linux = pytest.mark.skipif(
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What the log writes; the root's handlers come back afterwards."""
-    monkeypatch.setattr(process, "_doing", {})
+    monkeypatch.setattr(process, "_fields", {})
     monkeypatch.delenv(VARIABLE, raising=False)
     root = logging.getLogger()
     before, level = root.handlers[:], root.level

@@ -99,7 +99,7 @@ def joined(
     ):
         patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
-        patch.setattr(this_process, "_print_no_stops", lambda: None)
+        patch.setattr(this_process, "_print_no_cancellations", lambda: None)
         config = settings(at, task, servers, record_rate=1.0, **data)
         caplog.clear()
         ended = commands.precad("join", "--config", config)
