@@ -89,7 +89,7 @@ class Trained:
 
     @classmethod
     def _of_runs(cls, request: OfTrainings, unit: Unit) -> "Trained":
-        """Return what finished runs' ledgers say, and refuse options that say it too."""
+        """Read the ledgers of finished runs, and refuse options that say the same."""
         beside = {
             "--sampling-rate": request.sampling_rate,
             "--noise-multiplier": request.noise_multiplier,
@@ -118,7 +118,7 @@ class Trained:
 
     @classmethod
     def _of_options(cls, request: OfTrainings, unit: Unit) -> "Trained":
-        """Return what the options say. Each number must be given, and be in its range."""
+        """Return what the options say; each is needed, and must be in its range."""
         rate = request.sampling_rate
         noise_multiplier = request.noise_multiplier
         rounds = request.rounds
