@@ -219,8 +219,8 @@ def show(
         summaries = deployment_keys.summarise(path)
         rows = [summary.to_json() for summary in summaries]
         lines = [
-            f"{summary.party}: {summary.state} until {summary.ends:%Y-%m-%d %H:%M} UTC\n"
-            f"    serial {summary.serial}\n    SHA-256 {summary.fingerprint}"
+            f"{summary.party}: {summary.state} until {summary.ends:%Y-%m-%d %H:%M}"
+            f" UTC\n    serial {summary.serial}\n    SHA-256 {summary.fingerprint}"
             for summary in summaries
         ]
     else:
