@@ -196,8 +196,7 @@ def _document(
     ``costs`` has each run with its own cost; it is empty where there are too many.
     """
     if together is None:
-        ((_, cost),) = costs
-        return cost.document()
+        return costs[0][1].document()
     runs = [{"source": run.source} | cost.document() for run, cost in costs]
     if not costs:
         runs = [{"source": run.source} for run in asked]
@@ -320,8 +319,9 @@ def _run_of_numbers(request: AccountRequest, counts: ReleaseCounts | None) -> As
     require_given(numbers, (*_RECORD, *_CLIENT) if client_level else _RECORD)
     ratio = None
     if client_level:
-        clips_and_encoding = {name: numbers[name] for name in _CLIENT}
-        ratio = adversaries.sensitivity_ratio(**clips_and_encoding)
+        ratio = adversaries.sensitivity_ratio(
+            **{name: numbers[name] for name in _CLIENT}
+        )
     run = Run(
         record_rate=numbers["record_rate"],
         client_rate=numbers["client_rate"],

@@ -184,15 +184,7 @@ def _loss(request: Loss) -> Document:
     bounds = _bounds(request, expected, guarantee, directions)
     fewest = []
     if expected is not None:
-        for tau in request.tau:
-            number = _fewest_attackers(
-                expected,
-                tau,
-                bound=request.bound,
-                guarantee=guarantee,
-                directions=directions,
-            )
-            fewest.append({"tau": tau, "attackers": number})
+        fewest = _fewest_attackers(request, expected, guarantee, directions)
     if request.plot is not None:
         if expected is None:
             remedy = "give --loss: one run has no expected loss to draw"
@@ -218,30 +210,34 @@ def _loss(request: Loss) -> Document:
 
 
 def _fewest_attackers(
+    request: Loss,
     expected: MeanInterval,
-    tau: float,
-    *,
-    bound: float,
     guarantee: Guarantee,
     directions: Directions,
-) -> int | None:
-    """Return the fewest attackers that may bring the loss down to mean/τ.
+) -> list[Document]:
+    """Return for each τ the fewest attackers that may bring the loss down to mean/τ.
 
-    They start from the lower confidence bound of the clean expected loss. None where
-    more are needed than are searched. Raises Misconfiguration: τ is below 1.
+    They start from the lower confidence bound of the clean expected loss. Their number
+    is None where more are needed than are searched.
+
+    Raises Misconfiguration: a τ is below 1.
     """
-    if not tau >= 1:
-        raise Misconfiguration("--tau", tau, "give a ratio of at least 1")
-    goal = expected.mean / tau
-    if expected.lower <= goal:
-        return 0
-    return fewest_attackers(
-        value=expected.lower,
-        bound=bound,
-        ratio=expected.lower / goal,
-        guarantee=guarantee,
-        directions=directions,
-    )
+    rows = []
+    for tau in request.tau:
+        if not tau >= 1:
+            raise Misconfiguration("--tau", tau, "give a ratio of at least 1")
+        goal = expected.mean / tau
+        attackers: int | None = 0
+        if not expected.lower <= goal:
+            attackers = fewest_attackers(
+                value=expected.lower,
+                bound=request.bound,
+                ratio=expected.lower / goal,
+                guarantee=guarantee,
+                directions=directions,
+            )
+        rows.append({"tau": tau, "attackers": attackers})
+    return rows
 
 
 def _bounds(
@@ -257,10 +253,11 @@ def _bounds(
     numbers have bounds, for several values of the clean loss.
     """
     clean: Floats
+    bound = request.bound
     if expected is None:
         few = {1, 2, 5, request.attackers}
         attackers = sorted(k for k in few if 1 <= k <= request.attackers)
-        clean = request.bound * np.array(_FRACTIONS)
+        clean = bound * np.array(_FRACTIONS)
         lowest = clean
         highest = clean
     else:
@@ -268,24 +265,24 @@ def _bounds(
         clean = np.array([expected.mean])
         lowest = np.array([expected.lower])
         highest = np.array([expected.upper])
-    negligible = _NOTHING * request.bound
+    negligible = _NOTHING * bound
     rows = []
     vacuous = False
     for k in attackers:
         if vacuous:
             lower = np.zeros_like(clean)
-            upper = np.full_like(clean, request.bound)
+            upper = np.full_like(clean, bound)
         else:
             lower = attack_bounds(
                 lowest,
-                request.bound,
+                bound,
                 guarantee,
                 k,
                 directions,
             ).lower
             upper = attack_bounds(
                 highest,
-                request.bound,
+                bound,
                 guarantee,
                 k,
                 directions,
@@ -293,8 +290,7 @@ def _bounds(
             # Bounds that say nothing of so many attackers say nothing of more, and
             # cost the more to compute.
             vacuous = bool(
-                (lower <= negligible).all()
-                and (upper >= request.bound - negligible).all()
+                (lower <= negligible).all() and (upper >= bound - negligible).all()
             )
         values = zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True)
         for loss, at_least, at_most in values:
@@ -324,12 +320,10 @@ def _smoothing(request: Smoothing) -> Document:
         smoothed = inputs.votes_of_file(request)
     else:
         smoothed = inputs.votes_of_model(request)
-    points, classes = smoothed.votes.shape
+    sigma = smoothed.sigma
+    shares = inputs.budget(request, *smoothed.votes.shape)
     certificates = prediction.certify_smoothing(
-        smoothed.votes,
-        smoothed.sigma,
-        inputs.budget(request, points, classes),
-        smoothed.selection,
+        smoothed.votes, sigma, shares, smoothed.selection
     )
     known = smoothed.labels is not None
     counted = certificates.certified
@@ -341,14 +335,14 @@ def _smoothing(request: Smoothing) -> Document:
             certificates,
             counted,
             known=known,
-            noise=smoothed.sigma,
+            noise=sigma,
         )
     largest = float(certificates.radius.max(initial=0.0))
-    multiples = [step * smoothed.sigma for step in range(1, _SHOWN_RADII)]
+    multiples = [step * sigma for step in range(1, _SHOWN_RADII)]
     radii = [0.0, *(radius for radius in multiples if radius < largest)]
     return {
         "certificate": "smoothing",
-        "sigma": smoothed.sigma,
+        "sigma": sigma,
         "confidence": request.confidence,
         "simultaneous": request.simultaneous,
         "copies": int(smoothed.votes[0].sum()),

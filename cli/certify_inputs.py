@@ -158,17 +158,18 @@ class Trained:
         It allows for submissions that passed validation wrongly, for honest clients
         that may be absent and for coins that were drawn again.
         """
+        mechanism = self.mechanism
         guarantee: guarantees.Guarantee
         match kind:
             case "exact":
-                guarantee = ExactGroups(self.mechanism)
+                guarantee = ExactGroups(mechanism)
             case "rdp":
-                guarantee = RenyiGroups(self.mechanism)
+                guarantee = RenyiGroups(mechanism)
             case "adp":
-                guarantee = ExactGroups(self.mechanism).as_approximate(request.delta)
+                guarantee = ExactGroups(mechanism).as_approximate(request.delta)
             case "gdp":
                 accountant = GdpCltAccountant()
-                accountant.compose(self.mechanism)
+                accountant.compose(mechanism)
                 guarantee = guarantees.GaussianDP(accountant.mu, asymptotic=True)
         if self.soundness_bits is not None:
             guarantee = guarantees.ValidationAllowance(
@@ -192,8 +193,8 @@ class Trained:
 
         ``runs`` in it says what publishing the models of all runs costs in privacy.
         """
-        validated = self.soundness_bits is not None
-        runs: dict[str, object] | None = None
+        mechanism = self.mechanism
+        runs = None
         if self.runs is not None:
             costs = self.runs.privacy_cost()
             runs = {
@@ -209,14 +210,14 @@ class Trained:
             "redrawn_coins": self.redraws,
             "unit": self.unit.value,
             "mechanism": {
-                "sampling": self.mechanism.sampling.value,
-                "sampling_rate": self.mechanism.rate,
-                "noise_multiplier": self.mechanism.effective_noise_multiplier,
-                "rounds": self.mechanism.count,
-                "participation": self.mechanism.participation,
+                "sampling": mechanism.sampling.value,
+                "sampling_rate": mechanism.rate,
+                "noise_multiplier": mechanism.effective_noise_multiplier,
+                "rounds": mechanism.count,
+                "participation": mechanism.participation,
             },
             "soundness_bits": self.soundness_bits,
-            "attempts": self.attempts if validated else None,
+            "attempts": None if self.soundness_bits is None else self.attempts,
             "hashes": None if self.proof_points is None else guarantees.HASHES,
             "runs": runs,
         }
@@ -463,11 +464,12 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     records = as_records(read_records(request.data, task.data, columns))
     inputs = records.inputs[: request.first]
     labels = records.targets[: request.first]
+    keep = request.keep
     draw = request.draw
     if draw is None:
         draw = secrets.randbelow(noisy_votes.DRAWS)
-        if request.keep is not None and request.keep.exists():
-            draw = noisy_votes.kept_draw(request.keep)
+        if keep is not None and keep.exists():
+            draw = noisy_votes.kept_draw(keep)
     sigma = request.sigma
     if sigma is None and task.objective is not None:
         sigma = task.objective.noise
@@ -487,7 +489,7 @@ def votes_of_model(request: Smoothing) -> Smoothed:
             network,
             inputs,
             sampling,
-            keep=request.keep,
+            keep=keep,
             model=digest,
             progress=bar.at,
         )
@@ -498,7 +500,7 @@ def votes_of_model(request: Smoothing) -> Smoothed:
         labels=labels.numpy(),
         facts={
             "model": digest,
-            "selection_copies": sampling.selection,
-            "draw": sampling.draw,
+            "selection_copies": request.select,
+            "draw": draw,
         },
     )

@@ -115,7 +115,7 @@ def _first_points(points: list[Document], radius_name: str) -> Parts:
     for point in points[:_SHOWN_POINTS]:
         radius = point.get("radius", "abstained")
         if isinstance(radius, float):
-            radius = _rounded_bound(radius, decimals=4)
+            radius = _rounded_bound(radius, 4)
         elif isinstance(radius, int):
             radius = f"{radius:,}"
         rows.append([str(point["point"]), str(point.get("label", "–")), radius])
@@ -137,10 +137,11 @@ def _privacy_cost(document: Document) -> Parts:
     for statement in runs["joint_privacy_cost"]:
         epsilon = "no bound"
         if statement["epsilon"] is not None:
-            epsilon = _rounded_bound(statement["epsilon"], decimals=3, up=True)
+            epsilon = _rounded_bound(statement["epsilon"], 3, up=True)
         delta = f"{statement['delta']:g}"
-        rejection = statement["rejection_delta"] or 0.0
-        added = rejection + (statement["advantage_delta"] or 0.0)
+        added = (statement["rejection_delta"] or 0.0) + (
+            statement["advantage_delta"] or 0.0
+        )
         if added:
             delta += f" + {upper(added, 2)}"
         rows.append(
@@ -177,8 +178,8 @@ def show_loss(request: Loss, document: Document) -> Parts:
         rows = [
             [
                 f"{row['attackers']:,}",
-                _rounded_bound(row["lower"], decimals=4),
-                _rounded_bound(row["upper"], decimals=4, up=True),
+                _rounded_bound(row["lower"], 4),
+                _rounded_bound(row["upper"], 4, up=True),
             ]
             for row in bounds
         ]
@@ -212,12 +213,11 @@ def show_loss(request: Loss, document: Document) -> Parts:
 def _by_clean_loss(title: str, bounds: list[Document]) -> AlignedTable:
     """Return a table of bounds: a clean loss a row, a number of attackers a column."""
     ranges: dict[float, list[str]] = {}
-    columns: dict[str, None] = {}
     for row in bounds:
-        lowest = _rounded_bound(row["lower"], decimals=3)
-        highest = _rounded_bound(row["upper"], decimals=3, up=True)
+        lowest = _rounded_bound(row["lower"], 3)
+        highest = _rounded_bound(row["upper"], 3, up=True)
         ranges.setdefault(row["loss"], []).append(f"{lowest} – {highest}")
-        columns[f"k = {row['attackers']}"] = None
+    columns = dict.fromkeys(f"k = {row['attackers']}" for row in bounds)
     rows = [[f"{loss:g}", *cells] for loss, cells in ranges.items()]
     return _table(title, ["clean", *columns], rows)
 

@@ -104,8 +104,9 @@ def make_scenario(request: DemoRequest) -> Scenario:
     for number, part in enumerate(parts, start=1):
         client = ClientId(f"owner-{number:0{digits}d}")
         data[client] = (dataset.train_x[part], dataset.train_y[part])
-    largest = max(data.values(), key=_records)
-    deadlines["work"] = _wait_s(Task.parse(values), largest, clients)
+    largest = max(parts, key=len)
+    most_records = (dataset.train_x[largest], dataset.train_y[largest])
+    deadlines["work"] = _wait_s(Task.parse(values), most_records, clients)
     # The last ones: which clients are bad makes no difference to the protocol.
     bad = list(data)[clients - attackers :]
     return Scenario(
@@ -118,11 +119,6 @@ def make_scenario(request: DemoRequest) -> Scenario:
     )
 
 
-def _records(data: Data) -> int:
-    """Return how many records an owner has."""
-    return len(data[1])
-
-
 def _wait_s(task: Task, data: Data, clients: int) -> float:
     """Return a ``deadlines.work``, in seconds, that all owners keep on this machine.
 
@@ -133,7 +129,7 @@ def _wait_s(task: Task, data: Data, clients: int) -> float:
         build(task.model),
         cross_entropy,
         data,
-        count=_records(data),
+        count=len(data[1]),
         rate=task.privacy.record_rate,
         task=task,
     )

@@ -20,7 +20,7 @@ from precad.client.server_statements import (
     read_kept_statements,
 )
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.terminal import AlignedTable, say, upper
@@ -392,6 +392,7 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
 
 def _show_account(document: JsonObject) -> None:
     """Print what `precad ledger mine` answers: a table of tasks, the sum, the limit."""
+    out = sys.stdout
     table = AlignedTable(
         "task",
         "client",
@@ -406,19 +407,19 @@ def _show_account(document: JsonObject) -> None:
         # A task's values are in the order of these columns.
         cells = task | {"task": task["task"][:12], "epsilon": upper(task["epsilon"])}
         table.add(*map(_cell, cells.values()))
-    table.show(sys.stdout)
+    table.show(out)
     if document["delta"] is None:
-        say(sys.stdout, "nothing was shared yet")
+        say(out, "nothing was shared yet")
         return
     say(
-        sys.stdout,
+        out,
         f"{document['versions']} versions; exact ε of all together"
         f" {upper(document['epsilon'])} at δ = {document['delta']:g}, record level,"
         " one curious server",
     )
     limit = document["limit"]
     if limit is None:
-        say(sys.stdout, "no limit")
+        say(out, "no limit")
         return
     limit_text = f"limit ε = {limit['epsilon']:g}"
     if limit["raised"]:
@@ -426,18 +427,18 @@ def _show_account(document: JsonObject) -> None:
     if limit["server"] == "malicious":
         # It decides when an owner takes part: what was counted was not fixed before.
         say(
-            sys.stdout,
+            out,
             "Against one malicious server the limit holds, not what was counted.",
         )
     if limit["overdrawn"]:
-        say(sys.stdout, f"{limit_text}: PASSED; nothing more is shared")
+        say(out, f"{limit_text}: PASSED; nothing more is shared")
         return
     if limit["only_task"] is not None:
         how = f"all of it for task {limit['only_task'][:12]}, counted exactly:"
     else:
         how = f"enforced by a Rényi filter of order {limit['order']:g}: filter ε"
     spent = upper(limit["filter_epsilon"])
-    say(sys.stdout, f"{limit_text} at δ = {limit['delta']:g}, {how} {spent} so far")
+    say(out, f"{limit_text} at δ = {limit['delta']:g}, {how} {spent} so far")
 
 
 def _statement(body: Statement) -> JsonObject:
@@ -460,6 +461,7 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
     They are held against each other, against the owner's own account in the folder
     ``account``, and against the models that the owner was served.
     """
+    # The further releases that the account knows of, by task, client and version.
     charged: dict[tuple[Digest, str, int], int] = {}
     for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
         if isinstance(charge, AccountCharge):
@@ -468,46 +470,30 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
     findings = []
     models: dict[int, set[str]] = {}
     for role, (_, body) in kept.statements.items():
-        models.setdefault(body.version, set()).add(body.model_digest.hex())
-        findings += _statement_findings(role, body, kept, charged)
+        task = Digest(body.task_digest)
+        digest = body.model_digest.hex()
+        models.setdefault(body.version, set()).add(digest)
+        served = kept.models.get((task, body.version))
+        if served is not None and str(served) != digest:
+            signed = f"{role.value} signed {digest} as model {body.version}"
+            findings.append(f"{signed}; this owner was served {served}")
+        own = [
+            re_releases
+            for (charged_task, client, _), re_releases in charged.items()
+            if (charged_task, client) == (task, body.client)
+        ]
+        for m, count in enumerate(re_release_counts(body)):
+            known = sum(re_releases >= m for re_releases in own)
+            if count > known:
+                findings.append(
+                    f"{role.value} charged {count} versions with {m} or more further"
+                    f" releases; this owner knows of {known}: it signs for what was"
+                    " never shared, or this isn't the account"
+                )
     for version, digests in models.items():
         if len(digests) > 1:
             both = ", ".join(sorted(digests))
             findings.append(f"the servers signed different models {version}: {both}")
-    return findings
-
-
-def _statement_findings(
-    role: Role,
-    body: Statement,
-    kept: KeptStatements,
-    charged: dict[tuple[Digest, str, int], int],
-) -> list[str]:
-    """Return what is wrong with one server's statement.
-
-    ``charged`` has, by task, client and version, the further releases that the owner's
-    own account knows of.
-    """
-    findings = []
-    task = Digest(body.task_digest)
-    digest = body.model_digest.hex()
-    served = kept.models.get((task, body.version))
-    if served is not None and str(served) != digest:
-        signed = f"{role.value} signed {digest} as model {body.version}"
-        findings.append(f"{signed}; this owner was served {served}")
-    known = [
-        re_releases
-        for (of_task, client, _), re_releases in charged.items()
-        if of_task == task and client == body.client
-    ]
-    for m, count in enumerate(re_release_counts(body)):
-        known_count = sum(re_releases >= m for re_releases in known)
-        if count > known_count:
-            findings.append(
-                f"{role.value} charged {count} versions with {m} or more further"
-                f" releases; this owner knows of {known_count}: it signs for what was"
-                " never shared, or this isn't the account"
-            )
     return findings
 
 

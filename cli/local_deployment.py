@@ -142,8 +142,7 @@ def write_parties(
     for server in ("server-a", "server-b"):
         if dealer is not None:
             settings[server]["dealer"] = way(server, dealer)
-        settings[server]["state"] = f"state/{server}"
-        settings[server]["linger"] = linger_s
+        settings[server] |= {"state": f"state/{server}", "linger": linger_s}
     if dealer is not None:
         settings["dealer"] = {"listen": dealer}
     for name, own_settings in owners.items():

@@ -69,7 +69,8 @@ def read_array(
         raise refused(f"line {empty} is empty: mend or remove it")
     open_question = header is None and not header_lines and len(array) != rows
     if open_question and _may_be_header(array, counted=counted):
-        begin = lines[0] if len(lines[0]) <= 20 else lines[0][:20] + "…"
+        first = lines[0]
+        begin = first if len(first) <= 20 else first[:20] + "…"
         question = (
             "a header, as pandas writes it, or numbers? Say which with --header yes or"
         )
