@@ -1,11 +1,11 @@
-"""`precad account`: what one run or several cost in privacy, against whom, by three accountants."""
+"""`precad account`: what runs cost in privacy, against whom, by three accountants."""
 
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from precad.accounting import adversaries
 from precad.accounting.adversaries import Adversary, Basis, Run
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRequest:
-    """What `precad account` is asked."""
+    """Options of `precad account`: a run's task or numbers, and what was counted."""
 
     task: Annotated[
         tuple[Path, ...], "The task (TOML), not its numbers; all of an owner's tasks."
@@ -73,8 +73,9 @@ class AccountRequest:
 def account(request: AccountRequest) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
-    ONE SERVER: a record, against one curious server with any other clients. It sees who takes part
-    and knows its own noise: rate p, multiplier σ, once per participation.
+    ONE SERVER: a record, against one curious server with any other clients. It sees
+    who takes part and knows its own noise: rate p, multiplier σ, once per
+    participation.
 
     CLIENTS ONLY: a record, against other clients, both servers honest.
     They see the models, with both noises on: √2·σ.
@@ -83,13 +84,15 @@ def account(request: AccountRequest) -> None:
     both servers honest: with probability q a whole step of √2·σ·R'/C,
     or rate q where uploads are covered. It needs R, C, d and f.
 
-    Neighbours differ in one record whose gradient is zero, or in one client whose update is.
+    Neighbours differ in one record whose gradient is zero, or in one client whose
+    update is.
 
-    EXACT is the guarantee. RDP is an upper bound found in another way, a cross-check. GDP-CLT is
-    the PRECAD paper's formula, true in a limit only: it usually reports too small an ε.
+    EXACT is the guarantee. RDP is an upper bound found in another way, a cross-check.
+    GDP-CLT is the PRECAD paper's formula, true in a limit only: it usually reports too
+    small an ε.
 
-    A version of which a release was lost and made again is one step with σ/√(1+m), not m more:
-    --again takes them as precad ledger shows them.
+    A version of which a release was lost and made again is one step with σ/√(1+m), not
+    m more: --again takes them as precad ledger shows them.
 
     Several tasks are those of one owner on the same records:
     each is shown (of more than twelve none), and what all cost together.
@@ -104,26 +107,17 @@ def account(request: AccountRequest) -> None:
         precad account --record-rate 0.2 --client-rate 1 \\
           --noise-multiplier 2 --rounds 60 --delta 1e-5
     """  # noqa: D301 -- click reads the control character
-    asked = _asked(request)
-    each = [(one, Cost.of(one)) for one in asked if len(asked) <= MANY]
+    asked = _asked_runs(request)
+    costs = [(run, Cost.of(run)) for run in asked] if len(asked) <= MANY else []
     together = Cost.of(*asked) if len(asked) > 1 else None
     if request.as_json:
-        runs = [{"source": one.source} | cost.document() for one, cost in each]
-        runs = runs or [{"source": one.source} for one in asked]
-        joint = (
-            None
-            if together is None
-            else together.document("together", "together_at_cap")
-        )
-        print_json(
-            each[0][1].document() if joint is None else {"runs": runs} | joint, indent=2
-        )
+        print_json(_document(asked, costs, together), indent=2)
         return
-    for one, cost in each:
-        _show_one(one, cost)
+    for run, cost in costs:
+        _show_run(run, cost)
     if together is not None:
         _show_joint(len(asked), together)
-    if not each:
+    if not costs:
         say(
             sys.stdout,
             f"Of more than {MANY} the account of each is left out: ask for one.",
@@ -131,31 +125,36 @@ def account(request: AccountRequest) -> None:
 
 
 _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
-# R, C, d and f: what R'/C takes.
+"""Options that the record level needs where no task is given."""
 _CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
+"""Options that the client level needs besides: R, C, d and f, which give R'/C."""
 _AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
-# e^20 is half a billion: no ratio of odds that large protects anybody.
+"""M:COUNT, one part of a value of --again."""
 _NO_PROTECTION = 20.0
+"""An ε above it protects nobody: e^20, a ratio of odds, is half a billion."""
 MANY = 12
-"""Of more runs the account of each is left out."""
+"""Where more runs are given, the account of each is left out."""
 _CHEATING = (
     "who is counted, availability, whole owners' privacy and robustness aren't claimed"
 )
+"""What isn't claimed against a malicious server, for people."""
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
     AccountantName.RDP: "upper bound, cross-check",
     AccountantName.GDP_CLT: "asymptotic, not a guarantee",
 }
+"""What each accountant's ε is, for people."""
 
 
-class Asked(NamedTuple):
-    """One run that is asked about; ``cap`` is the most participations, fixed beforehand."""
+class AskedRun(NamedTuple):
+    """One run whose privacy cost is asked for."""
 
     source: str
-    """Its task; empty where its numbers were given."""
+    """The path of its task; empty where its numbers were given."""
     run: Run
     delta: float
     cap: int
+    """The most participations of one client, fixed before the run."""
 
 
 class Cost(NamedTuple):
@@ -164,88 +163,133 @@ class Cost(NamedTuple):
     real: "tuple[PrivacyStatement, ...]"
     """Every guarantee, as the runs were planned or counted."""
     at_cap: "tuple[PrivacyStatement, ...]"
-    """The record-level ones at the caps."""
+    """The guarantees of the record level, with participations at the caps."""
 
     @classmethod
-    def of(cls, *asked: Asked) -> "Cost":
-        """At the least of the δ."""
+    def of(cls, *asked: AskedRun) -> "Cost":
+        """Account for these runs together, at the smallest of their δ."""
         from precad.accounting.guarantees import guarantees  # noqa: PLC0415 -- SciPy
 
         delta = min(each.delta for each in asked)
+        runs = [each.run for each in asked]
         capped = [each.run.at_cap(each.cap) for each in asked]
-        real = guarantees([each.run for each in asked], delta)
-        return cls(real, guarantees(capped, delta, adversaries.RECORD_LEVEL))
+        return cls(
+            real=guarantees(runs, delta),
+            at_cap=guarantees(capped, delta, adversaries.RECORD_LEVEL),
+        )
 
     def document(
         self, real: str = "guarantees", at_cap: str = "at_cap"
-    ) -> dict[str, Any]:
-        """Both, under these names."""
-        pairs = zip((real, at_cap), self, strict=True)
-        return {name: [each.to_json() for each in found] for name, found in pairs}
+    ) -> dict[str, object]:
+        """Return both groups of statements as JSON objects, under these names."""
+        return {
+            real: [statement.to_json() for statement in self.real],
+            at_cap: [statement.to_json() for statement in self.at_cap],
+        }
 
 
-def _asked(request: AccountRequest) -> list[Asked]:
+def _document(
+    asked: list[AskedRun], costs: list[tuple[AskedRun, Cost]], together: Cost | None
+) -> dict[str, object]:
+    """Return the answer for --json: one run's cost, or each one's and the joint cost.
+
+    ``costs`` has each run with its own cost; it is empty where there are too many.
+    """
+    if together is None:
+        return costs[0][1].document()
+    runs = [{"source": run.source} | cost.document() for run, cost in costs]
+    if not costs:
+        runs = [{"source": run.source} for run in asked]
+    return {"runs": runs} | together.document("together", "together_at_cap")
+
+
+def _asked_runs(request: AccountRequest) -> list[AskedRun]:
+    """Return the runs that the options ask about: one for each task, or one of numbers.
+
+    Raises Misconfiguration: an option is missing, wrong or doesn't go with another.
+    """
     require_poisson(request.sampling)
     tasks = request.task
-    counts = request.participations
-    many = max(1, len(tasks))
+    participations = request.participations
+    runs = max(1, len(tasks))
     if request.cap is not None:
         checks.count("cap", request.cap)
-    if counts and len(counts) != many:
-        remedy = f"give one for each of {many} tasks, or none"
-        raise Misconfiguration("participations", len(counts), remedy)
-    if many > 1 and request.cap is not None:
+    if participations and len(participations) != runs:
+        remedy = f"give one for each of {runs} tasks, or none"
+        raise Misconfiguration("participations", len(participations), remedy)
+    if runs > 1 and request.cap is not None:
         raise Misconfiguration(
             "cap", request.cap, "leave it out where there are several tasks"
         )
-    taken = _taken(counts, request.again, many)
+    counts = _release_counts(participations, request.again, runs)
     if not tasks:
-        return [_typed(request, taken[0])]
+        return [_run_of_numbers(request, counts[0])]
     return [
-        _of_task(request, path, count) for path, count in zip(tasks, taken, strict=True)
+        _run_of_task(request, path, of_run)
+        for path, of_run in zip(tasks, counts, strict=True)
     ]
 
 
-def _taken(
-    counts: Sequence[int], again: Sequence[str], many: int
+def _release_counts(
+    participations: Sequence[int], again: Sequence[str], runs: int
 ) -> list[ReleaseCounts | None]:
-    """Participations of each run by m, None where nothing was said."""
-    if again and len(again) != len(counts):
+    """Return each run's participations by m, the further releases of their versions.
+
+    None stands for a run whose participations weren't given; its cost is a plan.
+    ``again`` has the texts of --again, one for each of ``participations``, or none.
+
+    Raises Misconfiguration: there are too few of these texts or too many, or one of
+    them is malformed or counts more versions than there are participations.
+    """
+    if again and len(again) != len(participations):
         remedy = (
-            f"give one for each of {len(counts)} --participations (none for none), or"
-            " none"
+            f"give one for each of {len(participations)} --participations (none for"
+            " none), or none"
         )
-        if not counts:
+        if not participations:
             remedy = "give --participations too: what was released again is part of it"
         raise Misconfiguration("again", ", ".join(again), remedy)
-    found: list[ReleaseCounts | None] = [None] * many
-    for place, total in enumerate(counts):
+    counts: list[ReleaseCounts | None] = [None] * runs
+    for index, total in enumerate(participations):
         checks.count("participations", total)
-        by_m = _by_m(again[place]) if again else {}
-        if sum(by_m.values()) > total:
+        released_again = _versions_by_m(again[index]) if again else {}
+        released_once = total - sum(released_again.values())
+        if released_once < 0:
             remedy = f"is of more versions than --participations {total}"
-            raise Misconfiguration("again", again[place], remedy)
-        found[place] = {0: total - sum(by_m.values())} | by_m
-    return found
+            raise Misconfiguration("again", again[index], remedy)
+        counts[index] = {0: released_once} | released_again
+    return counts
 
 
-def _by_m(text: str) -> dict[int, int]:
-    """M → versions, of `1:3,2:1` or `none`."""
-    found: dict[int, int] = {}
-    for part in () if text.strip() == "none" else text.split(","):
-        read = _AGAIN.fullmatch(part.strip())
-        if read is None or not int(read[1]):
+def _versions_by_m(text: str) -> dict[int, int]:
+    """Read a value of --again, `1:3,2:1` or `none`: M → versions of 1 + M releases.
+
+    Raises Misconfiguration: the text isn't of that form, or names one M twice.
+    """
+    versions: dict[int, int] = {}
+    if text.strip() == "none":
+        return versions
+    for part in text.split(","):
+        match = _AGAIN.fullmatch(part.strip())
+        if match is None or not int(match[1]):
             remedy = (
                 "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1"
             )
             raise Misconfiguration("again", text, remedy)
-        if int(read[1]) in found:
-            raise Misconfiguration("again", text, f"says M = {read[1]} twice")
-        found[int(read[1])] = int(read[2])
-    return found
+        m = int(match[1])
+        if m in versions:
+            raise Misconfiguration("again", text, f"says M = {match[1]} twice")
+        versions[m] = int(match[2])
+    return versions
 
 
-def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -> Asked:
+def _run_of_task(
+    request: AccountRequest, path: Path, counts: ReleaseCounts | None
+) -> AskedRun:
+    """Return the run of the task in this file, with its own cap unless --cap is given.
+
+    Raises Misconfiguration: a number is given that the task says.
+    """
     from precad.accounting.guarantees import cap_of  # noqa: PLC0415 -- SciPy
 
     if request.cover_uploads:
@@ -254,69 +298,110 @@ def _of_task(request: AccountRequest, path: Path, taken: ReleaseCounts | None) -
         )
     refuse_given(asdict(request), (*_RECORD, *_CLIENT))
     task = Task.load(path)
-    cap = cap_of(task, taken) if request.cap is None else request.cap
-    return Asked(str(path), Run.of(task, counts=taken), task.privacy.delta, cap)
+    cap = cap_of(task, counts) if request.cap is None else request.cap
+    return AskedRun(
+        source=str(path),
+        run=Run.of(task, counts=counts),
+        delta=task.privacy.delta,
+        cap=cap,
+    )
 
 
-def _typed(request: AccountRequest, taken: ReleaseCounts | None) -> Asked:
-    given = asdict(request)
+def _run_of_numbers(request: AccountRequest, counts: ReleaseCounts | None) -> AskedRun:
+    """Return the run that the options describe number by number.
+
+    Raises Misconfiguration: a number is missing that the record level needs, or, where
+    one of R, C, d and f is given, another of them.
+    """
+    numbers = asdict(request)
     # One number of the client level alone is of no use.
-    wanted = any(given[name] is not None for name in _CLIENT)
-    require_given(given, (*_RECORD, *_CLIENT) if wanted else _RECORD)
-    numbers = {name: given[name] for name in _RECORD}
-    delta = numbers.pop("delta")
-    if wanted:
-        client = {name: given[name] for name in _CLIENT}
-        numbers["sensitivity_ratio"] = adversaries.sensitivity_ratio(**client)
+    client_level = any(numbers[name] is not None for name in _CLIENT)
+    require_given(numbers, (*_RECORD, *_CLIENT) if client_level else _RECORD)
+    ratio = None
+    if client_level:
+        ratio = adversaries.sensitivity_ratio(
+            **{name: numbers[name] for name in _CLIENT}
+        )
     run = Run(
-        **numbers,
-        counts=taken,
+        record_rate=numbers["record_rate"],
+        client_rate=numbers["client_rate"],
+        noise_multiplier=numbers["noise_multiplier"],
+        rounds=numbers["rounds"],
+        counts=counts,
+        sensitivity_ratio=ratio,
         cover_uploads=request.cover_uploads,
     )
-    return Asked("", run, delta, run.rounds if request.cap is None else request.cap)
+    return AskedRun(
+        source="",
+        run=run,
+        delta=numbers["delta"],
+        cap=run.rounds if request.cap is None else request.cap,
+    )
 
 
-def _show_one(asked: Asked, cost: Cost) -> None:
-    run = asked.run
+def _show_run(asked: AskedRun, cost: Cost) -> None:
+    """Print what one run costs: adversary by adversary, then what is added to δ."""
     title = f"Privacy at δ = {asked.delta:g}"
-    say(sys.stdout, f"{asked.source}: {title}" if asked.source else title, style="bold")
+    if asked.source:
+        title = f"{asked.source}: {title}"
+    say(sys.stdout, title, style="bold")
     for adversary in Adversary:
-        rows = [each for each in cost.real if each.adversary is adversary]
-        if not rows:
+        statements = [row for row in cost.real if row.adversary is adversary]
+        if not statements:
             options = (
                 "--record-clip, --client-clip, --dimension and --fractional-bits, or"
                 " --task"
             )
             say(sys.stdout, f"\n{adversary.value}: give {options}, to see it.")
             continue
-        first = rows[0]
-        what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
-        say(
-            sys.stdout,
-            (f"\n{adversary.value}", "bold"),
-            f": {what}, against {first.against}\n"
-            f"noise multiplier {first.noise_multiplier:.4g}, "
-            f"{first.compositions} {_counted(run, adversary)}",
-        )
-        table = AlignedTable("accountant", ">ε", ">μ", "what it is")
-        for row in rows:
-            mu = "" if row.mu is None else f"{row.mu:.4g}"
-            cells = (row.accountant.value, upper(row.epsilon), mu, _note(row))
-            table.add(*cells, style=_style(row))
-        table.show(sys.stdout)
+        _show_adversary(asked.run, statements)
         for row in cost.at_cap:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
                 against = f"; against {row.against}" if row.malicious_server else ""
-                at = (
-                    f"{row.compositions} participations,"
-                    f" {Basis.CAP.description}{against}"
+                say(
+                    sys.stdout,
+                    f"exact ε = {upper(row.epsilon)} at {row.compositions}"
+                    f" participations, {Basis.CAP.description}{against}",
                 )
-                say(sys.stdout, f"exact ε = {upper(row.epsilon)} at {at}")
-    say(sys.stdout, f"\n{_rejection(cost)}\n")
+    say(sys.stdout, f"\n{_added_to_delta(cost)}\n")
+
+
+def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
+    """Print a heading and a table of one run's guarantees against one adversary.
+
+    ``statements`` has one for each accountant, all against that adversary.
+    """
+    first = statements[0]
+    adversary = first.adversary
+    protected = (
+        "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
+    )
+    say(
+        sys.stdout,
+        (f"\n{adversary.value}", "bold"),
+        f": {protected}, against {first.against}\n"
+        f"noise multiplier {first.noise_multiplier:.4g}, "
+        f"{first.compositions} {_counted(run, adversary)}",
+    )
+    table = AlignedTable("accountant", ">ε", ">μ", "what it is")
+    for row in statements:
+        table.add(
+            row.accountant.value,
+            upper(row.epsilon),
+            "" if row.mu is None else f"{row.mu:.4g}",
+            _note(row),
+            style=_style(row),
+        )
+    table.show(sys.stdout)
 
 
 def _show_joint(runs: int, cost: Cost) -> None:
-    say(sys.stdout, f"All {runs} together, at δ = {cost.real[0].delta:g}", style="bold")
+    """Print what several runs cost together: one table, then what is added to δ.
+
+    Statements at the caps are shown by the exact accountant alone.
+    """
+    delta = cost.real[0].delta
+    say(sys.stdout, f"All {runs} together, at δ = {delta:g}", style="bold")
     table = AlignedTable(
         "against",
         "accountant",
@@ -326,32 +411,44 @@ def _show_joint(runs: int, cost: Cost) -> None:
     )
     for row in (*cost.real, *cost.at_cap):
         if row.basis is not Basis.CAP or row.accountant is AccountantName.EXACT:
-            cells = (row.adversary.value, row.accountant.value, row.basis.value)
-            table.add(*cells, upper(row.epsilon), _note(row), style=_style(row))
+            table.add(
+                row.adversary.value,
+                row.accountant.value,
+                row.basis.value,
+                upper(row.epsilon),
+                _note(row),
+                style=_style(row),
+            )
     table.show(sys.stdout)
     say(
         sys.stdout,
-        f"{_rejection(cost)}\nTrue of tasks that were fixed beforehand. Where the next"
-        " one was chosen after seeing the last one's models, only a limit that was set"
-        " when the owner's account opened holds.",
+        f"{_added_to_delta(cost)}\nTrue of tasks that were fixed beforehand. Where the"
+        " next one was chosen after seeing the last one's models, only a limit that was"
+        " set when the owner's account opened holds.",
     )
 
 
 def _style(row: "PrivacyStatement") -> str:
-    """A guarantee stands out, a cross-check stands back."""
+    """Return rich's style of a row: the guarantee stands out, a cross-check doesn't."""
     return "bold" if row.accountant is AccountantName.EXACT else "dim"
 
 
 def _note(row: "PrivacyStatement") -> str:
+    """Return in words what a row's ε is, and whether it is too large to protect."""
     if row.epsilon == float("inf"):
         return "no answer at so small a δ"
-    exact = row.accountant is AccountantName.EXACT
-    large = ", too large to protect" if exact and row.epsilon > _NO_PROTECTION else ""
-    return _NOTES[row.accountant] + large
+    note = _NOTES[row.accountant]
+    if row.accountant is AccountantName.EXACT and row.epsilon > _NO_PROTECTION:
+        note += ", too large to protect"
+    return note
 
 
-def _rejection(cost: Cost) -> str:
-    """What honest rejection adds to every δ, in words."""
+def _added_to_delta(cost: Cost) -> str:
+    """Return in words what is added to every δ, by the exact accountant.
+
+    Always what honest rejection adds, where it is known how often updates are tested;
+    for a malicious server also what breaking the cryptography adds.
+    """
     from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415 -- SciPy
 
     exact = [
@@ -359,30 +456,34 @@ def _rejection(cost: Cost) -> str:
         for row in (*cost.real, *cost.at_cap)
         if row.accountant is AccountantName.EXACT
     ]
-    if any(row.rejection_delta is None for row in exact):
-        return (
-            "Honest rejection isn't in δ: how often updates are tested is known with"
-            " --task."
-        )
-    most: dict[Adversary, float] = {}
+    largest: dict[Adversary, float] = {}
     for row in exact:
-        most[row.adversary] = max(
-            most.get(row.adversary, 0.0), row.rejection_delta or 0.0
-        )
-    told = ", ".join(f"{upper(value, 2)} ({who.value})" for who, value in most.items())
-    said = f"Honest rejection adds to δ at most {told}."
-    if not any(row.malicious_server for row in exact):
-        return said
-    known = [row.advantage_delta for row in exact if row.advantage_delta is not None]
-    broken = max(known, default=1.0)
-    adds = (
-        f"Breaking the cryptography adds at most {upper(broken, 2)} for a malicious"
-        " server"
+        if row.rejection_delta is None:
+            return (
+                "Honest rejection isn't in δ: how often updates are tested is known"
+                " with --task."
+            )
+        so_far = largest.get(row.adversary, 0.0)
+        largest[row.adversary] = max(so_far, row.rejection_delta)
+    by_adversary = ", ".join(
+        f"{upper(delta, 2)} ({adversary.value})" for adversary, delta in largest.items()
     )
-    return f"{said} {adds} ({ASSUMED}); {_CHEATING} against it."
+    rejection = f"Honest rejection adds to δ at most {by_adversary}."
+    if not any(row.malicious_server for row in exact):
+        return rejection
+    advantages = [
+        row.advantage_delta for row in exact if row.advantage_delta is not None
+    ]
+    largest_advantage = max(advantages, default=1.0)
+    return (
+        f"{rejection} Breaking the cryptography adds at most"
+        f" {upper(largest_advantage, 2)} for a malicious server ({ASSUMED});"
+        f" {_CHEATING} against it."
+    )
 
 
 def _counted(run: Run, adversary: Adversary) -> str:
+    """Return in words what the compositions against ``adversary`` are a number of."""
     match adversary, run.basis:
         case Adversary.ONE_SERVER, Basis.PLANNED:
             quantile = f"{adversaries.PLANNING_QUANTILE} quantile of Binomial(T, q)"

@@ -12,8 +12,9 @@ def certify() -> None:
 
 
 def respond(request: CertifyRequest) -> None:
-    """Work out what is asked, then print it."""
-    from precad.cli.certify_answer import answer  # noqa: PLC0415 -- SciPy takes a second
+    """Compute the certificate that is asked for, and print it."""
+    # Not above: SciPy takes a second to load.
+    from precad.cli.certify_answer import answer  # noqa: PLC0415
 
     answer(request)
 
@@ -22,9 +23,9 @@ def respond(request: CertifyRequest) -> None:
 def prediction(request: Prediction) -> None:
     """Certify the majority vote of independently trained private models.
 
-    For each point: the label, and the radius, which is the largest number of training records (or
-    clients) that may be added, or deleted, without changing the majority in expectation over
-    training. Where the votes are too close, the point abstains.
+    For each point: the label, and the radius, which is the largest number of training
+    records (or clients) that may be added, or deleted, without changing the majority in
+    expectation over training. Where the votes are too close, the point abstains.
 
     \b
     Votes of 1,000 models on MNIST, trained with DP-SGD for 469 rounds:
@@ -40,10 +41,11 @@ def prediction(request: Prediction) -> None:
 def loss(request: Loss) -> None:
     """Bound the expected loss of a private model after so many attackers.
 
-    The loss may be any bounded score: a test loss, or an attacker's own objective (its attack
-    inefficacy). Losses of several independent runs, [runs] or [runs, points], give an expected
-    loss with a confidence interval; --loss takes one that is known. One finished run alone gives
-    no expectation: the bounds are then shown for several values of it.
+    The loss may be any bounded score: a test loss, or an attacker's own objective (its
+    attack inefficacy). Losses of several independent runs, [runs] or [runs, points],
+    give an expected loss with a confidence interval; --loss takes one that is known.
+    One finished run alone gives no expectation: the bounds are then shown for several
+    values of it.
 
     \b
     A known expected loss of 0.2, clients with √2·σ·R/C = 4:
@@ -59,8 +61,9 @@ def loss(request: Loss) -> None:
 def smoothing(request: Smoothing) -> None:
     """Certify predictions against changed inputs (Cohen et al.'s randomised smoothing).
 
-    Of a trained model, whose noisy votes are drawn here, or of votes in a file. The radius is an
-    ℓ2 distance between inputs, in their own units; where the top class isn't sure, it abstains.
+    Of a trained model, whose noisy votes are drawn here, or of votes in a file. The
+    radius is an ℓ2 distance between inputs, in their own units; where the top class
+    isn't sure, it abstains.
 
     \b
     A trained model on held-out records; broken off, it goes on where --keep ended:

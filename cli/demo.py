@@ -29,15 +29,16 @@ def demo(request: DemoRequest) -> None:
     out = sys.stderr if request.as_json else sys.stdout
     say(sys.stderr, "precad demo: loading torch and the data …")
 
-    # Beside this process's own loading: what the parts load is loaded once.
+    # Begins now, so that the modules of all parts are imported, once for all of them,
+    # while this process imports its own.
     forked.begin(environment_of_parts())
     import torch  # noqa: PLC0415
 
     from precad.cli.demo_run import Display, announce, conclude, run  # noqa: PLC0415
     from precad.cli.demo_training import make_scenario  # noqa: PLC0415
 
-    # As each part has: they share this machine's cores, and the owners' wait is
-    # measured here.
+    # As in each part: they share this machine's cores. And here it is measured how long
+    # owners work, which decides how long they are waited for.
     torch.set_num_threads(1)
     folder = request.output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
     if folder.exists() and any(folder.iterdir()):

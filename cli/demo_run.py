@@ -1,4 +1,4 @@
-"""Run a planned demo: start every part, show it round by round, sum it up in plain words."""
+"""Run a planned demo: start every part, show its rounds, sum it up in plain words."""
 
 import csv
 import shutil
@@ -6,16 +6,16 @@ import signal
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 from rich.console import Group
 
 from precad.cli import demo_training, forked
-from precad.cli.demo_training import Outcome, RoundRow, Scenario
+from precad.cli.demo_training import JsonObject, Outcome, RoundRow, Scenario
 from precad.cli.local_deployment import LocalDeployment
 from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy
@@ -26,66 +26,78 @@ from precad.common.terminal import AlignedTable, Bar, plain, say, upper
 from precad.common.wire.calls import ServerStatus
 
 PLAIN_EVERY = 10
+"""Where nothing can be redrawn, the first round and every tenth has a line."""
 PLAIN_S = 5.0
-"""Between lines about one wait, where nothing can be redrawn."""
+"""Seconds between lines about one wait, where nothing can be redrawn."""
 MEANINGLESS = 100.0
 """An ε above it is shown as such: e^ε is no bound on anything."""
 
 
 class Display(Bar):
-    """Progress of a run.
+    """Show the progress of a run.
 
-    On a terminal it redraws; elsewhere it prints a line now and then.
+    On a terminal it redraws a bar, what is being done and a table of the last rounds;
+    elsewhere it prints a line now and then.
     """
 
     def __init__(self, out: TextIO, scenario: Scenario) -> None:
         self._rounds = scenario.task.training.rounds
-        self._recent: deque[RoundRow] = deque(maxlen=8)
-        self._doing = ""
-        self._since = self._said = time.monotonic()
-        super().__init__("round", self._rounds, out, beneath=self._shown)
+        self._last_rows: deque[RoundRow] = deque(maxlen=8)
+        self._activity = ""
+        self._activity_began = time.monotonic()
+        self._last_line = self._activity_began
+        super().__init__("round", self._rounds, out, beneath=self._beneath_bar)
 
     def say(self, text: str) -> None:
-        """A line that stays, above what is redrawn."""
+        """Print a line that stays, above what is redrawn."""
         say(self.console, text)
 
     def doing(self, text: str) -> None:
-        """What happens now, with the seconds since it began; elsewhere a line now and then."""
+        """Show what is being done, with the seconds since it began.
+
+        Texts that are alike before their colon are about one activity. Where nothing
+        can be redrawn, this prints a line at its beginning and another now and then.
+        """
         now = time.monotonic()
-        if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
-            self._since = now
-            self._said = now - PLAIN_S
-        if self.disable and text != self._doing and now - self._said >= PLAIN_S:
-            self._said = now
+        if text.split(":", maxsplit=1)[0] != self._activity.split(":", maxsplit=1)[0]:
+            self._activity_began = now
+            self._last_line = now - PLAIN_S
+        if self.disable and text != self._activity and now - self._last_line >= PLAIN_S:
+            self._last_line = now
             self.say(text)
-        self._doing = text
+        self._activity = text
 
     def rounds_begin(self) -> None:
-        """What the parts took to start is no measure of the time that is left."""
+        """Begin to measure the time that is left.
+
+        What the parts took to start says nothing of how long the rounds take.
+        """
         self.doing("all have enrolled: the first round")
         self.count_from_now()
 
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""
-        self._recent.append(row)
-        self._since = time.monotonic()
-        self._doing = (
-            f"round {min(row.number + 1, self._rounds)}: owners train, servers add up"
-        )
+        self._last_rows.append(row)
+        self._activity_began = time.monotonic()
+        next_round = min(row.number + 1, self._rounds)
+        self._activity = f"round {next_round}: owners train, servers add up"
         self.at(row.number)
         if self.disable and (row.number % PLAIN_EVERY == 0 or row.number == 1):
             accepted = f"accepted {row.accepted} of {row.cohort}"
             counts = ", ".join([accepted, *_reasons(row.rejected)])
             self.say(
                 f"round {row.number:>3}/{self._rounds}: accuracy"
-                f" {_percent(row.accuracy)}, {counts}, ε {upper(row.epsilon_server, 3)}"
-                f" (a server looks) {upper(row.epsilon_clients, 3)} (only clients look)"
+                f" {_percent(row.accuracy)}, {counts}, ε"
+                f" {upper(row.epsilon_server, 3)} (a server looks)"
+                f" {upper(row.epsilon_clients, 3)} (only clients look)"
             )
 
-    def _shown(self) -> Group:
-        doing = plain(f"{self._doing} ({time.monotonic() - self._since:.0f} s)", "dim")
-        if not self._recent:
-            return Group(doing)
+    def _beneath_bar(self) -> Group:
+        """Return what stands beneath the bar: the activity, and the last rounds."""
+        seconds = time.monotonic() - self._activity_began
+        activity = plain(f"{self._activity} ({seconds:.0f} s)", "dim")
+        if not self._last_rows:
+            return Group(activity)
         table = AlignedTable(
             ">round",
             ">accuracy",
@@ -94,18 +106,17 @@ class Display(Bar):
             ">ε server",
             ">ε clients",
         )
-        for row in list(self._recent):
-            accepted = f"{row.accepted}/{row.cohort}"
-            reasons = ", ".join(_reasons(row.rejected))
-            epsilon = f"{row.epsilon_server:.3f}", f"{row.epsilon_clients:.3f}"
+        # A copy: rich draws in a thread of its own.
+        for row in list(self._last_rows):
             table.add(
                 str(row.number),
                 _percent(row.accuracy),
-                accepted,
-                reasons or "–",
-                *epsilon,
+                f"{row.accepted}/{row.cohort}",
+                ", ".join(_reasons(row.rejected)) or "–",
+                f"{row.epsilon_server:.3f}",
+                f"{row.epsilon_clients:.3f}",
             )
-        return Group(doing, table.drawn)
+        return Group(activity, table.drawn)
 
 
 def run(
@@ -113,65 +124,67 @@ def run(
     folder: Path,
     display: Display,
     owners_s: float = 60.0,
-) -> tuple[Outcome, dict[str, Any]]:
+) -> tuple[Outcome, JsonObject]:
     """Train in ``folder`` and return the rounds and the summary.
 
-    Once the training is over its owners have ``owners_s`` to end. Raises
-    PeerUnavailable, with the end of its log, where a part doesn't start, and
+    Once the training is over its owners have ``owners_s`` seconds to end.
+
+    Raises PeerUnavailable, with the end of its log, where a part doesn't start, and
     PeerViolation where training stops.
     """
     started = time.monotonic()
     outcome = Outcome(scenario)
     task = scenario.task
-    with display, ExitStack() as running:
+    with display:
         display.doing("making keys, and writing each party's settings and records")
-        made = LocalDeployment(
+        with LocalDeployment(
             folder,
             task,
             scenario.data,
             bad=scenario.bad,
             popen=forked.start,
-        )
-        deployment = running.enter_context(made)
-        dealer = "the dealer, " if task.has_dealer else ""
-        display.doing(f"{dealer}server B and server A start")
-        deployment.start_servers()
-        deployment.start_clients()
-        evaluation = demo_training.HeldOutAnswers(scenario)
-        server_a = deployment.operator(Role.SERVER_A)
-        _wait_for_enrolment(deployment, display)
-        display.rounds_begin()
-        # While the parts wait for each other, rather than at the end.
-        Thread(
-            target=demo_training.load_plot,
-            name="plot",
-            daemon=True,
-        ).start()
-        for report in server_a.reports():
-            accuracy = None
-            # The training may be rounds ahead by now: then this round's point is left
-            # out.
-            with suppress(PrecadError):
-                accuracy = evaluation.accuracy(server_a.model(task, report.version + 1))
-            display.round(outcome.add(report, accuracy))
-        display.doing("the training is over: its owners fetch the model and end")
-        # On a busy machine a first connection may break off: both stay until they are
-        # told to end.
-        server_b = deployment.operator(Role.SERVER_B)
-        statuses = server_a.status(wait=True), server_b.status(wait=True)
-        for status in statuses:
-            if status.error:
-                raise PeerViolation(f"{status.role} stopped: {status.error}")
-        _wait_for_owners(deployment, scenario, display, owners_s)
-        # They end while this process sums up.
-        deployment.tell_to_stop()
-        return outcome, _sum_up(
-            outcome,
-            folder,
-            display,
-            started,
-            statuses,
-        )
+        ) as deployment:
+            dealer = "the dealer, " if task.has_dealer else ""
+            display.doing(f"{dealer}server B and server A start")
+            deployment.start_servers()
+            deployment.start_clients()
+            held_out = demo_training.HeldOutAnswers(scenario)
+            server_a = deployment.operator(Role.SERVER_A)
+            _wait_for_enrolment(deployment, display)
+            display.rounds_begin()
+            # While the parts wait for each other, rather than at the end.
+            Thread(
+                target=demo_training.load_plot,
+                name="plot",
+                daemon=True,
+            ).start()
+            for report in server_a.reports():
+                accuracy = None
+                # The training may be rounds ahead by now: then the accuracy of this
+                # round is left out.
+                with suppress(PrecadError):
+                    theta = server_a.model(task, report.version + 1)
+                    accuracy = held_out.accuracy(theta)
+                display.round(outcome.add(report, accuracy))
+            display.doing("the training is over: its owners fetch the model and end")
+            # On a busy machine a first connection may break off: both stay until they
+            # are told to end.
+            server_b = deployment.operator(Role.SERVER_B)
+            status_a = server_a.status(wait=True)
+            status_b = server_b.status(wait=True)
+            for status in (status_a, status_b):
+                if status.error:
+                    raise PeerViolation(f"{status.role} stopped: {status.error}")
+            _wait_for_owners(deployment, scenario, display, owners_s)
+            # They end while this process sums up.
+            deployment.tell_to_stop()
+            return outcome, _sum_up(
+                outcome,
+                folder,
+                display,
+                started,
+                (status_a, status_b),
+            )
 
 
 def _sum_up(
@@ -180,36 +193,43 @@ def _sum_up(
     display: Display,
     started: float,
     statuses: tuple[ServerStatus, ServerStatus],
-) -> dict[str, Any]:
+) -> JsonObject:
+    """Return the summary of a finished run, and write its files into ``folder``.
+
+    They are the model, its answers on the held-out data, the summary, the history of
+    rounds, the plot and, where the task has an objective, what robustness it gives.
+    ``started`` is when the run began, by the monotonic clock.
+    """
     scenario = outcome.scenario
-    evaluation = demo_training.HeldOutAnswers(outcome.scenario)
+    held_out = demo_training.HeldOutAnswers(scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
-    said = evaluation.probabilities(theta)
+    probabilities = held_out.probabilities(theta)
     labels = scenario.dataset.test_y
-    np.save(folder / "predictions.npy", said.argmax(axis=1))
+    np.save(folder / "predictions.npy", probabilities.argmax(axis=1))
     # 1 − probability of the right class: a bounded loss.
-    np.save(folder / "losses.npy", 1.0 - said[np.arange(len(labels)), labels])
+    losses = 1.0 - probabilities[np.arange(len(labels)), labels]
+    np.save(folder / "losses.npy", losses)
     seconds = time.monotonic() - started
-    result = demo_training.summary(
-        outcome, statuses, accuracy=evaluation.accuracy(theta), seconds=seconds
+    summary = demo_training.summary(
+        outcome, statuses, accuracy=held_out.accuracy(theta), seconds=seconds
     )
     if scenario.task.objective is not None:
         display.doing("certifying the model against changed inputs")
-        result["robustness"] = demo_training.robustness(scenario, theta, result, folder)
-    shutil.copyfile(model, folder / "model.safetensors")
-    rows = result["history"]
-    with (folder / "history.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(
-            file, list(rows[0]) if rows else ["round"], lineterminator="\n"
+        summary["robustness"] = demo_training.robustness(
+            scenario, theta, summary, folder
         )
+    shutil.copyfile(model, folder / "model.safetensors")
+    rows = summary["history"]
+    columns = list(rows[0]) if rows else ["round"]
+    with (folder / "history.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    (folder / "summary.json").write_text(
-        json_of(result, indent=2) + "\n", encoding="utf-8"
-    )
+    text = json_of(summary, indent=2) + "\n"
+    (folder / "summary.json").write_text(text, encoding="utf-8")
     demo_training.plot(outcome, folder / "training.png")
-    return result
+    return summary
 
 
 def _wait_for_owners(
@@ -218,9 +238,9 @@ def _wait_for_owners(
     display: Display,
     owners_s: float,
 ) -> None:
-    """Until the owners have ended; who takes long is stopped.
+    """Wait until the owners have ended, for ``owners_s`` seconds at most.
 
-    The training is over by then.
+    Who takes longer is stopped later, with the deployment: the training is over.
     """
     try:
         deployment.wait(scenario.honest, owners_s)
@@ -236,13 +256,13 @@ def _wait_for_owners(
 
 
 def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
-    """Until owners have enrolled, or server A waits for them no more.
+    """Wait until the owners have enrolled, or server A waits for them no more.
 
-    Raises PeerUnavailable.
+    Raises PeerUnavailable: a server has died, or server A doesn't answer in time.
     """
     retries = Retries(
         total_s=deployment.task.deadlines.enrol,
-        policy=RetryPolicy(0.1, 1.0),
+        policy=RetryPolicy(first_s=0.1, longest_s=1.0),
         counted_from_now=True,
     )
     while True:
@@ -260,10 +280,11 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
 
 
 def announce(out: TextIO, scenario: Scenario) -> None:
-    """What is about to run."""
-    privacy = scenario.task.privacy
-    data = scenario.dataset
-    servers = "two servers and a dealer" if scenario.task.has_dealer else "two servers"
+    """Print what is about to run: who trains what, with which parameters."""
+    task = scenario.task
+    privacy = task.privacy
+    dataset = scenario.dataset
+    servers = "two servers and a dealer" if task.has_dealer else "two servers"
     say(
         out,
         ("precad demo", "bold"),
@@ -271,12 +292,12 @@ def announce(out: TextIO, scenario: Scenario) -> None:
         " train ",
         (scenario.model, "bold"),
         " on ",
-        (data.name, "bold"),
-        f" ({len(data.train_y):,} records; {scenario.task.dimension:,} parameters).\n"
+        (dataset.name, "bold"),
+        f" ({len(dataset.train_y):,} records; {task.dimension:,} parameters).\n"
         f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
         f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
-        f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
-        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}",
+        f"q = {privacy.client_rate:g}, η = {task.training.learning_rate:g}, "
+        f"T = {task.training.rounds}, δ = {privacy.delta:g}",
     )
     if scenario.bad:
         names = ", ".join(client.name for client in scenario.bad)
@@ -290,68 +311,80 @@ def announce(out: TextIO, scenario: Scenario) -> None:
 def conclude(
     out: TextIO,
     outcome: Outcome,
-    result: dict[str, Any],
+    summary: JsonObject,
     files: list[str],
 ) -> None:
-    """The run in plain words."""
-    equal = result["model_digest_a"] == result["model_digest_b"]
-    rejected = ", ".join(_reasons(result["rejected"]))
+    """Print in plain words what a run gave: model, guarantees, ``files``."""
+    held_out = len(outcome.scenario.dataset.test_y)
+    same_model = summary["model_digest_a"] == summary["model_digest_b"]
+    not_counted = "none was rejected"
+    if summary["rejected"]:
+        reasons = ", ".join(_reasons(summary["rejected"]))
+        not_counted = f"rejected or absent: {reasons}"
     say(
         out,
         ("\ndone\n", "bold"),
         "The model gets ",
-        (f"{result['accuracy']:.1%}", "bold"),
-        f" of {len(outcome.scenario.dataset.test_y)} held-out records right after"
-        f" {result['version']} rounds and {result['seconds']:.0f} s. No server ever saw"
-        " an update.\nBoth servers hold the same model: ",
-        ("yes", "") if equal else ("NO", "red"),
-        f" ({result['model_digest_a'][:16]}…).\n"
-        f"{result['accepted']} submissions counted; "
-        f"{f'rejected or absent: {rejected}' if rejected else 'none was rejected'}. "
-        f"Honest ones rejected: {result['honest_rejected']}.\n\n"
-        f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (zero-out):",
+        (f"{summary['accuracy']:.1%}", "bold"),
+        f" of {held_out} held-out records right after {summary['version']} rounds and"
+        f" {summary['seconds']:.0f} s. No server ever saw an update.\nBoth servers hold"
+        " the same model: ",
+        ("yes", "") if same_model else ("NO", "red"),
+        f" ({summary['model_digest_a'][:16]}…).\n"
+        f"{summary['accepted']} submissions counted; {not_counted}. "
+        f"Honest ones rejected: {summary['honest_rejected']}.\n\n"
+        f"Guaranteed, as (ε, δ = {summary['delta']:g})-differential privacy"
+        " (zero-out):",
     )
-    _bounds(result).show(out)
-    if "robustness" in result:
-        say(out, f"\n{result['robustness']['words']}\n")
+    _guarantees(summary).show(out)
+    if "robustness" in summary:
+        say(out, f"\n{summary['robustness']['words']}\n")
     say(
         out,
-        f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for"
-        " the first line: an approximation, not a guarantee.\nThe accuracy is measured"
-        " on public data; it carries no privacy guarantee of its own.\n\nFiles:"
-        f" {', '.join(files)}",
+        f"The paper's central-limit formula says {summary['epsilon_clt_server']:.2f}"
+        " for the first line: an approximation, not a guarantee.\nThe accuracy is"
+        " measured on public data; it carries no privacy guarantee of its"
+        f" own.\n\nFiles: {', '.join(files)}",
     )
 
 
-def _bounds(result: dict[str, Any]) -> AlignedTable:
-    bounds = AlignedTable("who looks", ">ε exact", "what is protected")
-    server = result["epsilon_exact_server"]
-    clients = result["epsilon_exact_clients"]
-    bounds.add(
-        "one curious server and any other clients", upper(server, 3), "any one record"
+def _guarantees(summary: JsonObject) -> AlignedTable:
+    """Return a table of the exact ε against each adversary."""
+    table = AlignedTable("who looks", ">ε exact", "what is protected")
+    table.add(
+        "one curious server and any other clients",
+        upper(summary["epsilon_exact_server"], 3),
+        "any one record",
     )
-    malicious = result.get("epsilon_exact_malicious_server")
+    malicious = summary.get("epsilon_exact_malicious_server")
     if malicious is not None:
-        cap = f"any one record, at the cap of {result['version']} rounds"
-        bounds.add(
-            "one malicious server and any other clients", upper(malicious, 3), cap
+        table.add(
+            "one malicious server and any other clients",
+            upper(malicious, 3),
+            f"any one record, at the cap of {summary['version']} rounds",
         )
-    bounds.add("other clients only", upper(clients, 3), "any one record")
-    level = result["epsilon_exact_client_level"]
+    table.add(
+        "other clients only",
+        upper(summary["epsilon_exact_clients"], 3),
+        "any one record",
+    )
+    epsilon = summary["epsilon_exact_client_level"]
     shown = "none"
     whole = "a whole data owner (too large to bound what a bad one can do)"
-    if level is not None and level > MEANINGLESS:
+    if epsilon is not None and epsilon > MEANINGLESS:
         shown = f"over {MEANINGLESS:g}"
-    elif level is not None:
-        shown = upper(level, 3)
+    elif epsilon is not None:
+        shown = upper(epsilon, 3)
         whole = "a whole data owner (bounds what a bad one can do)"
-    bounds.add("anyone who sees the models; servers honest", shown, whole)
-    return bounds
+    table.add("anyone who sees the models; servers honest", shown, whole)
+    return table
 
 
 def _reasons(rejected: Mapping[str, int]) -> list[str]:
-    return [f"{n} {reason}" for reason, n in rejected.items()]
+    """Return how many submissions didn't count, reason by reason."""
+    return [f"{count} {reason}" for reason, count in rejected.items()]
 
 
 def _percent(share: float | None) -> str:
+    """Return a share in %, or a dash where it isn't known."""
     return "–" if share is None else f"{share:.1%}"

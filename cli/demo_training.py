@@ -1,4 +1,4 @@
-"""A demo's training: what is decided before, its rounds, guarantees, plot and other files."""
+"""A demo's training: what is decided before, its rounds, summary, plot and report."""
 
 import math
 import os
@@ -39,14 +39,18 @@ from precad.simulation.bad_client import KINDS
 from precad.simulation.datasets import DataSet, demo_task, load, shards
 from precad.simulation.result import draw_training
 
-Found: TypeAlias = dict[str, Any]
-"""Plain values, for JSON."""
+JsonObject: TypeAlias = dict[str, Any]
+"""Plain values by name, for JSON."""
 SHARDS_PER_CLIENT = 4
+"""Shards of records, sorted by label, that each owner gets; see ``datasets.shards``."""
 COLLECT_S = 60.0
+"""``deadlines.collect`` of the demo's task, in seconds."""
 REJOIN_S = 1.0
+"""``deadlines.rejoin`` of the demo's task, in seconds."""
 LEAST_WAIT_S = 0.05
+"""The smallest ``deadlines.work`` of the demo's task, in seconds."""
 ROOM = 2.0
-"""Of the wait above the work."""
+"""How many times the measured work ``deadlines.work`` is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +59,30 @@ class Scenario:
 
     dataset: DataSet = field(repr=False)
     model: str
+    """The architecture's name, like ``logistic``."""
     task: Task
     data: dict[ClientId, Data] = field(repr=False)
+    """Each owner's records and labels."""
     attack: str | None
     bad: dict[ClientId, str]
+    """Owners that attack, each with how: one of ``bad_client.KINDS``."""
 
     @property
     def honest(self) -> list[str]:
-        """Clients that follow the protocol, by name."""
+        """Names of the owners that follow the protocol."""
         return [client.name for client in self.data if client not in self.bad]
 
 
 def make_scenario(request: DemoRequest) -> Scenario:
-    """Decide everything, or refuse. Raises Misconfiguration naming the option."""
+    """Decide everything that a demo needs: data, task, each owner's part, who is bad.
+
+    Raises Misconfiguration: an option is wrong or doesn't fit another; it is named.
+    """
     clients = request.clients
-    bad_count = _attackers(request)
-    data = load(request.dataset, request.data)
+    attackers = _attackers(request)
+    dataset = load(request.dataset, request.data)
     values = demo_task(
-        data,
+        dataset,
         request.model,
         clients,
         request.rounds,
@@ -81,51 +91,59 @@ def make_scenario(request: DemoRequest) -> Scenario:
     values["validation"] = request.validation
     if request.objective is not None:
         values["objective"] = {"name": request.objective}
-    deadlines = values["deadlines"] = {"collect": COLLECT_S, "rejoin": REJOIN_S}
+    deadlines = {"collect": COLLECT_S, "rejoin": REJOIN_S}
+    values["deadlines"] = deadlines
     parts = shards(
-        data.train_y,
+        dataset.train_y,
         clients=clients,
         shards_per_client=SHARDS_PER_CLIENT,
         seed=request.seed,
     )
-    most = max(parts, key=len)
-    largest = data.train_x[most], data.train_y[most]
-    deadlines["work"] = _wait_s(Task.parse(values), largest, clients)
-    names = [
-        ClientId(f"owner-{number:0{len(str(clients))}d}")
-        for number in range(1, clients + 1)
-    ]
-    records = {
-        n: (data.train_x[p], data.train_y[p]) for n, p in zip(names, parts, strict=True)
-    }
+    data = {}
+    digits = len(str(clients))
+    for number, part in enumerate(parts, start=1):
+        client = ClientId(f"owner-{number:0{digits}d}")
+        data[client] = (dataset.train_x[part], dataset.train_y[part])
+    largest = max(parts, key=len)
+    most_records = (dataset.train_x[largest], dataset.train_y[largest])
+    deadlines["work"] = _wait_s(Task.parse(values), most_records, clients)
     # The last ones: which clients are bad makes no difference to the protocol.
-    bad = dict.fromkeys(names[clients - bad_count :], request.attack or "")
+    bad = list(data)[clients - attackers :]
     return Scenario(
-        dataset=data,
+        dataset=dataset,
         model=request.model,
         task=Task.parse(values),
-        data=records,
+        data=data,
         attack=request.attack,
-        bad=bad,
+        bad=dict.fromkeys(bad, request.attack or ""),
     )
 
 
 def _wait_s(task: Task, data: Data, clients: int) -> float:
-    """A ``deadlines.work`` that all owners keep on this machine, which they share."""
-    rate = task.privacy.record_rate
+    """Return a ``deadlines.work``, in seconds, that all owners keep on this machine.
+
+    It is measured with ``data``, the most that an owner has. The owners share this
+    machine's cores; the wait is rounded up to twentieths of a second.
+    """
     work_s = padded_work_s(
         build(task.model),
         cross_entropy,
         data,
         count=len(data[1]),
-        rate=rate,
+        rate=task.privacy.record_rate,
         task=task,
     )
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
-    return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
+    wait_s = math.ceil(20 * ROOM * together_s) / 20
+    return min(COLLECT_S / 2, max(LEAST_WAIT_S, wait_s))
 
 
 def _attackers(request: DemoRequest) -> int:
+    """Return how many owners attack.
+
+    Raises Misconfiguration: the attack isn't known or isn't said, or none or all of the
+    owners would attack.
+    """
     if request.attack is None:
         if request.attackers:
             remedy = f"say what they do: --attack {'|'.join(KINDS)}"
@@ -143,8 +161,11 @@ def _attackers(request: DemoRequest) -> int:
 
 
 RADII = (0.0, 0.125, 0.25, 0.5, 0.75)
+"""ℓ2 distances at which the report says how many inputs are certified."""
 CONFIDENCE = 0.999
+"""Of the certificate of each input."""
 COPIES = 10_000
+"""Noisy copies of each input that count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +173,22 @@ class RoundRow:
     """One finished round, as shown and plotted."""
 
     number: int
-    """From 1."""
+    """Its number, from 1."""
     accuracy: float | None
     """On held-out data; None when the demo was too slow to fetch that round's model."""
     cohort: int
     accepted: int
     rejected: dict[str, int]
+    """Submissions that didn't count, by reason."""
     epsilon_server: float
+    """Exact ε of a record so far, against one curious server and any other clients."""
     epsilon_clients: float
+    """The same against other clients alone."""
     seconds: float = 0.0
     """From the round's opening to its model, as server A counts them."""
 
-    def to_row(self, reasons: Iterable[str]) -> Found:
-        """One flat row, with a column for each of ``reasons``."""
+    def to_row(self, reasons: Iterable[str]) -> JsonObject:
+        """Return one flat row, with a column for each of ``reasons``."""
         return {
             "round": self.number,
             "accuracy": self.accuracy,
@@ -179,31 +203,33 @@ class RoundRow:
 
 @dataclass(slots=True)
 class Outcome:
-    """The whole run so far."""
+    """The rounds of a run so far."""
 
     scenario: Scenario
     rows: list[RoundRow] = field(default_factory=list)
 
     @property
     def rejected(self) -> Counter[str]:
-        """Submissions that didn't, by reason."""
+        """How many submissions didn't count, by reason."""
         return sum((Counter(row.rejected) for row in self.rows), Counter[str]())
 
     def add(self, report: RoundReport, accuracy: float | None) -> RoundRow:
-        """Take in one round's report."""
+        """Take in one round's report, and return it with what was spent until then.
+
+        ``accuracy`` is that of the round's model on held-out data, None if unknown.
+        """
         task = self.scenario.task
         rounds = report.version + 1
         run = Run.of(task, rounds=rounds, participations=report.most_participations)
-        found = guarantees(run, task.privacy.delta, RECORD_LEVEL, EXACT)
-        server, clients = (each.epsilon for each in found)
+        server, clients = guarantees(run, task.privacy.delta, RECORD_LEVEL, EXACT)
         row = RoundRow(
             number=rounds,
             accuracy=accuracy,
             cohort=report.cohort,
             accepted=report.accepted,
             rejected=dict(report.rejected),
-            epsilon_server=server,
-            epsilon_clients=clients,
+            epsilon_server=server.epsilon,
+            epsilon_clients=clients.epsilon,
             seconds=report.seconds,
         )
         self.rows.append(row)
@@ -211,23 +237,23 @@ class Outcome:
 
 
 class HeldOutAnswers:
-    """Predictions of a model on the held-out data."""
+    """Answers of models to the held-out data."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._model = Applied(
-            build(scenario.task.model), scenario.task.model.parameters
-        )
+        model = scenario.task.model
+        self._model = Applied(build(model), model.parameters)
         self._inputs = torch.from_numpy(scenario.dataset.test_x)
         self._targets = scenario.dataset.test_y
 
     def probabilities(self, theta: ModelVector) -> NDArray[np.float64]:
-        """``[points, classes] float64``."""
+        """Return each class's probability, ``[points, classes] float64``."""
         outputs = self._model.outputs(theta, self._inputs).astype(np.float64)
         return np.asarray(softmax(outputs, axis=1))
 
     def accuracy(self, theta: ModelVector) -> float:
-        """Share of held-out records that the model gets right."""
-        return float((self.probabilities(theta).argmax(axis=1) == self._targets).mean())
+        """Return the share of held-out records that the model gets right."""
+        answers = self.probabilities(theta).argmax(axis=1)
+        return float((answers == self._targets).mean())
 
 
 def summary(
@@ -236,22 +262,24 @@ def summary(
     *,
     accuracy: float,
     seconds: float,
-) -> Found:
-    """The summary as one JSON object, from what the servers' ledgers hold."""
-    (status_a, status_b), scenario, task = (
-        statuses,
-        outcome.scenario,
-        outcome.scenario.task,
-    )
+) -> JsonObject:
+    """Return the summary of a run as one JSON object, from what the servers counted.
+
+    ``statuses`` are server A's and server B's, ``accuracy`` that of the last model on
+    held-out data, ``seconds`` what the run took.
+    """
+    status_a, status_b = statuses
+    scenario = outcome.scenario
+    task = scenario.task
+    version = status_a.version
     # For the client that took part most often.
     most = max(status_a.participations.values(), default=0)
-    run = Run.of(task, rounds=status_a.version, participations=most)
+    run = Run.of(task, rounds=version, participations=most)
     statements = guarantees(run, task.privacy.delta, tuple(Adversary))
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
-    exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
-    level = exact[Adversary.CLIENT_LEVEL]
+    client_level = epsilon[AccountantName.EXACT, Adversary.CLIENT_LEVEL]
     # At the cap, of T participations, where the task's check allows the statement.
-    capped = run.at_cap(status_a.version)
+    capped = run.at_cap(version)
     at_cap = {}
     if capped.covers_a_malicious_server(Adversary.ONE_SERVER):
         (statement,) = guarantees(
@@ -259,6 +287,18 @@ def summary(
         )
         at_cap["epsilon_exact_malicious_server"] = statement.epsilon
     honest = status_a.rejected_by_client.keys() & scenario.honest
+    certificate_inputs = CertificateInputs(
+        task_digest=str(task.digest),
+        effective_record_clip=task.effective_record_clip,
+        rounds=version,
+        clients=len(scenario.data),
+        malicious_submission_soundness_bits=task.projections,
+        proof_points=None if task.proof is None else task.proof.points,
+        attempts=version * task.training.attempts,
+        redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
+        validation=task.validation,
+        **task.privacy.model_dump(exclude={"epsilon_limit"}),
+    )
     return {
         "dataset": scenario.dataset.name,
         "model": scenario.model,
@@ -267,11 +307,13 @@ def summary(
         "attackers": len(scenario.bad),
         "attack": scenario.attack,
         "validation": task.validation,
-        "version": status_a.version,
+        "version": version,
         "accuracy": accuracy,
-        "epsilon_exact_server": exact[Adversary.ONE_SERVER],
-        "epsilon_exact_clients": exact[Adversary.CLIENTS_ONLY],
-        "epsilon_exact_client_level": level if math.isfinite(level) else None,
+        "epsilon_exact_server": epsilon[AccountantName.EXACT, Adversary.ONE_SERVER],
+        "epsilon_exact_clients": epsilon[AccountantName.EXACT, Adversary.CLIENTS_ONLY],
+        "epsilon_exact_client_level": (
+            client_level if math.isfinite(client_level) else None
+        ),
         **at_cap,
         "epsilon_clt_server": epsilon[AccountantName.GDP_CLT, Adversary.ONE_SERVER],
         "delta": task.privacy.delta,
@@ -285,25 +327,12 @@ def summary(
         "history": [row.to_row(outcome.rejected) for row in outcome.rows],
         "bytes": {**status_a.bytes_by_link, **status_b.bytes_by_link},
         "guarantees": [statement.to_json() for statement in statements],
-        "certificate_inputs": (
-            CertificateInputs(
-                task_digest=str(task.digest),
-                effective_record_clip=task.effective_record_clip,
-                rounds=status_a.version,
-                clients=len(scenario.data),
-                malicious_submission_soundness_bits=task.projections,
-                proof_points=None if task.proof is None else task.proof.points,
-                attempts=status_a.version * task.training.attempts,
-                redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
-                validation=task.validation,
-                **task.privacy.model_dump(exclude={"epsilon_limit"}),
-            ).model_dump()
-        ),
+        "certificate_inputs": certificate_inputs.model_dump(),
     }
 
 
 def load_plot() -> None:
-    """Load what ``plot`` needs: a second."""
+    """Import what ``plot`` needs, which takes a second."""
     import matplotlib.backends.backend_agg  # noqa: PLC0415
     import matplotlib.figure  # noqa: F401, PLC0415
 
@@ -312,15 +341,14 @@ def plot(outcome: Outcome, path: Path) -> None:
     """Write a PNG: accuracy above, exact ε of both adversaries and rejections below."""
     scenario = outcome.scenario
     reasons = sorted(outcome.rejected)
-    bad = (
-        f", {len(scenario.bad)} of them bad ({scenario.attack})" if scenario.bad else ""
-    )
     owners = f"{len(scenario.data)} data owners"
+    if scenario.bad:
+        owners += f", {len(scenario.bad)} of them bad ({scenario.attack})"
     draw_training(
         path,
         [row.to_row(reasons) for row in outcome.rows],
         reasons,
-        title=f"{scenario.dataset.name}, {scenario.model}: {owners}{bad}",
+        title=f"{scenario.dataset.name}, {scenario.model}: {owners}",
         epsilon_of=f"a record\n(δ = {scenario.task.privacy.delta:g})",
         updates="not counted",
     )
@@ -329,49 +357,51 @@ def plot(outcome: Outcome, path: Path) -> None:
 def robustness(
     scenario: Scenario,
     theta: ModelVector,
-    result: Found,
+    summary_so_far: JsonObject,
     folder: Path,
-) -> Found:
-    """The report as one object, of a run with an objective and its last model, ``[d]``.
+) -> JsonObject:
+    """Return what a run's model promises against bad records and changed inputs.
 
-    Writes robustness.txt and certificate.png into ``folder``; ``result`` is the summary
-    so far.
+    ``theta`` is the last model, ``[d]``, of a task with an objective. The report is one
+    JSON object, with the same in words; robustness.txt and certificate.png are written
+    into ``folder``.
     """
-    section = scenario.task.objective
-    assert section is not None
-    found: Found = {
-        "objective": section.name,
-        "epsilon_record": result["epsilon_exact_server"],
-        "delta": result["delta"],
-        "poisoning": _poisoning(result),
-        "smoothing": _smoothing(scenario, theta, folder, section.noise),
+    objective = scenario.task.objective
+    assert objective is not None
+    report: JsonObject = {
+        "objective": objective.name,
+        "epsilon_record": summary_so_far["epsilon_exact_server"],
+        "delta": summary_so_far["delta"],
+        "poisoning": _poisoning(summary_so_far),
+        "smoothing": _smoothing(scenario, theta, folder, objective.noise),
     }
-    found["words"] = _in_words(found)
+    report["words"] = _in_words(report)
     title = f"What {scenario.dataset.name}, {scenario.model} promises"
     (folder / "robustness.txt").write_text(
-        f"{title}\n\n{found['words']}\n", encoding="utf-8"
+        f"{title}\n\n{report['words']}\n", encoding="utf-8"
     )
-    return found
+    return report
 
 
-def _poisoning(result: Found) -> Found:
-    """Bounds on the expected share of wrong answers by the number of bad records, for 1 − accuracy.
+def _poisoning(summary_so_far: JsonObject) -> JsonObject:
+    """Bound the expected share of wrong answers by the number of bad records.
 
-    One run has no expectation, so this run's own value is stated as what it is: an
-    example.
+    One run has no expectation. So this run's own share, 1 − accuracy, stands for it,
+    and is stated as what it is: an example.
     """
-    inputs = CertificateInputs(**result["certificate_inputs"])
+    inputs = CertificateInputs(**summary_so_far["certificate_inputs"])
     guarantee = ExactGroups(inputs.mechanism(Unit.RECORD))
-    wrong = 1.0 - result["accuracy"]
-    found = [(k, attack_bounds(wrong, 1.0, guarantee, k)) for k in (1, 2, 5, 10)]
-    rows = [
-        {
-            "records": k,
-            "lower": float(b.lower),
-            "upper": float(b.upper),
-        }
-        for k, b in found
-    ]
+    wrong = 1.0 - summary_so_far["accuracy"]
+    rows = []
+    for records in (1, 2, 5, 10):
+        bounds = attack_bounds(wrong, 1.0, guarantee, records)
+        rows.append(
+            {
+                "records": records,
+                "lower": float(bounds.lower),
+                "upper": float(bounds.upper),
+            }
+        )
     return {"if_expected_error_is": wrong, "bounds": rows}
 
 
@@ -380,53 +410,64 @@ def _smoothing(
     theta: ModelVector,
     folder: Path,
     sigma: float,
-) -> Found:
+) -> JsonObject:
+    """Certify the model's answers on held-out data against changed inputs.
+
+    ``sigma`` is the standard deviation of the inputs' noise. The picture of the
+    certificates is written into ``folder``.
+    """
+    dataset = scenario.dataset
     module = build(scenario.task.model)
-    data = scenario.dataset
     load_vector(module, theta)
-    how = VoteSampling(
+    sampling = VoteSampling(
         sigma=sigma,
         selection=100,
         copies=COPIES,
         draw=secrets.randbelow(DRAWS),
     )
-    votes = sample_votes(module, torch.from_numpy(data.test_x), how)
-    budget = ConfidenceBudget(confidence=CONFIDENCE, classes=data.classes)
-    found = prediction.certify_smoothing(votes.votes, sigma, budget, votes.selection)
-    right = found.certified & (found.labels == data.test_y)
+    votes = sample_votes(module, torch.from_numpy(dataset.test_x), sampling)
+    budget = ConfidenceBudget(confidence=CONFIDENCE, classes=dataset.classes)
+    certificates = prediction.certify_smoothing(
+        votes.votes, sigma, budget, votes.selection
+    )
+    right = certificates.certified & (certificates.labels == dataset.test_y)
     prediction.plot_smoothing(
         folder / "certificate.png",
-        found,
+        certificates,
         right,
         known=True,
         noise=sigma,
     )
-    shares = prediction.certified_accuracy(found.radius, right, RADII).tolist()
+    radius = certificates.radius
+    shares = prediction.certified_accuracy(radius, right, RADII).tolist()
     return {
         "sigma": sigma,
         "copies": COPIES,
         "confidence": CONFIDENCE,
-        "points": len(data.test_y),
-        "abstained": int((~found.certified).sum()),
-        "average_certified_radius": prediction.average_certified_radius(
-            found.radius, right
-        ),
-        "certified_accuracy": dict(zip(map(str, RADII), shares, strict=True)),
+        "points": len(dataset.test_y),
+        "abstained": int((~certificates.certified).sum()),
+        "average_certified_radius": prediction.average_certified_radius(radius, right),
+        "certified_accuracy": {
+            str(at): share for at, share in zip(RADII, shares, strict=True)
+        },
     }
 
 
-def _in_words(found: Found) -> str:
-    poisoning = found["poisoning"]
-    smoothing = found["smoothing"]
-    rows = poisoning["bounds"]
+def _in_words(report: JsonObject) -> str:
+    """Return the report of ``robustness`` in words, a line for each promise."""
+    poisoning = report["poisoning"]
+    smoothing = report["smoothing"]
     bounds = "; ".join(
-        f"{r['records']} bad: {r['lower']:.1%} to {r['upper']:.1%}" for r in rows
+        f"{row['records']} bad: {row['lower']:.1%} to {row['upper']:.1%}"
+        for row in poisoning["bounds"]
     )
-    certified = smoothing["certified_accuracy"].items()
-    shares = ", ".join(f"{share:.1%} at {radius}" for radius, share in certified)
+    shares = ", ".join(
+        f"{share:.1%} at {radius}"
+        for radius, share in smoothing["certified_accuracy"].items()
+    )
     return (
-        f"Trained with {found['objective']}.\n\n- Privacy of a record: ε ="
-        f" {upper(found['epsilon_record'], 3)} at δ = {found['delta']:g} against one"
+        f"Trained with {report['objective']}.\n\n- Privacy of a record: ε ="
+        f" {upper(report['epsilon_record'], 3)} at δ = {report['delta']:g} against one"
         " curious server; the objective costs none of it.\n- Bad records: where the"
         f" expected error is {poisoning['if_expected_error_is']:.1%}, as in this run,"
         f" records that are added or deleted leave it within: {bounds}.\n- Changed"

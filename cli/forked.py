@@ -1,10 +1,13 @@
-"""Processes that share what one has imported: `multiprocessing`'s fork server, with preload.
+"""Processes that share what one has imported, by `multiprocessing`'s fork server.
 
-They are processes of their own all the same, with the commands, settings, logs, signals
-and ends of ``python -m …``: they are split off before any key, record or connection is
-there, from a process without threads, and share nothing but code. What is read of the
-environment at start or import is the fork server's: a start that has another value of
-such a variable (``EARLY``) is a real one.
+A fork server imports modules once; each process is then split off from it, and they
+share nothing but code. They are processes of their own all the same, with the commands,
+settings, logs, signals and exit statuses of ``python -m …``: they are split off before
+any key, record or connection is there, from a process without threads.
+
+Some variables of the environment (``EARLY``) are read at start or import, so they are
+the fork server's. A process that needs another value of such a variable is really
+started.
 """
 
 import atexit
@@ -20,54 +23,65 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from precad.common.errors import Misconfiguration
 
+Process: TypeAlias = Any
+"""A ``subprocess.Popen``, or a ``Forked``, which has as much of it as is used."""
+
 EARLY = ("GRPC_", "LD_", "MALLOC_", "OMP_", "PRECAD_", "PYTHON")
-"""Beginnings of their names."""
+"""How the names of variables begin that are read at a process's start or at import."""
 OWNERS = (
-    *("precad.cli.main", "precad.cli.owner_commands", "precad.accounting.exact"),
-    *("precad.client.data_owner", "precad.client.owner_settings"),
+    "precad.cli.main",
+    "precad.cli.owner_commands",
+    "precad.accounting.exact",
+    "precad.client.data_owner",
+    "precad.client.owner_settings",
     # Half of torch, which it imports at the first gradient.
     "torch._dynamo",
 )
+"""What is imported once for the owners of one machine."""
 PARTS = (
-    *("precad.aggregator.validate.crypten_comparisons", "precad.dealer.process"),
-    *("precad.server_a.process", "precad.server_b.process", *OWNERS),
+    "precad.aggregator.validate.crypten_comparisons",
+    "precad.dealer.process",
+    "precad.server_a.process",
+    "precad.server_b.process",
+    *OWNERS,
 )
-"""What is imported once: for owners of one machine, and for all parts of a deployment.
-"""
+"""What is imported once for all parts of a deployment."""
 
 if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     # The fork server itself: it has nothing to clear up, and would take seconds for it
     # with torch.
     atexit.register(os._exit, 0)
 
-_of_server: dict[str, str] = {}
-"""The early part of the fork server's environment, once it was started."""
+_early_of_server: dict[str, str] = {}
+"""The early variables of the fork server's environment; empty until it was started."""
 
 
 def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> None:
-    """Start this process's fork server, if there is none; it ends with its last process.
+    """Start this process's fork server, in this environment, unless there is one.
 
-    It imports ``modules``, but for those that aren't installed. Raises
-    Misconfiguration: this system can't split processes.
+    It imports ``modules``, but for those that aren't installed, and ends with its last
+    process.
+
+    Raises Misconfiguration: this system can't split processes.
     """
-    if _of_server:
+    if _early_of_server:
         return
     if sys.platform == "win32":
         raise Misconfiguration(
             "forked", "Windows", "this system starts processes one by one"
         )
-    _of_server.update(_early(environment))
-    own = dict(os.environ)
+    _early_of_server.update(_early(environment))
+    before = dict(os.environ)
     multiprocessing.set_forkserver_preload(list(modules))
     try:
-        _have(environment)
+        _set_environment(environment)
         forkserver.ensure_running()
     finally:
-        _have(own)
+        _set_environment(before)
 
 
 def start(
@@ -75,48 +89,61 @@ def start(
     *,
     stdout: IO[bytes] | None,
     env: Mapping[str, str],
-    **more: Any,
-) -> Any:
-    """Start ``python -m …``, in place of ``subprocess.Popen``, whose arguments these are.
+    **options: Any,
+) -> Process:
+    """Start a process as ``subprocess.Popen`` does, whose arguments these are.
 
-    ``[sys.executable, "-m", module, …]`` is forked, all else really started, with
-    ``more``. The process's whole output goes to the end of the file ``stdout``; None
-    for this process's own.
+    ``[sys.executable, "-m", module, …]`` is forked; everything else is really started,
+    with all ``options``. A forked process writes both outputs to the end of the file
+    ``stdout``; None stands for this process's own.
+
+    Raises Misconfiguration: this system can't split processes.
     """
     begin(env)
-    if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _of_server:
+    if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _early_of_server:
         return subprocess.Popen(  # noqa: S603 -- the caller's own words
             arguments,
             stdout=stdout,
             env=env,
-            **more,
+            **options,
         )
-    return Forked(
-        arguments[2:], None if stdout is None else Path(stdout.name).resolve(), env
-    )
+    log = None if stdout is None else Path(stdout.name).resolve()
+    return Forked(arguments[2:], log, env)
 
 
 class Forked:
-    """A forked process, with as much of ``subprocess.Popen`` as deployments and tests use."""
+    """A forked process, with as much of ``subprocess.Popen`` as is used.
+
+    ``arguments`` are a module's name and its command line; ``log`` gets both outputs,
+    None leaves them this process's own.
+    """
 
     def __init__(
         self, arguments: Sequence[str], log: Path | None, env: Mapping[str, str]
     ) -> None:
         self.args = list(arguments)
-        make = multiprocessing.get_context("forkserver").Process
-        self._process = make(target=_become, args=(self.args, log, dict(env)))
+        process_class = multiprocessing.get_context("forkserver").Process
+        self._process = process_class(
+            target=_run_module, args=(self.args, log, dict(env))
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 
     def poll(self) -> int | None:
-        """Exit status, None while it runs; so is ``returncode``."""
+        """Return the exit status, or None while the process runs.
+
+        The property ``returncode`` is the same.
+        """
         return self._process.exitcode
 
     returncode = property(poll)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit status. Raises TimeoutExpired."""
+        """Wait for the process to end, and return its exit status.
+
+        Raises TimeoutExpired: it still runs after ``timeout`` seconds.
+        """
         self._process.join(timeout)
         status = self.poll()
         if status is None:
@@ -124,32 +151,42 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """As Popen's, also where it has ended and the fork server hasn't said so yet."""
+        """Send a signal; a process that has ended gets none, and nothing is raised.
+
+        That holds also where it has ended and the fork server hasn't said so yet.
+        """
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """As Popen's."""
+        """Ask the process to end, by SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As Popen's."""
+        """End the process at once, by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
-def _have(environment: Mapping[str, str]) -> None:
+def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(EARLY)}
+    """Return the variables that are read at a process's start or at import."""
+    return {
+        name: value for name, value in environment.items() if name.startswith(EARLY)
+    }
 
 
-def _become(
+def _run_module(
     arguments: list[str], log: Path | None, environment: dict[str, str]
 ) -> None:
+    """Be ``python -m`` with these arguments: what a forked process does.
+
+    Both outputs go to the end of ``log``, unless it is None.
+    """
     # What is there now is searched for cycles no more: so it stays shared.
     gc.freeze()
     threading.Thread(
@@ -159,16 +196,19 @@ def _become(
     ).start()
     if log is not None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for standard in (1, 2):
-            os.dup2(descriptor, standard)
+        for output in (1, 2):
+            os.dup2(descriptor, output)
         os.close(descriptor)
-    _have(environment)
+    _set_environment(environment)
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 def _end_with_parent() -> None:
-    """Whoever started this process may be killed, and can't end it then."""
+    """End this process when the one that started it has ended.
+
+    That one may be killed, and can't end it then.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

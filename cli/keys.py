@@ -1,4 +1,4 @@
-"""`precad keys`: who is who, in files."""
+"""`precad keys`: the keys and certificates by which parties know each other."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,13 +30,15 @@ def keys() -> None:
     A client that makes its own key, so that nobody else ever holds it:
 
         precad keys request ward-3 client ward-3            (the client)
-        precad keys issue keys client ward-3 --request ward-3/request.pem   (the operator)
+        precad keys issue keys client ward-3 --request ward-3/request.pem   (the
+        operator)
 
     With an authority of your own, send it the request: docs/identity.md says what it
     must put in.
     """
 
 
+# Arguments and options that several commands have.
 _ROLE = click.Choice([role.value for role in Role])
 Directory = Annotated[Path, "The deployment's directory.", ARGUMENT]
 Folder = Annotated[Path, "The party's folder.", ARGUMENT]
@@ -60,35 +62,36 @@ def init(
     days: Days = PARTY_DAYS,
     force: Force,
 ) -> None:
-    """A root, both servers, the dealer, the operator and clients: all of a local deployment.
+    """Make all keys of a local deployment: root, servers, dealer, operator, clients.
 
-    Where parties are organisations of their own, no private key should travel: make the root
-    alone, and a certificate for each party's request:
+    Where parties are organisations of their own, no private key should travel: make the
+    root alone, and a certificate for each party's request:
 
     \b
         precad keys init keys --root-only
-        precad keys request server-a server-a                       (server A's organisation)
+        precad keys request server-a server-a           (server A's organisation)
         precad keys issue keys server-a --request request.pem --out for-server-a
     """  # noqa: D301 -- click reads the control character
     if root_only:
         if clients or client:
             remedy = "leave clients out: each makes its own request"
             raise Misconfiguration("--root-only", "with clients", remedy)
-        click.echo(
-            Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER
-        )
+        deployment = Deployment.create(directory, replace=force)
+        click.echo(deployment.directory / AUTHORITY_FOLDER)
         return
-    names = [*(f"client-{number}" for number in range(1, clients + 1)), *client]
+    numbered = [f"client-{number}" for number in range(1, clients + 1)]
     folders = create_local_keys(
         directory,
-        names,
+        [*numbered, *client],
         dealer=not no_dealer,
         days=days,
         replace=force,
     )
     click.echo("\n".join(map(str, folders)))
-    about = f"Keep {directory / 'ca'} to yourself: who holds its key can name anybody."
-    click.echo(about, err=True)
+    click.echo(
+        f"Keep {directory / 'ca'} to yourself: who holds its key can name anybody.",
+        err=True,
+    )
 
 
 @command(keys)
@@ -130,7 +133,7 @@ def make_request(
     ],
     force: Force,
 ) -> None:
-    """A new key in the folder, and a signing request for it; only the request is sent away.
+    """Make a key in the folder, and a signing request: only the request is sent away.
 
     A certificate that ends soon is renewed in a new folder, and the old one stays in
     use until the new one is complete:
@@ -147,8 +150,9 @@ def make_request(
 def accept(
     folder: Folder, offered: Annotated[Path, "What keys issue made.", ARGUMENT]
 ) -> None:
-    """Put a certificate that came back beside its key; any but this key's is refused."""
-    click.echo(f"{credentials.accept(folder, offered).principal}: complete")
+    """Put a certificate that came back beside its key; another key's is refused."""
+    identity = credentials.accept(folder, offered)
+    click.echo(f"{identity.principal}: complete")
 
 
 @command(keys)
@@ -182,7 +186,7 @@ def revoke(
     name: Name = "",
     serial: Annotated[str | None, "One certificate only, by its serial number."],
 ) -> None:
-    """Put a party's certificates on the revocation list, which running servers read anew."""
+    """Revoke a party's certificates; running servers read the revocation list anew."""
     if (role is None) == (serial is None):
         raise Misconfiguration("party", role, "give a role, or --serial")
     deployment = Deployment.open(directory)
@@ -210,10 +214,18 @@ def show(
 
     Shows no key.
     """
-    asked = deployment_keys.request_summary(path)
-    if asked is not None:
-        party, fingerprint = asked
-        found = [
+    request = deployment_keys.request_summary(path)
+    if request is None:
+        summaries = deployment_keys.summarise(path)
+        rows = [summary.to_json() for summary in summaries]
+        lines = [
+            f"{summary.party}: {summary.state} until {summary.ends:%Y-%m-%d %H:%M}"
+            f" UTC\n    serial {summary.serial}\n    SHA-256 {summary.fingerprint}"
+            for summary in summaries
+        ]
+    else:
+        party, fingerprint = request
+        rows = [
             {
                 "party": party,
                 "state": "request",
@@ -223,12 +235,7 @@ def show(
         lines = [
             f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
         ]
+    if as_json:
+        print_json(rows, indent=2)
     else:
-        summaries = deployment_keys.summarise(path)
-        found = [each.to_json() for each in summaries]
-        lines = [
-            f"{each.party}: {each.state} until {each.ends:%Y-%m-%d %H:%M} UTC\n"
-            f"    serial {each.serial}\n    SHA-256 {each.fingerprint}"
-            for each in summaries
-        ]
-    print_json(found, indent=2) if as_json else click.echo("\n".join(lines))
+        click.echo("\n".join(lines))

@@ -1,6 +1,7 @@
-"""`precad kit`: one archive for a party, without a key; `precad setup`: all parties' folders here.
+"""`precad kit`: an archive for one party; `precad setup`: all parties' folders here.
 
-What stands in a kit for people and for their machines' supervisors is in `machines/`.
+A kit holds no key. What stands in it for people and for their machines' supervisors is
+in `machines/`.
 """
 
 import gzip
@@ -8,11 +9,10 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 import click
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,11 +36,15 @@ from precad.common.process_settings import Address
 from precad.common.task import Task, require_dealer
 
 Contents: TypeAlias = dict[str, str | bytes]
-"""Of an archive, by path."""
+"""An archive's files: what is in them, by path in the party's folder."""
 IDENTITY = "keys"
+"""The folder of a kit for the party's key and certificates."""
 TASK = "task.toml"
+"""The task's file in a kit."""
 SETTINGS = "settings.toml"
+"""The party's settings file in a kit."""
 NEXT = "NEXT.txt"
+"""The file of a kit that says what its reader does next."""
 
 
 @command()
@@ -64,10 +68,10 @@ def kit(
         {"metavar": "TASK"},
     ],
 ) -> None:
-    """Make one archive for a party: task, settings, how to start it, next steps; no key.
+    """Make one archive for a party: task, settings, how to start, next steps; no key.
 
-    The party makes its own key, so the archive may travel by mail; fingerprints are printed to
-    be read out. docs/ceremony.md leads the organisations through it.
+    The party makes its own key, so the archive may travel by mail; fingerprints are
+    printed to be read out. docs/ceremony.md leads the organisations through it.
 
     \b
         task = "task.toml"
@@ -82,60 +86,70 @@ def kit(
         precad kit server-a
         precad kit client ward-3 --out post
 
-    A further task on the same servers has a consortium's file of its own, with other ports:
+    A further task on the same servers has a consortium's file of its own, with other
+    ports:
 
     \b
         precad kit server-a --further clinics --consortium clinics-consortium.toml
     """  # noqa: D301 -- click reads the control character
     principal = Principal.named(party, name)
-    agreed = Consortium.load(consortium)
-    made = Task.load(agreed.task)
-    fingerprints = {"the task": str(made.digest)}
+    agreement = Consortium.load(consortium)
+    task = Task.load(agreement.task)
+    fingerprints = {"the task": str(task.digest)}
     title = principal.name
     if further is None:
         authority = root / AUTHORITY_FOLDER / CA_FILE
-        public = read_pem(
+        ca_file = read_pem(
             authority, "--root", "precad keys init ROOT --root-only makes one"
         )
         fingerprints = {"the root": summarise(authority)[0].fingerprint, **fingerprints}
-        contents = _first(principal, agreed, public.decode("ascii"), fingerprints)
+        contents = _first_kit(
+            principal,
+            agreement,
+            ca_file=ca_file.decode("ascii"),
+            fingerprints=fingerprints,
+        )
     else:
         title = f"{title}-{further}"
-        contents = _further(
+        contents = _further_kit(
             principal,
+            agreement,
             task=further,
-            agreed=agreed,
             digest=fingerprints["the task"],
         )
-    if made.model.initial_file is not None and principal.role in _START:
-        _add_weights(contents, made, agreed.task)
+    if task.model.initial_file is not None and principal.role in _START:
+        _add_weights(contents, task, agreement.task)
     require_folder("--out", out)
     archive = _packed(principal.name, contents, keys=further is None)
     path = out / f"{title}-kit.tar.gz"
     write_file(path, archive, mode=PUBLIC_MODE)
     click.echo(path)
-    for of, value in {**fingerprints, "this archive": str(Digest.of(archive))}.items():
-        click.echo(f"    SHA-256 of {of}: {value}")
+    fingerprints["this archive"] = str(Digest.of(archive))
+    for subject, fingerprint in fingerprints.items():
+        click.echo(f"    SHA-256 of {subject}: {fingerprint}")
 
 
 _START = (Role.SERVER_A, Role.SERVER_B, Role.CLIENT)
-"""Who begins with the model's weights."""
+"""Roles that begin with the model's weights."""
 _MOUNTED = re.compile(r"^( *- )\./(\S*)task\.toml:(\S*)task\.toml:ro$", re.MULTILINE)
+"""The line of a compose.yml that mounts the task's file."""
 
 
-def _add_weights(contents: Contents, made: Task, task: Path) -> None:
-    """Add the file of weights beside the task, also in a container.
+def _add_weights(contents: Contents, task: Task, task_file: Path) -> None:
+    """Add the file of the model's first weights beside the task, also in a container.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: it doesn't lie beside the task's file, or holds other
+    weights.
     """
-    weights = Path(made.model.initial_file or "")
-    if weights.parent != task.resolve().parent:
-        remedy = f"must lie beside {task}: name the file alone"
+    weights = Path(task.model.initial_file or "")
+    if weights.parent != task_file.resolve().parent:
+        remedy = f"must lie beside {task_file}: name the file alone"
         raise Misconfiguration("model.initial_file", str(weights), remedy)
-    initial_vector(made.model)
-    beside = next(path for path in map(Path, contents) if path.name == TASK)
-    contents[str(beside.with_name(weights.name))] = weights.read_bytes()
-    compose = str(beside.with_name("compose.yml"))
+    initial_vector(task.model)
+    packed_task = next(path for path in map(Path, contents) if path.name == TASK)
+    packed_weights = packed_task.with_name(weights.name)
+    contents[str(packed_weights)] = weights.read_bytes()
+    compose = str(packed_task.with_name("compose.yml"))
     mounted = rf"\g<0>\n\1./\2{weights.name}:\3{weights.name}:ro"
     contents[compose] = _MOUNTED.sub(mounted, str(contents[compose]))
 
@@ -150,45 +164,54 @@ _WRITTEN = (
     "token",
     "epsilon_limit",
 )
-"""Of an owner's settings: by the kit, or by its owner, whose limit and token are nobody
-else's."""
+"""What [owners] mustn't have: the kit writes it into an owner's settings, or the owner
+does, whose limit and token are nobody else's."""
 _FILES = ("identity", "data", "held_out")
-"""What a further task has from the first."""
+"""Settings whose files a further task shares with the first."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""A further task's name, and that of its folder."""
 _TAKEN = ("journal", "keys", "spool", "state")
-"""What a party's folder has besides."""
+"""Folders of a party that no further task can be named like."""
 
 
 class Consortium(BaseModel):
-    """A consortium's file (TOML): the task, relative to it, and where services are reached."""
+    """A consortium's file (TOML): the task, and where its services are reached."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: Path
+    """The task's file; in the consortium's file its path is relative to that file."""
     server_a: Address
     server_b: Address
     dealer: Address | None = None
     """None where the task has `validation = "proof"`."""
-    owners: dict[str, Any] = Field(default_factory=dict)
+    owners: dict[str, object] = Field(default_factory=dict)
     """What every owner's settings have besides: data, model, loss, columns."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file. Raises Misconfiguration naming file, field, remedy."""
-        found = parsed_toml(cls, "consortium", path)
-        taken = sorted(set(found.owners) & set(_WRITTEN))
-        if taken:
+        """Read a consortium's file.
+
+        Raises Misconfiguration, which names the file or the field and a remedy.
+        """
+        consortium = parsed_toml(cls, "consortium", path)
+        written = sorted(set(consortium.owners) & set(_WRITTEN))
+        if written:
             remedy = (
                 f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
             )
-            raise Misconfiguration("owners", taken[0], remedy)
-        agreed = found.model_copy(update={"task": path.resolve().parent / found.task})
-        require_dealer(Task.load(agreed.task), agreed.dealer)
-        return agreed
+            raise Misconfiguration("owners", written[0], remedy)
+        task = path.resolve().parent / consortium.task
+        require_dealer(Task.load(task), consortium.dealer)
+        return consortium.model_copy(update={"task": task})
 
     def settings(self, party: Principal) -> dict[str, object]:
-        """A party's settings file, in the folder of its kit. The operator has none."""
-        same: dict[str, object] = {"task": TASK, "identity": IDENTITY}
+        """Return a party's settings, as in the folder of its kit.
+
+        The operator has none. Raises Misconfiguration: a dealer's, where the task has
+        none.
+        """
+        common = {"task": TASK, "identity": IDENTITY}
         dealer = {} if self.dealer is None else {"dealer": self.dealer}
         kept = {"state": "state", "journal": "journal"}
         match party.role:
@@ -199,36 +222,58 @@ class Consortium(BaseModel):
                         " no kit"
                     )
                     raise Misconfiguration("party", party.name, remedy)
-                return same | {"listen": _everywhere(self.dealer)}
+                return {**common, "listen": _everywhere(self.dealer)}
             case Role.SERVER_B:
-                return same | {"listen": _everywhere(self.server_b)} | dealer | kept
+                return {
+                    **common,
+                    "listen": _everywhere(self.server_b),
+                    **dealer,
+                    **kept,
+                }
             case Role.SERVER_A:
-                listen = {
+                return {
+                    **common,
                     "listen": _everywhere(self.server_a),
                     "server_b": self.server_b,
+                    **dealer,
+                    **kept,
                 }
-                return same | listen | dealer | kept
             case Role.CLIENT:
-                own = {"client": party.name, "state": "state"}
-                servers = {"server_a": self.server_a, "server_b": self.server_b}
-                return same | own | servers | {"data": "records.csv"} | self.owners
+                return {
+                    **common,
+                    "client": party.name,
+                    "state": "state",
+                    "server_a": self.server_a,
+                    "server_b": self.server_b,
+                    "data": "records.csv",
+                    **self.owners,
+                }
             case Role.OPERATOR:
                 return {}
 
     def further(self, party: Principal, task: str) -> dict[str, object]:
-        """A party's settings file for a further task, in a folder of its name below the kit's."""
-        values = self.settings(party)
-        above = {name: f"../{values[name]}" for name in _FILES if name in values}
-        kept = {
-            name: f"../{name}/{task}" for name in ("state", "journal") if name in values
-        }
+        """Return a party's settings for a further task of this name.
+
+        They are for a folder of that name below the first task's. Keys and records are
+        the first task's, and so is an owner's account; each task has its own state.
+        """
+        settings = self.settings(party)
+        for name in _FILES:
+            if name in settings:
+                settings[name] = f"../{settings[name]}"
+        for name in ("state", "journal"):
+            if name in settings:
+                settings[name] = f"../{name}/{task}"
         if party.role is Role.CLIENT:
-            above["account"] = "../state"
-        return values | above | kept
+            settings["account"] = "../state"
+        return settings
 
 
 def _everywhere(address: str) -> str:
-    """On every address of the machine: how others reach it is for names and firewalls."""
+    """Return the address's port, on every address of the machine that listens.
+
+    How others reach it is a matter of names and firewalls.
+    """
     return f"0.0.0.0:{address.rpartition(':')[2]}"
 
 
@@ -245,146 +290,168 @@ _WHEN = {
 
 
 def _command(role: Role) -> str:
-    return (
-        "join" if role is Role.CLIENT else f"serve {role.value.removeprefix('server-')}"
-    )
+    """Return the `precad` command that runs a party of this role."""
+    if role is Role.CLIENT:
+        return "join"
+    return f"serve {role.value.removeprefix('server-')}"
 
 
-def _first(
+def _first_kit(
     party: Principal,
-    agreed: Consortium,
-    public: str,
-    shown: dict[str, str],
+    agreement: Consortium,
+    *,
+    ca_file: str,
+    fingerprints: dict[str, str],
 ) -> Contents:
-    client = party.role is Role.CLIENT
-    named = {
+    """Return the files of a party's kit for its first task.
+
+    ``ca_file`` is the root's certificate (PEM); ``fingerprints`` are to be read out, by
+    what they are of. The operator runs nothing: its kit has no settings.
+    """
+    is_client = party.role is Role.CLIENT
+    values = {
         "name": party.name,
-        "who": f"client {party.name}" if client else party.name,
-        "read_out": "\n".join(f"| {of} | `{value}` |" for of, value in shown.items()),
+        "who": f"client {party.name}" if is_client else party.name,
+        "read_out": "\n".join(
+            f"| {subject} | `{fingerprint}` |"
+            for subject, fingerprint in fingerprints.items()
+        ),
     }
-    begin = _filled("first.txt", named)
-    contents: Contents = {f"{IDENTITY}/{CA_FILE}": public, NEXT: begin}
+    next_steps = _filled("first.txt", **values)
+    contents: Contents = {f"{IDENTITY}/{CA_FILE}": ca_file, NEXT: next_steps}
     if party.role is Role.OPERATOR:
         return contents
-    command = f"precad {_command(party.role)} --config {party.name}/{SETTINGS}"
-    own = _filled("first-owner.txt", named) if client else ""
-    when = _WHEN[party.role]
-    contents[NEXT] = begin + _filled(
+    contents[NEXT] = next_steps + _filled(
         "first-start.txt",
-        named,
-        when=when,
-        own=own,
-        command=command,
+        **values,
+        when=_WHEN[party.role],
+        own=_filled("first-owner.txt", **values) if is_client else "",
+        command=f"precad {_command(party.role)} --config {party.name}/{SETTINGS}",
     )
-    return contents | {
-        TASK: agreed.task.read_text(encoding="utf-8"),
-        SETTINGS: to_toml(agreed.settings(party)),
-        "compose.yml": _text(f"{party.role.value}.yml"),
-        f"precad-{party.name}.service": _unit(party, party.name, SETTINGS),
-    }
+    contents[TASK] = agreement.task.read_text(encoding="utf-8")
+    contents[SETTINGS] = to_toml(agreement.settings(party))
+    contents["compose.yml"] = _text(f"{party.role.value}.yml")
+    contents[f"precad-{party.name}.service"] = _service(party, party.name, SETTINGS)
+    return contents
 
 
-def _further(
+def _further_kit(
     party: Principal,
+    agreement: Consortium,
     *,
     task: str,
-    agreed: Consortium,
     digest: str,
 ) -> Contents:
+    """Return the files of a party's kit for a further task, in a folder of its name.
+
+    ``digest`` is the task's fingerprint. Raises Misconfiguration: no folder can have
+    this name.
+    """
     if not _NAME.fullmatch(task) or task in _TAKEN:
-        what = (
+        remedy = (
             "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that"
             " is taken"
         )
-        raise Misconfiguration("--further", task, what)
-    named = {"name": party.name, "task": task}
-    contents = {NEXT: _filled("further.txt", named, digest=digest)}
+        raise Misconfiguration("--further", task, remedy)
+    values = {"name": party.name, "task": task}
+    next_steps = _filled("further.txt", **values, digest=digest)
     if party.role is Role.OPERATOR:
-        servers = {"server_a": agreed.server_a, "server_b": agreed.server_b}
-        contents[NEXT] += _filled("further-operator.txt", named, **servers)
-    else:
-        settings = agreed.further(party, task)
-        service = f"{party.name}-{task}"
-        client = party.role is Role.CLIENT
-        command = (
-            f"precad {_command(party.role)} --config {party.name}/{task}/{SETTINGS}"
+        next_steps += _filled(
+            "further-operator.txt",
+            **values,
+            server_a=agreement.server_a,
+            server_b=agreement.server_b,
         )
-        contents[NEXT] += _filled(
-            "further-client.txt" if client else "further-service.txt", named
-        )
-        contents[NEXT] += _filled("further-start.txt", named, command=command)
-        contents[TASK] = agreed.task.read_text(encoding="utf-8")
-        contents[SETTINGS] = to_toml(settings)
-        contents["compose.yml"] = _further_compose(party, task, settings)
-        contents[f"precad-{service}.service"] = _unit(
-            party, service, f"{task}/{SETTINGS}"
-        )
-    return {f"{task}/{name}": text for name, text in contents.items()}
-
-
-def _unit(party: Principal, service: str, settings: str) -> str:
-    named = {
-        "party": party.name,
-        "service": service,
-        "settings": settings,
+        return {f"{task}/{NEXT}": next_steps}
+    role_template = "further-service.txt"
+    if party.role is Role.CLIENT:
+        role_template = "further-client.txt"
+    next_steps += _filled(role_template, **values)
+    settings_file = f"{task}/{SETTINGS}"
+    command = f"precad {_command(party.role)} --config {party.name}/{settings_file}"
+    next_steps += _filled("further-start.txt", **values, command=command)
+    settings = agreement.further(party, task)
+    service = f"{party.name}-{task}"
+    return {
+        f"{task}/{NEXT}": next_steps,
+        f"{task}/{TASK}": agreement.task.read_text(encoding="utf-8"),
+        settings_file: to_toml(settings),
+        f"{task}/compose.yml": _further_compose(
+            party.role, task, str(settings.get("listen"))
+        ),
+        f"{task}/precad-{service}.service": _service(party, service, settings_file),
     }
-    return _filled("precad.service", named, command=_command(party.role))
 
 
-def _further_compose(
-    party: Principal, task: str, settings: Mapping[str, object]
-) -> str:
-    """The first task's service under another name, with this task's files and port."""
-    first = (
-        _text(f"{party.role.value}.yml")
-        .partition("services:\n")[2]
-        .partition("\n\n")[0]
+def _service(party: Principal, service: str, settings: str) -> str:
+    """Return the unit file of a systemd service that runs the party."""
+    return _filled(
+        "precad.service",
+        party=party.name,
+        service=service,
+        settings=settings,
+        command=_command(party.role),
     )
-    port = str(settings.get("listen")).rpartition(":")[2]
-    for before, after in (
+
+
+def _further_compose(role: Role, task: str, listen: str) -> str:
+    """Return a compose.yml for a further task.
+
+    It has the first task's service under another name, with this task's files and the
+    port of ``listen``.
+    """
+    first = _text(f"{role.value}.yml")
+    _, _, services = first.partition("services:\n")
+    service, _, _ = services.partition("\n\n")
+    port = listen.rpartition(":")[2]
+    for pattern, replacement in (
         (r"^  (\w+):$", rf"  \1-{task}:"),
         (r"--config, settings", f"--config, {task}/settings"),
         (r"\./(task|settings)\.toml:/precad/", rf"./{task}/\1.toml:/precad/{task}/"),
         (r'"\d+:\d+"', f'"{port}:{port}"'),
     ):
-        first = re.sub(before, after, first, flags=re.MULTILINE)
-    return _filled("further-compose.txt", {"task": task}) + first.rstrip() + "\n"
+        service = re.sub(pattern, replacement, service, flags=re.MULTILINE)
+    return _filled("further-compose.txt", task=task) + service.rstrip() + "\n"
 
 
 def _text(name: str) -> str:
+    """Return the text of a file in `machines/`."""
     return (files("precad.cli") / "machines" / name).read_text(encoding="utf-8")
 
 
-def _filled(name: str, values: Mapping[str, str], **others: str) -> str:
-    return Template(_text(name)).substitute(values, **others)
+def _filled(template: str, /, **values: str) -> str:
+    """Return the text of a file in `machines/` with these values in their places."""
+    return Template(_text(template)).substitute(values)
 
 
 def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
-    """A .tar.gz of files in one folder; no time, owner or order of this machine's in it.
+    """Return a .tar.gz of files in one folder.
 
-    With ``keys`` it has a folder for them, its owner's alone from the first.
+    There is no time, owner or order of this machine's in it: the same contents give the
+    same bytes. With ``keys`` it has a folder for them, its owner's alone from the
+    first.
     """
-    raw = io.BytesIO()
+    packed = io.BytesIO()
     with tarfile.open(
-        fileobj=raw,
+        fileobj=packed,
         mode="w",
         format=tarfile.USTAR_FORMAT,
     ) as archive:
         if keys:
-            place = tarfile.TarInfo(f"{folder}/{IDENTITY}")
-            place.type = tarfile.DIRTYPE
-            place.mode = FOLDER_MODE
-            archive.addfile(place)
+            key_folder = tarfile.TarInfo(f"{folder}/{IDENTITY}")
+            key_folder.type = tarfile.DIRTYPE
+            key_folder.mode = FOLDER_MODE
+            archive.addfile(key_folder)
         for name in sorted(contents):
-            data = contents[name]
-            data = data.encode() if isinstance(data, str) else data
+            content = contents[name]
+            data = content.encode() if isinstance(content, str) else content
             member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(data)
             # Its owner's token goes into the settings, or a database's password.
             private = name.endswith(SETTINGS)
-            member.size = len(data)
             member.mode = PRIVATE_MODE if private else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
-    return gzip.compress(raw.getvalue(), mtime=0)
+    return gzip.compress(packed.getvalue(), mtime=0)
 
 
 @command()
@@ -411,32 +478,19 @@ def setup(
     """
     if folder.exists():
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")
-    agreed = Task.load(task)
-    enrolment = agreed.enrolment
-    servers = local.servers_of(agreed)
-    names = [
-        ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
-        for path in data
-    ]
-    if not enrolment.min_clients <= len(set(names)) == len(names) <= enrolment.clients:
-        takes = f"the task takes {enrolment.min_clients} to {enrolment.clients} owners"
-        raise Misconfiguration(
-            "data", names, f"{takes}, each with a file and a name of its own"
-        )
-    for path in data:
-        if not path.is_file():
-            raise Misconfiguration("data", str(path), "there is no such file")
+    loaded = Task.load(task)
+    names = _owner_names(loaded, data)
     folder.mkdir(parents=True)
-    own = {
-        key: value
-        for key, value in (("model", model), ("loss", loss))
-        if value is not None
-    }
-    paths = [os.path.relpath(path, folder) for path in data]
-    owners = {
-        name: {"data": path, **own} for name, path in zip(names, paths, strict=True)
-    }
-    create_local_keys(folder / "keys", names, dealer=agreed.has_dealer)
+    own_code = {}
+    if model is not None:
+        own_code["model"] = model
+    if loss is not None:
+        own_code["loss"] = loss
+    owners = {}
+    for name, path in zip(names, data, strict=True):
+        owners[name] = {"data": os.path.relpath(path, folder), **own_code}
+    create_local_keys(folder / "keys", names, dealer=loaded.has_dealer)
+    servers = local.servers_of(loaded)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
     local.write_parties(
         folder,
@@ -446,10 +500,31 @@ def setup(
         linger_s=60.0,
     )
     for name in servers:
-        click.echo(
-            f"precad serve {name.removeprefix('server-')} --config"
-            f" {folder / name}.toml &"
-        )
+        settings = folder / f"{name}.toml"
+        click.echo(f"precad serve {name.removeprefix('server-')} --config {settings} &")
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
     click.echo(f"precad join {configs}")
+
+
+def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
+    """Return the owners' names, which are those of their files of records.
+
+    Raises Misconfiguration: the task doesn't take so many owners, two have one name, or
+    a file isn't there.
+    """
+    names = [
+        ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
+        for path in data
+    ]
+    least = task.enrolment.min_clients
+    most = task.enrolment.clients
+    if not least <= len(names) <= most or len(set(names)) < len(names):
+        takes = f"the task takes {least} to {most} owners"
+        raise Misconfiguration(
+            "data", names, f"{takes}, each with a file and a name of its own"
+        )
+    for path in data:
+        if not path.is_file():
+            raise Misconfiguration("data", str(path), "there is no such file")
+    return names

@@ -1,10 +1,10 @@
-"""`precad ledger` and `backup`: what a server charged, what an owner keeps, a copy of the state."""
+"""`precad ledger` and `backup`: what servers charged and owners keep, and copies."""
 
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 
@@ -20,15 +20,18 @@ from precad.client.server_statements import (
     read_kept_statements,
 )
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.terminal import AlignedTable, say, upper
-from precad.common.wire.messages import check_statement
+from precad.common.wire.messages import Statement, check_statement
 
 if TYPE_CHECKING:
     from precad.aggregator.store import TrainingSummary
     from precad.aggregator.store.audit import Audit
+
+JsonObject: TypeAlias = dict[str, Any]
+"""Plain values by name, for JSON."""
 
 
 @click.group()
@@ -46,7 +49,9 @@ def ledger() -> None:
 
 
 _RAISED = account_file.RaisedLimit | account_file.RaisedWholeLimit
+"""Limits that took a lower one's place, by the owner's word."""
 _STATE = {"metavar": "STATE"}
+"""How the help calls an argument that is a state folder."""
 State = Annotated[
     str, "The server's state folder, or its database's URL.", ARGUMENT, _STATE
 ]
@@ -66,7 +71,10 @@ def show(
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
     document = _document(read_training(_url(state)), client)
-    print_json(document, indent=2) if as_json else _show(document)
+    if as_json:
+        print_json(document, indent=2)
+    else:
+        _show(document)
 
 
 @command(ledger)
@@ -121,26 +129,27 @@ def backup(
 
 
 def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
-    """Say whether a ledger is sound, and exit with 1 where it isn't."""
+    """Print whether a ledger is sound, and exit: with 0, or with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
-        print_json(
-            {"sound": sound} | asdict(audit) | {"head": str(audit.head)}, indent=2
-        )
+        document = {"sound": sound, **asdict(audit), "head": str(audit.head)}
+        print_json(document, indent=2)
     else:
         for finding in audit.findings:
             click.echo(f"{finding.where}: {finding.what}")
-        click.echo(
-            f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head"
-            f" {audit.head}"
-        )
+        verdict = "sound" if sound else "BROKEN"
+        click.echo(f"{verdict}: {audit.entries} entries, head {audit.head}")
     sys.exit(0 if sound else 1)
 
 
 def _url(state: str) -> str:
-    database = Path(state) / "state.db"
+    """Return the SQLAlchemy URL of a server's database, by its state folder or itself.
+
+    Raises Misconfiguration: the folder isn't a server's.
+    """
     if "://" in state:
         return state
+    database = Path(state) / "state.db"
     if not database.is_file():
         remedy = (
             "isn't a server's state folder: it holds no state.db; give a URL for a"
@@ -150,65 +159,71 @@ def _url(state: str) -> str:
     return f"sqlite:///{database.resolve()}"
 
 
-def _document(view: "TrainingSummary", only: str | None) -> dict[str, Any]:
-    privacy = view.task.privacy
-    cap = PrivacyCap(view.task)
-    shown = [c for c in view.clients if only is None or c.client.name == only]
+def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
+    """Return what `precad ledger show` answers: every client's charges, and totals.
+
+    ``only`` names the one client that is shown; None shows all.
+
+    Raises Misconfiguration: there is no such client.
+    """
+    task = training.task
+    cap = PrivacyCap(task)
+    shown = [c for c in training.clients if only is None or c.client.name == only]
     if only is not None and not shown:
         raise Misconfiguration("--client", only, "is neither enrolled nor charged here")
-    clients: list[dict[str, Any]] = [
-        {
-            "client": row.client.name,
-            "record_rate": row.record_rate,
-            "participations": row.participations,
-            "released_again": {str(m): count for m, count in sorted(row.again.items())},
-            "epsilon": epsilon_spent(
-                view.task, row.record_rate, row.participations, row.again
-            ),
-            "cap": cap.most(row.record_rate),
-            "remaining": cap.left(row.record_rate, row.participations, row.again),
-        }
-        for row in shown
-    ]
+    rows: list[JsonObject] = []
+    for charges in shown:
+        rate = charges.record_rate
+        participations = charges.participations
+        again = charges.again
+        rows.append(
+            {
+                "client": charges.client.name,
+                "record_rate": rate,
+                "participations": participations,
+                "released_again": {str(m): count for m, count in sorted(again.items())},
+                "epsilon": epsilon_spent(task, rate, participations, again),
+                "cap": cap.most(rate),
+                "remaining": cap.left(rate, participations, again),
+            }
+        )
     return {
-        "task": view.task.name,
-        "task_digest": str(view.task.digest),
-        "role": view.role.value,
-        "delta": privacy.delta,
-        "noise_multiplier": privacy.noise_multiplier,
-        "epsilon_limit": privacy.epsilon_limit,
-        "clients": clients,
+        "task": task.name,
+        "task_digest": str(task.digest),
+        "role": training.role.value,
+        "delta": task.privacy.delta,
+        "noise_multiplier": task.privacy.noise_multiplier,
+        "epsilon_limit": task.privacy.epsilon_limit,
+        "clients": rows,
         "totals": {
-            "clients": len(clients),
-            "participations": sum(c.participations for c in shown),
-            "epsilon_max": max((c["epsilon"] for c in clients), default=0.0),
-            "rounds_released": len(view.versions),
-            "attempts_written_off": view.written_off,
-            "rounds": view.task.training.rounds,
+            "clients": len(rows),
+            "participations": sum(charges.participations for charges in shown),
+            "epsilon_max": max((row["epsilon"] for row in rows), default=0.0),
+            "rounds_released": len(training.versions),
+            "attempts_written_off": training.written_off,
+            "rounds": task.training.rounds,
         },
-        "entries": view.entries,
-        "head": str(view.head),
+        "entries": training.entries,
+        "head": str(training.head),
     }
 
 
 def _cell(value: object) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else "–"
-        if value is None
-        else str(value)
-    )
+    """Return a table's cell: a number in few digits, a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show(document: JsonObject) -> None:
+    """Print what `precad ledger show` answers: a table of clients, and totals."""
     limit = document["epsilon_limit"]
+    limit_text = "no limit" if limit is None else f"limit {limit:g}"
     say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
         "exact ε of one record against one corrupted server, at δ ="
-        f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; "
-        + ("no limit" if limit is None else f"limit {limit:g}"),
+        f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; {limit_text}",
     )
     table = AlignedTable(
         "client",
@@ -220,8 +235,9 @@ def _show(document: dict[str, Any]) -> None:
         ">remaining",
     )
     for row in document["clients"]:
-        shown = row | {"released_again": sum(row["released_again"].values())}
-        table.add(*map(_cell, shown.values()))
+        # A row's values are in the order of these columns.
+        cells = row | {"released_again": sum(row["released_again"].values())}
+        table.add(*map(_cell, cells.values()))
     table.show(sys.stdout)
     totals = document["totals"]
     say(
@@ -255,7 +271,10 @@ def mine(
             "FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}"
         )
     document = _account(Account(path), delta)
-    print_json(document, indent=2) if as_json else _show_account(document)
+    if as_json:
+        print_json(document, indent=2)
+    else:
+        _show_account(document)
 
 
 @command(ledger)
@@ -289,75 +308,91 @@ def receipts(
         findings += _against(kept, read_kept_statements(other))
     if identity is not None:
         findings += _signatures(kept, identity)
-    statements = {role.value: _statement(kept, role) for role in kept.statements}
+    statements = {
+        role.value: _statement(body) for role, (_, body) in kept.statements.items()
+    }
     if as_json:
-        print_json({"sound": not findings, "findings": findings} | statements, indent=2)
+        document = {"sound": not findings, "findings": findings, **statements}
+        print_json(document, indent=2)
     else:
-        for name, values in statements.items():
-            click.echo(
-                f"{name}: "
-                + ", ".join(f"{key} {value}" for key, value in values.items())
-            )
+        for server, values in statements.items():
+            pairs = ", ".join(f"{name} {value}" for name, value in values.items())
+            click.echo(f"{server}: {pairs}")
         for finding in findings:
             click.echo(finding)
         click.echo("BROKEN" if findings else "sound")
     sys.exit(1 if findings else 0)
 
 
-def _account(account: "Account", delta: float | None) -> dict[str, Any]:
+def _account(account: Account, delta: float | None) -> JsonObject:
+    """Return what `precad ledger mine` answers: the tasks, their sum, the limit.
+
+    ``delta`` is the δ of the sum; None takes the limit's, or its tasks' smallest.
+    """
     charges = list(account.charges.values())
-    limit = account.limit
-    spent = account.filter
-    if delta is None:
-        delta = (
-            limit.delta
-            if limit
-            else min((each.delta for each in charges), default=None)
-        )
+    if delta is None and account.limit is not None:
+        delta = account.limit.delta
+    elif delta is None:
+        delta = min((charge.delta for charge in charges), default=None)
     by_task: dict[tuple[Digest, str, float], list[AccountCharge]] = {}
     for charge in charges:
-        by_task.setdefault((charge.task, charge.client, charge.record_rate), []).append(
-            charge
+        key = (charge.task, charge.client, charge.record_rate)
+        by_task.setdefault(key, []).append(charge)
+    tasks = []
+    for (task, client, rate), charged in by_task.items():
+        steps = Counter(charge.event for charge in charged)
+        first = charged[0]
+        tasks.append(
+            {
+                "task": str(task),
+                "client": client,
+                "versions": len(charged),
+                "further_releases": sum(charge.re_releases for charge in charged),
+                "noise_multiplier": first.noise_multiplier,
+                "record_rate": rate,
+                "delta": first.delta,
+                "epsilon": exact_epsilon(steps, first.delta),
+            }
         )
-    tasks = [
-        {
-            "task": str(task),
-            "client": client,
-            "versions": len(some),
-            "further_releases": sum(charge.re_releases for charge in some),
-            "noise_multiplier": some[0].noise_multiplier,
-            "record_rate": rate,
-            "delta": some[0].delta,
-            "epsilon": exact_epsilon(
-                Counter(charge.event for charge in some), some[0].delta
-            ),
-        }
-        for (task, client, rate), some in by_task.items()
-    ]
-    proved = (charge.malicious_server for charge in charges)
     return {
         "tasks": tasks,
         "versions": len(charges),
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
-        "limit": (
-            limit
-            and {
-                "epsilon": limit.epsilon,
-                "delta": limit.delta,
-                "order": limit.order if isinstance(limit, RenyiLimit) else None,
-                "only_task": None if isinstance(limit, RenyiLimit) else str(limit.task),
-                "filter_epsilon": None if spent is None else spent.epsilon(),
-                "overdrawn": spent is None,
-                "raised": isinstance(limit, _RAISED),
-                # Never for what was counted.
-                "server": "malicious" if charges and all(proved) else "curious",
-            }
-        ),
+        "limit": _limit(account, charges),
     }
 
 
-def _show_account(document: dict[str, Any]) -> None:
+def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
+    """Return an account's limit and what was spent of it; None where it has none."""
+    limit = account.limit
+    if limit is None:
+        return None
+    order = None
+    only_task = None
+    if isinstance(limit, RenyiLimit):
+        order = limit.order
+    else:
+        only_task = str(limit.task)
+    spent = account.filter
+    # Against whom the limit holds. What was counted never holds against a malicious
+    # server, which decides when an owner takes part.
+    malicious = bool(charges) and all(charge.malicious_server for charge in charges)
+    return {
+        "epsilon": limit.epsilon,
+        "delta": limit.delta,
+        "order": order,
+        "only_task": only_task,
+        "filter_epsilon": None if spent is None else spent.epsilon(),
+        "overdrawn": spent is None,
+        "raised": isinstance(limit, _RAISED),
+        "server": "malicious" if malicious else "curious",
+    }
+
+
+def _show_account(document: JsonObject) -> None:
+    """Print what `precad ledger mine` answers: a table of tasks, the sum, the limit."""
+    out = sys.stdout
     table = AlignedTable(
         "task",
         "client",
@@ -369,42 +404,45 @@ def _show_account(document: dict[str, Any]) -> None:
         ">ε",
     )
     for task in document["tasks"]:
-        row = task | {"task": task["task"][:12], "epsilon": upper(task["epsilon"])}
-        table.add(*map(_cell, row.values()))
-    table.show(sys.stdout)
+        # A task's values are in the order of these columns.
+        cells = task | {"task": task["task"][:12], "epsilon": upper(task["epsilon"])}
+        table.add(*map(_cell, cells.values()))
+    table.show(out)
     if document["delta"] is None:
-        say(sys.stdout, "nothing was shared yet")
+        say(out, "nothing was shared yet")
         return
     say(
-        sys.stdout,
+        out,
         f"{document['versions']} versions; exact ε of all together"
-        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, record level, one"
-        " curious server",
+        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, record level,"
+        " one curious server",
     )
     limit = document["limit"]
     if limit is None:
-        say(sys.stdout, "no limit")
+        say(out, "no limit")
         return
-    of = f"{'raised ' if limit['raised'] else ''}limit ε = {limit['epsilon']:g}"
+    limit_text = f"limit ε = {limit['epsilon']:g}"
+    if limit["raised"]:
+        limit_text = f"raised {limit_text}"
     if limit["server"] == "malicious":
         # It decides when an owner takes part: what was counted was not fixed before.
         say(
-            sys.stdout,
+            out,
             "Against one malicious server the limit holds, not what was counted.",
         )
     if limit["overdrawn"]:
-        say(sys.stdout, f"{of}: PASSED; nothing more is shared")
+        say(out, f"{limit_text}: PASSED; nothing more is shared")
         return
     if limit["only_task"] is not None:
         how = f"all of it for task {limit['only_task'][:12]}, counted exactly:"
     else:
         how = f"enforced by a Rényi filter of order {limit['order']:g}: filter ε"
     spent = upper(limit["filter_epsilon"])
-    say(sys.stdout, f"{of} at δ = {limit['delta']:g}, {how} {spent} so far")
+    say(out, f"{limit_text} at δ = {limit['delta']:g}, {how} {spent} so far")
 
 
-def _statement(kept: KeptStatements, role: Role) -> dict[str, Any]:
-    body = kept.statements[role][1]
+def _statement(body: Statement) -> JsonObject:
+    """Return what a server signed of an owner's account, as a JSON object."""
     return {
         "client": body.client,
         "task": body.task_digest.hex(),
@@ -418,12 +456,18 @@ def _statement(kept: KeptStatements, role: Role) -> dict[str, Any]:
 
 
 def _findings(kept: KeptStatements, account: Path) -> list[str]:
-    found = []
-    own: dict[tuple[Digest, str, int], int] = {}
+    """Return what is wrong with both servers' statements, a sentence each.
+
+    They are held against each other, against the owner's own account in the folder
+    ``account``, and against the models that the owner was served.
+    """
+    # The further releases that the account knows of, by task, client and version.
+    charged: dict[tuple[Digest, str, int], int] = {}
     for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
         if isinstance(charge, AccountCharge):
-            step = charge.task, charge.client, charge.version
-            own[step] = max(charge.re_releases, own.get(step, 0))
+            step = (charge.task, charge.client, charge.version)
+            charged[step] = max(charge.re_releases, charged.get(step, 0))
+    findings = []
     models: dict[int, set[str]] = {}
     for role, (_, body) in kept.statements.items():
         task = Digest(body.task_digest)
@@ -432,15 +476,16 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
         served = kept.models.get((task, body.version))
         if served is not None and str(served) != digest:
             signed = f"{role.value} signed {digest} as model {body.version}"
-            found.append(f"{signed}; this owner was served {served}")
-        owned = [
-            m
-            for (of, client, _), m in own.items()
-            if (of, client) == (task, body.client)
+            findings.append(f"{signed}; this owner was served {served}")
+        own = [
+            re_releases
+            for (charged_task, client, _), re_releases in charged.items()
+            if (charged_task, client) == (task, body.client)
         ]
         for m, count in enumerate(re_release_counts(body)):
-            if count > (known := sum(each >= m for each in owned)):
-                found.append(
+            known = sum(re_releases >= m for re_releases in own)
+            if count > known:
+                findings.append(
                     f"{role.value} charged {count} versions with {m} or more further"
                     f" releases; this owner knows of {known}: it signs for what was"
                     " never shared, or this isn't the account"
@@ -448,31 +493,41 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
     for version, digests in models.items():
         if len(digests) > 1:
             both = ", ".join(sorted(digests))
-            found.append(f"the servers signed different models {version}: {both}")
-    return found
+            findings.append(f"the servers signed different models {version}: {both}")
+    return findings
 
 
 def _against(kept: KeptStatements, other: KeptStatements) -> list[str]:
-    ours = kept.served()
-    theirs = other.served()
-    found = [
-        f"model {version} was {ours[task, version]} for this owner and {digest} for the"
-        " other one"
-        for (task, version), digest in theirs.items()
-        if ours.get((task, version), digest) != digest
-    ]
-    if not ours.keys() & theirs.keys():
+    """Return which models of the same version differed between two owners.
+
+    Raises Misconfiguration: the other one has no version of the same task.
+    """
+    own_models = kept.served()
+    other_models = other.served()
+    if not own_models.keys() & other_models.keys():
         remedy = "has no version of the same task: nothing to compare"
         raise Misconfiguration("--other", str(other.folder), remedy)
-    return found
+    findings = []
+    for (task, version), digest in other_models.items():
+        own_digest = own_models.get((task, version), digest)
+        if own_digest != digest:
+            findings.append(
+                f"model {version} was {own_digest} for this owner and {digest} for the"
+                " other one"
+            )
+    return findings
 
 
 def _signatures(kept: KeptStatements, identity: Path) -> list[str]:
+    """Return what is wrong with the statements' signatures, a sentence each.
+
+    The folder ``identity`` has the root's certificate.
+    """
     verifier = CertificateVerifier(Identity.load(identity))
-    found = []
+    findings = []
     for role, (message, _) in kept.statements.items():
         try:
             check_statement(verifier, role, message, kept=True)
         except (PeerUnavailable, PeerViolation) as error:
-            found.append(str(error))
-    return found
+            findings.append(str(error))
+    return findings

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: every part its own process, over localhost gRPC."""
+"""A whole deployment on this machine: each part its own process, by localhost gRPC."""
 
 import json
 import math
@@ -32,61 +32,73 @@ from precad.common.task import Task
 from precad.common.wire.calls import OperatorConnection
 
 LINGER_S = 600.0
-"""Servers of a local deployment stay until whoever started them stops them."""
+"""Seconds for which servers stay after the training: until whoever started them stops
+them, in practice."""
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""A client's records, ``[records, …]``, and their labels, ``[records]``."""
 Way = Callable[[str, str], str]
 """The address at which a part, by its name, reaches another part's address."""
 
 
 def straight(_who: str, address: str) -> str:
-    """Nothing in between."""
+    """Return the address itself: nothing stands in between."""
     return address
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback whose ports are free now.
+    """Return so many addresses on loopback whose ports are free now.
 
-    Below the range that Linux takes outgoing connections' ports from (32768 on): none
-    of those gets one of these before a part listens on it.
+    The ports lie below the range that Linux takes outgoing connections' ports from
+    (32768 on): none of those gets one of these before a part listens on it.
     """
-    found: list[str] = []
+    addresses: list[str] = []
+    # Each is held until all are found, so that none is found twice.
     with ExitStack() as held:
-        while len(found) < count:
+        while len(addresses) < count:
             candidate = held.enter_context(socket.socket())
             with suppress(OSError):
                 candidate.bind(("127.0.0.1", 10_000 + secrets.randbelow(22_000)))
-                found.append(f"127.0.0.1:{candidate.getsockname()[1]}")
-    return found
+                addresses.append(f"127.0.0.1:{candidate.getsockname()[1]}")
+    return addresses
 
 
 def to_toml(values: Mapping[str, object]) -> str:
-    """A TOML document of strings, numbers, booleans, lists and tables, the tables last."""
+    """Return strings, numbers, booleans, lists and tables as a TOML document.
+
+    The tables come last, each under its heading.
+    """
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     flat = {key: value for key, value in values.items() if key not in tables}
-    below = (f"\n[{_toml_key(key)}]\n{_lines(table)}" for key, table in tables.items())
-    return _lines(flat) + "".join(below)
+    text = _lines(flat)
+    for key, table in tables.items():
+        text += f"\n[{_toml_key(key)}]\n{_lines(table)}"
+    return text
 
 
 def _lines(values: Mapping[str, object]) -> str:
-    """A key a line; tables within are written in the line."""
+    """Return a line for each key; a table among the values stands in its key's line."""
     return "".join(
         f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in values.items()
     )
 
 
 def _toml_key(key: str) -> str:
-    """Quoted where a blank, a dot or a letter beyond ASCII would mean another key, or none."""
+    """Return a key as TOML, in quotes where it needs them.
+
+    A blank, a dot or a letter beyond ASCII would mean another key, or none.
+    """
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
 def toml_value(value: object) -> str:
-    """A value as TOML; a list of tables has a line for each."""
+    """Return a value as TOML; a list of tables has a line for each."""
     match value:
         case dict():
-            pairs = (
-                f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items()
-            )
+            pairs = [
+                f"{_toml_key(key)} = {toml_value(entry)}"
+                for key, entry in value.items()
+            ]
             return f"{{ {', '.join(pairs)} }}"
         case [dict(), *_]:
             return "[\n" + "".join(f"  {toml_value(row)},\n" for row in value) + "]"
@@ -100,7 +112,7 @@ def toml_value(value: object) -> str:
 
 
 def task_to_toml(task: Task) -> str:
-    """A task file that reads back as ``task``."""
+    """Return a task file that reads back as ``task``."""
     return to_toml(task.model_dump(mode="json", exclude_none=True))
 
 
@@ -113,18 +125,19 @@ def write_parties(
     linger_s: float,
     way: Way = straight,
 ) -> None:
-    """Write the settings of servers, owners and the dealer, if there is one, a file each.
+    """Write each party's settings file: servers, owners and, if there is one, dealer.
 
-    Paths in them are relative to ``folder``. Addresses are of server-a, server-b and,
-    where the task has one, the dealer; ``owners`` has, by name, what each has besides
-    name, addresses and state. Servers whose training ended stay for ``linger_s``.
+    Paths in them are relative to ``folder``. ``addresses`` are of server-a, server-b
+    and, where the task has one, the dealer. ``owners`` has, by name, what each one's
+    settings have besides name, addresses and state. Servers whose training ended stay
+    for ``linger_s`` seconds. ``way`` says at which address a part reaches another.
     """
-    a = addresses["server-a"]
-    b = addresses["server-b"]
+    server_a = addresses["server-a"]
+    server_b = addresses["server-b"]
     dealer = addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
-        "server-a": {"listen": a, "server_b": way("server-a", b)},
-        "server-b": {"listen": b},
+        "server-a": {"listen": server_a, "server_b": way("server-a", server_b)},
+        "server-b": {"listen": server_b},
     }
     for server in ("server-a", "server-b"):
         if dealer is not None:
@@ -132,9 +145,14 @@ def write_parties(
         settings[server] |= {"state": f"state/{server}", "linger": linger_s}
     if dealer is not None:
         settings["dealer"] = {"listen": dealer}
-    for name, own in owners.items():
-        servers = {"server_a": way(name, a), "server_b": way(name, b)}
-        settings[name] = {"client": name, **servers, **own, "state": f"state/{name}"}
+    for name, own_settings in owners.items():
+        settings[name] = {
+            "client": name,
+            "server_a": way(name, server_a),
+            "server_b": way(name, server_b),
+            **own_settings,
+            "state": f"state/{name}",
+        }
     for name, values in settings.items():
         whole = {"task": task, "identity": f"keys/{name}", **values}
         # An owner's token goes there, or a database's password.
@@ -142,31 +160,38 @@ def write_parties(
 
 
 def servers_of(task: Task) -> tuple[str, ...]:
-    """The parts that serve a task, in the order in which they are started."""
-    return ("dealer",) * task.has_dealer + ("server-b", "server-a")
+    """Return the parts that serve a task, in the order in which they are started."""
+    servers = ("server-b", "server-a")
+    return ("dealer", *servers) if task.has_dealer else servers
 
 
 def environment_of_parts() -> dict[str, str]:
-    """The environment of a part's process.
+    """Return the environment of a part's process.
 
     One thread a process: the parts share this machine's cores. And vectors go back to
     the system when they are freed; glibc would keep up to 32 MiB of each kind.
     """
-    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "MALLOC_MMAP_THRESHOLD_": str(PIECES),
+    }
 
 
 class LocalDeployment:
     """Servers, dealer and clients as processes of this machine.
 
-    A context manager: whatever happens, its processes are stopped. In the main thread
-    SIGTERM raises SystemExit meanwhile, unless this process has its own way with it.
+    It is a context manager: whatever happens, its processes are stopped. In the main
+    thread SIGTERM raises SystemExit meanwhile, unless this process handles that signal
+    in its own way.
 
-    ``folder`` receives settings, keys, records, states, logs, one folder or file a
-    party; ``bad`` has clients that misbehave, and how
-    (``simulation.bad_client.KINDS``); ``instead`` parts by name that another program
-    plays: what the interpreter is given for it, before the part's own ``--config``;
-    ``linger_s`` and ``way`` are those of ``write_parties``.
+    ``folder`` receives settings, keys, records, states and logs, one folder or file a
+    party. ``data`` are the clients' records. ``bad`` has clients that misbehave, and
+    how (``simulation.bad_client.KINDS``). ``instead`` has, by name, parts that another
+    program plays: what the interpreter is given for it, before the part's own
+    ``--config``. ``linger_s`` and ``way`` are those of ``write_parties``. ``popen``
+    starts the processes in place of ``subprocess.Popen``.
     """
 
     def __init__(
@@ -187,8 +212,8 @@ class LocalDeployment:
         self.clients = tuple(data)
         self._instead = dict(instead or {})
         for client, kind in (bad or {}).items():
-            played = ("-m", "precad.simulation.bad_client", "--kind", kind)
-            self._instead.setdefault(client.name, played)
+            program = ("-m", "precad.simulation.bad_client", "--kind", kind)
+            self._instead.setdefault(client.name, program)
         self.servers = servers_of(task)
         self.addresses = dict(
             zip(self.servers, free_addresses(len(self.servers)), strict=True)
@@ -200,15 +225,13 @@ class LocalDeployment:
         make_folder(folder / "logs")
         make_folder(records)
         create_local_keys(
-            folder / "keys", [each.name for each in data], dealer=task.has_dealer
+            folder / "keys", [client.name for client in data], dealer=task.has_dealer
         )
         (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-        files = {
-            c.name: write_client_data(records, c, x, y) for c, (x, y) in data.items()
-        }
-        owners = {
-            name: {"data": f"records/{file.name}"} for name, file in files.items()
-        }
+        owners = {}
+        for client, (x, y) in data.items():
+            file = write_client_data(records, client, x, y)
+            owners[client.name] = {"data": f"records/{file.name}"}
         write_parties(
             folder,
             "task.toml",
@@ -222,7 +245,7 @@ class LocalDeployment:
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             # Else it would end this process alone, and leave the others running.
-            signal.signal(signal.SIGTERM, self._told_to_end)
+            signal.signal(signal.SIGTERM, self._end_on_signal)
             self._takes_sigterm = True
         return self
 
@@ -237,7 +260,7 @@ class LocalDeployment:
             self.start_server(name)
 
     def start_server(self, name: str) -> None:
-        """Start one of ``servers``."""
+        """Start one of ``servers``, by its name."""
         self._start(
             name,
             "-m",
@@ -252,11 +275,11 @@ class LocalDeployment:
             self.start_client(client)
 
     def start_client(self, client: ClientId) -> None:
-        """Start one client, good or bad."""
+        """Start one client: as an owner, or as what plays in its place."""
         self._start(client.name, "-m", "precad", "join")
 
     def operator(self, role: Role) -> OperatorConnection:
-        """An operator's connection to server A or B."""
+        """Return the operator's connection to server A or B."""
         if role not in self._connections:
             identity = Identity.load(self.folder / "keys" / "operator")
             self._connections[role] = OperatorConnection(
@@ -273,42 +296,43 @@ class LocalDeployment:
                 raise PeerUnavailable(f"{ended}:\n{self.log_tail(name)}")
 
     def log(self, name: str) -> str:
-        """Everything that ``name`` logged so far."""
+        """Return everything that the part ``name`` logged so far."""
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
     def log_tail(self, name: str, lines: int = 8) -> str:
-        """The end of ``name``'s log."""
+        """Return the last lines of what the part ``name`` logged."""
         return "\n".join(self.log(name).splitlines()[-lines:])
 
     def wait(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
-        """Wait for these processes to end by themselves.
+        """Wait for these parts to end by themselves, and return their exit statuses.
 
-        Raises PeerUnavailable at the deadline.
+        Raises PeerUnavailable: one hasn't ended after ``timeout_s`` seconds in all.
         """
         deadline = time.monotonic() + timeout_s
         statuses = {}
         for name in names:
+            left_s = max(0.0, deadline - time.monotonic())
             try:
-                statuses[name] = self.processes[name].wait(
-                    max(0.0, deadline - time.monotonic())
-                )
+                statuses[name] = self.processes[name].wait(left_s)
             except subprocess.TimeoutExpired:
                 late = f"{name} didn't end within {timeout_s:g} s"
                 raise PeerUnavailable(f"{late}:\n{self.log_tail(name)}") from None
         return statuses
 
     def tell_to_stop(self) -> list[Popen[bytes]]:
-        """Tell whatever still runs to stop. Returns it, without waiting for it."""
+        """Tell the processes that still run to stop; return them without waiting."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        running = [p for p in self.processes.values() if p.poll() is None]
+        running = [
+            process for process in self.processes.values() if process.poll() is None
+        ]
         for process in running:
             process.send_signal(signal.SIGTERM)
         return running
 
     def stop(self) -> None:
-        """Stop whatever still runs."""
+        """Stop the processes that still run: by SIGTERM, then by SIGKILL."""
         running = self.tell_to_stop()
         # Each ends by itself within STOP_S, on a machine that isn't too busy.
         deadline = time.monotonic() + 2 * STOP_S
@@ -319,8 +343,12 @@ class LocalDeployment:
                 process.kill()
                 process.wait()
 
-    def _told_to_end(self, number: int, _frame: object) -> NoReturn:
-        """Its parts hear of it here: what the exception meets may catch it, or wait for them."""
+    def _end_on_signal(self, number: int, _frame: object) -> NoReturn:
+        """Pass a signal on to all parts, and end this process; a signal handler.
+
+        The parts hear of it here, not where SystemExit arrives: what it meets on its
+        way may catch it, or wait for the parts. After ``STOP_S`` they are killed.
+        """
         for process in self.processes.values():
             process.send_signal(number)
         end_within(STOP_S, 128 + number, self._kill)
@@ -331,19 +359,16 @@ class LocalDeployment:
             process.kill()
 
     def _start(self, name: str, *command: str) -> None:
-        played = self._instead.get(name, command)
-        arguments = [
-            sys.executable,
-            *played,
-            "--config",
-            str(self.folder / f"{name}.toml"),
-        ]
+        """Start a part by what the interpreter is given, or the program in its place.
+
+        Both outputs go to the part's log.
+        """
+        program = self._instead.get(name, command)
+        settings = str(self.folder / f"{name}.toml")
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            both = subprocess.STDOUT
-            environment = environment_of_parts()
             self.processes[name] = self._popen(
-                arguments,
+                [sys.executable, *program, "--config", settings],
                 stdout=log,
-                stderr=both,
-                env=environment,
+                stderr=subprocess.STDOUT,
+                env=environment_of_parts(),
             )

@@ -71,7 +71,7 @@ def test_an_epsilon_that_bounds_nothing_is_called_so() -> None:
         (3.25, "3.25  a"),
     ):
         out = io.StringIO()
-        demo_run._bounds({**result, "epsilon_exact_client_level": level}).show(out)
+        demo_run._guarantees({**result, "epsilon_exact_client_level": level}).show(out)
         assert said in out.getvalue()
 
 

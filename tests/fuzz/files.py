@@ -23,12 +23,12 @@ from precad.cli.certify import certify
 from precad.cli.certify_inputs import (
     Trained,
     expectation,
-    read_array,
     true_labels,
     vote_intervals,
 )
 from precad.cli.command_options import Loss, Prediction, UnitName
 from precad.cli.local_deployment import task_to_toml, to_toml
+from precad.cli.number_files import read_array
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
 from precad.common import identifiers, model

@@ -20,7 +20,7 @@ from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.losses import Shift, log_binomial, log_ratio
 from precad.certify import guarantee, prediction
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.cli import certify_answer, task_planning
+from precad.cli import certify_tables, task_planning
 from precad.client.gradients.torch_models import model_section
 
 MNIST_LIKE = [
@@ -467,7 +467,7 @@ def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
             (1e30, True, f"{10**30}.0000"),
         ),
     ):
-        assert certify_answer._safe(bound, 4, up=up) == shown
+        assert certify_tables._rounded_bound(bound, 4, up=up) == shown
     loud = ["--sampling-rate", "1", "--noise-multiplier", "0.1", "--rounds", "30"]
     assert "say nothing" in said("loss", "--loss", "0.2", *loud)
 

@@ -500,7 +500,7 @@ def test_output_and_status_are_its_own(
     assert other.wait() == 0
     # A system that can't split processes says so.
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(forking, "_of_server", {})
+    monkeypatch.setattr(forking, "_early_of_server", {})
     with pytest.raises(errors.Misconfiguration, match="one by one"):
         forking.begin(os.environ)
 
