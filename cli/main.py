@@ -10,15 +10,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeAlias,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from pydantic_core import to_jsonable_python
@@ -131,9 +123,8 @@ class _OnDemand(ErrorsInOneLine):
         """Load and return the command of that name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module_name, _ = COMMANDS[cmd_name]
-        module = import_module(f"precad.cli.{module_name}")
-        loaded = getattr(module, cmd_name)
+        module, _ = COMMANDS[cmd_name]
+        loaded = getattr(import_module(f"precad.cli.{module}"), cmd_name)
         assert isinstance(loaded, click.Command)
         return loaded
 
@@ -161,16 +152,16 @@ PATH = click.Path(path_type=Path)
 _JSON_HELP = "One JSON document on stdout, nothing else."
 json_option = click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 """The option ``--json``, for commands that aren't made by ``command``."""
-AsJson: TypeAlias = Annotated[bool, _JSON_HELP, "--json"]
+AsJson = Annotated[bool, _JSON_HELP, "--json"]
 """The option ``--json``, for commands that are made by ``command``."""
 ARGUMENT = "argument"
 """Marks a parameter that is an argument of the command line and no option."""
 REQUIRED = {"required": True}
 """Marks an option that may be repeated and has to be given."""
 
-_Body: TypeAlias = Callable[..., None]
+_Body = Callable[..., None]
 """The function that a command runs."""
-_Settings: TypeAlias = dict[str, Any]
+_Settings = dict[str, Any]
 """Keyword arguments of ``click.option`` and ``click.argument``."""
 
 
@@ -206,11 +197,8 @@ def command(
         with_options: _Body = run
         # The first decorator that is written is applied last.
         for parameter, annotation in reversed(list(_parameters(body))):
-            option = _option(parameter, *get_args(annotation))
-            with_options = option(with_options)
-        if group is None:
-            return click.command(name)(with_options)
-        return group.command(name)(with_options)
+            with_options = _option(parameter, *get_args(annotation))(with_options)
+        return (group or click).command(name)(with_options)
 
     return make_command
 

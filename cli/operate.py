@@ -163,7 +163,7 @@ def enrol() -> None:
     """  # noqa: D301 -- click reads the control character
 
 
-States: TypeAlias = Annotated[
+States = Annotated[
     tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED
 ]
 
@@ -224,8 +224,12 @@ def token(
         for accepted, owner in zip(digests, owners, strict=True):
             admission.add(accepted, owner)
     if as_json:
-        shown = [str(accepted) for accepted in digests]
-        print_json({"tokens": tokens, "digests": shown})
+        print_json(
+            {
+                "tokens": tokens,
+                "digests": [str(accepted) for accepted in digests],
+            }
+        )
         return
     for number, accepted in enumerate(digests):
         secret = f"{tokens[number]} " if tokens else ""
@@ -331,7 +335,7 @@ _WIDTH = 60
 """Columns of the progress bar, at most."""
 _ROUNDS_SEEN = 2
 """Rounds that must have been seen to end before it is said how long one takes."""
-_Arrivals: TypeAlias = list[tuple[int, float]]
+_Arrivals = list[tuple[int, float]]
 """Every version that was seen, and when it was seen first, in the clock's seconds."""
 
 

@@ -11,25 +11,37 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, TextIO, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, TextIO
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.cli import forked, main
+from precad.cli import forked
 from precad.cli.command_options import OfModel
-from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, print_json
-from precad.client import owner_settings
+from precad.cli.main import (
+    ARGUMENT,
+    REQUIRED,
+    AsJson,
+    command,
+    print_json,
+    require_folder,
+    require_writable,
+)
 from precad.client.check_before_enrolling import covered
-from precad.client.owner_settings import JoinSettings, own_model, own_object
-from precad.client.participation import MODEL_FILE, Participation, TrainedModel
+from precad.client.owner_settings import (
+    FINISHED,
+    JoinSettings,
+    look_at_settings,
+    own_model,
+    own_object,
+)
+from precad.client.participation import MODEL_FILE, TrainedModel
 from precad.client.records.read_records import read_inputs, read_records
 from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
-from precad.common.task import Task
 from precad.common.terminal import say, upper
 
 if TYPE_CHECKING:
@@ -52,7 +64,7 @@ def doctor(
     enrolled; the servers see a connection and one call, whatever the records are. Exit
     1 where something has to be mended.
     """
-    findings = owner_settings.look_at_settings(config, wait)
+    findings = look_at_settings(config, wait)
     if as_json:
         rows = [
             {
@@ -67,7 +79,7 @@ def doctor(
         for finding in findings:
             mark = _MARKS[finding.kind.value]
             say(sys.stdout, f"{mark} {finding.about}: {finding.text}")
-        finished = any(finding.about == owner_settings.FINISHED for finding in findings)
+        finished = any(finding.about == FINISHED for finding in findings)
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
         elif not finished:
@@ -161,7 +173,7 @@ def _together(
         remedy = "one owner a command here, and its output as it is"
         raise Misconfiguration("--config, --logs", len(settings), remedy)
     if logs is not None:
-        main.require_folder("--logs", logs)
+        require_folder("--logs", logs)
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment, forked.OWNERS)
@@ -277,22 +289,10 @@ def _take_part(
         raise StorageFailure(
             f"{lost}: mend the disk, and start again while the servers are there"
         )
-    _log_result(log, owner.task, result)
-    if not limited:
-        return 0
-    log.warning(
-        "the owner's limit ended its part before the training's end: to go on, set a"
-        " higher epsilon_limit and start again with --raise-limit"
-    )
-    return ENDED_BY_LIMIT
-
-
-def _log_result(log: logging.Logger, task: Task, result: Participation) -> None:
-    """Log what became of an owner's submissions, their cost, and where files are."""
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
-    against = f"one server corrupted, δ = {task.privacy.delta:g}"
+    against = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
     log.info(
         "%s: %s; %s (%s); final model %s",
         result.ended,
@@ -306,11 +306,16 @@ def _log_result(log: logging.Logger, task: Task, result: Participation) -> None:
         MODEL_FILE,
         HISTORY_FILE,
     )
+    if not limited:
+        return 0
+    log.warning(
+        "the owner's limit ended its part before the training's end: to go on, set a"
+        " higher epsilon_limit and start again with --raise-limit"
+    )
+    return ENDED_BY_LIMIT
 
 
-Records: TypeAlias = Annotated[
-    Path, "The records: a file as for `precad join`.", ARGUMENT
-]
+Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 
 
 def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings | None]:
@@ -363,7 +368,7 @@ def predict(
         raise Misconfiguration(
             "--out", str(out), "give a file that ends with .csv or .npy"
         )
-    main.require_writable("--out", out)
+    require_writable("--out", out)
     from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
@@ -375,8 +380,9 @@ def predict(
     outputs = applied.outputs(model.theta, as_inputs(rows))
     if not raw:
         if outputs.ndim != 2 or outputs.shape[1] < 2:
-            shape = list(outputs.shape)
-            remedy = f"the model gives {shape}, no column a class: give --raw"
+            remedy = (
+                f"the model gives {list(outputs.shape)}, no column a class: give --raw"
+            )
             raise Misconfiguration("--raw", None, remedy)
         from scipy.special import softmax  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from precad import __version__
 from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
@@ -16,7 +16,18 @@ from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli import report_page
+from precad.cli.report_page import (
+    Bound,
+    ChangedInputs,
+    Report,
+    ReportedGuarantee,
+    ReportedLedger,
+    ReportedRobustness,
+    ReportedRound,
+    Training,
+    enforced,
+    not_guaranteed,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
@@ -27,7 +38,7 @@ HISTORY = "history.csv"
 """Accuracy by round, in the folder of a finished run."""
 SUMMARY = "summary.json"
 """Data set and certificates of changed inputs, in the folder of a finished run."""
-_JsonObject: TypeAlias = dict[str, Any]
+_JsonObject = dict[str, Any]
 """A JSON object of a file that others wrote."""
 
 
@@ -118,7 +129,7 @@ def _summary(path: Path) -> _JsonObject:
     return summary if isinstance(summary, dict) else {}
 
 
-def _inputs(path: Path, summary: _JsonObject) -> report_page.ChangedInputs | None:
+def _inputs(path: Path, summary: _JsonObject) -> ChangedInputs | None:
     """Return what the summary at ``path`` certifies of changed inputs, if it does.
 
     Raises Misconfiguration: that has another form.
@@ -127,7 +138,7 @@ def _inputs(path: Path, summary: _JsonObject) -> report_page.ChangedInputs | Non
     if robustness is None:
         return None
     try:
-        return report_page.ChangedInputs.model_validate(robustness["smoothing"])
+        return ChangedInputs.model_validate(robustness["smoothing"])
     except (ValueError, LookupError, TypeError):
         remedy = (
             "its certificates of changed inputs can't be read; take the file as written"
@@ -176,7 +187,7 @@ POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
 
 
-def gather(names: Sequence[str]) -> report_page.Report:
+def gather(names: Sequence[str]) -> Report:
     """Return all that a report holds of a run, of servers' states and databases.
 
     ``names`` are their folders and URLs. Raises Misconfiguration: they aren't of one
@@ -206,9 +217,9 @@ def gather(names: Sequence[str]) -> report_page.Report:
             f"{difference.where}: {difference.what}"
             for difference in compare_ledgers(*ledgers.values())
         ]
-    report = report_page.Report(
+    report = Report(
         precad=__version__,
-        training=report_page.Training(
+        training=Training(
             task=task.name,
             task_digest=str(task.digest),
             architecture=task.model.architecture,
@@ -225,10 +236,10 @@ def gather(names: Sequence[str]) -> report_page.Report:
         rounds=_rounds(course, accuracies),
         robustness=[],
         inputs=inputs,
-        enforced=report_page.enforced(task),
+        enforced=enforced(task),
         ledgers=[_ledger(role, url) for role, url in ledgers.items()],
         differences=differences,
-        not_guaranteed=report_page.not_guaranteed(task),
+        not_guaranteed=not_guaranteed(task),
     )
     if report.accuracy is None:
         return report
@@ -236,10 +247,10 @@ def gather(names: Sequence[str]) -> report_page.Report:
     return report.model_copy(update={"robustness": robustness})
 
 
-def _ledger(role: Role, url: str) -> report_page.ReportedLedger:
+def _ledger(role: Role, url: str) -> ReportedLedger:
     """Recompute the ledger of one server, whose database is at the URL."""
     audit = audit_ledger(url)
-    return report_page.ReportedLedger(
+    return ReportedLedger(
         server=role.value,
         entries=audit.entries,
         head=str(audit.head),
@@ -260,9 +271,7 @@ def _run(course: TrainingSummary, participations: int, released: int) -> Run:
     )
 
 
-def _guarantees(
-    course: TrainingSummary, run: Run
-) -> list[report_page.ReportedGuarantee]:
+def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
     """Return the exact guarantees of a run, adversary by adversary.
 
     Where they hold against a malicious server, what they are at the participation cap
@@ -278,7 +287,7 @@ def _guarantees(
     reported = []
     for stated_run, statement in stated:
         adversary = statement.adversary
-        guarantee = report_page.ReportedGuarantee(
+        guarantee = ReportedGuarantee(
             protects="owner" if adversary is Adversary.CLIENT_LEVEL else "record",
             against=statement.against,
             epsilon=_finite(statement),
@@ -315,7 +324,7 @@ def _found_of_100(run: Run, statement: PrivacyStatement) -> float:
 
 def _rounds(
     course: TrainingSummary, accuracies: dict[int, float]
-) -> list[report_page.ReportedRound]:
+) -> list[ReportedRound]:
     """Return what is reported of each released round, in order.
 
     ε is computed for about ``POINTS`` of them, the first and the last included;
@@ -337,7 +346,7 @@ def _rounds(
             epsilon_server = _finite(server)
             epsilon_models = _finite(models)
         rounds.append(
-            report_page.ReportedRound(
+            ReportedRound(
                 round=number,
                 accuracy=accuracies.get(number),
                 counted=version.counted,
@@ -349,7 +358,7 @@ def _rounds(
     return rounds
 
 
-def _robustness(run: Run, error: float) -> list[report_page.ReportedRobustness]:
+def _robustness(run: Run, error: float) -> list[ReportedRobustness]:
     """Bound the expected error by attackers: records of any owner, and whole owners.
 
     PRECAD Theorem 2 by the exact pair. ``error`` is the share of wrong answers, 0 to 1,
@@ -360,7 +369,7 @@ def _robustness(run: Run, error: float) -> list[report_page.ReportedRobustness]:
         # Attackers may take part in every round.
         event = replace(run, participations=run.rounds).event(adversary)
         guarantee = ExactGroups(event)
-        bounds: list[report_page.Bound] = []
+        bounds: list[Bound] = []
         silent_from: int | None = None
         for attackers in numbers:
             lower = 0.0
@@ -371,11 +380,9 @@ def _robustness(run: Run, error: float) -> list[report_page.ReportedRobustness]:
                 upper = float(scores.upper)
                 if upper - lower >= SAYS_NOTHING:
                     silent_from = attackers
-            bounds.append(
-                report_page.Bound(attackers=attackers, lower=lower, upper=upper)
-            )
+            bounds.append(Bound(attackers=attackers, lower=lower, upper=upper))
         reported.append(
-            report_page.ReportedRobustness(
+            ReportedRobustness(
                 unit=unit,
                 error=error,
                 bounds=bounds,

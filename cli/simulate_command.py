@@ -156,13 +156,11 @@ def simulate(request: SimulationRequest) -> None:
         return
     training = train(task)
     warn_of_clip(training.task, training.largest)
-    files = []
     if request.plot is not None:
         training.plot(request.plot)
-        files.append(str(request.plot))
     if request.save is not None:
         training.save(request.save)
-        files.append(str(request.save))
+    files = [str(path) for path in (request.plot, request.save) if path is not None]
     conclude(out, training, files)
     if request.as_json:
         print_json(training.summary())
@@ -223,16 +221,15 @@ def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
 
 
 _TRIED = {
-    "training": ("learning_rate", "rounds"),
-    "privacy": (
-        "record_clip",
-        "client_clip",
-        "noise_multiplier",
-        "record_rate",
-        "client_rate",
-    ),
+    "learning_rate": "training",
+    "rounds": "training",
+    "record_clip": "privacy",
+    "client_clip": "privacy",
+    "noise_multiplier": "privacy",
+    "record_rate": "privacy",
+    "client_rate": "privacy",
 }
-"""Fields that ``--try`` may change, by section of the task."""
+"""By field that ``--try`` may change: the section of the task that has it."""
 _MOST_TRIED = 100
 """Settings in one comparison."""
 Setting: TypeAlias = dict[str, float]
@@ -248,12 +245,11 @@ def _settings(task: Task, tries: Sequence[str]) -> list[tuple[Setting, Task]]:
     """
     from precad.cli.task_planning import fractional_bits  # noqa: PLC0415 -- SciPy
 
-    sections = {name: section for section, names in _TRIED.items() for name in names}
-    remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(sections)}"
+    remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(_TRIED)}"
     values: dict[str, list[float]] = {}
     for words in tries:
         name, _, listed = words.partition("=")
-        if name not in sections:
+        if name not in _TRIED:
             raise Misconfiguration("--try", words, remedy)
         number = int if name == "rounds" else float
         try:
@@ -272,7 +268,7 @@ def _settings(task: Task, tries: Sequence[str]) -> list[tuple[Setting, Task]]:
     for setting in settings:
         changed = task.model_dump(mode="json")
         for name, value in setting.items():
-            changed[sections[name]][name] = value
+            changed[_TRIED[name]][name] = value
         if "client_clip" in setting:
             changed["fractional_bits"] = fractional_bits(setting["client_clip"])
         tasks.append((setting, Task.parse(changed) if setting else task))

@@ -45,13 +45,12 @@ def said(
     ``extra``, which has all packages of ``command``. Raises ModuleNotFoundError: no
     extra brings the missing package, so this is a bug.
     """
-    shown: PrecadError | None
+    shown = error
     if isinstance(error, ModuleNotFoundError):
-        shown = missing(error, command, extra)
-        if shown is None:
+        lacks_package = missing(error, command, extra)
+        if lacks_package is None:
             raise error
-    else:
-        shown = error
+        shown = lacks_package
     print(f"precad: {shown}", file=sys.stderr)  # noqa: T201
     if isinstance(shown, WrongTime):
         return WRONG_TIME

@@ -3,13 +3,13 @@
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import click
 
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import ARGUMENT, AsJson, command, print_json
-from precad.client import check_before_enrolling
+from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
@@ -20,7 +20,7 @@ from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say
 
-TaskFile: TypeAlias = Annotated[Path, "The task file.", ARGUMENT]
+TaskFile = Annotated[Path, "The task file.", ARGUMENT]
 
 
 @click.group()
@@ -162,16 +162,15 @@ def _tried(
         raise Misconfiguration("data", str(data), remedy)
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, task.data, notes=notes))
-    for finding in check_before_enrolling.look_at_columns(notes):
-        mark = "!" if finding.kind is check_before_enrolling.Kind.NOTE else "✓"
+    for finding in look_at_columns(notes):
+        mark = "!" if finding.kind is Kind.NOTE else "✓"
         say(sys.stderr, f"{mark} {finding.text}")
     if model is None and task.model.architecture not in BUILT_IN:
-        shape = list(records.inputs.shape[1:])
-        read = f"{len(records):,} records of shape {shape}"
+        read = f"{len(records):,} records of shape {list(records.inputs.shape[1:])}"
         return f"{read}; give --model to try them with your model"
     module = build(task.model) if model is None else own_model(model)
     function = functional.cross_entropy if loss is None else own_object("loss", loss)
-    findings = check_before_enrolling.look_at_owner(
+    findings = look_at_owner(
         task,
         ClientId("check"),
         records,

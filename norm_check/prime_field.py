@@ -36,9 +36,9 @@ _HALF = np.uint64(32)
 """Bits of half a word."""
 _AT_ONCE = 1 << 16
 """Words that are added or multiplied together: they stay in the processor's cache."""
-_Shape: TypeAlias = tuple[int, ...]
+_Shape = tuple[int, ...]
 """Of an array of words."""
-_Function: TypeAlias = Callable[..., Any]
+_Function = Callable[..., Any]
 """A function of the compiled library, which has no types."""
 
 

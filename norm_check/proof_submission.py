@@ -221,9 +221,10 @@ def body_layout(task: Task) -> tuple[int, int]:
 
 
 class ProofBodyHash:
-    """Hashes x', e' and π' as they come, and checks that each word is of the field.
+    """Hashes x', e' and π' as they come, and checks each word of them.
 
-    They come in pieces of any lengths. ``prefix`` are the body's first bytes: salt_h and s_u.
+    They come in pieces of any lengths. ``prefix`` are the body's first bytes: salt_h
+    and s_u.
     """
 
     def __init__(self, header: ProofHeader, prefix: Secret, shape: ProofShape) -> None:

@@ -157,12 +157,10 @@ def _mask_into(out: FieldVector, words: FieldVector, stream: FieldKeystream) -> 
 
     A cacheful at a time: with a large update there is room for few vectors.
     """
-    modulo_p = arithmetic()
     for start in range(0, words.size, CACHED_WORDS):
         piece = words[start : start + CACHED_WORDS]
-        out[start : start + piece.size] = modulo_p.subtract(
-            piece, stream.words(piece.size, start)
-        )
+        mask = stream.words(piece.size, start)
+        out[start : start + piece.size] = arithmetic().subtract(piece, mask)
 
 
 def _digest(hasher: blake3, words: FieldVector) -> Digest:
