@@ -1,4 +1,8 @@
-"""The `precad` command line: its commands, and options made from annotations."""
+"""The `precad` command line: its commands, and options made from annotations.
+
+Commands are functions under ``command``, in modules that are loaded when a command is
+asked for. What several of them check or print is here too.
+"""
 
 import functools
 import json
@@ -174,10 +178,13 @@ def command(
     annotated ``Annotated[type, help, …]``: after the help may follow the option's own
     names, a type of click's, what else click takes as a mapping, or ``ARGUMENT``. A
     parameter whose type is a dataclass stands for that class's fields, and gets an
-    instance of it. ``name`` is the command's; the function's own unless given.
+    instance of it. ``name`` is the command's; the function's own unless given. The
+    function's docstring is the command's help.
     """
 
     def make_command(body: _Body) -> click.Command:
+        """Make ``body`` a command: what ``command`` returns."""
+        # By parameter that stands for a dataclass: that class.
         request_classes = {
             parameter: hint
             for parameter, hint in get_type_hints(body).items()
@@ -186,6 +193,7 @@ def command(
 
         @functools.wraps(body)
         def run(**values: object) -> None:
+            # Click gives the value of every option by its parameter's name.
             for parameter, request_class in request_classes.items():
                 field_values = {
                     field.name: values.pop(field.name)
@@ -227,14 +235,21 @@ def _option(
 ) -> Callable[[_Body], _Body]:
     """Return the click decorator for one parameter of a command.
 
-    ``value_type``, ``text`` (the help) and ``extras`` are the parts of its
-    ``Annotated``. A ``tuple[T, ...]`` may be repeated, a ``bool`` is a flag, a
-    ``Literal`` a choice; anything else has to be given if it has no default and its
-    type has no ``None``.
+    ``value_type``, ``text`` and ``extras`` are the parts of its ``Annotated``: the
+    type, the help, and what may follow it (see ``command``). By its type an option is
+
+    - ``tuple[T, ...]``: one that may be repeated, or left out;
+    - ``bool``: a flag;
+    - ``T | None``: one that may be left out;
+    - ``Literal``: a choice;
+    - anything else: one that has to be given, if it has no default.
+
+    Extras have the last word.
     """
     names = [extra for extra in extras if isinstance(extra, str)]
     parts = get_args(value_type)
     has_default = parameter.default is not Parameter.empty
+    # T, where the type is T | None or tuple[T, ...].
     plain_type = value_type
     if parts and get_origin(value_type) is not Literal:
         plain_type = next(part for part in parts if part not in (NoneType, ...))

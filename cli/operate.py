@@ -41,7 +41,9 @@ class AskedServer:
     def connection(self) -> AbstractContextManager[OperatorConnection]:
         """Return the connection to the server, which lasts as long as its block.
 
-        Raises Misconfiguration: the address or the identity is wrong.
+        It goes through the proxy if one is given. Whoever answers has to have the
+        certificate of the server that was asked for. Raises Misconfiguration: the
+        address or the identity is wrong.
         """
         address = by_proxy(self.address, self.proxy)
         role = Role(f"server-{self.server}")
@@ -166,6 +168,7 @@ def enrol() -> None:
 States = Annotated[
     tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED
 ]
+"""The option of commands that change or read servers' tokens."""
 
 
 @command(enrol)
@@ -299,7 +302,11 @@ def status(
 
 
 def facts_of(reply: ServerStatus) -> StatusDocument:
-    """Return a server's answer as plain values, under the names that are shown."""
+    """Return a server's answer as plain values, under the names that are shown.
+
+    Digests become hexadecimal digits, and the time that is left whole seconds.
+    Rejections by client and the version of the wire's protocol are left out.
+    """
     document = asdict(reply) | {
         "task": reply.task_name,
         "task_digest": reply.task_digest.hex(),
@@ -347,9 +354,9 @@ def follow(
 ) -> None:
     """Show where a training stands until it is over.
 
-    ``ask`` asks the server, every ``every`` seconds; a server that is away is asked
-    again. A terminal is drawn anew each time; anything else gets a line for each
-    change.
+    ``ask`` asks the server, every ``every`` seconds, and raises PeerUnavailable while
+    it is away: then it is asked again. A terminal is drawn anew each time; a file or a
+    pipe gets a line for each change. ``clock`` is another one in tests.
     """
     server: StatusDocument | None = None
     arrivals: _Arrivals = []
@@ -387,7 +394,10 @@ look."""
 
 
 def reminders(server: StatusDocument) -> list[tuple[str, str]]:
-    """Return lines on who is still to enrol and who came twice, each with its style."""
+    """Return lines on who is still to enrol and who came twice, each with its style.
+
+    A style is rich's, like ``bold red``; an empty one changes nothing.
+    """
     lines = []
     if server["phase"] == "enrolling":
         fewest = server["least_owners"]
@@ -473,7 +483,11 @@ def _unbroken(text: str, style: str) -> Text:
 
 
 def _position(server: StatusDocument, arrivals: _Arrivals) -> str:
-    """Return the phase and the round, and as far as seen, how long rounds take."""
+    """Return the phase and the round, and what is known of the time.
+
+    Once ``_ROUNDS_SEEN`` rounds were seen to end, that is how long one takes, and how
+    long all that are left would take at this pace.
+    """
     done = server["version"]
     total = server["rounds"]
     pace = ""

@@ -165,9 +165,10 @@ def _together(
     """Run an owner's process for each settings file; return their exit status.
 
     ``options`` are those of `precad join` that all of them get; ``logs`` is the folder
-    of their logs, None for this process's own output. The status is 0 if all ended
-    with 0, else that of the first that didn't. Raises Misconfiguration: the system
-    can't do it, or a log can't be written.
+    of their logs, None for this process's own output. The owners load their libraries
+    once (see ``forked``). A signal to this process goes on to all of them. The status
+    is 0 if all ended with 0, else that of the first, in the order of the settings, that
+    didn't. Raises Misconfiguration: the system can't do it, or a log can't be written.
     """
     if sys.platform == "win32":
         remedy = "one owner a command here, and its output as it is"
@@ -255,8 +256,10 @@ def _take_part(
 ) -> int:
     """Take part as one data owner until the training ends; return the exit status.
 
-    ``wait_h`` is how many hours the servers may be away, 0 for the task's outage.
-    Raises StorageFailure: the final model couldn't be written; and whatever
+    ``config`` is its settings file; ``quiet`` shows no progress, and warnings alone of
+    the log. ``wait_h`` is how many hours the servers may be away, 0 for the task's
+    outage. ``raise_limit`` lets a higher ε take the place of the account's limit, for
+    good. Raises StorageFailure: the final model couldn't be written; and whatever
     ``JoinSettings.load``, ``data_owner`` and ``DataOwner.run`` raise.
     """
     start_log(logging.WARNING if quiet else logging.INFO, _StandardError())
@@ -316,14 +319,16 @@ def _take_part(
 
 
 Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
+"""The argument of commands that apply a trained model."""
 
 
 def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings | None]:
     """Return the trained model that is meant, its module, and the settings if given.
 
-    The module's own parameters aren't the trained ones yet. Raises Misconfiguration:
-    the options don't name a model, or it can't be read; TaskMismatch: it is another
-    task's.
+    The module's own parameters aren't the trained ones yet. What options say goes
+    before the settings; a module of nobody's own is built from the task. Raises
+    Misconfiguration: the options don't name a model, or it can't be read; TaskMismatch:
+    it is another task's.
     """
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415

@@ -429,8 +429,21 @@ def error_by_attackers(robustness: ReportedRobustness) -> str | None:
         attackers = [0, *(bound.attackers for bound in bounds)]
         low = [error, *(100 * bound.lower for bound in bounds)]
         high = [error, *(100 * bound.upper for bound in bounds)]
-        axes.fill_between(attackers, low, high, color=SECOND, alpha=0.25, step=None)
-        axes.plot(attackers, high, color=SECOND, marker=".", label="at most")
+        axes.fill_between(
+            attackers,
+            low,
+            high,
+            color=SECOND,
+            alpha=0.25,
+            step=None,
+        )
+        axes.plot(
+            attackers,
+            high,
+            color=SECOND,
+            marker=".",
+            label="at most",
+        )
         axes.plot(
             attackers,
             low,
@@ -449,7 +462,8 @@ def error_by_attackers(robustness: ReportedRobustness) -> str | None:
 def _svg(name: str, draw: Callable[["Axes"], None]) -> str:
     """Draw one plot, and return its SVG element; the same for the same report.
 
-    ``name`` is the plot's own on the page.
+    ``name`` is the plot's own on the page. ``draw`` draws on the axes that it gets, in
+    the colours that stand for the page's.
     """
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib import rc_context  # noqa: PLC0415
@@ -475,7 +489,10 @@ def _svg(name: str, draw: Callable[["Axes"], None]) -> str:
 
 
 def page(report: Report) -> str:
-    """Return the report as one HTML page that needs no other file."""
+    """Return the report as one HTML page that needs no other file and no script.
+
+    Its template is ``report_page.html``; plots are SVG elements in it.
+    """
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
 
     source = files("precad.cli").joinpath("report_page.html").read_text("utf-8")

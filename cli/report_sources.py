@@ -1,4 +1,8 @@
-"""Gather a report of a training: from both servers' databases, the task and files."""
+"""Gather a report of a training: from both servers' databases, the task and files.
+
+The databases have the task, the ledgers and who was counted; the folder of a finished
+run has its databases, the accuracy by round, and what was certified of changed inputs.
+"""
 
 import csv
 import json
@@ -190,9 +194,11 @@ POINTS = 40
 def gather(names: Sequence[str]) -> Report:
     """Return all that a report holds of a run, of servers' states and databases.
 
-    ``names`` are their folders and URLs. Raises Misconfiguration: they aren't of one
-    training, no round was released yet, or a file has another form; StorageFailure: a
-    database can't be read.
+    ``names`` are their folders and URLs. Without a run's folder the report has no
+    accuracy, and no bounds on attackers, which start from it; with one database alone
+    it compares no ledgers. Raises Misconfiguration: they aren't of one training, no
+    round was released yet, or a file has another form; StorageFailure: a database can't
+    be read.
     """
     joined_names = " ".join(names)
     urls, folder = _places(names)
@@ -261,7 +267,8 @@ def _ledger(role: Role, url: str) -> ReportedLedger:
 def _run(course: TrainingSummary, participations: int, released: int) -> Run:
     """Return the run of a client with so many participations in ``released`` rounds.
 
-    Each is taken to have had the most repeats of any. A version that was charged and
+    Each is taken to have had the most repeats of any: a share that left 1 + m times
+    tells as much as one with noise smaller by √(1 + m). A version that was charged and
     isn't released counts too: its share may have left.
     """
     rounds = max(released, participations)
@@ -362,7 +369,8 @@ def _robustness(run: Run, error: float) -> list[ReportedRobustness]:
     """Bound the expected error by attackers: records of any owner, and whole owners.
 
     PRECAD Theorem 2 by the exact pair. ``error`` is the share of wrong answers, 0 to 1,
-    of a training without attackers.
+    of a training without attackers. More attackers can do no less: once the bounds
+    exclude nothing, those for larger numbers are 0 and 1 without being computed.
     """
     reported = []
     for unit, (adversary, numbers) in ATTACKERS.items():

@@ -204,7 +204,9 @@ def _check_request(request: SimulationRequest) -> None:
 def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
     """Return what is trained on: owners' files, as given, or the named data set.
 
-    Raises Misconfiguration: files and folders don't go together.
+    One file is dealt to the clients, several are an owner's each. A named data set is
+    loaded, from its folder where it has one. Raises Misconfiguration: files and folders
+    don't go together.
     """
     from precad.simulation.datasets import load  # noqa: PLC0415
 
@@ -270,6 +272,7 @@ def _settings(task: Task, tries: Sequence[str]) -> list[tuple[Setting, Task]]:
         for name, value in setting.items():
             changed[_TRIED[name]][name] = value
         if "client_clip" in setting:
+            # As in a task that is made for this clip.
             changed["fractional_bits"] = fractional_bits(setting["client_clip"])
         tasks.append((setting, Task.parse(changed) if setting else task))
     return tasks
@@ -282,7 +285,8 @@ def compare(
 ) -> None:
     """Show each setting with what it learnt and would have cost, as the request wants.
 
-    A table on ``out``, the file of ``--save``, and JSON on stdout with ``--json``.
+    ``tried`` are settings with their trainings, one at least. They become a table on
+    ``out``, the file of ``--save``, and with ``--json`` a document on stdout.
     """
     rows = []
     first_setting, first_training = tried[0]
@@ -336,7 +340,8 @@ def _show_round(
 ) -> None:
     """Move the bar to the round that was played; without one, print some rounds.
 
-    ``rounds`` is how many there will be.
+    ``rounds`` is how many there will be. Where nothing is redrawn, that is the first,
+    the last, and one in ``PLAIN_EVERY``.
     """
     text = f"accepted {played.accepted} of {played.cohort}"
     if played.accuracy is not None:

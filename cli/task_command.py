@@ -21,6 +21,7 @@ from precad.common.task import Task
 from precad.common.terminal import say
 
 TaskFile = Annotated[Path, "The task file.", ARGUMENT]
+"""The argument of commands that read a task."""
 
 
 @click.group()
@@ -147,8 +148,9 @@ def _tried(
 ) -> str:
     """Try a task on all records of a file; return a sentence that says how that went.
 
-    ``model`` and ``loss`` are the owner's own, MODULE:NAME. Raises Misconfiguration: a
-    record can't be used.
+    What the file's columns become is said on stderr. ``model`` and ``loss`` are the
+    owner's own, MODULE:NAME; without a model, where the task's isn't built in, records
+    are only read. Raises Misconfiguration: a record can't be used.
     """
     from torch.nn import functional  # noqa: PLC0415
 

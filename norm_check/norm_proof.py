@@ -39,6 +39,7 @@ def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVecto
     of range is written modulo 2B or 2^s₂ and sent like any other: the servers refuse
     it, and nothing shows before.
     """
+    # z lies in [−B, B) if the row passes; z + B is what the bits write.
     shifted = (z + shape.half_width) % (2 * shape.half_width)
     width = len(shape.weights)
     # The last bit may count less than the next power of two (``ProofShape.weights``).
@@ -56,7 +57,8 @@ def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVecto
 def projections(rows: Rows) -> FieldVector:
     """Return the projections mod p of a share, ``[k] uint64``.
 
-    ``rows`` have absorbed the share's words, read as int64.
+    ``rows`` have absorbed the share's words, read as int64. Their projections come in
+    halves, as sums over the integers: low + 2^HALF_BITS·high.
     """
     modulo_p = arithmetic()
     low, high = (of_signed(half) for half in np.ascontiguousarray(rows.halves().T))
@@ -82,12 +84,15 @@ def prove(
 ) -> FieldVector:
     """Return the proof of an update: values of h, ``[shape.values] uint64``.
 
-    At 1, at the used rows' points and at the odd 2N-th roots of unity. ``x`` is the
-    update, ``[d]``; ``bits`` and ``mu`` are its ``bits_of`` and their
-    ``bit_challenges``. ``mask`` is the masking row u, ``[c_w]``: uniform, and for this
-    proof alone.
+    They are those at 1, at the used rows' points and at the odd 2N-th roots of unity:
+    h has a degree below 2N, and is 0 at the other N-th roots, whose rows are empty.
+
+    ``x`` is the update, ``[d]``; ``bits`` are its ``bits_of``, ``[bits]``; ``mu`` are
+    their ``bit_challenges``, ``[2, bits]``. ``mask`` is the masking row u, ``[c_w]``:
+    uniform, and for this proof alone.
     """
     modulo_p = arithmetic()
+    # h at the even and at the odd 2N-th roots of unity: the N-th roots, and the rest.
     even, odd = np.zeros((2, shape.points), dtype=np.uint64)
     # Each input with the first of its rows.
     inputs = [(x, 1)]
@@ -157,6 +162,7 @@ class Query:
         if pow(t, 2 * shape.points, P) == 1:
             raise ValueError("a query's point must be no root of unity of the proof")
         modulo_p = arithmetic()
+        # Even places are the N-th roots, of which the proof has the used ones alone.
         weights = modulo_p.lagrange(2 * shape.points, t)
         proof = np.concatenate([weights[::2][: 1 + shape.used], weights[1::2]])
         return cls(
@@ -171,7 +177,8 @@ class Query:
     def drawn(cls, shape: ProofShape, coin: Secret, submission: Digest) -> "Query":
         """Draw t and ρ of a submission from the servers' joint coin, alike at both.
 
-        ``submission`` is its header's whole digest.
+        ``submission`` is the whole digest of its header. t is drawn again while it is
+        one of the proof's own points.
         """
         key = derive(coin, "proof/query", submission.value)
         draw = 0
@@ -206,6 +213,7 @@ class ProofShare:
     """
 
     bits: FieldVector = field(repr=False)
+    """Of the bits that ``bits_of`` writes."""
     mask: FieldVector = field(repr=False)
     """Of the masking row u."""
     values: FieldVector = field(repr=False)
@@ -213,6 +221,7 @@ class ProofShare:
     z: FieldVector = field(repr=False)
     """Of the projections."""
     holds_constants: bool
+    """Whether this server is the seed's holder."""
 
 
 def answer(
@@ -223,9 +232,10 @@ def answer(
 ) -> ProofWords:
     """Return this server's words for one submission, fixed before the query was drawn.
 
-    ``pieces`` are this server's share of the update, in order, of any lengths;
-    ``beside`` gives the rest of what it holds, once they have ended; ``mu`` is of
-    ``bit_challenges``.
+    ``pieces`` are this server's share of the update, ``[d]`` in all, in order, of any
+    lengths; ``beside`` gives the rest of what it holds, and is called once they have
+    ended; ``mu`` are the ``bit_challenges``, ``[2, bits]``. One pass over the share is
+    enough, so that an update needn't be in memory.
     """
     shape = query.shape
     modulo_p = arithmetic()
@@ -252,7 +262,8 @@ def _add_rows(
 ) -> None:
     """Add a vector's rows, each times its weight at t, to the wires, for ``answer``.
 
-    ``pieces`` are the vector, in order; its rows begin with row ``first``.
+    ``wires`` are ``[c_w]``, changed in place. ``pieces`` are the vector, in order, of
+    any lengths; in the circuit its rows begin with row ``first``.
     """
     modulo_p = arithmetic()
     columns = query.shape.columns
@@ -275,8 +286,11 @@ def _add_rows(
 def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
     """Return this server's share of Σ of ρ times each linear relation, for ``answer``.
 
-    The relations are 0 for an honest client: one for the norm, one for the bits with
-    each of μ₁ and μ₂, and one for every projection.
+    For an honest client each relation is 0, in the order of ρ:
+
+    - the norm: the squares of the update's rows and the slack make β²;
+    - for each of μ₁ and μ₂ the bits: the squares of the bits' rows are Σ μ²·e;
+    - for every row its projection: z + B is what its bits write.
     """
     shape = query.shape
     modulo_p = arithmetic()
@@ -305,7 +319,11 @@ def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
 
 
 def accepts(own: ProofWords, other: ProofWords) -> bool:
-    """Whether the two servers' answers say that the norm is within the bound."""
+    """Whether the two servers' answers say that the norm is within the bound.
+
+    Σ f_i(t)² has to be h(t), and the linear relations have to be 0. An honest client's
+    are; a longer update passes as rarely as docs/soundness.md, part 4, says.
+    """
     modulo_p = arithmetic()
     wires = modulo_p.add(own.wires, other.wires)
     value = (own.value + other.value) % P

@@ -25,11 +25,12 @@ from precad.common.ring import RingVector, derive, fill
 from precad.common.task import Task
 
 FieldVector: TypeAlias = NDArray[np.uint64]
-"""``[n] uint64``, every word below p."""
+"""Elements of the field: ``[n] uint64``, every word below p."""
 
 GENERATOR = 7
 """A generator of the field's multiplicative group."""
 _P = np.uint64(P)
+"""p, for comparisons with words."""
 _FOLD = np.uint64(2**32 - 1)
 """2^64 mod p, and the mask of a word's low half."""
 _HALF = np.uint64(32)
@@ -69,6 +70,7 @@ def of_signed(x: NDArray[np.int64]) -> FieldVector:
 
     The inverse of ``signed_of``.
     """
+    # As a word −x is 2^64 − x, in the field p − x: _FOLD less.
     words = x.astype(np.int64, copy=False).view(np.uint64)
     return np.where(x < 0, words - _FOLD, words)
 
@@ -88,7 +90,8 @@ def first_not_below(words: NDArray[np.uint64]) -> int | None:
 def _transform(n: int, by: int) -> tuple[FieldVector, FieldVector, FieldVector]:
     """Return the tables with which ``Arithmetic.shift`` works on n rows.
 
-    ω^j and ω^−j for j < n/2, and by^j/n for the coefficients in bit-reversed order.
+    They are ω^j and ω^−j for j < n/2, ``[n/2]`` each, and by^j/n for the coefficients
+    in bit-reversed order, ``[n]``. n is a power of two, ω the root of unity of order n.
     """
     omega = root_of_unity(n)
     bits = n.bit_length() - 1
@@ -107,16 +110,21 @@ class Arithmetic:
 
     def add(self, a: FieldVector, b: FieldVector) -> FieldVector:
         """Return a + b, elementwise."""
+        # A sum that leaves 64 bits has lost 2^64, which is _FOLD in the field.
         total = a + b
         total += np.where(total < a, _FOLD, np.uint64(0))
         return np.where(total >= _P, total - _P, total)
 
     def subtract(self, a: FieldVector, b: FieldVector) -> FieldVector:
         """Return a − b, elementwise."""
+        # A difference below 0 has gained 2^64, and needs p: 2^64 − _FOLD.
         return a - b - np.where(a < b, _FOLD, np.uint64(0))
 
     def multiply(self, a: FieldVector, b: FieldVector) -> FieldVector:
         """Return a·b, elementwise."""
+        # By halves: a·b = a_low·b_low + 2^32·(a_high·b_low + a_low·b_high)
+        # + 2^64·a_high·b_high. With the upper half of what comes before, none of these
+        # sums leaves 64 bits.
         a_low = a & _FOLD
         a_high = a >> _HALF
         b_low = b & _FOLD
@@ -139,6 +147,7 @@ class Arithmetic:
 
         ``rows`` are ``[m, c]``, ``weights`` ``[m]`` and ``out`` ``[c]``.
         """
+        # So many rows at a time that their products stay in the cache.
         step = max(1, _AT_ONCE // rows.shape[1])
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
@@ -162,6 +171,8 @@ class Arithmetic:
         """
         n = len(rows)
         roots, inverses, scale = _transform(n, by)
+        # The inverse transform, without the division by n: pairs of rows that are
+        # ``half`` apart, in blocks that get shorter.
         half = n // 2
         step = 1
         while half:
@@ -173,7 +184,9 @@ class Arithmetic:
             pairs[:, 1] = self.multiply(difference, inverses[::step, None][None])
             half = half // 2
             step = step * 2
+        # by^j for the coefficient j moves the points, 1/n ends the inverse transform.
         rows[:] = self.multiply(rows, scale[:, None])
+        # The transform: the same pairs in blocks that get longer.
         half = 1
         step = n // 2
         while half < n:
@@ -189,7 +202,8 @@ class Arithmetic:
         """Return the Lagrange weights at t over the n-th roots of unity, ``[n]``.
 
         Σ_k weights[k]·f(ω^k) = f(t) for every polynomial f of degree below n, with ω of
-        order n. n is a power of two, t no n-th root of unity.
+        order n: weights[k] = ω^k·(t^n − 1)/(n·(t − ω^k)). n is a power of two, t no
+        n-th root of unity.
         """
         omega = root_of_unity(n)
         point = 1
@@ -201,13 +215,18 @@ class Arithmetic:
         return np.array(weights, dtype=np.uint64)
 
     def _sum(self, values: FieldVector) -> FieldVector:
-        """Sum over the first axis, of at most 2^32 words."""
+        """Return the sum over the first axis, of at most 2^32 words: ``[c]``."""
+        # Halves are summed by themselves, so that no sum leaves 64 bits.
         low = (values & _FOLD).sum(axis=0, dtype=np.uint64)
         high = (values >> _HALF).sum(axis=0, dtype=np.uint64)
         return self.add(self._reduced(high << _HALF, high >> _HALF), low % _P)
 
     def _reduced(self, low: FieldVector, high: FieldVector) -> FieldVector:
-        """Return low + 2^64·high mod p: there 2^64 = 2^32 − 1 and 2^96 = −1."""
+        """Return low + 2^64·high mod p, elementwise; both are any words.
+
+        In the field 2^64 = 2^32 − 1 and 2^96 = −1: of ``high`` the lower half counts
+        2^32 − 1 times, and the upper half is subtracted.
+        """
         top = high >> _HALF
         middle = high & _FOLD
         total = low - top - np.where(low < top, _FOLD, np.uint64(0))
@@ -218,10 +237,13 @@ class Arithmetic:
 
 
 class _Compiled(Arithmetic):
-    """The arithmetic of ``field.c``; C can't check lengths and types, so this does."""
+    """The arithmetic of ``field.c``, with the results of ``Arithmetic``, bit for bit.
+
+    C can't check lengths and types of arrays, so this class does.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Declare the types of all functions.
+        """Take the functions of a loaded library, and declare their types.
 
         Raises AttributeError: the library lacks one.
         """
@@ -262,7 +284,13 @@ class _Compiled(Arithmetic):
     def combine(
         self, rows: FieldVector, weights: FieldVector, out: FieldVector
     ) -> None:
-        _require(rows.shape, weights.shape + out.shape, rows, weights, out=out)
+        _require(
+            rows.shape,
+            weights.shape + out.shape,
+            rows,
+            weights,
+            out=out,
+        )
         self._functions["combine"](
             rows.ctypes.data,
             weights.ctypes.data,
@@ -298,6 +326,7 @@ class _Compiled(Arithmetic):
         return weights
 
     def _elementwise(self, name: str, a: FieldVector, b: FieldVector) -> FieldVector:
+        """Return what the function ``name`` makes of each word of a and b."""
         _require(a.shape, b.shape, a, b)
         out = np.empty_like(a)
         self._functions[name](a.ctypes.data, b.ctypes.data, out.ctypes.data, a.size)
@@ -317,6 +346,7 @@ def _require(
     """
     if shape != other:
         raise ValueError(f"shapes {shape} and {other} don't belong together")
+    # An array that isn't contiguous or aligned has other words at the same addresses.
     for array in arrays if out is None else (*arrays, out):
         if array.dtype != np.uint64 or not (
             array.flags.c_contiguous and array.flags.aligned
@@ -361,11 +391,13 @@ class FieldKeystream:
     """
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
+        """Derive the stream's own key: for one purpose, bound to the context."""
         self._cipher = algorithms.AES256(derive(key, purpose, *context).reveal())
 
     def words(self, count: int, start: int = 0) -> FieldVector:
         """Return words ``start`` to ``start + count``, ``[count] uint64``, below p."""
         words = self._drawn(0, start, count)
+        # A word that is p or more is looked up in the next stream, at the same place.
         stream = 0
         too_large = np.flatnonzero(words >= _P)
         while too_large.size:
@@ -451,7 +483,9 @@ def _change(
 
 
 RING = Group()
+"""Where shares live if norms are checked with a dealer."""
 FIELD = _Field()
+"""Where shares live if owners prove their norms."""
 
 
 def group_of(task: Task) -> Group:

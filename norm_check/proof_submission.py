@@ -53,6 +53,7 @@ class ForProof:
 
     openings: Openings
     seed_holder: Role
+    """Which server gets the seed; the other gets the body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +163,12 @@ class ProofSubmission:
 
     header: ProofHeader
     role: Role
+    """The server that gets it."""
     seed: Secret | None = field(default=None, repr=False)
+    """s; None for the body's holder, as is the salt."""
     salt: Secret | None = field(default=None, repr=False)
     body: Body | None = field(default=None, repr=False)
+    """None for the seed's holder, and until it has come."""
 
     @property
     def context(self) -> SubmissionContext:
@@ -247,6 +251,7 @@ class ProofBodyHash:
         Raises RejectedSubmission: a word isn't one of the field.
         """
         view = memoryview(piece)
+        # A piece may end one part and begin the next.
         while len(view) > 0:
             name, length, hasher = self._left[0]
             part = view[:length]
@@ -337,8 +342,9 @@ class Share:
     def beside(self) -> tuple[FieldVector, FieldVector, FieldVector]:
         """Return shares of the bits, of the masking row and of the proof's values.
 
-        A body's are there once ``update`` has ended. Raises BodyUnreadable: the body
-        has another number of words.
+        ``[bits]``, ``[c_w]`` and ``[values]``. Those of a body are there once
+        ``update`` has ended. Each server expands half of the masking row: from the
+        seed, or from s_u. Raises BodyUnreadable: the body has another number of words.
         """
         submission = self._submission
         shape = self._shape

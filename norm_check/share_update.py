@@ -64,7 +64,13 @@ def share(
         )
     # For this vector: whether it is as long as the task's is the servers' to say.
     shape = replace(task.proof, dimension=x.size)
-    return share_with_proof(x, shape, context, proof, signer)
+    return share_with_proof(
+        x,
+        shape,
+        context,
+        proof,
+        signer,
+    )
 
 
 def share_with_proof(
@@ -76,14 +82,19 @@ def share_with_proof(
 ) -> tuple[ProofSubmission, ProofSubmission]:
     """Return server A's and server B's submission of ``x``, with a proof of its norm.
 
-    Never raises for what x, ``[d] int64``, holds. Seeds and salts are fresh from the
-    CSPRNG. Call it once an attempt and keep the result for retries: whoever gets two
-    proofs of one update with one seed can tell it from another. The steps are those of
-    docs/soundness.md, "The client's message".
+    ``shape`` are the sizes of the proof, ``stated`` is what both servers stated for the
+    attempt, and ``signer`` signs the header for the client. Never raises for what x,
+    ``[d] int64``, holds. The steps are those of docs/soundness.md, "The client's
+    message".
+
+    Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the
+    result for retries: whoever gets two proofs of one update with one seed can tell it
+    from another.
     """
     modulo_p = arithmetic()
     seed_holder = stated.seed_holder
-    # What it commits to is filled in as it is made: each part is bound to those before.
+    # What the header commits to is filled in as it is made: each part is bound to those
+    # before it.
     nothing = Digest(bytes(32))
     header = ProofDraft(
         context=context,
@@ -101,6 +112,7 @@ def share_with_proof(
     mask_seed = Secret.random(KEY_BYTES)
     header = replace(header, commitment=commit(seed_holder, ctx, salt=salt, seed=seed))
 
+    # The body is x', e' and π', one after the other: views of one array.
     body = np.empty(shape.body_words, dtype=np.uint64)
     update, bits, values = np.split(
         body, [shape.dimension, shape.dimension + shape.bits]
@@ -110,15 +122,17 @@ def share_with_proof(
     update_digest = _digest(body_hasher("update", ctx, salt_h), update)
     header = replace(header, update_digest=update_digest)
 
+    # The rows follow from seed and x', so that the client can't choose them.
     rows = Rows(header.rows_key, dimension=shape.dimension, k=shape.rows)
     rows.absorb(x)
-    # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the
-    # integers'.
+    # A projection of an honest update lies within d·β of 0: below 2^63, so that z in
+    # the ring is z over the integers.
     written = bits_of(shape, rows.z(), modulo_p.dot(words, words))
     _mask_into(bits, written, header.stream(seed, "e"))
     bits_digest = _digest(body_hasher("bits", ctx, salt_h), bits)
     header = replace(header, bits_digest=bits_digest)
 
+    # The masking row is of both servers: neither can know it.
     mask = modulo_p.add(
         header.stream(seed, "u").words(shape.columns),
         header.stream(mask_seed, "u").words(shape.columns),
@@ -134,6 +148,7 @@ def share_with_proof(
     proof_digest = _digest(proof_hasher(ctx, salt_h, mask_seed), values)
     header = replace(header, proof_digest=proof_digest)
 
+    # The header is complete, and everything is fixed by it.
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
     at_seed_holder = ProofSubmission(

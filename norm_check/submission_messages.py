@@ -40,7 +40,11 @@ def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
 
 
 def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
-    """Return the first message of an upload: all of a submission but the body."""
+    """Return the first message of an upload: all of a submission but the body.
+
+    Seed and salt are empty for a server that gets none. Which digests it has depends on
+    the task's check of norms.
+    """
     header = submission.header
     context = submission.context
     message = pb.SubmissionHeader(
@@ -73,8 +77,8 @@ def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
 def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
     """Return the submission that the server ``role`` gets, without its body.
 
-    The inverse of ``header_to_wire``. Raises RejectedSubmission: the message is
-    malformed or unsigned.
+    The inverse of ``header_to_wire``. Only its form is checked. Raises
+    RejectedSubmission: the message is malformed or unsigned.
     """
     try:
         context = SubmissionContext(
@@ -171,7 +175,11 @@ def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
 
 
 def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
-    """Yield an upload's messages: header, the body's prefix, its words in pieces."""
+    """Yield an upload's messages: header, the body's prefix, its words in pieces.
+
+    A submission without a body is one message. A message has at most ``MESSAGE_BYTES``
+    of the words. Raises BodyUnreadable: the body is gone or was changed.
+    """
     yield pb.SubmissionPiece(header=header_to_wire(submission))
     if submission.body is None:
         return
@@ -179,5 +187,5 @@ def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
     for words in submission.body.pieces():
         view = memoryview(words)
         for start in range(0, len(view), MESSAGE_BYTES):
-            # The one copy: protobuf takes bytes alone.
+            # The only copy of the words: protobuf takes nothing but bytes.
             yield pb.SubmissionPiece(body=bytes(view[start : start + MESSAGE_BYTES]))
