@@ -236,6 +236,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:
+        """Return standard error as it is now."""
         return sys.stderr
 
     @stream.setter
@@ -326,7 +327,7 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
     """Return the trained model that is meant, its module, and the settings if given.
 
     The module's own parameters aren't the trained ones yet. What options say goes
-    before the settings; a module of nobody's own is built from the task. Raises
+    before the settings; where neither names a module, it is built from the task. Raises
     Misconfiguration: the options don't name a model, or it can't be read; TaskMismatch:
     it is another task's.
     """
@@ -454,11 +455,11 @@ def evaluate(
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     model, module, settings = trained(asked)
-    own = None if settings is None else settings.own_loss()
+    own_loss = None if settings is None else settings.own_loss()
     if loss is not None:
-        own = own_object("--loss", loss)
+        own_loss = own_object("--loss", loss)
     parameters = model.task.model.parameters
-    applied = Applied(module, parameters, own or functional.cross_entropy)
+    applied = Applied(module, parameters, own_loss or functional.cross_entropy)
     columns = None if settings is None else settings.columns
     records = as_records(read_records(data, model.task.data, columns))
     result = applied.evaluate(model.theta, records)

@@ -394,7 +394,12 @@ def epsilon_by_round(report: Report) -> str:
             server.append(row.epsilon_server)
             models.append(row.epsilon_models)
     limit = next(
-        (each.limit for each in report.guarantees if each.limit is not None), None
+        (
+            guarantee.limit
+            for guarantee in report.guarantees
+            if guarantee.limit is not None
+        ),
+        None,
     )
 
     def draw(axes: "Axes") -> None:
@@ -503,8 +508,14 @@ def page(report: Report) -> str:
     unsound = any(ledger.findings for ledger in report.ledgers)
     return environment.from_string(source).render(
         report=report,
-        guarantees=[(each, guarantee_sentence(each)) for each in report.guarantees],
-        robustness=[(each, error_by_attackers(each)) for each in report.robustness],
+        guarantees=[
+            (guarantee, guarantee_sentence(guarantee))
+            for guarantee in report.guarantees
+        ],
+        robustness=[
+            (robustness, error_by_attackers(robustness))
+            for robustness in report.robustness
+        ],
         accuracy_plot=accuracy_by_round(report),
         epsilon_plot=epsilon_by_round(report),
         least=least,

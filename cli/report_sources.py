@@ -267,9 +267,9 @@ def _ledger(role: Role, url: str) -> ReportedLedger:
 def _run(course: TrainingSummary, participations: int, released: int) -> Run:
     """Return the run of a client with so many participations in ``released`` rounds.
 
-    Each is taken to have had the most repeats of any: a share that left 1 + m times
-    tells as much as one with noise smaller by √(1 + m). A version that was charged and
-    isn't released counts too: its share may have left.
+    Each is taken to have had the most repeats m of any: a share that left 1 + m times
+    tells as much as one share with a σ that is smaller by √(1 + m). A version that was
+    charged and isn't released counts too: its share may have left.
     """
     rounds = max(released, participations)
     run = Run.of(course.task, rounds=rounds, participations=participations)
@@ -286,11 +286,12 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
     """
     privacy = course.task.privacy
     delta = privacy.delta
-    stated = [(run, each) for each in guarantees(run, delta, accountants=EXACT)]
+    statements = guarantees(run, delta, accountants=EXACT)
+    stated = [(run, statement) for statement in statements]
     if run.malicious_server:
         capped = run.at_cap(cap_of(course.task))
         at_cap = guarantees(capped, delta, (Adversary.ONE_SERVER,), EXACT)
-        stated += [(capped, each) for each in at_cap]
+        stated += [(capped, statement) for statement in at_cap]
     reported = []
     for stated_run, statement in stated:
         adversary = statement.adversary

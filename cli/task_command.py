@@ -125,7 +125,7 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     from precad.cli.task_planning import sentences  # noqa: PLC0415
 
     if as_json:
-        statements = [each.to_json() for each in planned_guarantees(loaded)]
+        statements = [statement.to_json() for statement in planned_guarantees(loaded)]
         document = {
             "name": loaded.name,
             "digest": str(loaded.digest),

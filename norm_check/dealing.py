@@ -80,11 +80,11 @@ class DealRequest:
             raise Misconfiguration(
                 "nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes"
             )
-        for name, (least, largest) in _LIMITS.items():
+        for name, (smallest, largest) in _LIMITS.items():
             value = getattr(self, name)
-            if type(value) is not int or not least <= value <= largest:
+            if type(value) is not int or not smallest <= value <= largest:
                 raise Misconfiguration(
-                    name, value, f"must be an integer in [{least}, {largest}]"
+                    name, value, f"must be an integer in [{smallest}, {largest}]"
                 )
         if self.comparisons % self.clients:
             raise Misconfiguration(

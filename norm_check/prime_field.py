@@ -439,13 +439,13 @@ class Group:
         """
         return words
 
-    def add(self, total: RingVector, more: RingVector) -> None:
-        """Add ``more`` to ``total``, in place."""
-        total += more
+    def add(self, total: RingVector, words: RingVector) -> None:
+        """Add ``words`` to ``total``, in place."""
+        total += words
 
-    def subtract(self, total: RingVector, less: RingVector) -> None:
-        """Subtract ``less`` from ``total``, in place."""
-        total -= less
+    def subtract(self, total: RingVector, words: RingVector) -> None:
+        """Subtract ``words`` from ``total``, in place."""
+        total -= words
 
     def first_foreign(self, words: RingVector) -> int | None:  # noqa: ARG002 -- all are elements
         """Return the place of the first word that is no element; None if all are."""
@@ -461,11 +461,11 @@ class _Field(Group):
     def decode(self, words: RingVector) -> RingVector:
         return signed_of(words.view(np.uint64))
 
-    def add(self, total: RingVector, more: RingVector) -> None:
-        _change(total, more, arithmetic().add)
+    def add(self, total: RingVector, words: RingVector) -> None:
+        _change(total, words, arithmetic().add)
 
-    def subtract(self, total: RingVector, less: RingVector) -> None:
-        _change(total, less, arithmetic().subtract)
+    def subtract(self, total: RingVector, words: RingVector) -> None:
+        _change(total, words, arithmetic().subtract)
 
     def first_foreign(self, words: RingVector) -> int | None:
         return first_not_below(words.view(np.uint64))

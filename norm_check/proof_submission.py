@@ -58,7 +58,7 @@ class ForProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofDraft:
-    """A header before it is signed."""
+    """What a client signs: a header without its signature."""
 
     context: SubmissionContext
     openings: Openings
@@ -134,8 +134,8 @@ class ProofHeader(ProofDraft):
     @classmethod
     def of(cls, draft: ProofDraft, signature: Signature) -> Self:
         """Return the draft with its signature."""
-        signed = {each.name: getattr(draft, each.name) for each in fields(draft)}
-        return cls(**signed, signature=signature)
+        parts = {part.name: getattr(draft, part.name) for part in fields(draft)}
+        return cls(**parts, signature=signature)
 
     @property
     def whole_digest(self) -> Digest:
