@@ -1,4 +1,8 @@
-"""`precad`: one command line for everybody who takes part, and options from annotations."""
+"""The `precad` command line: its commands, and options made from annotations.
+
+Commands are functions under ``command``, in modules that are loaded when a command is
+asked for. What several of them check or print is here too.
+"""
 
 import functools
 import json
@@ -71,31 +75,37 @@ COMMANDS = {
         "Attack trainings as adversaries may, and bound ε from below.",
     ),
 }
-"""In the order of a newcomer's interest; each with its module, and what the list says
-of it."""
+"""By name, in the order in which a newcomer wants to know them: the module in
+``precad.cli`` that holds the command, and its line in the list of commands."""
 EXTRAS = {
     "demo": "demo",
     "report": "report",
     "join": "client",
-    **dict.fromkeys(("simulate", "audit"), "simulation"),
-    **dict.fromkeys(("serve", "backup"), "server"),
+    "simulate": "simulation",
+    "audit": "simulation",
+    "serve": "server",
+    "backup": "server",
 }
-"""The extra of a whole command; what another one lacks may be less."""
+"""By command: the extra of precad that brings all packages that the command needs.
+Where another command lacks a package, the error names the least extra that has it."""
 
 
 class ErrorsInOneLine(click.Group):
-    """Commands whose errors are one line for a person, and an exit status."""
+    """A group of commands that end an error with one line and an exit status."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command.
 
-        A PrecadError is one line, and exit 2 for a wrong value, else 1.
+        A PrecadError becomes one line on stderr; the exit status is 2 for a wrong
+        value, else 1. Raises UsageError: click refuses the command line; the error
+        shows no login of a URL.
         """
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            shown = without_logins(error.format_message())
-            if shown == error.format_message():
+            message = error.format_message()
+            shown = without_logins(message)
+            if shown == message:
                 raise
             raise click.UsageError(shown, error.ctx) from None
         except (PrecadError, ModuleNotFoundError) as error:
@@ -104,30 +114,33 @@ class ErrorsInOneLine(click.Group):
 
 
 class _OnDemand(ErrorsInOneLine):
-    """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
+    """Loads a command's module only when that command is asked for.
+
+    So the process of a dealer holds no accountant and no database.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's
-        """All commands."""
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """One command."""
+        """Load and return the command of that name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(
-            import_module(f"precad.cli.{COMMANDS[cmd_name][0]}"), cmd_name
-        )
-        assert isinstance(command, click.Command)
-        return command
+        module, _ = COMMANDS[cmd_name]
+        loaded = getattr(import_module(f"precad.cli.{module}"), cmd_name)
+        assert isinstance(loaded, click.Command)
+        return loaded
 
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
-        """List the commands without loading any."""
+        """Write the list of commands without loading any of them."""
+        rows = [(name, summary) for name, (_, summary) in COMMANDS.items()]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
+            formatter.write_dl(rows)
 
 
 @click.group(name="precad", cls=_OnDemand, context_settings={"show_default": True})
@@ -139,108 +152,155 @@ def app() -> None:
 
 
 PATH = click.Path(path_type=Path)
-_JSON = "One JSON document on stdout, nothing else."
-json_option = click.option("--json", "as_json", is_flag=True, help=_JSON)
-AsJson = Annotated[bool, _JSON, "--json"]
+"""The type of options whose value is a path."""
+_JSON_HELP = "One JSON document on stdout, nothing else."
+json_option = click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+"""The option ``--json``, for commands that aren't made by ``command``."""
+AsJson = Annotated[bool, _JSON_HELP, "--json"]
+"""The option ``--json``, for commands that are made by ``command``."""
 ARGUMENT = "argument"
-"""Marks a parameter that isn't an option."""
+"""Marks a parameter that is an argument of the command line and no option."""
 REQUIRED = {"required": True}
 """Marks an option that may be repeated and has to be given."""
+
+_Body = Callable[..., None]
+"""The function that a command runs."""
+_Settings = dict[str, Any]
+"""Keyword arguments of ``click.option`` and ``click.argument``."""
 
 
 def command(
     group: click.Group | None = None, name: str | None = None
-) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a function a command, of this group if any, with an option for each of its parameters.
+) -> Callable[[_Body], click.Command]:
+    """Return a decorator that makes a function a command, of ``group`` if it is given.
 
-    They are ``Annotated[type, help, …]``: after the help may follow the option's own
-    names, a type of click's, what else click takes as a mapping, or ``ARGUMENT``. One
-    whose type is a dataclass stands for that class's fields, and gets an instance.
+    The command has an option for each parameter of the function. Each parameter is
+    annotated ``Annotated[type, help, …]``: after the help may follow the option's own
+    names, a type of click's, what else click takes as a mapping, or ``ARGUMENT``. A
+    parameter whose type is a dataclass stands for that class's fields, and gets an
+    instance of it. ``name`` is the command's; the function's own unless given. The
+    function's docstring is the command's help.
     """
 
-    def made(body: Callable[..., None]) -> click.Command:
-        requests = {
-            of: each for of, each in get_type_hints(body).items() if is_dataclass(each)
+    def make_command(body: _Body) -> click.Command:
+        """Make ``body`` a command: what ``command`` returns."""
+        # By parameter that stands for a dataclass: that class.
+        request_classes = {
+            parameter: hint
+            for parameter, hint in get_type_hints(body).items()
+            if isinstance(hint, type) and is_dataclass(hint)
         }
 
         @functools.wraps(body)
-        def run(**given: Any) -> None:
-            for of, request in requests.items():
-                own = {field.name: given.pop(field.name) for field in fields(request)}
-                given[of] = request(**own)  # type: ignore[operator]
-            body(**given)
+        def run(**values: object) -> None:
+            # Click gives the value of every option by its parameter's name.
+            for parameter, request_class in request_classes.items():
+                field_values = {
+                    field.name: values.pop(field.name)
+                    for field in fields(request_class)
+                }
+                values[parameter] = request_class(**field_values)
+            body(**values)
 
-        asked: Callable[..., None] = run
-        for parameter, kind in reversed(list(_parameters(body))):
-            asked = _option(parameter, *get_args(kind))(asked)
-        return (group or click).command(name)(asked)
+        with_options: _Body = run
+        # The first decorator that is written is applied last.
+        for parameter, annotation in reversed(list(_parameters(body))):
+            with_options = _option(parameter, *get_args(annotation))(with_options)
+        return (group or click).command(name)(with_options)
 
-    return made
+    return make_command
 
 
-def _parameters(of: Callable[..., Any]) -> Iterator[tuple[Parameter, Any]]:
-    """Each with what it is annotated with; those of a dataclass in its place."""
-    hints = get_type_hints(of, include_extras=True)
-    for parameter in signature(of).parameters.values():
-        kind = hints[parameter.name]
-        if is_dataclass(kind):
-            yield from _parameters(kind)  # type: ignore[arg-type]
+def _parameters(
+    annotated: Callable[..., object],
+) -> Iterator[tuple[Parameter, object]]:
+    """Yield each parameter of a function with its annotation.
+
+    A parameter whose type is a dataclass is replaced by the fields of that class.
+    """
+    hints = get_type_hints(annotated, include_extras=True)
+    for parameter in signature(annotated).parameters.values():
+        annotation = hints[parameter.name]
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            yield from _parameters(annotation)
         else:
-            yield parameter, kind
+            yield parameter, annotation
 
 
 def _option(
     parameter: Parameter,
-    kind: Any,
+    value_type: object,
     text: str,
-    *more: Any,
-) -> Callable[..., Any]:
-    names = tuple(each for each in more if isinstance(each, str))
-    parts = get_args(kind)
-    given = parameter.default is not Parameter.empty
-    plain = kind
-    if parts and get_origin(kind) is not Literal:
-        plain = next(each for each in parts if each not in (NoneType, ...))
-    declared: dict[str, Any] = {"help": text, "type": PATH if plain is Path else plain}
-    if get_origin(plain) is Literal:
-        declared["type"] = click.Choice(get_args(plain))
-    if get_origin(kind) is tuple:
-        declared["multiple"] = True
-    elif plain is bool:
-        declared = {"help": text, "is_flag": True}
+    *extras: object,
+) -> Callable[[_Body], _Body]:
+    """Return the click decorator for one parameter of a command.
+
+    ``value_type``, ``text`` and ``extras`` are the parts of its ``Annotated``: the
+    type, the help, and what may follow it (see ``command``). By its type an option is
+
+    - ``tuple[T, ...]``: one that may be repeated, or left out;
+    - ``bool``: a flag;
+    - ``T | None``: one that may be left out;
+    - ``Literal``: a choice;
+    - anything else: one that has to be given, if it has no default.
+
+    Extras have the last word.
+    """
+    names = [extra for extra in extras if isinstance(extra, str)]
+    parts = get_args(value_type)
+    has_default = parameter.default is not Parameter.empty
+    # T, where the type is T | None or tuple[T, ...].
+    plain_type = value_type
+    if parts and get_origin(value_type) is not Literal:
+        plain_type = next(part for part in parts if part not in (NoneType, ...))
+    settings: _Settings = {"help": text, "type": plain_type}
+    if plain_type is Path:
+        settings["type"] = PATH
+    elif get_origin(plain_type) is Literal:
+        settings["type"] = click.Choice(get_args(plain_type))
+    if get_origin(value_type) is tuple:
+        settings["multiple"] = True
+    elif plain_type is bool:
+        settings = {"help": text, "is_flag": True}
     else:
-        declared["required"] = not given and NoneType not in parts
-    if given:
-        declared["default"] = parameter.default
-    for each in more:
-        if isinstance(each, Mapping):
-            declared |= each
-        elif not isinstance(each, str):
-            declared["type"] = each
-    if names == (ARGUMENT,):
-        if declared.pop("multiple", False):
-            declared["nargs"] = -1
-        return click.argument(parameter.name, **declared)
-    named = names or ("--" + parameter.name.replace("_", "-"),)
-    return click.option(*named, parameter.name, **declared)
+        settings["required"] = not has_default and NoneType not in parts
+    if has_default:
+        settings["default"] = parameter.default
+    for extra in extras:
+        if isinstance(extra, Mapping):
+            settings |= extra
+        elif not isinstance(extra, str):
+            settings["type"] = extra
+    if names == [ARGUMENT]:
+        if settings.pop("multiple", False):
+            settings["nargs"] = -1
+        return click.argument(parameter.name, **settings)
+    if not names:
+        names = ["--" + parameter.name.replace("_", "-")]
+    return click.option(*names, parameter.name, **settings)
 
 
 def digest_of(text: str) -> Digest:
-    """Return the digest of 64 hexadecimal digits; a type of options.
+    """Return the digest that 64 hexadecimal digits write; serves as a type of options.
 
-    Raises Misconfiguration.
+    Raises Misconfiguration: the text is no such digits; the error doesn't quote it.
     """
     try:
         return Digest(bytes.fromhex(text))
     except (ValueError, Misconfiguration):
-        # A token goes with a digest, and may be given in its place.
+        # People pass tokens and digests together, and may give one for the other: a
+        # token must not be shown.
         raise Misconfiguration(
             "digest", "…", "give its 64 hexadecimal digits, as shown"
         ) from None
 
 
 def require_folder(option: str, folder: Path, path: Path | None = None) -> None:
-    """Refuse a folder that isn't there, or a path in it."""
+    """Check that a folder is there before something is written into it.
+
+    ``path`` is what the person gave, where that isn't the folder itself. Raises
+    Misconfiguration, of ``option``: there is no such folder.
+    """
     if not folder.is_dir():
         remedy = "there is no such folder; make it first"
         raise Misconfiguration(option, str(path or folder), remedy)
@@ -258,10 +318,15 @@ _PICTURES = (
     ".tif",
     ".tiff",
 )
+"""Ends of the names of files that a plot can be written to."""
 
 
 def require_writable(option: str, path: Path | None) -> None:
-    """Refuse a file that can't be written, before the work that it shows; --plot's is a picture."""
+    """Check that a file can be written, before the work whose result it gets.
+
+    The file of ``--plot`` must be a picture too. Raises Misconfiguration, of
+    ``option``: it can't be written, or isn't a picture.
+    """
     if path is None:
         return
     if option == "--plot" and path.suffix.lower() not in _PICTURES:
@@ -269,47 +334,54 @@ def require_writable(option: str, path: Path | None) -> None:
             option, str(path), "give a file that ends with .png, .pdf or .svg"
         )
     require_folder(option, path.parent, path)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    changed = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(changed, os.W_OK):
         raise Misconfiguration(
             option, str(path), "can't be written; give another place"
         )
 
 
 def json_of(document: object, *, indent: int | None = None) -> str:
-    """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
+    """Return the document as JSON text; NaN and infinities become null."""
     plain = to_jsonable_python(document, inf_nan_mode="null")
     return json.dumps(plain, indent=indent, allow_nan=False)
 
 
 def print_json(document: object, *, indent: int | None = None) -> None:
-    """One document on stdout, as ``json_of`` writes it."""
+    """Print one document on stdout, as ``json_of`` writes it."""
     click.echo(json_of(document, indent=indent))
 
 
 def option_of(name: str) -> str:
-    """Return what the option is called that gives this word or number."""
+    """Return the name of the option that sets the field ``name`` of a request."""
     return "--from" if name == "weights" else "--" + name.replace("_", "-")
 
 
-def require_given(given: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse a number that is missing, where no task says it."""
+def require_given(values: Mapping[str, object], names: Iterable[str]) -> None:
+    """Check that each of these options is given, where no task has their values.
+
+    Raises Misconfiguration: one is None.
+    """
     for name in names:
-        if given[name] is None:
+        if values[name] is None:
             raise Misconfiguration(
                 name, None, f"give {option_of(name)}, or a task with --task"
             )
 
 
 def refuse_given(
-    of: Mapping[str, Any],
+    values: Mapping[str, object],
     names: Iterable[str],
     *,
     why: str = "the task says it",
     by: str = "--task",
 ) -> None:
-    """Refuse a number beside the task, or another option, that says it."""
+    """Check that none of these options is given beside ``by``, which sets them already.
+
+    ``why`` begins the error's remedy. Raises Misconfiguration: one isn't None.
+    """
     for name in names:
-        value = of[name]
+        value = values[name]
         if value is not None:
             raise Misconfiguration(
                 name, value, f"{why}: leave {option_of(name)} out, or {by}"

@@ -26,11 +26,12 @@ from precad.common.terminal import AlignedTable, console_of, plain, redraws, say
 from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
+"""The environment variable that has the proxy's address where no option gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedServer:
-    """The server that an operator's command asks."""
+    """The server that an operator's command asks, and as whom."""
 
     address: Annotated[str, "The server, as host:port.", ARGUMENT]
     server: Annotated[Literal["a", "b"], "Which one it must be."] = "a"
@@ -38,7 +39,12 @@ class AskedServer:
     proxy: Annotated[str | None, "Of HTTP, http://[user:password@]host:port.", _PROXY]
 
     def connection(self) -> AbstractContextManager[OperatorConnection]:
-        """Return the connection until the block ends. Raises Misconfiguration."""
+        """Return the connection to the server, which lasts as long as its block.
+
+        It goes through the proxy if one is given. Whoever answers has to have the
+        certificate of the server that was asked for. Raises Misconfiguration: the
+        address or the identity is wrong.
+        """
         address = by_proxy(self.address, self.proxy)
         role = Role(f"server-{self.server}")
         return closing(OperatorConnection(address, role, Identity.load(self.identity)))
@@ -51,12 +57,13 @@ def serve(
 ) -> None:
     """Run server A, server B or the dealer from its settings file (TOML).
 
-    a: the leader, selects the cohort, drives rounds, serves the model. b: the helper, holds the
-    second share, adds its own noise, checks what A proposes. dealer: correlated randomness for the
-    two; sees no client data. A task whose owners prove their norms has none.
+    a: the leader, selects the cohort, drives rounds, serves the model. b: the helper,
+    holds the second share, adds its own noise, checks what A proposes. dealer:
+    correlated randomness for the two; sees no client data. A task whose owners prove
+    their norms has none.
 
-    Start the dealer, if any, then B, then A; each waits for the others within the task's deadlines.
-    A settings file for A:
+    Start the dealer, if any, then B, then A; each waits for the others within the
+    task's deadlines. A settings file for A:
 
     \b
         task = "task.toml"
@@ -66,8 +73,8 @@ def serve(
         state = "state-a"
         identity = "keys/server-a"
 
-    B's has no server_b, the dealer's only task, listen and identity. Each task has a settings
-    file and a process of its own (docs/several-tasks.md).
+    B's has no server_b, the dealer's only task, listen and identity. Each task has a
+    settings file and a process of its own (docs/several-tasks.md).
     """  # noqa: D301 -- click reads the control character
     sys.exit(start.serve(part, config))
 
@@ -75,30 +82,32 @@ def serve(
 @command()
 def allow(
     word: Annotated[str, "attempts, write-off, claimed or coin.", ARGUMENT],
-    at: AskedServer,
+    asked: AskedServer,
     version: Annotated[int, "The version that waits, as its status says."],
 ) -> None:
     """Let a training go on that waits for the operators of both servers.
 
-    `precad status` says what it waits for. The operators of the other server say the same to
-    theirs; before both have, nothing happens.
+    `precad status` says what it waits for. The operators of the other server say the
+    same to theirs; before both have, nothing happens.
 
-    attempts: go on trying a version of which many attempts failed, or of which a release may have
-    left already: releasing it again costs every drawn owner privacy, and the ledgers count it.
+    attempts: go on trying a version of which many attempts failed, or of which a
+    release may have left already: releasing it again costs every drawn owner privacy,
+    and the ledgers count it.
 
     write-off: give an attempt up that the other server has lost. Its charge stands.
 
-    claimed: charge attempts that one server alone has heard of, three more with each word.
+    claimed: charge attempts that one server alone has heard of, three more with each
+    word.
 
     coin: take new coins for the version, because a server has lost its coin key.
 
     \b
         precad allow attempts a.example:7301 --version 7 --identity keys/operator
     """  # noqa: D301 -- click reads the control character
-    with at.connection() as connection:
-        until = connection.allow(word, version)
-    about = f"{word} for version {version}, up to attempt {until}"
-    click.echo(f"server-{at.server} has the word: {about}")
+    with asked.connection() as connection:
+        last_attempt = connection.allow(word, version)
+    allowed = f"{word} for version {version}, up to attempt {last_attempt}"
+    click.echo(f"server-{asked.server} has the word: {allowed}")
 
 
 @command()
@@ -122,10 +131,12 @@ def health(
         remedy = "needs listen and identity, as those of a server and a dealer"
         raise Misconfiguration("config", str(config), remedy)
     host, _, port = listen.rpartition(":")
-    own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+    # Who listens on all addresses is asked at this machine's own.
+    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
+    address = f"{loopback.get(host, host)}:{port}"
     identity = Identity.load(config.resolve().parent / folder)
     role = identity.principal.role
-    serves = is_serving(f"{own}:{port}", role, identity, timeout_s=wait)
+    serves = is_serving(address, role, identity, timeout_s=wait)
     click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
     sys.exit(0 if serves else 1)
 
@@ -157,6 +168,7 @@ def enrol() -> None:
 States = Annotated[
     tuple[Path, ...], "A server's state folder; may be repeated.", REQUIRED
 ]
+"""The option of commands that change or read servers' tokens."""
 
 
 @command(enrol)
@@ -170,26 +182,28 @@ def token(
     client: Annotated[
         tuple[str, ...],
         "Whom a token is for; may be repeated. Nobody else can use it, and status says"
-        " who is "
-        "missing.",
+        " who is missing.",
     ],
     as_json: AsJson,
 ) -> None:
-    """Make one-time tokens that these servers accept; each is its client's, or its first user's.
+    """Make one-time tokens that these servers accept.
+
+    Each is its client's, or its first user's.
 
     A client needs one token for both servers. Where A and B have operators of their
     own, one makes the token and tells the other its digest, which is no secret and no
     token:
 
-        precad enrol token --state state-a --client ward-3                  (A's operator)
-        precad enrol token --state state-b --client ward-3 --digest 5d0c…   (B's operator)
+    \b
+        precad enrol token --state state-a --client ward-3                (A's operator)
+        precad enrol token --state state-b --client ward-3 --digest 5d0c… (B's operator)
 
     Each line on stdout is a token and, after the word digest, its digest.
 
     Servers keep digests only: a token is shown once, here. Give it to one client, over
     a channel that nobody else reads; it goes into the client's settings as `token =
     "…"`. Run this as the server's user; a running server takes new tokens at once.
-    """
+    """  # noqa: D301 -- click reads the control character
     from precad.aggregator.enrol.admission import ByToken, new_token, token_digest  # noqa: PLC0415
 
     if (digest or client) and count > 1:
@@ -200,21 +214,29 @@ def token(
         raise Misconfiguration(
             "client", len(client), "give one for each --digest, in its order"
         )
-    named: list[ClientId | None] = [ClientId(name) for name in client]
-    made = [] if digest else [new_token() for _ in range(len(named) or count)]
-    digests = [*digest] or [token_digest(each) for each in made]
-    for book in map(ByToken, state):
-        for accepted, whose in zip(
-            digests, named or [None] * len(digests), strict=True
-        ):
-            book.add(accepted, whose)
+    owners: list[ClientId | None] = [ClientId(name) for name in client]
+    tokens: list[str] = []
+    digests = list(digest)
+    if not digests:
+        tokens = [new_token() for _ in range(len(owners) or count)]
+        digests = [token_digest(new) for new in tokens]
+    if not owners:
+        owners = [None] * len(digests)
+    for folder in state:
+        admission = ByToken(folder)
+        for accepted, owner in zip(digests, owners, strict=True):
+            admission.add(accepted, owner)
     if as_json:
-        print_json({"tokens": made, "digests": [str(each) for each in digests]})
+        print_json(
+            {
+                "tokens": tokens,
+                "digests": [str(accepted) for accepted in digests],
+            }
+        )
         return
     for number, accepted in enumerate(digests):
-        click.echo(
-            f"{made[number]} digest {accepted}" if made else f"digest {accepted}"
-        )
+        secret = f"{tokens[number]} " if tokens else ""
+        click.echo(f"{secret}digest {accepted}")
 
 
 @command(enrol)
@@ -222,28 +244,30 @@ def show(state: States, as_json: AsJson) -> None:
     """A server's tokens, by digest, and whose they became."""
     from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
 
-    tokens = {str(folder): ByToken(folder).owners().items() for folder in state}
+    owners_by_folder = {str(folder): ByToken(folder).owners() for folder in state}
     if as_json:
-        print_json(
-            {
-                f: [{"digest": d, "client": c} for d, c in each]
-                for f, each in tokens.items()
-            }
-        )
+        document = {
+            folder: [
+                {"digest": digest, "client": client}
+                for digest, client in owners.items()
+            ]
+            for folder, owners in owners_by_folder.items()
+        }
+        print_json(document)
         return
-    for folder, found in tokens.items():
-        for digest, client in found:
+    for folder, owners in owners_by_folder.items():
+        for digest, client in owners.items():
             click.echo(f"{folder} {digest} {client or 'unused'}")
 
 
-Facts: TypeAlias = dict[str, Any]
-"""What a server says, as `precad status --json` prints it."""
+StatusDocument: TypeAlias = dict[str, Any]
+"""What a server answers, as `precad status --json` prints it."""
 
 
 @command()
 def status(
     *,
-    at: AskedServer,
+    asked: AskedServer,
     watch: Annotated[
         bool, "A live screen, until the training is over.", "--watch", "-w"
     ],
@@ -264,9 +288,9 @@ def status(
     """
     if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
-    with at.connection() as connection:
+    with asked.connection() as connection:
 
-        def ask() -> Facts:
+        def ask() -> StatusDocument:
             return facts_of(connection.status(timeout_s=10.0))
 
         if watch:
@@ -277,9 +301,13 @@ def status(
             _table(ask()).show(sys.stdout)
 
 
-def facts_of(reply: ServerStatus) -> Facts:
-    """What the server says, as plain values."""
-    facts = asdict(reply) | {
+def facts_of(reply: ServerStatus) -> StatusDocument:
+    """Return a server's answer as plain values, under the names that are shown.
+
+    Digests become hexadecimal digits, and the time that is left whole seconds.
+    Rejections by client and the version of the wire's protocol are left out.
+    """
+    document = asdict(reply) | {
         "task": reply.task_name,
         "task_digest": reply.task_digest.hex(),
         "model_digest": reply.model_digest.hex(),
@@ -287,157 +315,197 @@ def facts_of(reply: ServerStatus) -> Facts:
         "enrolment_left_s": round(reply.enrolment_left_s),
     }
     for name in ("task_name", "bytes_by_link", "rejected_by_client", "wire_version"):
-        facts.pop(name, None)
-    return {
-        n: dict(value) if isinstance(value, Mapping) else value
-        for n, value in facts.items()
-    }
+        document.pop(name, None)
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            document[name] = dict(value)
+    return document
 
 
-def _table(facts: Facts) -> AlignedTable:
+def _table(server: StatusDocument) -> AlignedTable:
+    """Return the answer as a table: a row for each field, with all of its values."""
     table = AlignedTable("", "")
-    for name, value in facts.items():
-        several = (
-            [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value
-        )
-        shown = ", ".join(several) if isinstance(several, list | tuple) else str(value)
+    for name, value in server.items():
+        if isinstance(value, dict):
+            shown = ", ".join(f"{key} {count}" for key, count in value.items())
+        elif isinstance(value, list | tuple):
+            shown = ", ".join(value)
+        else:
+            shown = str(value)
         table.add(name.replace("_", " "), shown or "–")
     return table
 
 
 ENDED = ("done", "stopped")
+"""Phases in which a training is over."""
 _WIDTH = 60
-"""Of the bar, at most."""
-_SEEN = 2
-"""Rounds that must have been seen to end before one is said how long it takes."""
+"""Columns of the progress bar, at most."""
+_ROUNDS_SEEN = 2
+"""Rounds that must have been seen to end before it is said how long one takes."""
+_Arrivals = list[tuple[int, float]]
+"""Every version that was seen, and when it was seen first, in the clock's seconds."""
 
 
 def follow(
     out: TextIO,
-    ask: Callable[[], Facts],
+    ask: Callable[[], StatusDocument],
     every: float,
     clock: Clock = CLOCK,
 ) -> None:
-    """Show where a training stands until it is over; a server that is away is asked again."""
-    facts: Facts | None = None
-    seen: list[tuple[int, float]] = []
-    news: object = None
+    """Show where a training stands until it is over.
+
+    ``ask`` asks the server, every ``every`` seconds, and raises PeerUnavailable while
+    it is away: then it is asked again. A terminal is drawn anew each time; a file or a
+    pipe gets a line for each change. ``clock`` is another one in tests.
+    """
+    server: StatusDocument | None = None
+    arrivals: _Arrivals = []
+    shown: object = None
     live = Live(console=console_of(out), auto_refresh=False) if redraws(out) else None
     with live or nullcontext():
         while True:
-            gone = ""
+            absence = ""
             try:
-                facts = ask()
+                server = ask()
             except PeerUnavailable as error:
-                gone = f"no answer ({error}); asking again every {every:g} s"
+                absence = f"no answer ({error}); asking again every {every:g} s"
             else:
-                if not seen or facts["version"] > seen[-1][0]:
-                    seen.append((facts["version"], clock.now()))
+                if not arrivals or server["version"] > arrivals[-1][0]:
+                    arrivals.append((server["version"], clock.now()))
             if live is not None:
-                live.update(_screen(facts, gone, seen), refresh=True)
-            elif news != (news := (gone, *((facts or {}).get(name) for name in _NEWS))):
-                say(out, gone if facts is None else _line(facts, gone, seen))
-            if facts is not None and facts["phase"] in ENDED:
+                live.update(_screen(server, absence, arrivals), refresh=True)
+            else:
+                known = server or {}
+                news = (absence, *(known.get(name) for name in _NEWS))
+                if news != shown:
+                    line = (
+                        absence if server is None else _line(server, absence, arrivals)
+                    )
+                    say(out, line)
+                    shown = news
+            if server is not None and server["phase"] in ENDED:
                 return
             clock.sleep(every)
 
 
 _NEWS = ("phase", "version", "enrolled", "missing", "twice", "rejected", "error")
-"""What a person waits for; the time left and the bytes change with every look."""
+"""Fields whose change a person waits for; the time left and the bytes change with every
+look."""
 
 
-def reminders(facts: Facts) -> list[tuple[str, str]]:
-    """Who is still to come while owners enrol, and who came twice; each with its style."""
+def reminders(server: StatusDocument) -> list[tuple[str, str]]:
+    """Return lines on who is still to enrol and who came twice, each with its style.
+
+    A style is rich's, like ``bold red``; an empty one changes nothing.
+    """
     lines = []
-    if facts["phase"] == "enrolling":
-        least = facts["least_owners"]
-        most = facts["most_owners"]
-        left = facts["enrolment_left_s"] / 3600
-        lines.append(
-            (f"enrolment takes {least} to {most} owners, for {left:.1f} hours more", "")
-        )
-    if facts["missing"]:
-        lines.append((f"not enrolled yet: {', '.join(facts['missing'])}", "yellow"))
-    unused = facts["unused_tokens"]
+    if server["phase"] == "enrolling":
+        fewest = server["least_owners"]
+        most = server["most_owners"]
+        hours = server["enrolment_left_s"] / 3600
+        text = f"enrolment takes {fewest} to {most} owners, for {hours:.1f} hours more"
+        lines.append((text, ""))
+    if server["missing"]:
+        lines.append((f"not enrolled yet: {', '.join(server['missing'])}", "yellow"))
+    unused = server["unused_tokens"]
     if unused:
         # Whoever has one brings it under its own name: nobody knows it before.
         text = f"{unused} enrolment tokens, made for nobody by name, aren't used yet"
         lines.append((text, "yellow"))
-    if facts["twice"]:
+    if server["twice"]:
         names = ", ".join(
-            f"{name} ({n} times)" for name, n in sorted(facts["twice"].items())
+            f"{name} ({times} times)" for name, times in sorted(server["twice"].items())
         )
         lines.append((f"a second process came under the name of {names}", "bold red"))
     return lines
 
 
-def _line(facts: Facts, gone: str, seen: list[tuple[int, float]]) -> str:
-    where = f"{facts['role']}, {facts['task']}: {_position(facts, seen)}"
-    reminded = (text for text, _ in reminders(facts))
-    parts = (
-        f"{facts['enrolled']} owners enrolled",
-        *reminded,
-        _rejected(facts),
-        facts["error"],
-    )
-    return "; ".join(filter(None, (where, *parts, gone)))
+def _line(server: StatusDocument, absence: str, arrivals: _Arrivals) -> str:
+    """Return all that is to be said in one line, for a file or a pipe."""
+    parts = [
+        f"{server['role']}, {server['task']}: {_position(server, arrivals)}",
+        f"{server['enrolled']} owners enrolled",
+        *(text for text, _ in reminders(server)),
+        _rejected(server),
+        server["error"],
+        absence,
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def _screen(
-    facts: Facts | None, gone: str, seen: list[tuple[int, float]]
+    server: StatusDocument | None, absence: str, arrivals: _Arrivals
 ) -> RenderableType:
-    if facts is None:
-        return _whole(gone, "yellow")
-    taken = facts["participations"].values()
+    """Return what a terminal shows after a look at the server, for ``follow``.
+
+    ``server`` is the newest answer, None before the first one; ``absence`` says why
+    there is none now, and is empty where there is one.
+    """
+    if server is None:
+        return _unbroken(absence, "yellow")
+    participations = server["participations"].values()
     # By owner it would be a page where there are a thousand; without --watch each is
     # listed.
-    often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
-    rejected = _rejected(facts)
-    megabytes = sum(facts["bytes"].values()) / 1e6
+    spread = ""
+    if participations:
+        fewest = min(participations)
+        most = max(participations)
+        spread = f", each took part {fewest} to {most} times"
+    rejected = _rejected(server)
+    megabytes = sum(server["bytes"].values()) / 1e6
+    model = server["model_digest"][:16]
     lines = [
-        (f"{facts['enrolled']} owners enrolled{often}", ""),
-        *reminders(facts),
+        (f"{server['enrolled']} owners enrolled{spread}", ""),
+        *reminders(server),
         (rejected, "") if rejected else ("nothing rejected", "green"),
         (f"{megabytes:,.1f} MB sent and received", ""),
-        (
-            f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}",
-            "dim",
-        ),
-        *((text, "yellow") for text in (facts["error"], gone) if text),
+        (f"model {model}…, projections by {server['kernel']}", "dim"),
+        *((text, "yellow") for text in (server["error"], absence) if text),
     ]
-    bar = ProgressBar(max(facts["rounds"], 1), facts["version"], _WIDTH)
-    bar.complete_style = bar.finished_style = "green"
+    bar = ProgressBar(max(server["rounds"], 1), server["version"], _WIDTH)
+    bar.complete_style = "green"
+    bar.finished_style = "green"
     return Group(
-        _whole(f"{facts['role']}, {facts['task']}", "underline"),
-        _whole(_position(facts, seen), "bold"),
-        # Alone it ends no line.
+        _unbroken(f"{server['role']}, {server['task']}", "underline"),
+        _unbroken(_position(server, arrivals), "bold"),
+        # A bar alone doesn't end its line.
         Padding(bar, 0, expand=False),
-        *(_whole(text, style) for text, style in lines),
+        *(_unbroken(text, style) for text, style in lines),
     )
 
 
-def _whole(text: str, style: str) -> Text:
+def _unbroken(text: str, style: str) -> Text:
+    """Return the text as one line, cut where the terminal is too narrow."""
     line = plain(text, style)
     line.no_wrap = True
     line.overflow = "ellipsis"
     return line
 
 
-def _position(facts: Facts, seen: list[tuple[int, float]]) -> str:
-    """The round, how long one takes by what was seen, and what is left by that."""
-    done = facts["version"]
-    total = facts["rounds"]
+def _position(server: StatusDocument, arrivals: _Arrivals) -> str:
+    """Return the phase and the round, and what is known of the time.
+
+    Once ``_ROUNDS_SEEN`` rounds were seen to end, that is how long one takes, and how
+    long all that are left would take at this pace.
+    """
+    done = server["version"]
+    total = server["rounds"]
     pace = ""
-    rounds = seen[-1][0] - seen[0][0]
-    if rounds >= _SEEN:
-        each = (seen[-1][1] - seen[0][1]) / rounds
-        left = f", about {(total - done) * each:.0f} s left" if done < total else ""
-        pace = f", {each:.2g} s each{left}"
-    return f"{facts['phase']}: round {done} of {total}{pace}"
+    first_version, first_time = arrivals[0]
+    last_version, last_time = arrivals[-1]
+    rounds = last_version - first_version
+    if rounds >= _ROUNDS_SEEN:
+        seconds = (last_time - first_time) / rounds
+        left = ""
+        if done < total:
+            left = f", about {(total - done) * seconds:.0f} s left"
+        pace = f", {seconds:.2g} s each{left}"
+    return f"{server['phase']}: round {done} of {total}{pace}"
 
 
-def _rejected(facts: Facts) -> str:
+def _rejected(server: StatusDocument) -> str:
+    """Return how many submissions were rejected, by reason; empty where none was."""
     counts = ", ".join(
-        f"{reason} {count}" for reason, count in sorted(facts["rejected"].items())
+        f"{reason} {count}" for reason, count in sorted(server["rejected"].items())
     )
     return counts and f"rejected: {counts}"

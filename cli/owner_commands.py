@@ -1,4 +1,4 @@
-"""A data owner's commands: `precad doctor`, `join`, and `predict` and `evaluate` afterwards."""
+"""A data owner's commands: `precad doctor`, `join`, `predict` and `evaluate`."""
 
 import csv
 import logging
@@ -11,18 +11,31 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, TextIO
+from typing import IO, TYPE_CHECKING, Annotated, TextIO
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.cli import forked, main
+from precad.cli import forked
 from precad.cli.command_options import OfModel
-from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, print_json
-from precad.client import owner_settings
+from precad.cli.main import (
+    ARGUMENT,
+    REQUIRED,
+    AsJson,
+    command,
+    print_json,
+    require_folder,
+    require_writable,
+)
 from precad.client.check_before_enrolling import covered
-from precad.client.owner_settings import JoinSettings, own_model, own_object
+from precad.client.owner_settings import (
+    FINISHED,
+    JoinSettings,
+    look_at_settings,
+    own_model,
+    own_object,
+)
 from precad.client.participation import MODEL_FILE, TrainedModel
 from precad.client.records.read_records import read_inputs, read_records
 from precad.client.reporter import HISTORY_FILE, somebody_looks
@@ -30,6 +43,9 @@ from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
 from precad.common.terminal import say, upper
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @command()
@@ -48,28 +64,31 @@ def doctor(
     enrolled; the servers see a connection and one call, whatever the records are. Exit
     1 where something has to be mended.
     """
-    findings = owner_settings.look_at_settings(config, wait)
+    findings = look_at_settings(config, wait)
     if as_json:
         rows = [
             {
-                "about": f.about,
-                "kind": f.kind.value,
-                "said": f.text,
+                "about": finding.about,
+                "kind": finding.kind.value,
+                "said": finding.text,
             }
-            for f in findings
+            for finding in findings
         ]
         print_json({"findings": rows, "wrong": len(findings.wrong)})
     else:
-        for each in findings:
-            say(sys.stdout, f"{_MARKS[each.kind.value]} {each.about}: {each.text}")
+        for finding in findings:
+            mark = _MARKS[finding.kind.value]
+            say(sys.stdout, f"{mark} {finding.about}: {finding.text}")
+        finished = any(finding.about == FINISHED for finding in findings)
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
-        elif not any(each.about == owner_settings.FINISHED for each in findings):
+        elif not finished:
             click.echo(f"\nNothing is in the way: precad join --config {config}")
     sys.exit(1 if findings.wrong else 0)
 
 
 _MARKS = {"good": "✓", "note": "!", "bad": "✗"}
+"""How a finding of each kind begins."""
 
 
 @command()
@@ -113,48 +132,53 @@ def join(
         epsilon_limit = 4.0         # share nothing beyond this ε, all tasks together
         held_out = "held-out.npz"   # tried with each model, for you alone
 
-    The records never leave this machine: each round sends one random-looking share of a clipped
-    update to each server. Afterwards the state folder holds model.safetensors, which
-    `precad predict` and `precad evaluate` take, and history.csv.
+    The records never leave this machine: each round sends one random-looking share of a
+    clipped update to each server. Afterwards the state folder holds model.safetensors,
+    which `precad predict` and `precad evaluate` take, and history.csv.
 
-    Exit status: 0 at the training's end, 3 where the owner's limit ended its part before, 2 for a
-    wrong value, 1 for what else failed.
+    Exit status: 0 at the training's end, 3 where the owner's limit ended its part
+    before, 2 for a wrong value, 1 for what else failed.
 
-    Several settings files start several owners, each a process of its own, which load their
-    libraries once and share them in memory.
+    Several settings files start several owners, each a process of its own, which load
+    their libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
     dump_stacks_on_signal()
     if len(config) > 1 or logs is not None:
-        flags = {"--quiet": quiet, "--raise-limit": raise_limit}
-        options = [
-            "--wait",
-            str(wait),
-            *(flag for flag, given in flags.items() if given),
-        ]
+        options = ["--wait", str(wait)]
+        if quiet:
+            options.append("--quiet")
+        if raise_limit:
+            options.append("--raise-limit")
         sys.exit(_together(config, options, logs))
-    sys.exit(
-        _take_part(
-            config[0],
-            quiet=quiet,
-            wait_h=wait,
-            raise_limit=raise_limit,
-        )
+    status = _take_part(
+        config[0],
+        quiet=quiet,
+        wait_h=wait,
+        raise_limit=raise_limit,
     )
+    sys.exit(status)
 
 
 def _together(
     settings: Sequence[Path], options: Sequence[str], logs: Path | None
 ) -> int:
-    """Run an owner's process for each settings file; return the status of one that failed, or 0."""
+    """Run an owner's process for each settings file; return their exit status.
+
+    ``options`` are those of `precad join` that all of them get; ``logs`` is the folder
+    of their logs, None for this process's own output. The owners load their libraries
+    once (see ``forked``). A signal to this process goes on to all of them. The status
+    is 0 if all ended with 0, else that of the first, in the order of the settings, that
+    didn't. Raises Misconfiguration: the system can't do it, or a log can't be written.
+    """
     if sys.platform == "win32":
         remedy = "one owner a command here, and its output as it is"
         raise Misconfiguration("--config, --logs", len(settings), remedy)
     if logs is not None:
-        main.require_folder("--logs", logs)
+        require_folder("--logs", logs)
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment, forked.OWNERS)
-    owners: list[Any] = []
+    owners: list[forked.Forked | subprocess.Popen[bytes]] = []
     with ExitStack() as opened:
         outputs = [
             None if logs is None else _log(logs, file, opened) for file in settings
@@ -163,7 +187,7 @@ def _together(
         forwarded = {signal.SIGTERM, signal.SIGINT}
         usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
         for file, log in zip(settings, outputs, strict=True):
-            command = [
+            arguments = [
                 sys.executable,
                 "-m",
                 "precad",
@@ -172,15 +196,9 @@ def _together(
                 str(file),
                 *options,
             ]
-            both = {} if log is None else {"stderr": subprocess.STDOUT}
-            owners.append(
-                forked.start(
-                    command,
-                    stdout=log,
-                    env=environment,
-                    **both,
-                )
-            )
+            streams = {} if log is None else {"stderr": subprocess.STDOUT}
+            owner = forked.start(arguments, stdout=log, env=environment, **streams)
+            owners.append(owner)
 
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
@@ -189,14 +207,16 @@ def _together(
     for number in forwarded:
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_SETMASK, usual)
-    failed = [status for owner in owners if (status := owner.wait())]
+    statuses = [owner.wait() for owner in owners]
+    failed = [status for status in statuses if status != 0]
+    # A process that a signal ended has a negative status.
     return max(failed[0], 1) if failed else 0
 
 
 def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
-    """An owner's own, for its eyes alone: refusals quote cells.
+    """Open an owner's own log, which only its user may read: refusals quote cells.
 
-    Raises Misconfiguration.
+    ``opened`` closes it. Raises Misconfiguration: it can't be written.
     """
     path = folder / f"{settings.stem}.log"
     try:
@@ -209,15 +229,19 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to standard error as it is now: above a bar, while one is drawn there."""
+    """Writes the log to what ``sys.stderr`` is at that moment.
+
+    So lines go above a progress bar while one is drawn there.
+    """
 
     @property
     def stream(self) -> TextIO:
+        """Return standard error as it is now."""
         return sys.stderr
 
     @stream.setter
     def stream(self, value: TextIO) -> None:
-        """It has no other."""
+        """Ignore the value: the stream is always standard error."""
 
 
 ENDED_BY_LIMIT = 3
@@ -231,29 +255,36 @@ def _take_part(
     wait_h: float,
     raise_limit: bool,
 ) -> int:
-    """Until the training ends; return the exit status."""
+    """Take part as one data owner until the training ends; return the exit status.
+
+    ``config`` is its settings file; ``quiet`` shows no progress, and warnings alone of
+    the log. ``wait_h`` is how many hours the servers may be away, 0 for the task's
+    outage. ``raise_limit`` lets a higher ε take the place of the account's limit, for
+    good. Raises StorageFailure: the final model couldn't be written; and whatever
+    ``JoinSettings.load``, ``data_owner`` and ``DataOwner.run`` raise.
+    """
     start_log(logging.WARNING if quiet else logging.INFO, _StandardError())
     log = logging.getLogger("precad")
-    looked_at = not quiet and somebody_looks()
-    if looked_at:
-        # The bar says it.
+    watched = not quiet and somebody_looks()
+    if watched:
+        # The bar shows the rounds.
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)
         log.info("loading torch and the records")
 
     owner = JoinSettings.load(config).data_owner(raise_limit=raise_limit)
     doing(part=owner.client.name, task=owner.task.name)
-    rounds, lasts = covered(owner.task, owner.budget)
-    early = ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
-    log.log(
-        logging.INFO if lasts else logging.WARNING,
-        "%s%s",
-        rounds,
-        "" if lasts else early,
-    )
+    rounds, covers_all = covered(owner.task, owner.budget)
+    if covers_all:
+        log.info("%s", rounds)
+    else:
+        early = (
+            ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
+        )
+        log.warning("%s%s", rounds, early)
     result = owner.run(
-        progress=None if looked_at else False, wait_s=3600 * wait_h or None
+        progress=None if watched else False, wait_s=3600 * wait_h or None
     )
-    if result.validation is not None and looked_at:
+    if result.validation is not None and watched:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)
     limited = result.ended != "finished"
@@ -265,13 +296,13 @@ def _take_part(
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
-    at = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
+    against = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
     log.info(
         "%s: %s; %s (%s); final model %s",
         result.ended,
         became,
         spent,
-        at,
+        against,
         result.model,
     )
     log.info(
@@ -289,12 +320,16 @@ def _take_part(
 
 
 Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
+"""The argument of commands that apply a trained model."""
 
 
-def trained(request: OfModel) -> tuple[TrainedModel, Any, JoinSettings | None]:
-    """The model, its module, the settings if given.
+def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings | None]:
+    """Return the trained model that is meant, its module, and the settings if given.
 
-    Raises Misconfiguration, TaskMismatch.
+    The module's own parameters aren't the trained ones yet. What options say goes
+    before the settings; where neither names a module, it is built from the task. Raises
+    Misconfiguration: the options don't name a model, or it can't be read; TaskMismatch:
+    it is another task's.
     """
     from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
@@ -307,18 +342,21 @@ def trained(request: OfModel) -> tuple[TrainedModel, Any, JoinSettings | None]:
         model_file = settings.state / MODEL_FILE if model_file is None else model_file
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
-    found = TrainedModel.load(model_file, task)
+    model = TrainedModel.load(model_file, task)
+    module: nn.Module | None = None
     if request.model is not None:
         module = own_model(request.model)
-    elif settings is None or (module := settings.own_model()) is None:
-        module = build(found.task.model)
-    check_buffers(module, found.task.model)
-    return found, module, settings
+    elif settings is not None:
+        module = settings.own_model()
+    if module is None:
+        module = build(model.task.model)
+    check_buffers(module, model.task.model)
+    return model, module, settings
 
 
 @command()
 def predict(
-    of: OfModel,
+    asked: OfModel,
     data: Records,
     out: Annotated[Path | None, "A .csv or .npy file; CSV on stdout unless given."],
     raw: Annotated[
@@ -336,64 +374,75 @@ def predict(
         raise Misconfiguration(
             "--out", str(out), "give a file that ends with .csv or .npy"
         )
-    main.require_writable("--out", out)
+    require_writable("--out", out)
     from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
-    found, module, settings = trained(of)
-    recipe = found.task.data
-    rows = read_inputs(data, recipe, None if settings is None else settings.columns)
-    said = Applied(module, found.task.model.parameters).outputs(
-        found.theta, as_inputs(rows)
-    )
+    model, module, settings = trained(asked)
+    recipe = model.task.data
+    columns = None if settings is None else settings.columns
+    rows = read_inputs(data, recipe, columns)
+    applied = Applied(module, model.task.model.parameters)
+    outputs = applied.outputs(model.theta, as_inputs(rows))
     if not raw:
-        if said.ndim != 2 or said.shape[1] < 2:
+        if outputs.ndim != 2 or outputs.shape[1] < 2:
             remedy = (
-                f"the model gives {list(said.shape)}, no column a class: give --raw"
+                f"the model gives {list(outputs.shape)}, no column a class: give --raw"
             )
             raise Misconfiguration("--raw", None, remedy)
         from scipy.special import softmax  # noqa: PLC0415
 
-        said = softmax(said, axis=1)
+        outputs = softmax(outputs, axis=1)
     if out is not None and out.suffix == ".npy":
-        np.save(out, said)
+        np.save(out, outputs)
         return
     levels = () if recipe is None else recipe.target.levels
     if out is None:
-        _write(sys.stdout, said, levels, raw=raw)
+        _write(sys.stdout, outputs, levels, raw=raw)
     else:
         with out.open("w", encoding="utf-8", newline="") as file:
-            _write(file, said, levels, raw=raw)
+            _write(file, outputs, levels, raw=raw)
 
 
 def _write(
     file: TextIO,
-    said: NDArray[np.float32],
+    outputs: NDArray[np.float32],
     levels: Sequence[str],
     *,
     raw: bool,
 ) -> None:
-    flat = said.reshape(len(said), -1)
+    """Write predictions as CSV: a line a record, ``outputs`` being ``[n, …] float32``.
+
+    Unless they are ``raw``, they are probabilities, and the likeliest class comes
+    first: by its name in ``levels``, or by its number where there are none.
+    """
+    flat = outputs.reshape(len(outputs), -1)
     writer = csv.writer(file, lineterminator="\n")
-    named, name = ([], "output") if raw else (["class"], "probability")
+    heading = ["record"] if raw else ["record", "class"]
+    name = "output" if raw else "probability"
     columns = (f"{name}_{number}" for number in range(flat.shape[1]))
-    writer.writerow(["record", *named, *columns])
+    writer.writerow([*heading, *columns])
     for number, row in enumerate(flat):
-        likeliest = int(row.argmax())
-        label = [] if raw else [levels[likeliest] if levels else likeliest]
-        writer.writerow([number, *label, *(f"{value:.6g}" for value in row.tolist())])
+        cells: list[object] = [number]
+        if not raw:
+            likeliest = int(row.argmax())
+            cells.append(levels[likeliest] if levels else likeliest)
+        values = (f"{value:.6g}" for value in row.tolist())
+        writer.writerow([*cells, *values])
 
 
 @command()
 def evaluate(
-    of: OfModel,
+    asked: OfModel,
     data: Records,
     loss: Annotated[
         str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."
     ],
     as_json: AsJson,
 ) -> None:
-    """How well a trained model does on records of one's own; nothing leaves this machine.
+    """How well a trained model does on records of one's own.
+
+    Nothing leaves this machine.
 
         precad evaluate held-out.npz --config ward-3.toml
 
@@ -405,20 +454,17 @@ def evaluate(
     from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    found, module, settings = trained(of)
-    own = None if settings is None else settings.own_loss()
+    model, module, settings = trained(asked)
+    own_loss = None if settings is None else settings.own_loss()
     if loss is not None:
-        own = own_object("--loss", loss)
-    applied = Applied(
-        module, found.task.model.parameters, own or functional.cross_entropy
-    )
+        own_loss = own_object("--loss", loss)
+    parameters = model.task.model.parameters
+    applied = Applied(module, parameters, own_loss or functional.cross_entropy)
     columns = None if settings is None else settings.columns
-    result = applied.evaluate(
-        found.theta, as_records(read_records(data, found.task.data, columns))
-    )
+    records = as_records(read_records(data, model.task.data, columns))
+    result = applied.evaluate(model.theta, records)
     if as_json:
-        print_json(
-            {"model": str(found.digest), "version": found.version, **asdict(result)}
-        )
+        document = {"model": str(model.digest), "version": model.version}
+        print_json(document | asdict(result))
     else:
-        click.echo(f"{found}: {result}")
+        click.echo(f"{model}: {result}")

@@ -1,4 +1,4 @@
-"""`precad report`: one document of a training."""
+"""The command `precad report`: one document of a training, as a page or as JSON."""
 
 import sys
 from pathlib import Path
@@ -29,17 +29,19 @@ def report(
 ) -> None:
     """One document of a training for an auditor: self-contained, prints well.
 
-    Who trained what on how many records; what is guaranteed to a patient, to an organisation and
-    against bad participants, in words, numbers and plots; accuracy and ε by round; submissions and
-    rejections; what was enforced, both servers' ledgers recomputed and compared; what is not
-    guaranteed. Nothing in it says how often a single owner took part.
+    Who trained what on how many records; what is guaranteed to a patient, to an
+    organisation and against bad participants, in words, numbers and plots; accuracy and
+    ε by round; submissions and rejections; what was enforced, both servers' ledgers
+    recomputed and compared; what is not guaranteed. Nothing in it says how often a
+    single owner took part.
 
     \b
         precad report demo-run
         precad report /srv/a/state /srv/b/state --out training.html
         precad report demo-run --format json --out report.json
 
-    Exit 1 where a ledger isn't sound or the two differ; the document is written all the same.
+    Exit 1 where a ledger isn't sound or the two differ; the document is written all the
+    same.
     """  # noqa: D301 -- click reads the control character
     if schema:
         print_json(Report.model_json_schema(), indent=2)
@@ -49,24 +51,21 @@ def report(
         raise Misconfiguration("RUN", "none", remedy)
     path = Path(f"report.{form}") if out is None else out
     require_writable("--out", path)
-    from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases, accountants
+    from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases
 
-    found = gather(run)
-    text = (
-        page(found)
-        if form == "html"
-        else json_of(found.model_dump(mode="json"), indent=2)
-    )
+    gathered = gather(run)
+    document = gathered.model_dump(mode="json")
+    text = page(gathered) if form == "html" else json_of(document, indent=2)
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
-    for line in summary(found):
+    for line in summary(gathered):
         click.echo(line, err=True)
     click.echo(path)
-    broken = [
-        f"{ledger.server}: {what}"
-        for ledger in found.ledgers
-        for what in ledger.findings
+    faults = [
+        f"{ledger.server}: {finding}"
+        for ledger in gathered.ledgers
+        for finding in ledger.findings
     ]
-    broken += found.differences or []
-    for finding in broken:
-        click.echo(f"precad report: {finding}", err=True)
-    sys.exit(1 if broken else 0)
+    faults += gathered.differences or []
+    for fault in faults:
+        click.echo(f"precad report: {fault}", err=True)
+    sys.exit(1 if faults else 0)

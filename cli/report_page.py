@@ -1,11 +1,11 @@
-"""The facts of a training, sentences about them, and the page with its plots."""
+"""What a report of a training holds, sentences about it, and its page with plots."""
 
 import io
 import math
 from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,16 +13,22 @@ from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import upper
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 FORMAT = 2
+"""Version of the form of the JSON document."""
 _EVERYBODY = 99.5
-"""Found of 100: who may as well be all."""
+"""From so many found of 100 on, an attacker may as well find everybody."""
 
 
-class _Facts(BaseModel):
+class _ReportPart(BaseModel):
+    """A part of a report: can't be changed, and has the declared fields alone."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Training(_Facts):
+class Training(_ReportPart):
     """Who trained what."""
 
     task: str = Field(description="Name of the task.")
@@ -44,7 +50,7 @@ class Training(_Facts):
     data: str | None = Field(description="The data set, where the run names one.")
 
 
-class ReportedGuarantee(_Facts):
+class ReportedGuarantee(_ReportPart):
     """One exact statement of differential privacy."""
 
     protects: Literal["record", "owner"]
@@ -70,7 +76,7 @@ class ReportedGuarantee(_Facts):
     )
 
 
-class ReportedRound(_Facts):
+class ReportedRound(_ReportPart):
     """One released round."""
 
     round: int = Field(description="From 1.")
@@ -79,8 +85,8 @@ class ReportedRound(_Facts):
     rejected: dict[str, int] = Field(description="Submissions that weren't, by reason.")
     epsilon_server: float | None = Field(
         description=(
-            "Exact ε of a record against one server so far, for whoever took part most;"
-            " null where a round wasn't computed."
+            "Exact ε of a record against one server so far, for whoever took part"
+            " most; null where a round wasn't computed."
         )
     )
     epsilon_models: float | None = Field(
@@ -88,7 +94,7 @@ class ReportedRound(_Facts):
     )
 
 
-class Bound(_Facts):
+class Bound(_ReportPart):
     """What a number of attackers can do to an expected share of wrong answers."""
 
     attackers: int = Field(description="K.")
@@ -96,7 +102,7 @@ class Bound(_Facts):
     upper: float
 
 
-class ReportedRobustness(_Facts):
+class ReportedRobustness(_ReportPart):
     """Bounds for one kind of attacker."""
 
     unit: Literal["records", "owners"]
@@ -109,8 +115,8 @@ class ReportedRobustness(_Facts):
     )
 
 
-class ChangedInputs(_Facts):
-    """What was certified of the model where noise is added to inputs when it is used."""
+class ChangedInputs(_ReportPart):
+    """What was certified of a model where noise is added to inputs when it is used."""
 
     sigma: float = Field(gt=0, description="Of the noise, in the inputs' units.")
     copies: int = Field(
@@ -129,7 +135,7 @@ class ChangedInputs(_Facts):
     )
 
 
-class ReportedLedger(_Facts):
+class ReportedLedger(_ReportPart):
     """One server's ledger, recomputed."""
 
     server: str
@@ -140,14 +146,14 @@ class ReportedLedger(_Facts):
     )
 
 
-class Rule(_Facts):
+class Rule(_ReportPart):
     """Something that the system enforced."""
 
     what: str
     value: str
 
 
-class Report(_Facts):
+class Report(_ReportPart):
     """All of a report."""
 
     format: int = Field(default=FORMAT, description="Version of this document's form.")
@@ -170,39 +176,43 @@ class Report(_Facts):
 
     @property
     def rejected(self) -> dict[str, int]:
-        """All rejected submissions by reason."""
-        total = sum((Counter(each.rejected) for each in self.rounds), Counter[str]())
+        """Count the rejected submissions of all rounds, by reason."""
+        total = sum((Counter(row.rejected) for row in self.rounds), Counter[str]())
         return dict(sorted(total.items()))
 
     @property
     def accuracy(self) -> float | None:
-        """The newest that was measured."""
-        measured = [each.accuracy for each in self.rounds if each.accuracy is not None]
+        """Return the newest accuracy that was measured; None where none was."""
+        measured = [row.accuracy for row in self.rounds if row.accuracy is not None]
         return measured[-1] if measured else None
 
 
 def longer_update_passes(task: Task) -> str:
-    """How probable it is at most, and of what."""
+    """Return how probable it is at most that an update above the bound passes.
+
+    In words, which say too whether that is of one submission or of all.
+    """
     if task.proof is None:
         return f"2^−{task.projections} a submission"
     from precad.certify.guarantee import HASHES, chance_to_pass  # noqa: PLC0415 -- SciPy
 
-    of_rows = chance_to_pass(0, task.projections, task.proof.points)
+    points = task.proof.points
+    by_rows = chance_to_pass(0, task.projections, points)
     # What one submission adds is lost beside it in a sum of floats.
-    of_points = 2 * task.proof.points / (P - 2 * task.proof.points)
+    by_query = 2 * points / (P - 2 * points)
     return (
-        f"{upper(of_rows, 2)} in all, for attackers who compute 2^{math.log2(HASHES):g}"
-        f" hashes, and {upper(of_points, 2)} a submission of theirs"
+        f"{upper(by_rows, 2)} in all, for attackers who compute 2^{math.log2(HASHES):g}"
+        f" hashes, and {upper(by_query, 2)} a submission of theirs"
     )
 
 
 def enforced(task: Task) -> list[Rule]:
-    """What the system made sure of, with its numbers."""
+    """Return the rules of a task that the system enforced, with their numbers."""
     privacy = task.privacy
-    limit = task.privacy.epsilon_limit
-    seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
+    limit = privacy.epsilon_limit
+    drawn_is_seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
     stop = "no limit was set" if limit is None else f"{limit:g}"
-    checks = {
+    checked_by = {
         "crypten": (
             "Beaver triples and comparisons (holds against a server that follows the "
             "protocol)"
@@ -224,8 +234,8 @@ def enforced(task: Task) -> list[Rule]:
         "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
         "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
         "ε at which both servers stop counting an owner": stop,
-        "norms were checked by": checks[task.validation],
-        "who is drawn could be seen from traffic": seen,
+        "norms were checked by": checked_by[task.validation],
+        "who is drawn could be seen from traffic": drawn_is_seen,
     }
     return [Rule(what=what, value=value) for what, value in rules.items()]
 
@@ -242,22 +252,28 @@ _CHEATING = {
         " aren't claimed against it."
     ),
 }
+"""What isn't guaranteed against a cheating server, by the task's check of norms."""
 _NOT_GUARANTEED = """\
-Two servers that work together{together} every update. They must be run by organisations that don't.
+Two servers that work together{together} every update. They must be run by \
+organisations that don't.
 {cheating}
-The bounds on attackers hold for the expected error of a training like this one, with {all} \
-honest; one run is one draw from it.
-What is measured on held-out records carries no guarantee of its own, and says nothing about \
-other patients, sites or years.
-How many records an owner has is what it says; a wrong number costs its own records' influence, \
-not the others' privacy.
-This is one training. What the same records gave in others adds to it; each owner's own account \
-has the sum (precad ledger mine).
+The bounds on attackers hold for the expected error of a training like this one, with \
+{all} honest; one run is one draw from it.
+What is measured on held-out records carries no guarantee of its own, and says nothing \
+about other patients, sites or years.
+How many records an owner has is what it says; a wrong number costs its own records' \
+influence, not the others' privacy.
+This is one training. What the same records gave in others adds to it; each owner's \
+own account has the sum (precad ledger mine).
 Whether a model is fair, useful or safe to act on isn't looked at here."""
+"""One statement a line; the names in braces depend on the task."""
 
 
 def not_guaranteed(task: Task) -> list[str]:
-    """Whoever judges a training must not take these for promised (SECURITY.md, "What isn't")."""
+    """Return statements on what is not promised, for whoever judges a training.
+
+    They follow SECURITY.md, "What isn't".
+    """
     together = " see"
     everybody = "both servers"
     if task.has_dealer:
@@ -270,140 +286,156 @@ def not_guaranteed(task: Task) -> list[str]:
     ).splitlines()
 
 
-def guarantee_sentence(said: ReportedGuarantee) -> str:
-    """One guarantee for a person without mathematics."""
-    whom = (
-        "one person's record" if said.protects == "record" else "a whole organisation"
-    )
-    if said.epsilon is None:
-        return f"Against {said.against}, nothing is promised for {whom}."
-    numbers = f"ε = {upper(said.epsilon, 3)} at δ = {said.delta:g}"
-    if said.found_of_100 >= _EVERYBODY:
+def guarantee_sentence(guarantee: ReportedGuarantee) -> str:
+    """Say one guarantee to a person without mathematics."""
+    whom = "a whole organisation"
+    if guarantee.protects == "record":
+        whom = "one person's record"
+    if guarantee.epsilon is None:
+        return f"Against {guarantee.against}, nothing is promised for {whom}."
+    numbers = f"ε = {upper(guarantee.epsilon, 3)} at δ = {guarantee.delta:g}"
+    if guarantee.found_of_100 >= _EVERYBODY:
         return (
-            f"Against {said.against}, {whom} is not protected ({numbers}): an attacker"
-            " may be able to tell whether it was used."
+            f"Against {guarantee.against}, {whom} is not protected ({numbers}): an"
+            " attacker may be able to tell whether it was used."
         )
     return (
-        f"Against {said.against}: with or without {whom}, any result is nearly as"
+        f"Against {guarantee.against}: with or without {whom}, any result is nearly as"
         f" likely ({numbers}). Say an attacker tries to tell whether {whom} was used,"
         " and wrongly says yes for 5 of 100 that were not: then it rightly says yes"
-        f" for at most {math.ceil(said.found_of_100)} of 100 that were."
+        f" for at most {math.ceil(guarantee.found_of_100)} of 100 that were."
     )
 
 
 def summary(report: Report) -> list[str]:
-    """What a person wants to know first, a line each."""
-    last = report.rounds[-1]
-    lines = [
-        f"{report.training.released} of {report.training.rounds} rounds are trained"
-    ]
-    if last.accuracy is not None:
-        lines.append(f"accuracy {last.accuracy:.1%}")
-    return lines + [guarantee_sentence(said) for said in report.guarantees]
+    """Return what a person wants to know first, a line each."""
+    training = report.training
+    lines = [f"{training.released} of {training.rounds} rounds are trained"]
+    newest = report.rounds[-1]
+    if newest.accuracy is not None:
+        lines.append(f"accuracy {newest.accuracy:.1%}")
+    return lines + [guarantee_sentence(guarantee) for guarantee in report.guarantees]
 
 
 def least(share: float) -> str:
-    """A lower bound in per cent: never more than it is."""
+    """Return a lower bound in per cent, rounded down: never more than it is."""
     return f"{math.floor(1000 * share) / 10:.1f}%"
 
 
 def most(share: float) -> str:
-    """An upper bound in per cent: never less than it is."""
+    """Return an upper bound in per cent, rounded up: never less than it is."""
     return f"{math.ceil(1000 * share) / 10:.1f}%"
 
 
-# Stand-ins that no plot has otherwise; each becomes a colour of the page.
-INK, FIRST, SECOND, THIRD = "#010203", "#010204", "#010205", "#010206"
-_COLOURS = {FIRST: "var(--first)", SECOND: "var(--second)", THIRD: "var(--third)"}
-_COLOURS[INK] = "currentColor"
-_PARTS = (
-    "axes.edgecolor",
-    "axes.labelcolor",
-    "xtick.color",
-    "ytick.color",
-    "grid.color",
-)
-_STYLE: dict[Any, Any] = {
+# A plot is drawn in colours that stand for others and that no plot has otherwise; each
+# becomes a colour of the page, which may be light or dark.
+INK = "#010203"
+"""Text, axes and grid."""
+FIRST = "#010204"
+"""The first line of a plot."""
+SECOND = "#010205"
+"""The second line of a plot."""
+THIRD = "#010206"
+"""A limit."""
+_COLOURS = {
+    INK: "currentColor",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+    THIRD: "var(--third)",
+}
+"""What each stand-in becomes, in CSS."""
+_STYLE: dict[Any, object] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 11,
-    **dict.fromkeys(("text.color", *_PARTS), INK),
-    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "legend.frameon": False,
     "grid.alpha": 0.15,
     "axes.grid": True,
     "lines.linewidth": 2,
 }
+"""Matplotlib's settings for all plots; its type of their names is newer than the oldest
+version that is supported."""
 
 
 def accuracy_by_round(report: Report) -> str | None:
-    """Accuracy over rounds; None where it wasn't measured."""
-    shown = [
-        (row.round, 100 * row.accuracy)
-        for row in report.rounds
-        if row.accuracy is not None
-    ]
-    if not shown:
+    """Draw the accuracy over rounds, as SVG; None where it wasn't measured."""
+    rounds = []
+    percents = []
+    for row in report.rounds:
+        if row.accuracy is not None:
+            rounds.append(row.round)
+            percents.append(100 * row.accuracy)
+    if not rounds:
         return None
 
-    def draw(axes: Any) -> None:
-        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".")
-        axes.set(
-            ylim=(0, 100),
-            xlabel="round",
-            ylabel="right answers, %",
-        )
+    def draw(axes: "Axes") -> None:
+        axes.plot(rounds, percents, color=FIRST, marker=".")
+        axes.set(ylim=(0, 100), xlabel="round", ylabel="right answers, %")
 
     return _svg("accuracy", draw)
 
 
 def epsilon_by_round(report: Report) -> str:
-    """ε of a record over rounds, against one server and against other owners."""
-    rows = [each for each in report.rounds if each.epsilon_server is not None]
+    """Draw ε of a record over rounds, as SVG: against one server and other owners."""
+    rounds = []
+    server = []
+    models = []
+    for row in report.rounds:
+        if row.epsilon_server is not None and row.epsilon_models is not None:
+            rounds.append(row.round)
+            server.append(row.epsilon_server)
+            models.append(row.epsilon_models)
     limit = next(
-        (each.limit for each in report.guarantees if each.limit is not None), None
+        (
+            guarantee.limit
+            for guarantee in report.guarantees
+            if guarantee.limit is not None
+        ),
+        None,
     )
 
-    def draw(axes: Any) -> None:
-        at = [each.round for each in rows]
-        server, models = zip(
-            *((r.epsilon_server, r.epsilon_models) for r in rows), strict=True
-        )
-        axes.plot(at, server, color=SECOND, label="one server looks")
+    def draw(axes: "Axes") -> None:
+        axes.plot(rounds, server, color=SECOND, label="one server looks")
         axes.plot(
-            at,
+            rounds,
             models,
             color=FIRST,
             linestyle="--",
             label="other owners only",
         )
         if limit is not None:
-            axes.axhline(
-                limit,
-                color=THIRD,
-                linestyle=":",
-                label="limit",
-            )
-        axes.set(
-            ylim=(0, None),
-            xlabel="round",
-            ylabel="ε of a record",
-        )
+            axes.axhline(limit, color=THIRD, linestyle=":", label="limit")
+        axes.set(ylim=(0, None), xlabel="round", ylabel="ε of a record")
         axes.legend()
 
     return _svg("epsilon", draw)
 
 
-def error_by_attackers(found: ReportedRobustness) -> str | None:
-    """Between what the expected error lies, by attackers; None where nothing is excluded."""
-    if found.silent_from == found.bounds[0].attackers:
+def error_by_attackers(robustness: ReportedRobustness) -> str | None:
+    """Draw the bounds on the expected error over the number of attackers, as SVG.
+
+    None where the least number tried excludes nothing already.
+    """
+    bounds = robustness.bounds
+    if robustness.silent_from == bounds[0].attackers:
         return None
 
-    def draw(axes: Any) -> None:
-        at = [0, *(each.attackers for each in found.bounds)]
-        low = [100 * found.error, *(100 * each.lower for each in found.bounds)]
-        high = [100 * found.error, *(100 * each.upper for each in found.bounds)]
+    def draw(axes: "Axes") -> None:
+        """Draw both bounds in per cent, from no attacker on, and the area between."""
+        error = 100 * robustness.error
+        attackers = [0, *(bound.attackers for bound in bounds)]
+        low = [error, *(100 * bound.lower for bound in bounds)]
+        high = [error, *(100 * bound.upper for bound in bounds)]
         axes.fill_between(
-            at,
+            attackers,
             low,
             high,
             color=SECOND,
@@ -411,33 +443,33 @@ def error_by_attackers(found: ReportedRobustness) -> str | None:
             step=None,
         )
         axes.plot(
-            at,
+            attackers,
             high,
             color=SECOND,
             marker=".",
             label="at most",
         )
         axes.plot(
-            at,
+            attackers,
             low,
             color=FIRST,
             marker=".",
             linestyle="--",
             label="at least",
         )
-        axes.set(
-            ylim=(0, 100),
-            xlim=(0, None),
-            ylabel="expected wrong answers, %",
-        )
-        axes.set_xlabel(f"bad {found.unit}")
+        axes.set(ylim=(0, 100), xlim=(0, None), ylabel="expected wrong answers, %")
+        axes.set_xlabel(f"bad {robustness.unit}")
         axes.legend()
 
-    return _svg(f"bounds-{found.unit}", draw)
+    return _svg(f"bounds-{robustness.unit}", draw)
 
 
-def _svg(name: str, draw: Callable[[Any], None]) -> str:
-    """One plot; the same for the same report."""
+def _svg(name: str, draw: Callable[["Axes"], None]) -> str:
+    """Draw one plot, and return its SVG element; the same for the same report.
+
+    ``name`` is the plot's own on the page. ``draw`` draws on the axes that it gets, in
+    the colours that stand for the page's.
+    """
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib import rc_context  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -449,42 +481,45 @@ def _svg(name: str, draw: Callable[[Any], None]) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         draw(axes)
         out = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(
-            out,
-            format="svg",
-            transparent=True,
-            metadata=nothing,
-        )
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=no_metadata)
     text = out.getvalue()
     text = text[text.index("<svg") :]
     # Several plots stand in one page: their identifiers must differ.
     for mark in ('id="', "url(#", 'xlink:href="#'):
         text = text.replace(mark, f"{mark}{name}-")
-    for colour, page in _COLOURS.items():
-        text = text.replace(colour, page)
+    for stand_in, colour in _COLOURS.items():
+        text = text.replace(stand_in, colour)
     return text
 
 
 def page(report: Report) -> str:
-    """The file's text."""
+    """Return the report as one HTML page that needs no other file and no script.
+
+    Its template is ``report_page.html``; plots are SVG elements in it.
+    """
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
 
-    template = (
-        files("precad.cli").joinpath("report_page.html").read_text(encoding="utf-8")
-    )
+    source = files("precad.cli").joinpath("report_page.html").read_text("utf-8")
     # What comes from a task or a database is text, never markup.
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    return environment.from_string(template).render(
+    environment.trim_blocks = True
+    environment.lstrip_blocks = True
+    unsound = any(ledger.findings for ledger in report.ledgers)
+    return environment.from_string(source).render(
         report=report,
-        guarantees=[(each, guarantee_sentence(each)) for each in report.guarantees],
-        robustness=[(each, error_by_attackers(each)) for each in report.robustness],
+        guarantees=[
+            (guarantee, guarantee_sentence(guarantee))
+            for guarantee in report.guarantees
+        ],
+        robustness=[
+            (robustness, error_by_attackers(robustness))
+            for robustness in report.robustness
+        ],
         accuracy_plot=accuracy_by_round(report),
         epsilon_plot=epsilon_by_round(report),
         least=least,
         most=most,
         upper=upper,
-        sound=not report.differences
-        and not any(each.findings for each in report.ledgers),
+        sound=not report.differences and not unsound,
     )

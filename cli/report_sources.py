@@ -1,4 +1,8 @@
-"""What a report of a training is made of: the states of both servers, the task, other files."""
+"""Gather a report of a training: from both servers' databases, the task and files.
+
+The databases have the task, the ledgers and who was counted; the folder of a finished
+run has its databases, the accuracy by round, and what was certified of changed inputs.
+"""
 
 import csv
 import json
@@ -16,21 +20,41 @@ from precad.aggregator.store.summary import TrainingSummary, read_training
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
-from precad.cli import report_page as facts
+from precad.cli.report_page import (
+    Bound,
+    ChangedInputs,
+    Report,
+    ReportedGuarantee,
+    ReportedLedger,
+    ReportedRobustness,
+    ReportedRound,
+    Training,
+    enforced,
+    not_guaranteed,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 DATABASE = "state.db"
+"""A server's database, in its state folder."""
 HISTORY = "history.csv"
+"""Accuracy by round, in the folder of a finished run."""
 SUMMARY = "summary.json"
+"""Data set and certificates of changed inputs, in the folder of a finished run."""
+_JsonObject = dict[str, Any]
+"""A JSON object of a file that others wrote."""
 
 
-def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The databases' URLs, and the folder of a finished run, if there is one."""
+def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Return the URLs of the databases, and the folder of a finished run if any.
+
+    ``names`` are what the person gave: folders and URLs. Raises Misconfiguration: a
+    folder is neither a run's nor a server's, or there are two runs.
+    """
     urls: list[str] = []
     folders: list[Path] = []
-    for name in given:
+    for name in names:
         folder = Path(name)
         if "://" in name:
             urls.append(name)
@@ -38,8 +62,10 @@ def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
             urls.append(_url(folder))
         elif (folder / HISTORY).is_file():
             folders.append(folder)
-            states = (folder / "state" / role.value for role in SERVERS)
-            urls += [_url(state) for state in states if (state / DATABASE).is_file()]
+            for role in SERVERS:
+                state = folder / "state" / role.value
+                if (state / DATABASE).is_file():
+                    urls.append(_url(state))
         else:
             lacks = (
                 f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's"
@@ -52,54 +78,71 @@ def _places(given: Sequence[str]) -> tuple[list[str], Path | None]:
         raise Misconfiguration(
             "RUN", str(folders[1]), "a report is of one run; give one"
         )
+    # Each once, in their order.
     return list(dict.fromkeys(urls)), folders[0] if folders else None
 
 
 def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role, str]]:
-    """What server A has, or the only one given, with the most of any; and the URLs by server."""
-    found: dict[Role, tuple[str, TrainingSummary]] = {}
+    """Return the training as the databases have it, and their URLs by server.
+
+    It is server A's, or that of the only server given, with the most participations and
+    repeats of either. Raises Misconfiguration, of ``names``: there is no database, two
+    are of one server, or they are of different tasks.
+    """
+    by_role: dict[Role, tuple[str, TrainingSummary]] = {}
     for url in urls:
         course = read_training(url)
-        if course.role in found:
+        if course.role in by_role:
             remedy = (
                 f"is {course.role.value}'s, as another is; give one database of each"
             )
             raise Misconfiguration("RUN", names, remedy)
-        found[course.role] = url, course
-    if not found:
+        by_role[course.role] = url, course
+    if not by_role:
         remedy = "has no server's database: what isn't in a ledger can't be reported"
         raise Misconfiguration("RUN", names, remedy)
-    courses = [found[role][1] for role in SERVERS if role in found]
+    ledgers = {role: by_role[role][0] for role in SERVERS if role in by_role}
+    courses = [by_role[role][1] for role in ledgers]
     if len({course.task.digest for course in courses}) > 1:
         raise Misconfiguration(
             "RUN", names, "are of different tasks; give one training's"
         )
     # A database that was put back may know of less than the other.
-    most = max(course.most_participations for course in courses)
-    repeats = max(course.most_repeats for course in courses)
-    worst = replace(courses[0], most_participations=most, most_repeats=repeats)
-    return worst, {role: found[role][0] for role in SERVERS if role in found}
+    worst = replace(
+        courses[0],
+        most_participations=max(course.most_participations for course in courses),
+        most_repeats=max(course.most_repeats for course in courses),
+    )
+    return worst, ledgers
 
 
 def _url(folder: Path) -> str:
+    """Return the URL of the database in a server's state folder."""
     return f"sqlite:///{(folder / DATABASE).resolve()}"
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _summary(path: Path) -> _JsonObject:
+    """Read a run's summary; an empty one where there is no file, or no JSON object.
+
+    Raises Misconfiguration: the file isn't JSON.
+    """
     try:
-        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        summary = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
         raise Misconfiguration("RUN", str(path), f"not JSON ({error})") from None
-    return said if isinstance(said, dict) else {}
+    return summary if isinstance(summary, dict) else {}
 
 
-def _inputs(path: Path, found: Any) -> facts.ChangedInputs | None:
+def _inputs(path: Path, summary: _JsonObject) -> ChangedInputs | None:
+    """Return what the summary at ``path`` certifies of changed inputs, if it does.
+
+    Raises Misconfiguration: that has another form.
+    """
+    robustness = summary.get("robustness")
+    if robustness is None:
+        return None
     try:
-        return (
-            None
-            if found is None
-            else facts.ChangedInputs.model_validate(found["smoothing"])
-        )
+        return ChangedInputs.model_validate(robustness["smoothing"])
     except (ValueError, LookupError, TypeError):
         remedy = (
             "its certificates of changed inputs can't be read; take the file as written"
@@ -108,10 +151,14 @@ def _inputs(path: Path, found: Any) -> facts.ChangedInputs | None:
 
 
 def _history(path: Path) -> dict[int, float]:
+    """Read the accuracy, 0 to 1, by number of the round, where it was measured.
+
+    Raises Misconfiguration: the file isn't a run's history.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        found = {
+        accuracies = {
             int(row["round"]): float(row["accuracy"])
             for row in rows
             if row.get("accuracy")
@@ -120,36 +167,46 @@ def _history(path: Path) -> dict[int, float]:
         raise Misconfiguration(
             "RUN", str(path), f"isn't a run's history ({error})"
         ) from None
-    for number, accuracy in found.items():
+    for number, accuracy in accuracies.items():
         if not 0 <= accuracy <= 1:
             raise Misconfiguration(
                 "RUN", str(path), f"accuracy of round {number} isn't 0 to 1"
             )
-    return found
+    return accuracies
 
 
 ATTACKERS: dict[Literal["records", "owners"], tuple[Adversary, tuple[int, ...]]] = {
     "records": (Adversary.CLIENTS_ONLY, (1, 2, 5, 10, 20, 50)),
     "owners": (Adversary.CLIENT_LEVEL, (1, 2, 3)),
 }
-"""Numbers of attackers that are bounded."""
+"""By what attackers control: the adversary whose guarantee bounds them, and for which
+numbers of them."""
 WRONGLY_NAMED = 0.05
+"""The share of those that didn't take part whom an attacker names all the same."""
 MOST_EPSILON = 30.0
 """From here an attacker names everybody: no curve is computed."""
 SAYS_NOTHING = 0.9995
+"""Bounds on a share that lie so far apart exclude nothing."""
 POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
 
 
-def gather(given: Sequence[str]) -> facts.Report:
-    """Return all that a report says of the run, the states and the databases that are given."""
-    names = " ".join(given)
-    urls, folder = _places(given)
-    course, ledgers = _course(urls, names)
+def gather(names: Sequence[str]) -> Report:
+    """Return all that a report holds of a run, of servers' states and databases.
+
+    ``names`` are their folders and URLs. Without a run's folder the report has no
+    accuracy, and no bounds on attackers, which start from it; with one database alone
+    it compares no ledgers. Raises Misconfiguration: they aren't of one training, no
+    round was released yet, or a file has another form; StorageFailure: a database can't
+    be read.
+    """
+    joined_names = " ".join(names)
+    urls, folder = _places(names)
+    course, ledgers = _course(urls, joined_names)
     task = course.task
     if not course.versions:
         raise Misconfiguration(
-            "RUN", names, "no round was released yet; wait for the first"
+            "RUN", joined_names, "no round was released yet; wait for the first"
         )
     data = None
     accuracies = {}
@@ -158,12 +215,17 @@ def gather(given: Sequence[str]) -> facts.Report:
         summary = _summary(folder / SUMMARY)
         accuracies = _history(folder / HISTORY)
         data = summary.get("dataset")
-        inputs = _inputs(folder / SUMMARY, summary.get("robustness"))
+        inputs = _inputs(folder / SUMMARY, summary)
     run = _run(course, course.most_participations, course.versions[-1].version + 1)
-    compared = compare_ledgers(*ledgers.values()) if len(ledgers) > 1 else None
-    shown = facts.Report(
+    differences = None
+    if len(ledgers) > 1:
+        differences = [
+            f"{difference.where}: {difference.what}"
+            for difference in compare_ledgers(*ledgers.values())
+        ]
+    report = Report(
         precad=__version__,
-        training=facts.Training(
+        training=Training(
             task=task.name,
             task_digest=str(task.digest),
             architecture=task.model.architecture,
@@ -180,135 +242,160 @@ def gather(given: Sequence[str]) -> facts.Report:
         rounds=_rounds(course, accuracies),
         robustness=[],
         inputs=inputs,
-        enforced=facts.enforced(task),
-        ledgers=[
-            facts.ReportedLedger(
-                server=role.value,
-                entries=audit.entries,
-                head=str(audit.head),
-                findings=[
-                    f"{finding.where}: {finding.what}" for finding in audit.findings
-                ],
-            )
-            for role, url in ledgers.items()
-            for audit in (audit_ledger(url),)
-        ],
-        differences=(
-            None
-            if compared is None
-            else [f"{one.where}: {one.what}" for one in compared]
-        ),
-        not_guaranteed=facts.not_guaranteed(task),
+        enforced=enforced(task),
+        ledgers=[_ledger(role, url) for role, url in ledgers.items()],
+        differences=differences,
+        not_guaranteed=not_guaranteed(task),
     )
-    if shown.accuracy is None:
-        return shown
-    return shown.model_copy(update={"robustness": _robustness(run, 1 - shown.accuracy)})
+    if report.accuracy is None:
+        return report
+    robustness = _robustness(run, 1 - report.accuracy)
+    return report.model_copy(update={"robustness": robustness})
 
 
-def _run(course: TrainingSummary, most: int, released: int) -> Run:
-    """So many rounds, for a client with so many participations; each with the most repeats of any.
+def _ledger(role: Role, url: str) -> ReportedLedger:
+    """Recompute the ledger of one server, whose database is at the URL."""
+    audit = audit_ledger(url)
+    return ReportedLedger(
+        server=role.value,
+        entries=audit.entries,
+        head=str(audit.head),
+        findings=[f"{finding.where}: {finding.what}" for finding in audit.findings],
+    )
 
-    A version that was charged and isn't released counts too: its share may have left.
+
+def _run(course: TrainingSummary, participations: int, released: int) -> Run:
+    """Return the run of a client with so many participations in ``released`` rounds.
+
+    Each is taken to have had the most repeats m of any: a share that left 1 + m times
+    tells as much as one share with a σ that is smaller by √(1 + m). A version that was
+    charged and isn't released counts too: its share may have left.
     """
-    run = Run.of(course.task, rounds=max(released, most), participations=most)
+    rounds = max(released, participations)
+    run = Run.of(course.task, rounds=rounds, participations=participations)
     return replace(
         run, noise_multiplier=run.noise_multiplier / math.sqrt(1 + course.most_repeats)
     )
 
 
-def _guarantees(course: TrainingSummary, run: Run) -> list[facts.ReportedGuarantee]:
-    delta = course.task.privacy.delta
-    limit = course.task.privacy.epsilon_limit
-    stated = [(run, each) for each in guarantees(run, delta, accountants=EXACT)]
+def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
+    """Return the exact guarantees of a run, adversary by adversary.
+
+    Where they hold against a malicious server, what they are at the participation cap
+    comes last.
+    """
+    privacy = course.task.privacy
+    delta = privacy.delta
+    statements = guarantees(run, delta, accountants=EXACT)
+    stated = [(run, statement) for statement in statements]
     if run.malicious_server:
         capped = run.at_cap(cap_of(course.task))
         at_cap = guarantees(capped, delta, (Adversary.ONE_SERVER,), EXACT)
-        stated += [(capped, each) for each in at_cap]
-    return [
-        facts.ReportedGuarantee(
-            protects="owner" if said.adversary is Adversary.CLIENT_LEVEL else "record",
-            against=said.against,
-            epsilon=_finite(said),
-            delta=said.delta,
-            added_delta=said.added_delta,
-            participations=said.compositions,
-            basis=said.basis.description,
-            limit=limit if said.adversary is Adversary.ONE_SERVER else None,
-            found_of_100=_found(of, said),
+        stated += [(capped, statement) for statement in at_cap]
+    reported = []
+    for stated_run, statement in stated:
+        adversary = statement.adversary
+        guarantee = ReportedGuarantee(
+            protects="owner" if adversary is Adversary.CLIENT_LEVEL else "record",
+            against=statement.against,
+            epsilon=_finite(statement),
+            delta=statement.delta,
+            added_delta=statement.added_delta,
+            participations=statement.compositions,
+            basis=statement.basis.description,
+            limit=(
+                privacy.epsilon_limit if adversary is Adversary.ONE_SERVER else None
+            ),
+            found_of_100=_found_of_100(stated_run, statement),
         )
-        for of, said in stated
-    ]
+        reported.append(guarantee)
+    return reported
 
 
-def _finite(said: PrivacyStatement) -> float | None:
-    return said.epsilon if math.isfinite(said.epsilon) else None
+def _finite(statement: PrivacyStatement) -> float | None:
+    """Return the statement's ε; None where it is infinite."""
+    return statement.epsilon if math.isfinite(statement.epsilon) else None
 
 
-def _found(run: Run, said: PrivacyStatement) -> float:
-    """The exact trade-off at 5 wrongly named of 100."""
-    if not said.epsilon < MOST_EPSILON:
+def _found_of_100(run: Run, statement: PrivacyStatement) -> float:
+    """Return how many of 100 that took part an attacker can name at most.
+
+    By the exact trade-off, where it wrongly names ``WRONGLY_NAMED`` of those that
+    didn't take part.
+    """
+    if not statement.epsilon < MOST_EPSILON:
         return 100.0
-    guarantee = ExactGroups(run.events(said.adversary)[0])
-    curves = (guarantee.curves(1, direction) for direction in BOTH)
+    guarantee = ExactGroups(run.events(statement.adversary)[0])
+    curves = [guarantee.curves(1, direction) for direction in BOTH]
     return 100 * max(float(curve.upper(WRONGLY_NAMED)) for curve in curves)
 
 
 def _rounds(
-    course: TrainingSummary, measured: dict[int, float]
-) -> list[facts.ReportedRound]:
+    course: TrainingSummary, accuracies: dict[int, float]
+) -> list[ReportedRound]:
+    """Return what is reported of each released round, in order.
+
+    ε is computed for about ``POINTS`` of them, the first and the last included;
+    ``accuracies`` are by number of the round, from 1.
+    """
     total = len(course.versions)
     delta = course.task.privacy.delta
     step = max(1, total // POINTS)
-    found = []
-    for number, version in enumerate(course.versions, start=1):
-        server = models = None
-        if number in (1, total) or number % step == 0:
-            counts = course if number == total else version
-            part = _run(course, counts.most_participations, version.version + 1)
-            server, models = map(_finite, guarantees(part, delta, RECORD_LEVEL, EXACT))
-        found.append(
-            facts.ReportedRound(
-                round=version.version + 1,
-                accuracy=measured.get(version.version + 1),
+    rounds = []
+    for place, version in enumerate(course.versions, start=1):
+        number = version.version + 1
+        epsilon_server = None
+        epsilon_models = None
+        if place in (1, total) or place % step == 0:
+            # The last round has what isn't released too.
+            counts = course if place == total else version
+            run = _run(course, counts.most_participations, number)
+            server, models = guarantees(run, delta, RECORD_LEVEL, EXACT)
+            epsilon_server = _finite(server)
+            epsilon_models = _finite(models)
+        rounds.append(
+            ReportedRound(
+                round=number,
+                accuracy=accuracies.get(number),
                 counted=version.counted,
                 rejected=version.rejected,
-                epsilon_server=server,
-                epsilon_models=models,
+                epsilon_server=epsilon_server,
+                epsilon_models=epsilon_models,
             )
         )
-    return found
+    return rounds
 
 
-def _robustness(run: Run, error: float) -> list[facts.ReportedRobustness]:
-    """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
-    found = []
-    for unit, (adversary, sizes) in ATTACKERS.items():
-        guarantee = ExactGroups(
-            replace(run, participations=run.rounds).event(adversary)
-        )
-        bounds: list[facts.Bound] = []
-        silent: int | None = None
-        for k in sizes:
+def _robustness(run: Run, error: float) -> list[ReportedRobustness]:
+    """Bound the expected error by attackers: records of any owner, and whole owners.
+
+    PRECAD Theorem 2 by the exact pair. ``error`` is the share of wrong answers, 0 to 1,
+    of a training without attackers. More attackers can do no less: once the bounds
+    exclude nothing, those for larger numbers are 0 and 1 without being computed.
+    """
+    reported = []
+    for unit, (adversary, numbers) in ATTACKERS.items():
+        # Attackers may take part in every round.
+        event = replace(run, participations=run.rounds).event(adversary)
+        guarantee = ExactGroups(event)
+        bounds: list[Bound] = []
+        silent_from: int | None = None
+        for attackers in numbers:
             lower = 0.0
             upper = 1.0
-            if silent is None:
-                both = attack_bounds(error, 1.0, guarantee, k)
-                lower = float(both.lower)
-                upper = float(both.upper)
-                silent = k if upper - lower >= SAYS_NOTHING else None
-            bounds.append(
-                facts.Bound(
-                    attackers=k,
-                    lower=lower,
-                    upper=upper,
-                )
-            )
-        found.append(
-            facts.ReportedRobustness(
+            if silent_from is None:
+                scores = attack_bounds(error, 1.0, guarantee, attackers)
+                lower = float(scores.lower)
+                upper = float(scores.upper)
+                if upper - lower >= SAYS_NOTHING:
+                    silent_from = attackers
+            bounds.append(Bound(attackers=attackers, lower=lower, upper=upper))
+        reported.append(
+            ReportedRobustness(
                 unit=unit,
                 error=error,
                 bounds=bounds,
-                silent_from=silent,
+                silent_from=silent_from,
             )
         )
-    return found
+    return reported

@@ -1,4 +1,4 @@
-"""`precad simulate` and `precad audit`: trainings in one process, and what is shown of them."""
+"""`precad simulate` and `precad audit`: trainings in one process, and their results."""
 
 import sys
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TextIO, TypeAlias
 
 import click
 
@@ -27,10 +27,13 @@ from precad.common.terminal import AlignedTable, Bar, say, upper
 if TYPE_CHECKING:
     from precad.audit.verdict import AuditVerdict
     from precad.simulation import SimulatedRound, SimulatedTraining
+    from precad.simulation.datasets import DataSet
+    from precad.simulation.rounds import Attack
 
 PLAIN_EVERY = 10
-_SOME = click.IntRange(min=1)
-_TWENTY = click.IntRange(min=20)
+"""Where nothing is redrawn, every so many rounds get a line."""
+_ONE_OR_MORE = click.IntRange(min=1)
+_TWENTY_OR_MORE = click.IntRange(min=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +63,9 @@ class SimulationRequest:
         "--try",
     ]
     clients: Annotated[
-        int | None, "n: how many owners the records are dealt to.", _SOME
+        int | None, "n: how many owners the records are dealt to.", _ONE_OR_MORE
     ]
-    rounds: Annotated[int | None, "T; the task's unless given.", _SOME]
+    rounds: Annotated[int | None, "T; the task's unless given.", _ONE_OR_MORE]
     model: Annotated[
         str | None, "Your model, MODULE:NAME, where the task's isn't built in."
     ]
@@ -74,7 +77,9 @@ class SimulationRequest:
         "flip (against the cohort, within the bound), wraparound, oversize, garbage, or"
         " a function of your own, MODULE:NAME.",
     ]
-    attackers: Annotated[int | None, "How many clients attack; 1 unless given.", _SOME]
+    attackers: Annotated[
+        int | None, "How many clients attack; 1 unless given.", _ONE_OR_MORE
+    ]
     per_client: Annotated[
         bool, "A real owner's code for each; slower, exact to the bit."
     ]
@@ -109,7 +114,7 @@ def simulate(request: SimulationRequest) -> None:
     choice by --try, spends privacy that no account counts. So --try takes
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
-    _check_outputs(request)
+    _check_request(request)
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
@@ -117,16 +122,17 @@ def simulate(request: SimulationRequest) -> None:
     task = Task.load(request.task)
     data = _data(request)
     settings = _settings(task, request.tries)
-    attack: Any = request.attack
-    if attack is not None and ":" in attack:
-        attack = own_object("--attack", attack)
+    attack: Attack | str | None = request.attack
+    if request.attack is not None and ":" in request.attack:
+        attack = own_object("--attack", request.attack)
     model = None if request.model is None else own_model(request.model)
     loss = None if request.loss is None else own_object("--loss", request.loss)
     seed = checked_seed(request.seed)
 
-    def played(task: "Task") -> "SimulatedTraining":
+    def train(task: Task) -> "SimulatedTraining":
+        """Play the training of one task, under a bar."""
         rounds = request.rounds or task.training.rounds
-        with Bar("simulated round", rounds, out) as shown:
+        with Bar("simulated round", rounds, out) as bar:
             return play(
                 task,
                 data,
@@ -141,50 +147,53 @@ def simulate(request: SimulationRequest) -> None:
                 attack=attack,
                 attackers=request.attackers,
                 device=request.device,
-                on_round=lambda played, _: _show_round(out, shown, played, rounds),
+                on_round=lambda played, _: _show_round(out, bar, played, rounds),
             )
 
     if request.tries:
-        compare(out, request, [(words, played(each)) for words, each in settings])
+        tried = [(setting, train(changed)) for setting, changed in settings]
+        compare(out, request, tried)
         return
-    training = played(task)
+    training = train(task)
     warn_of_clip(training.task, training.largest)
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:
         training.save(request.save)
-    conclude(
-        out, training, [str(path) for path in (request.plot, request.save) if path]
-    )
+    files = [str(path) for path in (request.plot, request.save) if path is not None]
+    conclude(out, training, files)
     if request.as_json:
         print_json(training.summary())
 
 
-def _check_outputs(request: SimulationRequest) -> None:
+def _check_request(request: SimulationRequest) -> None:
+    """Refuse options of `precad simulate` that don't go together, before any work.
+
+    Warn on stderr where what it prints costs somebody privacy. Raises Misconfiguration.
+    """
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     if request.tries and request.plot is not None:
         raise Misconfiguration(
             "--plot", str(request.plot), "shows one setting: leave --try out"
         )
-    if request.rounds is not None and any(
-        each.startswith("rounds=") for each in request.tries
-    ):
+    rounds_tried = any(words.startswith("rounds=") for words in request.tries)
+    if request.rounds is not None and rounds_tried:
         raise Misconfiguration(
             "--rounds", request.rounds, "--try says it: leave one of them out"
         )
-    own = request.dataset is None and bool(request.data)
-    if request.tries and own and not request.public:
+    own_records = request.dataset is None and bool(request.data)
+    if request.tries and own_records and not request.public:
         why = (
             "choosing settings by records spends their privacy, which no account counts"
         )
         remedy = f"{why}: give public or synthetic records, and say so with --public"
         raise Misconfiguration("--try", request.tries[0], remedy)
-    if request.tries and own and request.held_out is None:
+    if request.tries and own_records and request.held_out is None:
         raise Misconfiguration(
             "--held-out", None, "give records that settings are compared on"
         )
-    if own and not request.public:
+    if own_records and not request.public:
         tells = "what it prints tells of these records, and no account counts that"
         warning = (
             f"! this simulation protects nobody: {tells} (--public, where they are)"
@@ -192,7 +201,13 @@ def _check_outputs(request: SimulationRequest) -> None:
         say(sys.stderr, warning, style="yellow")
 
 
-def _data(request: SimulationRequest) -> Any:
+def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
+    """Return what is trained on: owners' files, as given, or the named data set.
+
+    One file is dealt to the clients, several are an owner's each. A named data set is
+    loaded, from its folder where it has one. Raises Misconfiguration: files and folders
+    don't go together.
+    """
     from precad.simulation.datasets import load  # noqa: PLC0415
 
     files = [path for path in request.data if not path.is_dir()]
@@ -203,93 +218,114 @@ def _data(request: SimulationRequest) -> Any:
             "give either owners' files, or --dataset and the folder that has its files"
         )
         raise Misconfiguration("--data", ", ".join(map(str, request.data)), remedy)
-    return load(request.dataset or "digits", request.data[0] if request.data else None)
+    folder = request.data[0] if request.data else None
+    return load(request.dataset or "digits", folder)
 
 
 _TRIED = {
-    "training": ("learning_rate", "rounds"),
-    "privacy": (
-        "record_clip",
-        "client_clip",
-        "noise_multiplier",
-        "record_rate",
-        "client_rate",
-    ),
+    "learning_rate": "training",
+    "rounds": "training",
+    "record_clip": "privacy",
+    "client_clip": "privacy",
+    "noise_multiplier": "privacy",
+    "record_rate": "privacy",
+    "client_rate": "privacy",
 }
+"""By field that ``--try`` may change: the section of the task that has it."""
 _MOST_TRIED = 100
-Words: TypeAlias = dict[str, float]
-"""A setting's values, by name."""
+"""Settings in one comparison."""
+Setting: TypeAlias = dict[str, float]
+"""What a setting changes in the task: values by field."""
 
 
-def _settings(task: "Task", tries: Sequence[str]) -> "list[tuple[Words, Task]]":
-    """Each setting that is to be tried, and the task that it makes."""
+def _settings(task: Task, tries: Sequence[str]) -> list[tuple[Setting, Task]]:
+    """Return each setting that is to be tried, with the task that it makes.
+
+    ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
+    tried, and without any the task itself. Raises Misconfiguration: they can't be read,
+    are too many, or make no task.
+    """
     from precad.cli.task_planning import fractional_bits  # noqa: PLC0415 -- SciPy
 
+    remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(_TRIED)}"
     values: dict[str, list[float]] = {}
-    section = {name: table for table, names in _TRIED.items() for name in names}
-    for each in tries:
-        name, _, given = each.partition("=")
+    for words in tries:
+        name, _, listed = words.partition("=")
+        if name not in _TRIED:
+            raise Misconfiguration("--try", words, remedy)
+        number = int if name == "rounds" else float
         try:
-            number = int if name == "rounds" else float
-            values[name] = [number(one) for one in given.split(",") if section[name]]
-        except (ValueError, KeyError):
-            remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(section)}"
-            raise Misconfiguration("--try", each, remedy) from None
-    every = [dict(zip(values, some, strict=True)) for some in product(*values.values())]
-    if len(every) > _MOST_TRIED:
+            values[name] = [number(text) for text in listed.split(",")]
+        except ValueError:
+            raise Misconfiguration("--try", words, remedy) from None
+    settings: list[Setting] = [
+        dict(zip(values, combination, strict=True))
+        for combination in product(*values.values())
+    ]
+    if len(settings) > _MOST_TRIED:
         raise Misconfiguration(
-            "--try", len(every), f"at most {_MOST_TRIED} settings at a time"
+            "--try", len(settings), f"at most {_MOST_TRIED} settings at a time"
         )
-    found = []
-    for words in every:
+    tasks = []
+    for setting in settings:
         changed = task.model_dump(mode="json")
-        for name, value in words.items():
-            changed[section[name]][name] = value
-        if "client_clip" in words:
-            changed["fractional_bits"] = fractional_bits(words["client_clip"])
-        found.append((words, type(task).parse(changed) if words else task))
-    return found
+        for name, value in setting.items():
+            changed[_TRIED[name]][name] = value
+        if "client_clip" in setting:
+            # As in a task that is made for this clip.
+            changed["fractional_bits"] = fractional_bits(setting["client_clip"])
+        tasks.append((setting, Task.parse(changed) if setting else task))
+    return tasks
 
 
 def compare(
     out: TextIO,
     request: SimulationRequest,
-    tried: "list[tuple[Words, SimulatedTraining]]",
+    tried: "list[tuple[Setting, SimulatedTraining]]",
 ) -> None:
-    """Each setting with what it learnt and would have cost."""
+    """Show each setting with what it learnt and would have cost, as the request wants.
+
+    ``tried`` are settings with their trainings, one at least. They become a table on
+    ``out``, the file of ``--save``, and with ``--json`` a document on stdout.
+    """
     rows = []
-    numbers = [f">{name}" for name in tried[0][0]]
+    first_setting, first_training = tried[0]
     table = AlignedTable(
-        *numbers,
+        *(f">{name}" for name in first_setting),
         ">accuracy",
         ">loss",
         ">ε server",
         title="simulated, not protected",
     )
-    for words, training in tried:
+    for setting, training in tried:
         last = training.rounds[-1]
         spent = training.epsilon(len(training.rounds))
         epsilon = None if spent is None else spent[0]
         rows.append(
-            {**words, "accuracy": last.accuracy, "loss": last.loss, "epsilon": epsilon}
+            {
+                **setting,
+                "accuracy": last.accuracy,
+                "loss": last.loss,
+                "epsilon": epsilon,
+            }
         )
         table.add(
-            *(f"{value:g}" for value in words.values()),
+            *(f"{value:g}" for value in setting.values()),
             "–" if last.accuracy is None else f"{last.accuracy:.1%}",
             "–" if last.loss is None else f"{last.loss:.4g}",
             "–" if epsilon is None else upper(epsilon),
         )
     table.show(out)
-    document = {
-        "simulated": True,
-        "seed": tried[0][1].seed,
-        "tried": rows,
-    }
+    seed = first_training.seed
     say(
         out,
-        f"One seed, {document['seed']}: with another, settings that lie close change"
-        " places.",
+        f"One seed, {seed}: with another, settings that lie close change places.",
     )
+    document = {
+        "simulated": True,
+        "seed": seed,
+        "tried": rows,
+    }
     if request.save is not None:
         request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
     if request.as_json:
@@ -298,53 +334,60 @@ def compare(
 
 def _show_round(
     out: TextIO,
-    shown: Bar,
+    bar: Bar,
     played: "SimulatedRound",
     rounds: int,
 ) -> None:
-    """Move the bar; where nothing is redrawn, print a line now and then."""
+    """Move the bar to the round that was played; without one, print some rounds.
+
+    ``rounds`` is how many there will be. Where nothing is redrawn, that is the first,
+    the last, and one in ``PLAIN_EVERY``.
+    """
     text = f"accepted {played.accepted} of {played.cohort}"
     if played.accuracy is not None:
         text = f"accuracy {played.accuracy:.1%}, {text}"
     elif played.loss is not None:
         text = f"loss {played.loss:.4g}, {text}"
-    shown.at(played.number, text)
-    if shown.disable and (
-        played.number % PLAIN_EVERY == 0 or played.number in (1, rounds)
-    ):
-        say(out, f"simulated round {played.number:>3}/{rounds}: {text}")
+    number = played.number
+    bar.at(number, text)
+    if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):
+        say(out, f"simulated round {number:>3}/{rounds}: {text}")
 
 
 def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:
-    """What was simulated, and that it was, in sentences."""
+    """Say in sentences what was simulated, that it was, and which files there are."""
     seconds = sum(played.seconds for played in training.rounds)
     counted = sum(played.accepted for played in training.rounds)
     rejected = sum(
         (Counter(played.rejected) for played in training.rounds), Counter[str]()
     )
     reasons = "".join(f", {count} not ({why})" for why, count in rejected.items())
-    said = str(training)
-    say(out, "simulated, not protected", style="bold")
-    say(
-        out,
-        f"{said[0].upper()}{said[1:]}.\n{counted} updates counted{reasons} in"
+    result = str(training)
+    text = (
+        f"{result[0].upper()}{result[1:]}.\n{counted} updates counted{reasons} in"
         f" {seconds:.1f} s; seed {training.seed}, {training.path} path."
-        + (f"\nFiles: {', '.join(files)}" if files else ""),
     )
+    if files:
+        text += f"\nFiles: {', '.join(files)}"
+    say(out, "simulated, not protected", style="bold")
+    say(out, text)
 
 
 REFUTED = 1
+"""Exit status: an audit refutes a stated ε."""
 
 
 @command()
 def audit(
     *,
     canaries: Annotated[
-        int, "m: records that count or not by a fair coin.", _TWENTY
+        int, "m: records that count or not by a fair coin.", _TWENTY_OR_MORE
     ] = 2000,
-    rounds: Annotated[int, "Each with coins of its own; more prove more.", _SOME] = 4,
+    rounds: Annotated[
+        int, "Each with coins of its own; more prove more.", _ONE_OR_MORE
+    ] = 4,
     repetitions: Annotated[
-        int, "Trainings, each with own canaries; more prove more.", _SOME
+        int, "Trainings, each with own canaries; more prove more.", _ONE_OR_MORE
     ] = 1,
     seed: Annotated[int | None, "Repeats an audit."],
     save: Annotated[Path | None, "All that was found, as JSON."],
@@ -364,12 +407,12 @@ def audit(
     from precad.audit import canary_training as auditing  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
 
-    first = checked_seed(seed)
+    first_seed = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout
-    say(out, f"seed {first}")
-    numbers = range(first, first + repetitions)
-    made = [auditing.designed(canaries, rounds, number) for number in numbers]
-    plans = auditing.planned(made[0], repetitions)
+    say(out, f"seed {first_seed}")
+    seeds = range(first_seed, first_seed + repetitions)
+    designs = [auditing.designed(canaries, rounds, number) for number in seeds]
+    plans = auditing.planned(designs[0], repetitions)
     for statement, power in plans.items():
         say(
             out,
@@ -377,27 +420,30 @@ def audit(
             f" sound build should give about {power.expected:.2f}, half the noise"
             f" {power.expected_of_half:.2f}.",
         )
-    with Bar("trainings", repetitions, sys.stderr) as line:
-        played = enumerate(line.track(made, task_id=line.task_ids[0]), first)
-        trained = ((auditing.train(each, seed=number), each) for number, each in played)
-        found = auditing.audit(plans, trained)
-    _show(out, found)
-    verdicts = [verdict.to_json() for verdict in found]
+    with Bar("trainings", repetitions, sys.stderr) as bar:
+        tracked = bar.track(designs, task_id=bar.task_ids[0])
+        trainings = (
+            (auditing.train(design, seed=number), design)
+            for number, design in enumerate(tracked, first_seed)
+        )
+        verdicts = auditing.audit(plans, trainings)
+    _show(out, verdicts)
     document = {
-        "seed": first,
+        "seed": first_seed,
         "repetitions": repetitions,
         "simulated": True,
-        "verdicts": verdicts,
+        "verdicts": [verdict.to_json() for verdict in verdicts],
     }
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
     if as_json:
         print_json(document)
-    if any(verdict.refuted for verdict in found):
+    if any(verdict.refuted for verdict in verdicts):
         sys.exit(REFUTED)
 
 
 def _show(out: TextIO, verdicts: "Sequence[AuditVerdict]") -> None:
+    """Show an audit's verdicts: a table, and a line for each statement refuted."""
     table = AlignedTable(
         "who looks",
         ">coins",
@@ -408,15 +454,13 @@ def _show(out: TextIO, verdicts: "Sequence[AuditVerdict]") -> None:
     )
     for verdict in verdicts:
         guesses = verdict.guesses
-        said = "REFUTED" if verdict.refuted else "not refuted"
-        right = f"{guesses.correct} of {guesses.made}"
-        bounds = f"{verdict.by_family:.2f}", f"{verdict.epsilon:.2f}"
         table.add(
             verdict.statement.name,
             str(guesses.canaries),
-            right,
-            *bounds,
-            said,
+            f"{guesses.correct} of {guesses.made}",
+            f"{verdict.by_family:.2f}",
+            f"{verdict.epsilon:.2f}",
+            "REFUTED" if verdict.refuted else "not refuted",
         )
     table.show(out)
     for verdict in verdicts:

@@ -1,4 +1,4 @@
-"""The first words of a command line: a server's process loads none of the other commands."""
+"""The entry point of `precad`: a server's process loads none of the other commands."""
 
 import asyncio
 import atexit
@@ -11,16 +11,17 @@ from precad.common.errors import Misconfiguration, PrecadError, WrongTime, missi
 from precad.common.process import PIECES, keep_freed_buffers, start_log
 
 WRONG_TIME = 75
-"""The system's status for what may work when it is tried again (EX_TEMPFAIL)."""
+"""The system's exit status for what may work when it is tried again (EX_TEMPFAIL)."""
 # At its end the interpreter looks through all objects for cycles, over and over: more
-# than a CPU second with torch loaded, for memory that the system takes back anyway. A
-# fork server's too.
+# than a CPU second with torch loaded, for memory that the system takes back anyway.
+# The same holds for a fork server.
 atexit.register(gc.freeze)
-_PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
+_FOLDERS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
+"""By the part's name on the command line: the folder of the package that holds it."""
 
 
 def main() -> None:
-    """Entry point of the `precad` command."""
+    """Run the command line; the entry point of the `precad` command."""
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)
@@ -37,30 +38,31 @@ def said(
     command: str = "",
     extra: str | None = None,
 ) -> int:
-    """Return the exit status after an error was said in one line: 2 for a wrong value, else 1.
+    """Print an error in one line on stderr and return the exit status for it.
 
-    ``WRONG_TIME`` where the clock may be wrong: the same start may work in a minute. A
-    missing package is named with the ``extra`` that has all of the command's; one that
-    no extra brings is a bug, and is raised again.
+    The status is 2 for a wrong value, else 1; it is ``WRONG_TIME`` where the clock may
+    be wrong, as the same start may work in a minute. A missing package is named with
+    ``extra``, which has all packages of ``command``. Raises ModuleNotFoundError: no
+    extra brings the missing package, so this is a bug.
     """
-    found = (
-        missing(error, command, extra)
-        if isinstance(error, ModuleNotFoundError)
-        else error
-    )
-    if found is None:
-        raise error
-    print(f"precad: {found}", file=sys.stderr)  # noqa: T201
-    if isinstance(found, WrongTime):
+    shown = error
+    if isinstance(error, ModuleNotFoundError):
+        lacks_package = missing(error, command, extra)
+        if lacks_package is None:
+            raise error
+        shown = lacks_package
+    print(f"precad: {shown}", file=sys.stderr)  # noqa: T201
+    if isinstance(shown, WrongTime):
         return WRONG_TIME
-    return 2 if isinstance(found, Misconfiguration) else 1
+    return 2 if isinstance(shown, Misconfiguration) else 1
 
 
 def serve(part: str, config: Path) -> int:
-    """Be server a, b or the dealer by its settings; return the status.
+    """Run server a, b or the dealer until it ends; return its exit status.
 
-    Raises Misconfiguration.
+    ``config`` is its settings file. Raises Misconfiguration: a setting is wrong.
     """
     start_log()
-    process = import_module(f"precad.{_PARTS[part]}.process")
-    return int(asyncio.run(process.serve(process.SETTINGS.load(config))))
+    process = import_module(f"precad.{_FOLDERS[part]}.process")
+    settings = process.SETTINGS.load(config)
+    return int(asyncio.run(process.serve(settings)))

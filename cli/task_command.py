@@ -1,4 +1,4 @@
-"""`precad task new`, `check` and `show`, and `precad plan`: a task from what is wanted."""
+"""`precad task new`, `check` and `show`, and `precad plan`: make and explain tasks."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ import click
 
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import ARGUMENT, AsJson, command, print_json
-from precad.client import check_before_enrolling as looks
+from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
@@ -21,6 +21,7 @@ from precad.common.task import Task
 from precad.common.terminal import say
 
 TaskFile = Annotated[Path, "The task file.", ARGUMENT]
+"""The argument of commands that read a task."""
 
 
 @click.group()
@@ -45,10 +46,11 @@ def new(
 ) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
-    σ is the least that gives the ε, exactly; precad plan says the same of the same words. p is
-    1/|D| of the largest owner, and .05 at least; with at most 20 owners each takes part in every
-    round, of more about 20 do. C and the step are those that came within 2 points of the best in a
-    comparison of trainings; precad simulate --try tries others.
+    σ is the least that gives the ε, exactly; precad plan says the same of the same
+    words. p is 1/|D| of the largest owner, and .05 at least; with at most 20 owners
+    each takes part in every round, of more about 20 do. C and the step are those that
+    came within 2 points of the best in a comparison of trainings; precad simulate --try
+    tries others.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\
@@ -63,24 +65,25 @@ def new(
     from precad.cli.task_planning import described, planned, written  # noqa: PLC0415 -- SciPy, torch
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
-    named = {"name": objective, "noise": input_noise}
-    made, most, tried = planned(
-        wishes, name, {} if objective is None else {"objective": named}
-    )
+    sections = {}
+    if objective is not None:
+        sections["objective"] = {"name": objective, "noise": input_noise}
+    planned_task, most_records, tried = planned(wishes, name, sections)
     try:
         if wishes.weights is not None:
-            place = out.parent / wishes.weights.name
-            if place.exists() and not place.samefile(wishes.weights):
+            copied = out.parent / wishes.weights.name
+            if not copied.exists():
+                shutil.copyfile(wishes.weights, copied)
+            elif not copied.samefile(wishes.weights):
                 remedy = "exists already: name the file otherwise"
-                raise Misconfiguration("--from", str(place), remedy)
-            if not place.exists():
-                shutil.copyfile(wishes.weights, place)
-        out.write_text(written(made, described(made, wishes)), encoding="utf-8")
+                raise Misconfiguration("--from", str(copied), remedy)
+        text = written(planned_task, described(planned_task, wishes))
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         remedy = f"can't be written ({error.strerror}); name another place"
         raise Misconfiguration("out", str(out), remedy) from None
-    click.echo(f"{out}: task {made.name}, digest {made.digest}")
-    warn_of_clip(made, most)
+    click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
+    warn_of_clip(planned_task, most_records)
     if not tried:
         why = (
             "! the model wasn't tried, as a record's shape isn't known: give"
@@ -105,99 +108,101 @@ def check(
     for field, value in (("model", model), ("loss", loss)):
         if data is None and value is not None:
             raise Misconfiguration(field, value, "is tried on records: give --data too")
-    made = Task.load(file)
-    if made.model.initial_file is not None:
-        initial_vector(made.model)
-    click.echo(f"{file}: a task that servers take; digest {made.digest}")
-    warn_of_clip(made)
+    loaded = Task.load(file)
+    if loaded.model.initial_file is not None:
+        initial_vector(loaded.model)
+    click.echo(f"{file}: a task that servers take; digest {loaded.digest}")
+    warn_of_clip(loaded)
     if data is not None:
-        click.echo(f"{data}: {_tried(made, data, model=model, loss=loss)}")
+        click.echo(f"{data}: {_tried(loaded, data, model=model, loss=loss)}")
 
 
 @command(task)
 def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
-    made = Task.load(file)
+    loaded = Task.load(file)
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
     from precad.cli.task_planning import sentences  # noqa: PLC0415
 
     if as_json:
-        found = [each.to_json() for each in planned_guarantees(made)]
-        print_json(
-            {
-                "name": made.name,
-                "digest": str(made.digest),
-                "statements": found,
-            },
-            indent=2,
-        )
+        statements = [statement.to_json() for statement in planned_guarantees(loaded)]
+        document = {
+            "name": loaded.name,
+            "digest": str(loaded.digest),
+            "statements": statements,
+        }
+        print_json(document, indent=2)
         return
-    click.echo(f"Task {made.name}, digest {made.digest}\n")
-    for each in sentences(made):
-        click.echo(f"- {each}")
-    warn_of_clip(made)
+    click.echo(f"Task {loaded.name}, digest {loaded.digest}\n")
+    for sentence in sentences(loaded):
+        click.echo(f"- {sentence}")
+    warn_of_clip(loaded)
 
 
 def _tried(
-    made: Task,
+    task: Task,
     data: Path,
     *,
     model: str | None,
     loss: str | None,
 ) -> str:
-    """That all records can be used, in a sentence.
+    """Try a task on all records of a file; return a sentence that says how that went.
 
-    Raises Misconfiguration: one can't.
+    What the file's columns become is said on stderr. ``model`` and ``loss`` are the
+    owner's own, MODULE:NAME; without a model, where the task's isn't built in, records
+    are only read. Raises Misconfiguration: a record can't be used.
     """
     from torch.nn import functional  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    if made.data is None and data.suffix in {".csv", ".parquet"}:
+    if task.data is None and data.suffix in {".csv", ".parquet"}:
         why = "the task has no [data] that says what a table's columns become"
-        own = "let precad doctor read it by the [columns] of the owner's settings"
-        remedy = f"{why}: give a .npz file with arrays x and y, or {own}"
+        doctor = "let precad doctor read it by the [columns] of the owner's settings"
+        remedy = f"{why}: give a .npz file with arrays x and y, or {doctor}"
         raise Misconfiguration("data", str(data), remedy)
     notes: list[ColumnNotes] = []
-    records = as_records(read_records(data, made.data, notes=notes))
-    for each in looks.look_at_columns(notes):
-        say(sys.stderr, f"{'!' if each.kind is looks.Kind.NOTE else '✓'} {each.text}")
-    if model is None and made.model.architecture not in BUILT_IN:
-        found = f"{len(records):,} records of shape {list(records.inputs.shape[1:])}"
-        return f"{found}; give --model to try them with your model"
-    module = build(made.model) if model is None else own_model(model)
-    tried = functional.cross_entropy if loss is None else own_object("loss", loss)
-    findings = looks.look_at_owner(
-        made,
+    records = as_records(read_records(data, task.data, notes=notes))
+    for finding in look_at_columns(notes):
+        mark = "!" if finding.kind is Kind.NOTE else "✓"
+        say(sys.stderr, f"{mark} {finding.text}")
+    if model is None and task.model.architecture not in BUILT_IN:
+        read = f"{len(records):,} records of shape {list(records.inputs.shape[1:])}"
+        return f"{read}; give --model to try them with your model"
+    module = build(task.model) if model is None else own_model(model)
+    function = functional.cross_entropy if loss is None else own_object("loss", loss)
+    findings = look_at_owner(
+        task,
         ClientId("check"),
         records,
-        made.privacy.record_rate,
+        task.privacy.record_rate,
         model=module,
-        loss=tried,
+        loss=function,
     )
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
-    return "; ".join(each.text for each in findings)
+    return "; ".join(finding.text for finding in findings)
 
 
 @command()
 def plan(request: PlanRequest) -> None:
     """Say what σ gives an ε, what ε a σ gives, and how many attackers that bounds.
 
-    Everything is PLANNED: precad ledger and precad certify say what a run
-    gave, precad simulate what a setting learns.
+    Everything is PLANNED: precad ledger and precad certify say what a run gave, precad
+    simulate what a setting learns.
 
-    PRIVACY: σ is the least for which a record has (ε, δ) against one curious server, exactly, over
-    as many participations as all but one owner in 1,000 will have.
+    PRIVACY: σ is the least for which a record has (ε, δ) against one curious server,
+    exactly, over as many participations as all but one owner in 1,000 will have.
 
-    ROBUSTNESS: with K malicious owners the expected loss stays below B·Φ(Φ⁻¹(L/B) + 2Kμ) if they
-    replace honest ones, with Kμ if they join; μ is the central limit theorem's. C is chosen by
-    that. Beside it stands how many owners, and how many records, are certified exactly.
+    ROBUSTNESS: with K malicious owners the expected loss stays below B·Φ(Φ⁻¹(L/B) +
+    2Kμ) if they replace honest ones, with Kμ if they join; μ is the central limit
+    theorem's. C is chosen by that. Beside it stands how many owners, and how many
+    records, are certified exactly.
 
-    With --records everything is as precad task new would write it, of the same
-    words. With --task its numbers are taken, and --epsilon gives another σ for
-    it. Without both all numbers are to be given.
+    With --records everything is as precad task new would write it, of the same words.
+    With --task its numbers are taken, and --epsilon gives another σ for it. Without
+    both all numbers are to be given.
 
     For example:
 
@@ -214,17 +219,20 @@ def plan(request: PlanRequest) -> None:
     """  # noqa: D301 -- click reads the control character
     from precad.cli.planning import Plan  # noqa: PLC0415 -- SciPy
 
-    made = Plan.of(request)
+    answer = Plan.of(request)
     if request.as_json:
-        print_json(made.document(), indent=2)
+        print_json(answer.document(), indent=2)
         return
-    made.show()
-    if made.whole:
-        warn_of_clip(made.task)
+    answer.show()
+    if answer.whole:
+        warn_of_clip(answer.task)
 
 
 def warn_of_clip(task: Task, records: int | None = None) -> None:
-    """Say on stderr where C arms attackers alone; an owner may hold as many ``records``."""
+    """Warn on stderr where C lets bad owners weigh far more than honest ones.
+
+    ``records`` is how many the largest owner holds; what the task admits unless given.
+    """
     text = excess_of_clip(task, records)
     if text is not None:
         say(sys.stderr, f"! {text}", style="yellow")

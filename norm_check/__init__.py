@@ -1,4 +1,4 @@
-"""What both checks of norms compute: rows of the range test, dealt triples, owners' proofs.
+"""What both checks of norms are made of: dealt triples and squares, owners' proofs.
 
 docs/soundness.md has the checks themselves.
 """

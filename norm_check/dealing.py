@@ -1,15 +1,16 @@
-"""A server's side of the dealer, wherever that is: what it asks for, and what it hears.
+"""What a server asks of the dealer, wherever that is, and what it hears from it.
 
-Which binary triples a batch of comparisons demands is known ahead of them, so that the
-dealer can deal before a round needs it, and the provider can refuse any demand that
-isn't the expected one. Kept free of CrypTen: the dealer reads it too.
+Which binary triples a batch of comparisons demands is known before the comparisons. So
+the dealer can deal before a round needs it, and a server's provider of triples can
+refuse any demand that isn't the expected one. This module doesn't import CrypTen, as
+the dealer's process loads it too.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +26,18 @@ from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
 Shape: TypeAlias = tuple[int, ...]
+"""Of an array of words."""
 
 
 def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
-    """Shapes of all ANDs of a batch in order, of both operands and the result alike.
+    """Return the shapes of all ANDs of a batch of comparisons, in their order.
 
-    First those that CrypTen 0.4.1 computes to take all sign bits: one AND of the words,
-    then one a level of the carry tree (log2 of 64), in which the pair (set, propagate)
-    is stacked. Then those that make one bit of each client's ``comparisons //
-    clients``, in a tree: at each level the first half of a client's values meets the
-    second, and an odd one waits.
+    Both operands and the result of an AND have the same shape. First come the ANDs with
+    which CrypTen 0.4.1 takes all sign bits: one AND of the words, then one for each
+    level of the carry tree (log2 of 64), in which the pair (set, propagate) is stacked.
+    Then come those that make one bit of each client's ``comparisons // clients`` signs,
+    in a tree: at each level the first half of a client's values meets the second half,
+    and an odd value waits for the next level.
     """
     shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * 6]
     width = comparisons // clients
@@ -45,23 +48,24 @@ def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
 
 
 NONCES_BYTES = 64
+"""Of both servers' nonces together."""
 _LIMITS = {
     "attempt": (0, ATTEMPTS - 1),
     "batch": (0, 2**31 - 1),
     "clients": (1, 100_000),
     "comparisons": (1, 2**28),
 }
+"""By field of a ``DealRequest``: its least and its largest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DealRequest:
-    """The binary triples of an attempt's batch.
+    """What a server asks for: the binary triples of one batch of an attempt.
 
-    Raises Misconfiguration for what can't be.
-
-    One conjunction for each client, of as many of the comparisons, which are sign bits,
-    as for any other. The nonces are server A's and B's for their link: two restored
-    databases have others.
+    Each client has one conjunction, of as many of the comparisons' sign bits as any
+    other client. The nonces are those of server A and server B for their link: where
+    both databases were put back, the servers have other nonces, so no triple comes
+    twice. Raises Misconfiguration: a field is out of range.
     """
 
     task: Digest
@@ -76,11 +80,11 @@ class DealRequest:
             raise Misconfiguration(
                 "nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes"
             )
-        for name, (least, most) in _LIMITS.items():
+        for name, (smallest, largest) in _LIMITS.items():
             value = getattr(self, name)
-            if type(value) is not int or not least <= value <= most:
+            if type(value) is not int or not smallest <= value <= largest:
                 raise Misconfiguration(
-                    name, value, f"must be an integer in [{least}, {most}]"
+                    name, value, f"must be an integer in [{smallest}, {largest}]"
                 )
         if self.comparisons % self.clients:
             raise Misconfiguration(
@@ -89,26 +93,30 @@ class DealRequest:
 
     @property
     def sizes(self) -> list[int]:
-        """Words of each binary triple, in order."""
+        """Return how many words each part of each binary triple has, in order."""
         return [prod(shape) for shape in program(self.clients, self.comparisons)]
 
     @property
     def correction_words(self) -> int:
-        """Words that travel to server B: one a bit-wise AND of words."""
+        """Return how many words the dealer sends to server B: one for each AND."""
         return sum(self.sizes)
 
     def stream(self, key: Secret, number: int) -> Keystream:
-        """One server's words of triple ``number``: of a, of b, then (server A) of c.
+        """Return the keystream of one server's words of triple ``number``.
 
-        Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕
-        c_A.
+        First come those of a, then those of b, then, for server A, those of c. Dealer
+        and server expand it alike. Server B's c isn't expanded but sent, as a
+        correction: c_B = (a & b) ⊕ c_A. ``key`` is the server's own key for this
+        dealer.
         """
-        shape = self.attempt, self.batch, self.clients, self.comparisons
         return Keystream(
             key,
             "deal/binary-triple",
             self.task.value,
-            *shape,
+            self.attempt,
+            self.batch,
+            self.clients,
+            self.comparisons,
             self.nonces,
             number,
         )
@@ -116,10 +124,11 @@ class DealRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareRequest:
-    """One server's half of a mask that the dealer squares; Misconfiguration for bad names.
+    """One server's half of a request to square the mask of one submission.
 
-    Both masks are bound to ctx, c_A and c_B; this server's seed and salt open its
-    commitment.
+    The mask is the sum of both servers' masks, which are bound to ctx, c_A and c_B.
+    This server's seed and salt open its own commitment. Raises Misconfiguration: ctx or
+    a commitment is no digest, or the attempt is out of range.
     """
 
     task: Digest
@@ -132,7 +141,7 @@ class SquareRequest:
 
     @property
     def names(self) -> tuple[Digest, Digest, Digest]:
-        """Ctx, c_A and c_B."""
+        """Return ctx, c_A and c_B. Raises Misconfiguration: one is no digest."""
         return (
             Digest(self.context),
             Digest(self.commitment_a),
@@ -140,7 +149,7 @@ class SquareRequest:
         )
 
     def __post_init__(self) -> None:
-        _ = self.names  # of which each must be a digest
+        _ = self.names  # raises if one of them is no digest
         if self.attempt not in range(ATTEMPTS):
             raise Misconfiguration(
                 "attempt", self.attempt, f"must be in [0, {ATTEMPTS})"
@@ -148,18 +157,25 @@ class SquareRequest:
 
 
 class SpentTriples(Protocol):
-    """Remembers which of a task's randomness was used: opened, x − a and x' − a give x − x'."""
+    """Remembers which of a task's dealt randomness was used.
+
+    None may be used twice: where x − a and x' − a are opened, they give x − x'.
+    """
 
     def spend(self, attempt: int, batch: int) -> None:
-        """Mark as used, durably, before anything masked with it is opened.
+        """Mark a batch's randomness as used, before anything masked with it is opened.
 
-        Raises PeerViolation: this attempt's batch was used before, whatever its shape.
+        The mark is durable. Raises PeerViolation: this attempt's batch was used before,
+        whatever its shape.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryTriple:
-    """Shares by xor of random a, b and of c = a & b; arrays of one shape, int64."""
+    """One server's shares, by xor, of random a and b and of c = a & b.
+
+    Arrays of one shape, ``int64``.
+    """
 
     a: NDArray[np.int64] = field(repr=False)
     b: NDArray[np.int64] = field(repr=False)
@@ -167,11 +183,11 @@ class BinaryTriple:
 
 
 class DealtRandomness:
-    """Expands, once and as needed, what the dealer gave this server for one batch.
+    """The binary triples of one batch, expanded as they are needed, and once.
 
-    ``corrections`` are ``[request.correction_words] int64`` for B, empty for A.
-
-    Raises PeerViolation: the dealer sent another number of them.
+    ``key`` is this server's own; ``corrections`` are what the dealer sent for the
+    request: ``[request.correction_words] int64`` to server B, empty to server A. Raises
+    PeerViolation: the dealer sent another number of words.
     """
 
     def __init__(
@@ -192,15 +208,19 @@ class DealtRandomness:
         self._binary_used = False
 
     def binary_triples(self) -> Iterator[BinaryTriple]:
-        """The batch's binary triples in the order of ``program``, once."""
+        """Yield the batch's binary triples in the order of ``program``.
+
+        Raises RuntimeError: they were asked for before.
+        """
         if self._binary_used:
             raise RuntimeError("the binary triples of this batch are used already")
         self._binary_used = True
         return self._binary_triples()
 
     def _binary_triples(self) -> Iterator[BinaryTriple]:
+        """Expand one triple after the other, for ``binary_triples``."""
         request = self.request
-        start = 0
+        corrected = 0
         shapes = program(request.clients, request.comparisons)
         for number, (shape, size) in enumerate(zip(shapes, request.sizes, strict=True)):
             stream = request.stream(self._key, number)
@@ -209,21 +229,24 @@ class DealtRandomness:
             if self.role is Role.SERVER_A:
                 c = stream.words(size)
             else:
-                c = self._corrections[start : start + size].copy()
-                start += size
+                c = self._corrections[corrected : corrected + size].copy()
+                corrected += size
             yield BinaryTriple(a.reshape(shape), b.reshape(shape), c.reshape(shape))
 
 
-_Found = TypeVar("_Found", Secret, int)
+_Dealt = TypeVar("_Dealt", Secret, int)
+"""What the dealer gives: a row key, or a share of r."""
 Answer = Secret | int | PrecadError
-"""The row key, then this server's share of r; or why there is none."""
+"""What the dealer answers about a context: first the row key, then this server's share
+of r; or the error that says why there is none."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DealerConversation:
     """A server's conversation with the dealer about one attempt's submissions.
 
-    Safe between threads: whoever waits for an answer is woken. ``send`` doesn't wait.
+    Threads may share it: whoever waits for an answer is woken when it comes. ``send``
+    sends a request and doesn't wait. An answer is waited for ``timeout_s`` seconds.
     """
 
     attempt: int
@@ -234,14 +257,14 @@ class DealerConversation:
     def __post_init__(self) -> None:
         self._changed = self.clock.condition()
         self._asked: set[bytes] = set()
-        self._found: dict[tuple[type, bytes], Any] = {}
-        """By kind and context."""
+        self._answers: dict[tuple[type, bytes], Answer] = {}
+        """By the answer's type, ``PrecadError`` for any error, and the context."""
         self._ended: PrecadError | None = None
 
     def ask(self, request: SquareRequest) -> None:
-        """Tell the dealer; doesn't wait.
+        """Send this server's half of a request to the dealer; don't wait.
 
-        Raises ValueError: it is of another attempt.
+        Raises ValueError: the request is of another attempt.
         """
         if request.attempt != self.attempt:
             raise ValueError(
@@ -252,25 +275,27 @@ class DealerConversation:
         self.send(request)
 
     def row_key(self, context: bytes) -> Secret:
-        """32 bytes, the same for both servers, once both have asked; waits for it.
+        """Wait for the row key, and return it: 32 bytes, the same for both servers.
 
-        Raises PeerUnavailable: the dealer or the other server's half wasn't there in
-        time, or the context was dealt before; PeerViolation: the servers' halves don't
-        fit together, or the dealer broke the protocol.
+        The dealer gives it once both have asked. Raises PeerUnavailable: the dealer or
+        the other server's half wasn't there in time, or the context was dealt before;
+        PeerViolation: the servers' halves don't fit together, or the dealer broke the
+        protocol; ValueError: this server didn't ask.
         """
         return self._wait(Secret, context)
 
     def share(self, context: bytes) -> int:
-        """This server's share of r = a·a, a signed int64; waits for it.
+        """Wait for this server's share of r = a·a, and return it: a signed int64.
 
-        Raises as ``row_key``.
+        Here a is the mask. Raises what ``row_key`` raises.
         """
         return self._wait(int, context)
 
     def put(self, context: bytes, answer: Answer) -> None:
-        """One answer of the dealer's, in whatever order they come.
+        """Take one answer of the dealer; answers may come in any order.
 
-        Raises PeerViolation: nobody asked, it was answered before, or it isn't a key.
+        Raises PeerViolation: nobody asked, the same was answered before, or a row key
+        has a wrong length.
         """
         kind = PrecadError if isinstance(answer, PrecadError) else type(answer)
         if isinstance(answer, Secret) and len(answer) != KEY_BYTES:
@@ -278,25 +303,35 @@ class DealerConversation:
         with self._changed:
             if context not in self._asked:
                 raise PeerViolation("the dealer answers what isn't asked")
-            if (kind, context) in self._found:
+            if (kind, context) in self._answers:
                 raise PeerViolation("the dealer answers twice")
-            self._found[kind, context] = answer
+            self._answers[kind, context] = answer
             self._changed.notify_all()
 
     def end(self, error: PrecadError) -> None:
-        """Nothing more comes; what has come can still be read."""
+        """End it with an error: nothing more comes, what has come can still be read.
+
+        The first error counts.
+        """
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
 
-    def _wait(self, kind: type[_Found], context: bytes) -> _Found:
+    def _wait(self, kind: type[_Dealt], context: bytes) -> _Dealt:
+        """Wait for an answer of a type about a context; raise the error if one comes.
+
+        For ``row_key`` and ``share``, which say what is raised.
+        """
         deadline = self.clock.now() + self.timeout_s
         with self._changed:
             if context not in self._asked:
                 raise ValueError(f"nothing was asked about {context.hex()}")
-            while (found := self._found.get((kind, context))) is None:
-                error = self._found.get((PrecadError, context), self._ended)
-                if error is not None:
+            while True:
+                answer = self._answers.get((kind, context))
+                if isinstance(answer, kind):
+                    return answer
+                error = self._answers.get((PrecadError, context), self._ended)
+                if isinstance(error, PrecadError):
                     raise error
                 left = deadline - self.clock.now()
                 if left <= 0:
@@ -306,39 +341,43 @@ class DealerConversation:
                         " asked too"
                     )
                 self._changed.wait(left)
-            assert isinstance(found, kind)
-            return found
 
 
 class Dealing(Protocol):
-    """Deals this server's part, and no other's."""
+    """The dealer as one server reaches it: it deals that server's part and no other."""
 
     @property
     def epoch(self) -> bytes:
         """Which start of the dealer this server joined; its keys last as long."""
 
     def deal(self, request: DealRequest) -> RingVector:
-        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+        """Return this server's correction words, ``[n] int64``; empty for server A.
+
+        Raises PeerUnavailable: the dealer isn't there, or dealt the batch before;
+        PeerViolation: it broke the protocol.
+        """
 
     def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
-        """A conversation for one attempt."""
+        """Return a conversation about one attempt's submissions, open for its block."""
 
 
 class NoDealer:
-    """The dealer of a task that has none: whoever asks it for anything is wrong."""
+    """The dealer of a task that has none: to ask it for anything is a bug."""
 
     epoch = b""
+    """No start of a dealer."""
     bytes_received = 0
     newest_attempt = -1
+    """No attempt was dealt for."""
 
     def join(self) -> Secret:
-        """No key."""
+        """Return an empty key, which stands for none."""
         return Secret(b"")
 
     def deal(self, request: DealRequest) -> RingVector:
-        """Fail."""
+        """Raise AssertionError."""
         raise AssertionError(f"{request.task} has no dealer")
 
     def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
-        """Fail."""
+        """Raise AssertionError."""
         raise AssertionError(f"attempt {attempt} has no dealer")

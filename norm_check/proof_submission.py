@@ -1,4 +1,4 @@
-"""A client's submission with its own proof: a seed for one server, a body for the other.
+"""A client's submission with its own proof: a seed for one server, a body for another.
 
 x = PRG(s, "x") + x' in the field. The seed's holder gets s, some hundred bytes; the
 body's holder gets x', the bits e', the proof π' and the seed of half the masking row.
@@ -6,7 +6,7 @@ The header, signed, fixes all of it by salted hashes, and the rows' key and the 
 challenges are hashes of these: no server and no client chooses them (docs/soundness.md,
 part 4).
 
-Seed and masking row serve this one submission and are never used again.
+Seed and masking row are for this one submission and are never used again.
 """
 
 from collections.abc import Iterator
@@ -39,36 +39,39 @@ from precad.common.task import Task
 from precad.norm_check.prime_field import FieldKeystream, FieldVector, first_not_below
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES
-"""Of a body: salt_h and s_u, before its words."""
-SERVERS = Role.SERVER_A, Role.SERVER_B
+"""Bytes of a body before its words: salt_h and s_u."""
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
 Openings = tuple[Digest, Digest]
-"""o_A and o_B: random bytes that each server states when the attempt opens and keeps in
-memory alone. So no header outlives a process, and none is answered twice from a
+"""o_A and o_B: random bytes that each server states when the attempt starts, and keeps
+in memory alone. So no header outlives a process, and none is answered twice from a
 restored database."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForProof:
-    """What both servers state to a client, before it proves anything for an attempt."""
+    """What both servers state to a client for an attempt, before it proves anything."""
 
     openings: Openings
     seed_holder: Role
+    """Which server gets the seed; the other gets the body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofDraft:
-    """What a client signs: c, bound to the seed's holder, h_x of x', h_e of e', h_π of s_u and π'.
-
-    The holder isn't sent: both servers know it (``Roster.seed_holders``).
-    """
+    """What a client signs: a header without its signature."""
 
     context: SubmissionContext
     openings: Openings
     seed_holder: Role
+    """It isn't sent: both servers know it (``Roster.seed_holders``)."""
     commitment: Digest
+    """c: to the seed and its salt, bound to the seed's holder."""
     update_digest: Digest
+    """h_x, of x'."""
     bits_digest: Digest
+    """h_e, of e'."""
     proof_digest: Digest
+    """h_π, of s_u and π'."""
 
     def __post_init__(self) -> None:
         if self.seed_holder not in SERVERS:
@@ -76,89 +79,100 @@ class ProofDraft:
 
     @property
     def ctx(self) -> Digest:
-        """What seeds, rows and challenges are bound to: the context and both openings."""
-        openings = (each.value for each in self.openings)
+        """Hash what seeds, rows and challenges are bound to: context and openings."""
+        openings = (opening.value for opening in self.openings)
         return Digest.of(
             encode_context("proof-context", self.context.digest.value, *openings)
         )
 
     @property
     def signed(self) -> bytes:
-        """The bytes that the client signs: for another purpose than any other check's."""
+        """Return the bytes that the client signs.
+
+        The signature's purpose is another than that of any other check.
+        """
         digests = (
             self.commitment,
             self.update_digest,
             self.bits_digest,
             self.proof_digest,
         )
-        parts = (each.value for each in (*self.openings, *digests))
+        parts = (digest.value for digest in (*self.openings, *digests))
         return encode_context(
             "submission-signature-with-proof", *self.context.parts, *parts
         )
 
     @property
     def rows_key(self) -> Secret:
-        """K: fixed once seed and x' are."""
+        """Return K, the rows' key: it is fixed once the seed and x' are."""
         return _hashed("proof-rows", self.ctx, self.commitment, self.update_digest)
 
     @property
     def bits_key(self) -> Secret:
-        """Of μ₁ and μ₂: fixed once the bits are."""
+        """Return the key of μ₁ and μ₂: it is fixed once the bits are."""
         return _hashed(
             "proof-bits-key", Digest(self.rows_key.reveal()), self.bits_digest
         )
 
     def stream(self, secret: Secret, purpose: str) -> FieldKeystream:
-        """The words of a seed for one purpose in this submission."""
-        role = self.seed_holder.value.encode()
-        names = self.ctx.value, self.commitment.value
-        return FieldKeystream(secret, f"proof/{purpose}", role, *names)
+        """Return the keystream of a seed for one purpose in this submission."""
+        return FieldKeystream(
+            secret,
+            f"proof/{purpose}",
+            self.seed_holder.value.encode(),
+            self.ctx.value,
+            self.commitment.value,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ProofHeader(ProofDraft):
-    """What both servers get alike, as it came."""
+    """A signed header: both servers get the same."""
 
     signature: Signature = field(repr=False)
 
     @classmethod
     def of(cls, draft: ProofDraft, signature: Signature) -> Self:
-        """The draft, signed."""
-        named = {each.name: getattr(draft, each.name) for each in fields(draft)}
-        return cls(**named, signature=signature)
+        """Return the draft with its signature."""
+        parts = {part.name: getattr(draft, part.name) for part in fields(draft)}
+        return cls(**parts, signature=signature)
 
     @property
     def whole_digest(self) -> Digest:
-        """What the servers compare, and draw the query from.
+        """Return the digest that the servers compare, and draw the query from.
 
-        What is answered once is ``signed``: of one header there may be several
-        signatures.
+        Whether a header was answered before is decided by ``signed`` instead: one
+        header may have several signatures.
         """
         return whole_digest(self.signed, self.signature)
 
 
 def _hashed(purpose: str, *digests: Digest) -> Secret:
-    return Secret(
-        Digest.of(encode_context(purpose, *(each.value for each in digests))).value
-    )
+    """Return a key for one purpose: the hash of what it is bound to."""
+    parts = (digest.value for digest in digests)
+    return Secret(Digest.of(encode_context(purpose, *parts)).value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofSubmission:
-    """What one server gets, and holds: seed and salt, or, once it has come, the body.
+    """One server's part of a submission with a proof.
 
-    Used as ``Submission``.
+    The seed's holder has seed and salt; the other has the body, once it has come. It
+    has the same methods as ``Submission``.
     """
 
     header: ProofHeader
     role: Role
+    """The server that gets it."""
     seed: Secret | None = field(default=None, repr=False)
+    """s; None for the body's holder, as is the salt."""
     salt: Secret | None = field(default=None, repr=False)
     body: Body | None = field(default=None, repr=False)
+    """None for the seed's holder, and until it has come."""
 
     @property
     def context(self) -> SubmissionContext:
-        """As ``Submission``'s; so are the next four."""
+        """Return what the submission is for, and whose: of ``Submission``'s kind."""
         return self.header.context
 
     @property
@@ -168,7 +182,10 @@ class ProofSubmission:
 
     @property
     def opens(self) -> bool:
-        """Whether seed and salt open the commitment; a body is held against its own hashes."""
+        """Whether seed and salt open the commitment.
+
+        At the body's holder: whether there is neither; its body has hashes of its own.
+        """
         header = self.header
         if self.awaits_body:
             return self.seed is None and self.salt is None
@@ -183,29 +200,36 @@ class ProofSubmission:
         )
 
     def body_hash(self, prefix: Secret, shape: ProofShape | None) -> "ProofBodyHash":
-        """As ``Submission.body_hash``."""
+        """Return what checks a body as it comes: ``Submission.body_hash``'s kind.
+
+        ``prefix`` are the body's first bytes, ``shape`` is the task's.
+        """
         assert shape is not None
         return ProofBodyHash(self.header, prefix, shape)
 
     def discard(self) -> None:
-        """It doesn't count, or isn't needed any more: the body goes, if there is one."""
+        """Drop the body, if any: it doesn't count, or isn't needed any more."""
         if self.body is not None:
             self.body.discard()
 
 
 AnySubmission = Submission | ProofSubmission
-"""Of whichever check the task has."""
+"""A submission of whichever check of norms the task has."""
 
 
 def body_layout(task: Task) -> tuple[int, int]:
-    """Bytes of a body's prefix, and how many words follow."""
+    """Return how many bytes a body's prefix has, and how many words follow it."""
     if task.proof is None:
         return SALT_BYTES, task.dimension
     return PREFIX_BYTES, task.proof.body_words
 
 
 class ProofBodyHash:
-    """Hashes x', e' and π' as they come, in pieces of any lengths, and looks at every word."""
+    """Hashes x', e' and π' as they come, and checks each word of them.
+
+    They come in pieces of any lengths. ``prefix`` are the body's first bytes: salt_h
+    and s_u.
+    """
 
     def __init__(self, header: ProofHeader, prefix: Secret, shape: ProofShape) -> None:
         salt, mask_seed = halves(prefix)
@@ -215,17 +239,19 @@ class ProofBodyHash:
             ("bits", shape.bits * WORD_BYTES, body_hasher("bits", ctx, salt)),
             ("proof", shape.values * WORD_BYTES, proof_hasher(ctx, salt, mask_seed)),
         ]
-        self._said = [header.update_digest, header.bits_digest, header.proof_digest]
-        self._found: list[Digest] = []
-        self._rest = b""
+        """What is still to come: name of a part, its bytes, and what hashes them."""
+        self._signed = [header.update_digest, header.bits_digest, header.proof_digest]
+        self._digests: list[Digest] = []
+        self._partial_word = b""
         """Bytes of a word that isn't whole yet."""
 
     def update(self, piece: bytes | memoryview) -> None:
-        """The next bytes; no more than a body has.
+        """Take the next bytes, no more than a body has.
 
         Raises RejectedSubmission: a word isn't one of the field.
         """
         view = memoryview(piece)
+        # A piece may end one part and begin the next.
         while len(view) > 0:
             name, length, hasher = self._left[0]
             part = view[:length]
@@ -234,19 +260,20 @@ class ProofBodyHash:
             self._require_words(name, part)
             self._left[0] = name, length - len(part), hasher
             if length == len(part):
-                self._found.append(Digest(hasher.digest()))
+                self._digests.append(Digest(hasher.digest()))
                 self._left.pop(0)
 
     @property
     def right(self) -> bool:
         """Whether all has come, and is what was signed."""
-        return self._found == self._said
+        return self._digests == self._signed
 
     def _require_words(self, name: str, part: memoryview) -> None:
-        if self._rest or len(part) % WORD_BYTES:
-            part = memoryview(self._rest + part)
+        """Check the words that are whole with the next bytes of the part ``name``."""
+        if self._partial_word or len(part) % WORD_BYTES:
+            part = memoryview(self._partial_word + part)
         whole = len(part) // WORD_BYTES * WORD_BYTES
-        self._rest = bytes(part[whole:])
+        self._partial_word = bytes(part[whole:])
         words = np.frombuffer(part[:whole], dtype="<u8").astype(np.uint64, copy=False)
         if first_not_below(words) is not None:
             why = f"a word of the {name} is p = 2^64 − 2^32 + 1 or more"
@@ -254,35 +281,39 @@ class ProofBodyHash:
 
 
 def halves(prefix: Secret) -> tuple[Secret, Secret]:
-    """salt_h and s_u."""
-    whole = prefix.reveal()
-    return Secret(whole[:SALT_BYTES]), Secret(whole[SALT_BYTES:])
+    """Return the two secrets of a body's prefix: salt_h and s_u."""
+    secrets = prefix.reveal()
+    return Secret(secrets[:SALT_BYTES]), Secret(secrets[SALT_BYTES:])
 
 
-def body_hasher(what: str, ctx: Digest, salt: Secret) -> blake3:
-    """A BLAKE3 that waits for x' (`update`) or e' (`bits`) and then gives h_x or h_e."""
-    return blake3(encode_context(f"proof-{what}", ctx.value, salt.reveal()))
+def body_hasher(part: str, ctx: Digest, salt: Secret) -> blake3:
+    """Return a BLAKE3 that gives h_x or h_e, once it was updated with x' or e'.
+
+    ``part`` is ``update`` for x' and ``bits`` for e'.
+    """
+    return blake3(encode_context(f"proof-{part}", ctx.value, salt.reveal()))
 
 
 def proof_hasher(ctx: Digest, salt: Secret, mask_seed: Secret) -> blake3:
-    """The same for π' and h_π."""
+    """Return a BLAKE3 that gives h_π, once it was updated with π'."""
     return blake3(
         encode_context("proof-proof", ctx.value, salt.reveal(), mask_seed.reveal())
     )
 
 
 class Share:
-    """One server's share of the update, in pieces, and then of what the proof has beside it."""
+    """One server's share of a submission: of the update in pieces, then of the rest."""
 
     def __init__(self, submission: ProofSubmission, shape: ProofShape) -> None:
         self._submission = submission
         self._shape = shape
         self._tail: list[FieldVector] = []
+        """A body's words behind the update, in pieces."""
 
     def update(self) -> Iterator[FieldVector]:
-        """X's share in order, a cacheful at a time: expanded, or read.
+        """Yield X's share in order, a cacheful at a time: expanded, or read.
 
-        Raises BodyUnreadable.
+        Raises BodyUnreadable: the body is gone or was changed.
         """
         submission = self._submission
         dimension = self._shape.dimension
@@ -299,23 +330,25 @@ class Share:
         self._tail = []
         for piece in submission.body.pieces():
             words = np.frombuffer(piece, dtype="<u8").astype(np.uint64, copy=False)
-            of_update = words[:left]
-            rest = words[left:]
-            left -= of_update.size
-            for start in range(0, of_update.size, CACHED_WORDS):
-                yield of_update[start : start + CACHED_WORDS]
-            if rest.size:
+            update = words[:left]
+            behind = words[left:]
+            left -= update.size
+            for start in range(0, update.size, CACHED_WORDS):
+                yield update[start : start + CACHED_WORDS]
+            if behind.size:
                 # The piece is good until the next one is asked for.
-                self._tail.append(rest.copy())
+                self._tail.append(behind.copy())
 
     def beside(self) -> tuple[FieldVector, FieldVector, FieldVector]:
-        """Shares of the bits, of the masking row and of the proof's values.
+        """Return shares of the bits, of the masking row and of the proof's values.
 
-        A body's are there once ``update`` has ended.
+        ``[bits]``, ``[c_w]`` and ``[values]``. Those of a body are there once
+        ``update`` has ended. Each server expands half of the masking row: from the
+        seed, or from s_u. Raises BodyUnreadable: the body has another number of words.
         """
         submission = self._submission
         shape = self._shape
-        stream = self._submission.header.stream
+        stream = submission.header.stream
         seed = submission.seed
         if seed is not None:
             bits = stream(seed, "e").words(shape.bits)
@@ -323,9 +356,7 @@ class Share:
             return bits, mask, stream(seed, "h").words(shape.values)
         assert submission.body is not None
         _, mask_seed = halves(submission.body.prefix)
-        tail = (
-            np.concatenate(self._tail) if self._tail else np.empty(0, dtype=np.uint64)
-        )
+        tail = np.concatenate([np.empty(0, dtype=np.uint64), *self._tail])
         if tail.size != shape.bits + shape.values:
             raise BodyUnreadable(f"a body has {tail.size} words behind the update")
         mask = stream(mask_seed, "u").words(shape.columns)

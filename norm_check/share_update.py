@@ -1,4 +1,4 @@
-"""A client shares its update for the two servers, with a proof where the task wants one.
+"""Share a client's update for the two servers, with a proof where the task wants one.
 
 With a dealer both servers get a seed and B the masked body (``common.submission``).
 Where norms are proved, one server gets a seed and the other the body: the update, the
@@ -25,7 +25,12 @@ from precad.common.ring import (
 from precad.common.submission import HeldBody, Signer, SubmissionContext, shard
 from precad.common.task import Task
 from precad.norm_check.norm_proof import bit_challenges, bits_of, prove
-from precad.norm_check.prime_field import FieldVector, arithmetic, of_signed
+from precad.norm_check.prime_field import (
+    FieldKeystream,
+    FieldVector,
+    arithmetic,
+    of_signed,
+)
 from precad.norm_check.proof_submission import (
     SERVERS,
     AnySubmission,
@@ -45,10 +50,11 @@ def share(
     signer: Signer,
     proof: ForProof | None = None,
 ) -> tuple[AnySubmission, AnySubmission]:
-    """Share the update ``x``, ``[d] int64``, as the task's check has it: for A, and for B.
+    """Return server A's and server B's submission of the update ``x``, ``[d] int64``.
 
-    Keep them for retries. ``proof`` is what both servers stated for the attempt, where
-    norms are proved. Raises Misconfiguration: that is missing.
+    They are of the kind that the task's check of norms wants; keep them for retries.
+    ``proof`` is what both servers stated for the attempt, where norms are proved.
+    Raises Misconfiguration: that is missing.
     """
     if task.proof is None:
         return shard(x, context, signer)
@@ -57,9 +63,10 @@ def share(
             "proof", None, "give what both servers stated for the attempt"
         )
     # For this vector: whether it is as long as the task's is the servers' to say.
+    shape = replace(task.proof, dimension=x.size)
     return share_with_proof(
         x,
-        replace(task.proof, dimension=x.size),
+        shape,
         context,
         proof,
         signer,
@@ -73,15 +80,21 @@ def share_with_proof(
     stated: ForProof,
     signer: Signer,
 ) -> tuple[ProofSubmission, ProofSubmission]:
-    """As ``share``, with a proof of x's norm; never raises for what x holds.
+    """Return server A's and server B's submission of ``x``, with a proof of its norm.
+
+    ``shape`` are the sizes of the proof, ``stated`` is what both servers stated for the
+    attempt, and ``signer`` signs the header for the client. Never raises for what x,
+    ``[d] int64``, holds. The steps are those of docs/soundness.md, "The client's
+    message".
 
     Seeds and salts are fresh from the CSPRNG. Call it once an attempt and keep the
     result for retries: whoever gets two proofs of one update with one seed can tell it
     from another.
     """
-    math = arithmetic()
+    modulo_p = arithmetic()
     seed_holder = stated.seed_holder
-    # What it commits to is filled in as it is made: each part is bound to those before.
+    # What the header commits to is filled in as it is made: each part is bound to those
+    # before it.
     nothing = Digest(bytes(32))
     header = ProofDraft(
         context=context,
@@ -93,75 +106,79 @@ def share_with_proof(
         proof_digest=nothing,
     )
     ctx = header.ctx
-    seed, salt, salt_h = (
-        Secret.random(n) for n in (SEED_BYTES, SALT_BYTES, SALT_BYTES)
-    )
+    seed = Secret.random(SEED_BYTES)
+    salt = Secret.random(SALT_BYTES)
+    salt_h = Secret.random(SALT_BYTES)
     mask_seed = Secret.random(KEY_BYTES)
     header = replace(header, commitment=commit(seed_holder, ctx, salt=salt, seed=seed))
 
+    # The body is x', e' and π', one after the other: views of one array.
     body = np.empty(shape.body_words, dtype=np.uint64)
     update, bits, values = np.split(
         body, [shape.dimension, shape.dimension + shape.bits]
     )
-
-    def mask_into(out: FieldVector, words: FieldVector, purpose: str) -> None:
-        """A cacheful at a time: a large update has room for few vectors."""
-        stream = header.stream(seed, purpose)
-        for start in range(0, words.size, CACHED_WORDS):
-            piece = words[start : start + CACHED_WORDS]
-            out[start : start + piece.size] = math.subtract(
-                piece, stream.words(piece.size, start)
-            )
-
     words = of_signed(x)
-    mask_into(update, words, "x")
-    header = replace(
-        header, update_digest=_digest(body_hasher("update", ctx, salt_h), update)
-    )
+    _mask_into(update, words, header.stream(seed, "x"))
+    update_digest = _digest(body_hasher("update", ctx, salt_h), update)
+    header = replace(header, update_digest=update_digest)
+
+    # The rows follow from seed and x', so that the client can't choose them.
     rows = Rows(header.rows_key, dimension=shape.dimension, k=shape.rows)
     rows.absorb(x)
-    # Within d·β of 0 for an honest update: below 2^63, so the ring's z is the
-    # integers'.
-    written = bits_of(shape, rows.z(), math.dot(words, words))
-    mask_into(bits, written, "e")
-    header = replace(
-        header, bits_digest=_digest(body_hasher("bits", ctx, salt_h), bits)
+    # A projection of an honest update lies within d·β of 0: below 2^63, so that z in
+    # the ring is z over the integers.
+    written = bits_of(shape, rows.z(), modulo_p.dot(words, words))
+    _mask_into(bits, written, header.stream(seed, "e"))
+    bits_digest = _digest(body_hasher("bits", ctx, salt_h), bits)
+    header = replace(header, bits_digest=bits_digest)
+
+    # The masking row is of both servers: neither can know it.
+    mask = modulo_p.add(
+        header.stream(seed, "u").words(shape.columns),
+        header.stream(mask_seed, "u").words(shape.columns),
     )
-    mask = math.add(
-        *(header.stream(each, "u").words(shape.columns) for each in (seed, mask_seed))
+    proof = prove(
+        shape,
+        x=words,
+        bits=written,
+        mu=bit_challenges(shape, header.bits_key),
+        mask=mask,
     )
-    mu = bit_challenges(shape, header.bits_key)
-    mask_into(
-        values,
-        prove(
-            shape,
-            x=words,
-            bits=written,
-            mu=mu,
-            mask=mask,
-        ),
-        "h",
-    )
-    header = replace(
-        header, proof_digest=_digest(proof_hasher(ctx, salt_h, mask_seed), values)
-    )
+    _mask_into(values, proof, header.stream(seed, "h"))
+    proof_digest = _digest(proof_hasher(ctx, salt_h, mask_seed), values)
+    header = replace(header, proof_digest=proof_digest)
+
+    # The header is complete, and everything is fixed by it.
     signed = ProofHeader.of(header, signer.sign(header.signed))
     prefix = Secret(salt_h.reveal() + mask_seed.reveal())
-    held = HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B"))
-    at_seed = ProofSubmission(
+    at_seed_holder = ProofSubmission(
         header=signed,
         role=seed_holder,
         seed=seed,
         salt=salt,
     )
-    at_body = ProofSubmission(
+    at_body_holder = ProofSubmission(
         header=signed,
         role=SERVERS[1 - SERVERS.index(seed_holder)],
-        body=held,
+        body=HeldBody(prefix, body.astype("<u8", copy=False).data.cast("B")),
     )
-    return (at_seed, at_body) if seed_holder is Role.SERVER_A else (at_body, at_seed)
+    if seed_holder is Role.SERVER_A:
+        return at_seed_holder, at_body_holder
+    return at_body_holder, at_seed_holder
+
+
+def _mask_into(out: FieldVector, words: FieldVector, stream: FieldKeystream) -> None:
+    """Write words − stream into ``out``, all ``[n]``.
+
+    A cacheful at a time: with a large update there is room for few vectors.
+    """
+    for start in range(0, words.size, CACHED_WORDS):
+        piece = words[start : start + CACHED_WORDS]
+        mask = stream.words(piece.size, start)
+        out[start : start + piece.size] = arithmetic().subtract(piece, mask)
 
 
 def _digest(hasher: blake3, words: FieldVector) -> Digest:
+    """Return the hash of words, each as 8 bytes little-endian."""
     hasher.update(words.astype("<u8", copy=False).data.cast("B"))
     return Digest(hasher.digest())

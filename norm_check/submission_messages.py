@@ -1,9 +1,8 @@
 """A submission as it crosses the network and lies on an owner's disk.
 
-First its header (SubmissionHeader in protos/precad.proto), then its body in pieces
-(SubmissionPiece). What is read
-is checked for its form alone: signature, context and commitments are the server's to
-check at its door.
+First comes its header (SubmissionHeader in protos/precad.proto), then its body in
+pieces (SubmissionPiece). What is read is checked for its form alone: the server checks
+signature, context and commitments when the submission comes in.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,17 +27,24 @@ from precad.norm_check.proof_submission import (
 from precad.protos import precad_pb2 as pb
 
 BODY_WANTED = (("precad-body", "wanted"),)
-"""A server's initial metadata when it reads the body. A call that ends before has none
-of it."""
+"""Initial metadata with which a server says that it reads the body. A call that ends
+before has none of it."""
 
 
 def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-    """Whether a call's initial metadata says so: else it is over, and nothing more is read."""
+    """Whether a call's initial metadata says that the server reads the body.
+
+    If not, the call is over, and the server reads nothing more.
+    """
     return BODY_WANTED[0] in {(key, value) for key, value in metadata or ()}
 
 
 def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
-    """The first piece of an upload: all but the body."""
+    """Return the first message of an upload: all of a submission but the body.
+
+    Seed and salt are empty for a server that gets none. Which digests it has depends on
+    the task's check of norms.
+    """
     header = submission.header
     context = submission.context
     message = pb.SubmissionHeader(
@@ -59,9 +65,9 @@ def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
         message.body_digest = header.body_digest.value
     else:
         message.body_digest = header.update_digest.value
-        message.proof.opening_a, message.proof.opening_b = (
-            o.value for o in header.openings
-        )
+        opening_a, opening_b = header.openings
+        message.proof.opening_a = opening_a.value
+        message.proof.opening_b = opening_b.value
         message.proof.commitment = header.commitment.value
         message.proof.bits_digest = header.bits_digest.value
         message.proof.proof_digest = header.proof_digest.value
@@ -69,9 +75,10 @@ def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
 
 
 def header_from_wire(message: pb.SubmissionHeader, role: Role) -> AnySubmission:
-    """Inverse of ``header_to_wire``: what ``role`` gets, without the body.
+    """Return the submission that the server ``role`` gets, without its body.
 
-    Raises RejectedSubmission: malformed or unsigned.
+    The inverse of ``header_to_wire``. Only its form is checked. Raises
+    RejectedSubmission: the message is malformed or unsigned.
     """
     try:
         context = SubmissionContext(
@@ -110,9 +117,11 @@ def _with_proof(
     context: SubmissionContext,
     update_digest: Digest,
 ) -> ProofSubmission:
-    """Whose seed comes along says it: whom it was meant for is its receiver's to check.
+    """Return a submission with a proof, for ``header_from_wire``.
 
-    Raises Misconfiguration, RejectedSubmission.
+    Who receives a seed is taken for the seed's holder; the receiver has to check
+    whether it should be. Raises Misconfiguration: a field is malformed;
+    RejectedSubmission: the header names the other check's commitments, or is unsigned.
     """
     if message.commitment_a or message.commitment_b:
         raise RejectedSubmission(
@@ -120,11 +129,11 @@ def _with_proof(
         )
     proof = message.proof
     brings_seed = bool(message.seed)
-    other = SERVERS[1 - SERVERS.index(role)]
+    other_role = SERVERS[1 - SERVERS.index(role)]
     header = ProofHeader(
         context=context,
         openings=(Digest(proof.opening_a), Digest(proof.opening_b)),
-        seed_holder=role if brings_seed else other,
+        seed_holder=role if brings_seed else other_role,
         commitment=Digest(proof.commitment),
         update_digest=update_digest,
         bits_digest=Digest(proof.bits_digest),
@@ -140,18 +149,22 @@ def _with_proof(
 
 
 def _signature(message: pb.SubmissionHeader) -> Signature:
+    """Return a header's signature. Raises RejectedSubmission: there is none."""
     if not message.signature and not message.certificates:
         raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
     return Signature(message.signature, tuple(message.certificates))
 
 
 def header_to_bytes(submission: AnySubmission) -> bytes:
-    """The header's message, as an owner keeps it."""
+    """Return the header's message as bytes, as an owner keeps it."""
     return header_to_wire(submission).SerializeToString()
 
 
 def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
-    """Inverse of ``header_to_bytes``. Raises RejectedSubmission."""
+    """Return the submission, without its body: the inverse of ``header_to_bytes``.
+
+    Raises RejectedSubmission: the bytes are no header's, malformed or unsigned.
+    """
     try:
         message = pb.SubmissionHeader.FromString(data)
     except DecodeError:
@@ -162,7 +175,11 @@ def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
 
 
 def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
-    """An upload's messages: the header, then the body's prefix, then its words in pieces."""
+    """Yield an upload's messages: header, the body's prefix, its words in pieces.
+
+    A submission without a body is one message. A message has at most ``MESSAGE_BYTES``
+    of the words. Raises BodyUnreadable: the body is gone or was changed.
+    """
     yield pb.SubmissionPiece(header=header_to_wire(submission))
     if submission.body is None:
         return
@@ -170,5 +187,5 @@ def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
     for words in submission.body.pieces():
         view = memoryview(words)
         for start in range(0, len(view), MESSAGE_BYTES):
-            # The one copy: protobuf takes bytes alone.
+            # The only copy of the words: protobuf takes nothing but bytes.
             yield pb.SubmissionPiece(body=bytes(view[start : start + MESSAGE_BYTES]))
