@@ -157,7 +157,8 @@ def own_object(field: str, place: str, folder: Path | None = None) -> OwnObject:
 def own_model(place: str, folder: Path | None = None) -> "nn.Module":
     """Return the torch module that MODULE:NAME is, or makes.
 
-    What isn't a module is called without arguments and makes one. It is looked for as ``own_object`` does.
+    It is looked for as ``own_object`` does. What isn't a module must make one when it
+    is called without arguments.
 
     Raises Misconfiguration: it can't be made, or isn't a torch module.
     """
