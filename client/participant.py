@@ -558,7 +558,7 @@ class _Participant:
         self.result.ended = "budget"
 
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
-        """Upload an attempt's pair until ``deadline``, and note the servers' answers."""
+        """Upload an attempt's pair until ``deadline``; note the servers' answers."""
         try:
             receipts = self.servers.submit(
                 kept.pair, max(1.0, deadline - self.clock.now())
