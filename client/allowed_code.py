@@ -140,7 +140,7 @@ class _SourceOnlyLoader(SourceFileLoader):
     What is already compiled in ``__pycache__`` isn't what the owner has looked at.
     """
 
-    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 -- as importlib calls it
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 -- importlib's
         """Return the module's code, compiled anew."""
         return self.source_to_code(self.get_data(self.path), self.path)
 

@@ -204,7 +204,8 @@ def _look_at_pace(
     The work is done once on this machine and timed. The model has just run for
     ``look_at_owner``, so what is loaded once is there.
     """
-    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415 -- torch
+    # Loads torch, which takes seconds.
+    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415
 
     work_s = padded_work_s(
         model,
@@ -346,7 +347,7 @@ def look_at_servers(
             )
             half_way = (asked_at + time.time()) / 2
             answers[role].set_result((state, state.clock_s - half_way))
-        except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
+        except BaseException as error:  # noqa: BLE001 -- raised when asked for
             answers[role].set_exception(error)
 
     for role, address in addresses.items():

@@ -162,9 +162,10 @@ def own_model(place: str, folder: Path | None = None) -> "nn.Module":
 
     Raises Misconfiguration: it can't be made, or isn't a torch module.
     """
-    from torch import nn  # noqa: PLC0415 -- seconds
+    # Both load torch, which takes seconds.
+    from torch import nn  # noqa: PLC0415
 
-    from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415 -- torch
+    from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415
 
     model = own_object("model", place, folder)
     if not isinstance(model, nn.Module):

@@ -70,7 +70,7 @@ class TrainedModel:
         Buffers (a fixed scaler's numbers) aren't trained and stay as they are. Raises
         Misconfiguration: its parameters aren't the task's, in names, shapes and order.
         """
-        from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds to import
+        from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds
 
         torch_models.check_parameters(module, self.task.model.parameters)
         torch_models.load_vector(module, self.theta)
@@ -201,7 +201,7 @@ class Observer:
     No call may wait for anything: that would show in the time of an upload.
     """
 
-    def doing(self, what: str, until: float | None = None) -> None:
+    def doing(self, activity: str, until: float | None = None) -> None:
         """Hear what happens now.
 
         ``until`` is the clock's instant at which it is given up; None where there is

@@ -132,10 +132,10 @@ class Reporter(Observer):
 
     # --- called by the thread that trains
 
-    def doing(self, what: str, until: float | None = None) -> None:
+    def doing(self, activity: str, until: float | None = None) -> None:
         """Show what happens now."""
         if self._display is not None:
-            self._display.doing(what, until)
+            self._display.doing(activity, until)
 
     def hold(self) -> None:
         """Let what is slow wait: an upload is due."""
@@ -218,7 +218,7 @@ class Reporter(Observer):
         if self._evaluated is None or self._evaluated[0] is not model:
             try:
                 evaluation = self._validate(model, self._no_upload_due.wait)
-            except Exception as error:  # noqa: BLE001 -- whatever a model does with a record
+            except Exception as error:  # noqa: BLE001 -- the model's, whatever it is
                 # A model that a server chose may raise at some records alone: no log
                 # says that.
                 self._note(
@@ -235,7 +235,7 @@ class Reporter(Observer):
             return
         try:
             self._on_round(info)
-        except BaseException as error:  # noqa: BLE001 -- an owner's code ends no training
+        except BaseException as error:  # noqa: BLE001 -- the owner's own code
             self.failures += 1
             private.debug("on_round", exc_info=True)
             if self.first_failure is None:
@@ -343,9 +343,9 @@ class OwnerProgress:
     def stop(self) -> None:
         """Show it no more."""
 
-    def doing(self, what: str, until: float | None) -> None:
+    def doing(self, activity: str, until: float | None) -> None:
         """Keep what happens now, and until when on the monotonic clock."""
-        self._doing = what, until
+        self._doing = activity, until
 
     def round(self, info: RoundInfo) -> None:
         """Keep a round that is over."""
@@ -358,13 +358,13 @@ class OwnerProgress:
 
     def activity(self) -> str:
         """Return what happens now, with the seconds that are left for it."""
-        what, until = self._doing
-        if len(what) > _LONGEST:
-            what = what[: _LONGEST - 1] + "…"
+        text, until = self._doing
+        if len(text) > _LONGEST:
+            text = text[: _LONGEST - 1] + "…"
         if until is None:
-            return what
+            return text
         left_s = max(0, round(until - time.monotonic()))
-        return f"{what}, {left_s} s left"
+        return f"{text}, {left_s} s left"
 
     def result(self) -> str:
         """Return what came of the last round; empty before the first one is over."""
