@@ -20,6 +20,7 @@ from precad.norm_check.proof_submission import ForProof
 log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+"""Both servers, in the order in which pairs name them."""
 
 
 def for_proof(opening_a: wire.Opening, opening_b: wire.Opening) -> ForProof:
