@@ -1,12 +1,13 @@
 """The data owner: training, encoding, submitting, and the model that comes home.
 
-`DataOwner` is the SDK; `model_section` describes a torch module for a task,
-`load_initial`, `load_vector` and `TrainedModel` put θ_0, or any θ, into one. Below it,
-`precad.client.connection.Servers` submits any vector for a round, and needs no torch.
+`DataOwner` is the SDK. `model_section` describes a torch module for a task;
+`load_initial`, `load_vector` and `TrainedModel` put θ_0, or any θ, into one. Below the
+SDK, `precad.client.connection.Servers` submits any vector for a round, and needs no
+torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from precad.common.errors import missing
 
@@ -48,10 +49,17 @@ _HOMES = {
     "load_vector": "gradients.torch_models",
     "model_section": "gradients.torch_models",
 }
+"""The module of each name, below this package."""
 
 
-def __getattr__(name: str) -> Any:
-    # Light clients that submit vectors of their own never load torch.
+def __getattr__(name: str) -> object:
+    """Return one of the names above, whose module is loaded only now.
+
+    Light clients, which submit vectors of their own, never load torch.
+
+    Raises AttributeError: there is no such name. MissingPackage: an extra that it needs
+    isn't installed.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

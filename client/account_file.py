@@ -1,9 +1,10 @@
-"""The lines of a data set's account: what its records took part in, over all tasks.
+"""The file of a data set's account: what its records took part in, over all tasks.
 
-Lines are appended and never changed, and each says all that its privacy cost depends
-on, so that the file can be added up without any task. Several processes may append at
-once, on one machine's disk: who reads a line knows all that stood before it, so
-everybody comes to the same verdict on which lines were within the limit.
+The file has one line for each entry. Lines are appended and never changed. Each line
+says all that its privacy cost depends on, so that the file can be added up without any
+task. Several processes may append at once, on one machine's disk: whoever reads a line
+knows all that stood before it, so everybody comes to the same verdict on which lines
+were within the limit.
 """
 
 import hashlib
@@ -20,25 +21,32 @@ from precad.common.files import append_line, writing
 from precad.common.identifiers import Digest
 
 ACCOUNT_FILE = "participations.log"
-"""In the account's folder."""
+"""Name of the file in the account's folder."""
 _CUT = "~"
-"""Ends a line that may have been cut short by a crash, so that the next one stands on
-its own."""
-_NONE = "-"
+"""Ends a line that a crash may have cut short, so that the next one stands on its
+own."""
+_NO_VALUE = "-"
+"""Stands for an empty text: the words of a line are separated by single spaces."""
 _MALICIOUS = ("proof", "fss")
-"""Checks whose cost holds against a server that departs from the protocol; the latter
-is of older versions."""
+"""Norm checks whose cost holds against a server that departs from the protocol. Tasks
+of older versions name the second."""
 _CHECKS = ("crypten", *_MALICIOUS, "")
+"""Norm checks that a charge may name."""
 _CHARGE = "charge2"
+"""First word of a charge's line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountCharge:
-    """One version of one task, before its update was first shared, or when it costs more."""
+    """The charge for one version of one task.
+
+    It is written before the version's update is first shared, and again when the
+    version costs more than was charged for it.
+    """
 
     task: Digest
     client: str
-    """Under which name; empty where the account has one."""
+    """The owner's name in this task; empty where the account has a single name."""
     version: int
     re_releases: int
     """m: releases of the same update that may have left besides the one that is
@@ -46,31 +54,38 @@ class AccountCharge:
     noise_multiplier: float
     """σ of one server."""
     record_rate: float
-    """p_i."""
+    """p_i: the probability with which each record is sampled."""
     delta: float
     """δ of this task's own statements."""
     validation: str = ""
-    """The task's check of norms, which says of what server a statement holds. Empty in
-    lines that don't say it: then the weaker one is meant."""
+    """The task's check of norms, which says against which server the cost holds. Empty
+    in lines that don't name it: then the weaker check is meant."""
 
     @property
     def malicious_server(self) -> bool:
-        """Whether its cost holds against one server that departs from the protocol."""
+        """Whether the cost holds against one server that departs from the protocol."""
         return self.validation in _MALICIOUS
 
     @property
     def step(self) -> tuple[Digest, str, int, float]:
-        """What it is that is charged; a later line with a larger m takes this one's place."""
+        """What is charged: task, client, version and record rate.
+
+        A later charge for the same step, with a larger m, replaces this one.
+        """
         return self.task, self.client, self.version, self.record_rate
 
     @property
     def alike(self) -> tuple[Digest, str, float, float]:
-        """What a task's charges have in common at one rate."""
+        """What all charges of one task at one record rate have in common."""
         return self.task, self.client, self.noise_multiplier, self.record_rate
 
     @property
     def event(self) -> SampledGaussian:
-        """A step with σ/√(1+m): the same update seen 1 + m times under independent noise."""
+        """The privacy event: a sampled Gaussian step with σ/√(1+m).
+
+        That is what it costs to see the same update 1 + m times under independent
+        noise.
+        """
         return poisson_gaussian(
             rate=self.record_rate,
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
@@ -79,10 +94,10 @@ class AccountCharge:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A version that this owner was drawn for and sent zeros in: servers charge it, and it is free.
+    """A version for which this owner was drawn and sent zeros: it costs nothing here.
 
-    They can't tell it from others; so what they charged isn't taken for what is missing
-    here.
+    The servers charge it, because they can't tell zeros from an update. What they
+    charged for such a version must not be taken for a charge that is missing here.
     """
 
     task: Digest
@@ -92,7 +107,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeLimit:
-    """The account's limit where all of it goes to one task, whose exact ε is counted."""
+    """A limit that goes to one task as a whole, whose exact ε is counted."""
 
     epsilon: float
     delta: float
@@ -102,26 +117,37 @@ class WholeLimit:
     record_rate: float
 
     def covers(self, charge: AccountCharge) -> bool:
-        """Whether this is one of that task's equal steps, at the rate that it was opened with.
+        """Return whether ``charge`` is one of the equal steps that this limit is for.
 
-        A further release is none: who cuts a link chooses where there is one, by what
-        it has seen, and the exact number holds of a list that was fixed beforehand.
+        They are the steps of its task, at the rate that it was opened with. A further
+        release is none of them: whoever cuts a link chooses where there is one, by what
+        it has seen, and the exact number holds for a list of steps that was fixed
+        beforehand.
         """
-        mine = self.task, self.client, self.noise_multiplier, self.record_rate
-        return charge.alike == mine and charge.re_releases == 0
+        own_steps = (
+            self.task,
+            self.client,
+            self.noise_multiplier,
+            self.record_rate,
+        )
+        return charge.alike == own_steps and charge.re_releases == 0
 
 
 class RaisedLimit(RenyiLimit):
-    """Takes a lower limit's place, by the owner's word, with all that was charged before."""
+    """A higher limit that the owner put in the place of a lower one.
+
+    All that was charged under the lower one counts under this one.
+    """
 
 
 class RaisedWholeLimit(WholeLimit):
-    """As ``RaisedLimit``."""
+    """A higher limit for one task as a whole; see ``RaisedLimit``."""
 
 
 Limit = RenyiLimit | WholeLimit
 Entry = AccountCharge | Covered | Limit
-_FORMS: dict[str, type[Entry]] = {
+"""What one line of the file holds."""
+_FORM_OF_KIND: dict[str, type[Entry]] = {
     _CHARGE: AccountCharge,
     "covered": Covered,
     "limit": RenyiLimit,
@@ -129,56 +155,68 @@ _FORMS: dict[str, type[Entry]] = {
     "raised-limit": RaisedLimit,
     "raised-whole": RaisedWholeLimit,
 }
-_READ: dict[Any, Callable[[str], Any]] = {
+"""The class of an entry, by the first word of its line."""
+_KIND_OF_FORM = {form: kind for kind, form in _FORM_OF_KIND.items()}
+_READERS: dict[object, Callable[[str], object]] = {
     Digest: lambda word: Digest(bytes.fromhex(word)),
-    str: lambda word: "" if word == _NONE else word,
+    str: lambda word: "" if word == _NO_VALUE else word,
     int: int,
     float: float,
 }
-"""A field from its word, by its type."""
+"""What makes a field's value from its word, by the field's type."""
 
 
 class AccountFile:
-    """An account's file, read as it grows; without a path, its entries are kept in memory."""
+    """An account's file, read as it grows.
+
+    Without a path the entries are kept in memory.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._read_to = 0
+        """Bytes of the file that have been read, all of them whole lines."""
         self._unread: list[Entry] = []
+        """Entries that weren't handed out yet; used without a path alone."""
 
     def append(self, entry: Entry) -> None:
-        """Add ``entry``, durably, before this returns. Raises StorageFailure."""
+        """Append ``entry``; it is durable when this returns.
+
+        Raises StorageFailure: the file can't be written.
+        """
         if self.path is None:
             self._unread.append(entry)
             return
-        rest = self._rest()
-        # Its kind, its fields in their order, and a check of both.
-        kind = next(kind for kind, form in _FORMS.items() if type(entry) is form)
-        words = [str(getattr(entry, field.name)) or _NONE for field in fields(entry)]
+        unread = self._unread_bytes()
+        kind = _KIND_OF_FORM[type(entry)]
+        words = [
+            str(getattr(entry, field.name)) or _NO_VALUE for field in fields(entry)
+        ]
         text = " ".join([kind, *words])
+        line = f"{text} {_checksum(text)}"
+        if unread and not unread.endswith(b"\n"):
+            line = f"{_CUT}\n{line}"
         with writing(self.path):
-            whole = not rest or rest.endswith(b"\n")
-            append_line(
-                self.path, ("" if whole else f"{_CUT}\n") + f"{text} {_check(text)}"
-            )
+            append_line(self.path, line)
 
     def new_entries(self) -> list[Entry]:
-        """What was appended since the last call, by whomever.
+        """Return the entries that any process appended since the last call.
 
-        Raises Misconfiguration: the file can't be read; it is refused rather than
+        Raises Misconfiguration: a line can't be read. It is refused rather than
         forgotten.
         """
         if self.path is None:
-            found = self._unread
+            entries_in_memory = self._unread
             self._unread = []
-            return found
-        rest = self._rest()
-        whole = rest[: rest.rfind(b"\n") + 1]
-        self._read_to += len(whole)
-        entries = [_from_line(line, self.path) for line in whole.splitlines()]
+            return entries_in_memory
+        unread = self._unread_bytes()
+        whole_lines = unread[: unread.rfind(b"\n") + 1]
+        self._read_to += len(whole_lines)
+        entries = [_from_line(line, self.path) for line in whole_lines.splitlines()]
         return [entry for entry in entries if entry is not None]
 
-    def _rest(self) -> bytes:
+    def _unread_bytes(self) -> bytes:
+        """Return all that stands in the file behind the lines that have been read."""
         assert self.path is not None
         try:
             with self.path.open("rb") as file:
@@ -189,29 +227,33 @@ class AccountFile:
 
 
 def _from_line(line: bytes, path: Path) -> Entry | None:
-    """The entry; None for a line that a crash cut short: nothing was sent for it."""
+    """Return the entry that a line of the account's file at ``path`` holds.
+
+    A line is the entry's kind, its fields in their order, and a checksum of both. None
+    is returned for a line that a crash cut short: nothing was sent for it.
+
+    Raises Misconfiguration: the line can't be read.
+    """
     try:
         text = line.decode("ascii")
-        cut = text.endswith(_CUT)
-        text, _, check = text.removesuffix(_CUT).rpartition(" ")
-        if check != _check(text):
-            if cut:
+        cut_short = text.endswith(_CUT)
+        text, _, checksum = text.removesuffix(_CUT).rpartition(" ")
+        if checksum != _checksum(text):
+            if cut_short:
                 return None
-            raise ValueError(check)
+            raise ValueError(checksum)
         kind, *words = text.split(" ")
-        # A field without a value is a dash.
+        # A field without a value is a dash, so no word is empty.
         if not all(words):
             raise ValueError(words)
-        if kind == "charge":  # as versions before wrote it: without the check of norms
+        if kind == "charge":  # as earlier versions wrote it: without the check of norms
             kind = _CHARGE
-            words = [*words, _NONE]
-        form = _FORMS[kind]
-        entry = form(
-            **{
-                field.name: _READ[field.type](word)
-                for field, word in zip(fields(form), words, strict=True)
-            }
-        )
+            words = [*words, _NO_VALUE]
+        form = _FORM_OF_KIND[kind]
+        values: dict[str, Any] = {}
+        for field, word in zip(fields(form), words, strict=True):
+            values[field.name] = _READERS[field.type](word)
+        entry = form(**values)
         if isinstance(entry, AccountCharge) and (
             entry.re_releases < 0 or entry.validation not in _CHECKS
         ):
@@ -226,5 +268,5 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
     return entry
 
 
-def _check(text: str) -> str:
+def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,9 +1,10 @@
-"""What an owner takes only where both servers say the same: the model, and what a proof is for.
+"""What an owner takes only where both servers say the same: a model, a proof's values.
 
-An owner computes only where the model's bytes, server A's announcement and the digest
-that both signed for the attempt are one, so which server the bytes come from changes
-nothing but whose line they take. At the end the other server is asked for its digest:
-both know who has the final model.
+An owner computes only where three things are one: the model's bytes, server A's
+announcement, and the digest that both servers signed for the attempt. So it makes no
+difference to the model which server the bytes come from; it only decides whose line
+they take. At the end of the training the other server is asked for its digest: then
+both are known to have the final model.
 """
 
 import logging
@@ -19,26 +20,32 @@ from precad.norm_check.proof_submission import ForProof
 log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
+"""Both servers, in the order in which pairs name them."""
 
 
-def for_proof(of_a: wire.Opening, of_b: wire.Opening) -> ForProof:
-    """What both state for a proof.
+def for_proof(opening_a: wire.Opening, opening_b: wire.Opening) -> ForProof:
+    """Return what both servers state for an owner's proof when an attempt opens.
 
-    Raises PeerViolation: nothing, or not the same holder.
+    Raises PeerViolation: they don't name the same holder of the owner's seed, or one of
+    them states no proof opening.
     """
-    holders = {role.value: role for role in SERVERS}
-    if of_a.seed_holder != of_b.seed_holder or of_a.seed_holder not in holders:
+    holder = opening_a.seed_holder
+    servers_by_name = {role.value: role for role in SERVERS}
+    if holder != opening_b.seed_holder or holder not in servers_by_name:
         raise PeerViolation(
-            f"server A signed that {of_a.seed_holder!r} gets this owner's seed, server"
-            f" B {of_b.seed_holder!r}; nothing is sent"
+            f"server A signed that {holder!r} gets this owner's seed, server"
+            f" B {opening_b.seed_holder!r}; nothing is sent"
         )
     try:
-        openings = Digest(of_a.proof_opening), Digest(of_b.proof_opening)
+        proof_openings = (
+            Digest(opening_a.proof_opening),
+            Digest(opening_b.proof_opening),
+        )
     except Misconfiguration:
         raise PeerViolation(
             "a server signed no opening for a proof; nothing is sent"
         ) from None
-    return ForProof(openings, holders[of_a.seed_holder])
+    return ForProof(proof_openings, seed_holder=servers_by_name[holder])
 
 
 def fetched_model(
@@ -49,55 +56,69 @@ def fetched_model(
     bytes_of: Callable[[Role, bool], bytes | bytearray],
     digest_of: Callable[[Role], Digest] | None,
 ) -> ModelVector:
-    """θ_t, ``[d]``, of the digest that server A announced and both servers have.
+    """Return θ_t, ``[d]``, of the digest that server A announced and both have.
 
-    ``first`` is whose line it is to take. ``bytes_of`` asks a server for the model's
-    bytes, and is told whether it is the last one that can be asked, which has all the
-    time that there is. ``digest_of`` asks one for its digest; None where both have
-    signed it.
+    Args:
+        task: the owner's own copy.
+        version: t.
+        announced: the digest of θ_t in server A's notice.
+        first: the server whose line is to be used; the other one is asked where the
+            first one fails.
+        bytes_of: asks a server for the model's bytes. Its second argument says whether
+            this is the last server that can be asked, which has all the time that
+            there is.
+        digest_of: asks a server for its digest of the model; None where both servers
+            have signed it.
 
-    Raises PeerViolation: the servers have different models, or neither serves the
-    announced one. PeerUnavailable: a server isn't there.
+    Raises:
+        PeerViolation: the servers have different models, or neither serves the
+            announced one.
+        PeerUnavailable: a server isn't there.
     """
-    wrong: list[str] = []
-    away: PeerUnavailable | None = None
+    violations: list[str] = []
+    unavailable: PeerUnavailable | None = None
     second = next(role for role in SERVERS if role is not first)
     for role, other in ((first, second), (second, first)):
-        last = role is second
+        is_last = role is second
         try:
-            theta = _checked(
+            theta = _checked_model(
                 task,
                 version,
                 announced,
                 role,
-                bytes_of(role, last),
+                bytes_of(role, is_last),
             )
         except PeerUnavailable as error:
-            away = error
-            why = str(error)
+            unavailable = error
+            failure = str(error)
         except PeerViolation as error:
-            wrong.append(why := str(error))
+            failure = str(error)
+            violations.append(failure)
         else:
-            if digest_of is not None and (found := digest_of(other)) != announced:
+            digest = announced if digest_of is None else digest_of(other)
+            if digest != announced:
                 raise PeerViolation(
                     f"server A announced model {version} with digest {announced}, "
-                    f"{other.title} has {found}; nothing is sent"
+                    f"{other.title} has {digest}; nothing is sent"
                 )
             return theta
-        if not last:
-            log.warning("%s; fetching model %d from %s", why, version, other.title)
-    # A server that is away may come back, with the right one.
-    raise away or PeerViolation(f"{'; '.join(wrong)}; nothing is sent")
+        if not is_last:
+            log.warning("%s; fetching model %d from %s", failure, version, other.title)
+    # A server that is away may come back, with the right model.
+    raise unavailable or PeerViolation(f"{'; '.join(violations)}; nothing is sent")
 
 
-def _checked(
+def _checked_model(
     task: Task,
     version: int,
     announced: Digest,
     role: Role,
     data: bytes | bytearray,
 ) -> ModelVector:
-    """Raises PeerViolation: the bytes aren't the announced model's."""
+    """Return the model that ``role`` served as θ_t, ``[d]``, from its bytes.
+
+    Raises PeerViolation: the bytes aren't the announced model's.
+    """
     try:
         theta = from_bytes(data, task.dimension)
     except Misconfiguration as error:

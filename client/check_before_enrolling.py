@@ -1,8 +1,8 @@
-"""What an owner and its surroundings are looked at for before it enrols; a sentence each.
+"""What an owner checks before it enrols; each finding is a sentence.
 
-Its records, model, loss, claim and limit; its disk; both servers. What servers are
-asked depends on settings and task, never on a record: two owners, one of whom has a bad
-record, look alike.
+Looked at are its records, model, loss, claim and limit, its disk, and both servers.
+What the servers are asked depends on settings and task, never on a record: two owners
+of whom one has a bad record look alike from outside.
 """
 
 import os
@@ -16,12 +16,13 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from precad.client.connection import ServerState, ask_for_state
+from precad.client.connection import ask_for_state
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
+from precad.client.server_state import ServerState
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.identifiers import ClientId, Role, Secret
@@ -34,6 +35,9 @@ from precad.common.roster import Enrolment, most_records
 from precad.common.task import Task
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from precad.client.gradients.objectives import Loss
     from precad.client.records.torch_records import Records
 
 Value = TypeVar("Value")
@@ -43,6 +47,7 @@ class Kind(Enum):
     """What follows from a finding."""
 
     GOOD = "good"
+    """Nothing has to be done."""
     NOTE = "note"
     """Nothing stops taking part, but it may not go as the owner thinks."""
     BAD = "bad"
@@ -51,55 +56,67 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was looked at, and what came of it."""
 
     about: str
-    """`data`, `server A`, …"""
+    """What was looked at: `data`, `server A`, …"""
     kind: Kind
     text: str
     """What is there; or what is wrong, and the remedy."""
 
 
 class Findings(list[Finding]):
-    """All of them, in the order in which they were made."""
+    """All findings, in the order in which they were made."""
 
     def attempt(self, about: str, make: Callable[[], Value]) -> Value | None:
-        """What ``make`` gives; None, and a bad finding, where it raises one of our errors."""
+        """Return what ``make`` returns.
+
+        Where ``make`` raises one of precad's errors, a bad finding with its text is
+        added and None is returned.
+        """
         try:
             return make()
         except PrecadError as error:
-            self.append(Finding(about, Kind.BAD, str(error)))
+            self.bad(about, str(error))
             return None
 
     def passes(self, about: str, check: Callable[[], object]) -> bool:
-        """Whether ``check`` raises none of our errors; a bad finding where it does."""
-        return self.attempt(about, lambda: (check(),)) is not None
+        """Return whether ``check`` raises none of precad's errors.
+
+        Where it raises one, a bad finding with its text is added.
+        """
+        try:
+            check()
+        except PrecadError as error:
+            self.bad(about, str(error))
+            return False
+        return True
 
     def good(self, about: str, text: str) -> None:
-        """Nothing is wrong."""
+        """Add that nothing is wrong."""
         self.append(Finding(about, Kind.GOOD, text))
 
     def note(self, about: str, text: str) -> None:
-        """Something to know."""
+        """Add something that the owner should know."""
         self.append(Finding(about, Kind.NOTE, text))
 
     def bad(self, about: str, text: str) -> None:
-        """Something to mend."""
+        """Add something that the owner must mend."""
         self.append(Finding(about, Kind.BAD, text))
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
-        """What has to be mended."""
+        """The findings that have to be mended."""
         return tuple(finding for finding in self if finding.kind is Kind.BAD)
 
 
 _COLUMNS_SHOWN = 20
+"""Columns of a table that are told one by one."""
 _MOST_SHARE = 0.01
-"""Of the records: where more are filled or unlisted, the task may not fit this table.
-"""
+"""Share of the records: where more cells of a column are filled or unlisted, the task
+may not fit this table."""
 
 # --- the owner
-# ---------------------------------------------------------------------------------
 
 
 def look_at_owner(
@@ -108,37 +125,32 @@ def look_at_owner(
     records: "Records",
     record_rate: float,
     *,
-    model: Any,
-    loss: Any,
+    model: "nn.Module",
+    loss: "Loss",
     held_out: "Records | None" = None,
 ) -> Findings:
-    """Every record with this model and this loss, and the claim that would be made.
+    """Try every record with the model and the loss, and the claim that would be made.
 
-    Of those that are kept for trying the models, ``held_out``, the same without a
-    claim.
+    ``record_rate`` is p_i. ``held_out``, the records that are kept for trying the
+    models, are tried in the same way; no claim is made for them.
     """
     from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
 
     findings = Findings()
     shape = list(records.inputs.shape[1:])
-    kind = str(records.inputs.dtype).removeprefix("torch.")
+    dtype = str(records.inputs.dtype).removeprefix("torch.")
     claim = Enrolment(client, len(records), record_rate)
-    most = most_records(len(records), record_rate)
+    most_sampled = most_records(len(records), record_rate)
     if findings.passes("data", lambda: claim.check(task)):
-        findings.good("data", f"{len(records):,} records, each {kind}{shape}")
+        findings.good("data", f"{len(records):,} records, each {dtype}{shape}")
     if findings.passes(
-        "model and loss",
-        lambda: rehearse(
-            model,
-            loss,
-            records,
-            task,
-            most,
-        ),
+        "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):
-        start = f'which start by model.initial = "{task.model.initial}"'
-        text = f"take every record; {task.dimension:,} parameters, {start}"
-        findings.good("model and loss", text)
+        findings.good(
+            "model and loss",
+            f"take every record; {task.dimension:,} parameters, which start by"
+            f' model.initial = "{task.model.initial}"',
+        )
         _look_at_pace(
             findings,
             task,
@@ -155,22 +167,26 @@ def look_at_owner(
 
 
 def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
-    """What became of a table's cells: a sentence for each column where it isn't what they say."""
+    """Return what became of a table's cells.
+
+    There is a sentence for each column with cells that don't count as what stands in
+    them; the columns with the largest share of such cells come first.
+    """
     findings = Findings()
-    said = [(note, text) for note in notes if (text := note.sentence())]
-    for note, text in sorted(said, key=lambda each: -each[0].share)[:_COLUMNS_SHOWN]:
+    remarkable = [note for note in notes if note.sentence()]
+    remarkable.sort(key=lambda note: -note.share)
+    for note in remarkable[:_COLUMNS_SHOWN]:
         if note.share > _MOST_SHARE or note.far:
-            findings.note("data", f"{text}: is that meant?")
+            findings.note("data", f"{note.sentence()}: is that meant?")
         else:
-            findings.good("data", text)
-    if notes and not said:
+            findings.good("data", note.sentence())
+    if notes and not remarkable:
         findings.good(
             "data", f"no cell of {len(notes):,} columns is missing or unlisted"
         )
-    elif len(said) > _COLUMNS_SHOWN:
-        findings.note(
-            "data", f"{len(said) - _COLUMNS_SHOWN:,} more columns have such cells"
-        )
+    elif len(remarkable) > _COLUMNS_SHOWN:
+        untold = len(remarkable) - _COLUMNS_SHOWN
+        findings.note("data", f"{untold:,} more columns have such cells")
     return findings
 
 
@@ -180,12 +196,17 @@ def _look_at_pace(
     records: "Records",
     record_rate: float,
     *,
-    model: Any,
-    loss: Any,
+    model: "nn.Module",
+    loss: "Loss",
 ) -> None:
-    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415 -- torch
+    """Add whether a round's work ends before the time at which uploads begin.
 
-    # The model has just run: what is loaded once is there.
+    The work is done once on this machine and timed. The model has just run for
+    ``look_at_owner``, so what is loaded once is there.
+    """
+    # Loads torch, which takes seconds.
+    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415
+
     work_s = padded_work_s(
         model,
         loss,
@@ -195,23 +216,23 @@ def _look_at_pace(
         task=task,
         repeats=1,
     )
-    wait_s = task.deadlines.work
+    upload_s = task.deadlines.work
     text = (
         f"a round's work takes {work_s:.2g} s here, and uploads begin after"
-        f" {wait_s:g} s"
+        f" {upload_s:g} s"
     )
-    if work_s < wait_s:
+    if work_s < upload_s:
         findings.good("pace", text)
     else:
-        remedy = (
-            "this owner's come late, whatever its records: let the task's"
-            " deadlines.work be"
+        findings.note(
+            "pace",
+            f"{text}: this owner's come late, whatever its records: let the task's"
+            f" deadlines.work be {2 * work_s:.2g} or more",
         )
-        findings.note("pace", f"{text}: {remedy} {2 * work_s:.2g} or more")
 
 
 def check_name(client: ClientId, identity: Identity) -> None:
-    """The certificate must be this client's: servers believe it, and nothing else.
+    """Check that the certificate is this client's: servers believe nothing else.
 
     Raises Misconfiguration: it is another party's.
     """
@@ -225,51 +246,58 @@ def check_name(client: ClientId, identity: Identity) -> None:
 
 
 def look_at_limit(task: Task, account: OwnAccount) -> Findings:
-    """How far the owner's limit goes."""
+    """Return how far the owner's own limit goes in this task."""
     findings = Findings()
     if account.limit is None:
         findings.note(
             "limit", "no epsilon_limit of your own: only the servers' limit holds"
         )
         return findings
-    said, lasts = covered(task, account)
+    text, lasts = covered(task, account)
     if account.whole_task():
         findings.note(
             "limit",
-            f"{said}, and goes to this task alone: these records take part in no other"
+            f"{text}, and goes to this task alone: these records take part in no other"
             f" under it; for that, an epsilon_limit of {account.ample():.2f} or more",
         )
     elif lasts:
-        findings.good("limit", said)
+        findings.good("limit", text)
     else:
-        findings.note("limit", f"{said}: raise epsilon_limit to take part to the end")
+        findings.note("limit", f"{text}: raise epsilon_limit to take part to the end")
     return findings
 
 
 def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
-    """How many of the task's rounds the owner's limit covers, and whether that is all of them."""
+    """Return how many of the task's rounds the owner's limit allows.
+
+    It comes as a sentence, and as whether these are all rounds that the task draws an
+    owner for.
+    """
     if account.limit is None:
         return "no limit of your own", True
-    drawn = account.planned()
+    planned = account.planned()
     rounds = task.training.rounds
-    taken = account.participations
-    left = account.rounds_left(rounds - taken)
-    of = f"the task's {rounds:,} rounds"
-    if drawn < rounds:
-        of = f"at most {drawn:,} rounds that it draws an owner for, of {rounds:,}"
-    more = f"{left:,} more, after {taken:,}," if taken else f"{left:,}"
-    return f"ε = {account.limit.epsilon:g} allows {more} of {of}", left >= drawn - taken
+    participations = account.participations
+    allowed = account.rounds_left(rounds - participations)
+    whole = f"the task's {rounds:,} rounds"
+    if planned < rounds:
+        whole = f"at most {planned:,} rounds that it draws an owner for, of {rounds:,}"
+    part = f"{allowed:,}"
+    if participations:
+        part += f" more, after {participations:,},"
+    text = f"ε = {account.limit.epsilon:g} allows {part} of {whole}"
+    return text, allowed >= planned - participations
 
 
 # --- both servers
-# ------------------------------------------------------------------------------
 
 WITHIN_S = 4.0
-"""For all of it, both servers at once, a name's look-up included."""
+"""Seconds for all of it: both servers at once, a name's look-up included."""
 _LONGEST = 300
 """Letters of a server's own words that are shown."""
 SKEW_S = 60.0
-"""Clocks that are further apart are worth a word: certificates last by them."""
+"""Seconds: clocks that are further apart are worth a word, because certificates are
+valid by them."""
 
 
 def look_at_servers(
@@ -282,133 +310,155 @@ def look_at_servers(
 ) -> Callable[[], Findings]:
     """Begin to look at both servers, each in a thread of its own.
 
-    What comes back waits for the servers, ``within_s`` for all of it, and gives what
-    was found. Without ``task``, which couldn't be read, theirs isn't compared. The
-    servers look at ``token``, which stays unused.
+    The function that comes back waits for the servers, up to ``within_s`` after this
+    call, and returns the findings.
+
+    Args:
+        task: the owner's copy. None where it couldn't be read: then the servers' task
+            isn't compared.
+        client: who would enrol.
+        identity: its certificate and key.
+        addresses: ``host:port`` of each server.
+        within_s: seconds for all of it.
+        token: an enrolment token that the servers look at; it stays unused.
     """
-    until = time.monotonic() + within_s
+    deadline = time.monotonic() + within_s
     answers: dict[Role, Future[tuple[ServerState, float]]] = {
         role: Future() for role in addresses
     }
 
-    def left() -> float:
-        return max(0.0, until - time.monotonic())
+    def seconds_left() -> float:
+        return max(0.0, deadline - time.monotonic())
 
-    def look(role: Role, address: str) -> None:
+    def ask(role: Role, address: str) -> None:
+        """Ask a server for its state, and how far its clock is ahead of this one's."""
         try:
             fault = why_unreachable(address, identity, role)
             if fault is not None:
                 raise fault
-            began = time.time()
+            asked_at = time.time()
             state = ask_for_state(
                 task,
                 identity,
                 role,
                 address,
-                left(),
+                seconds_left(),
                 token,
             )
-            # And how far its clock is ahead of this machine's.
-            answers[role].set_result((state, state.clock_s - (began + time.time()) / 2))
-        except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
+            half_way = (asked_at + time.time()) / 2
+            answers[role].set_result((state, state.clock_s - half_way))
+        except BaseException as error:  # noqa: BLE001 -- raised when asked for
             answers[role].set_exception(error)
 
     for role, address in addresses.items():
         # No pool: its threads would keep a process from ending that waits no longer.
         Thread(
-            target=look,
+            target=ask,
             args=(role, address),
             name=f"look-{role.value}",
             daemon=True,
         ).start()
 
-    def found() -> Findings:
+    def findings_of_both() -> Findings:
+        """Wait for the answers and return what they say."""
         findings = Findings()
         ahead = {}
         for role, address in addresses.items():
             about = role.title
             try:
-                state, ahead[role] = answers[role].result(left())
+                state, ahead[role] = answers[role].result(seconds_left())
             except TimeoutError:  # a name's look-up, or a handshake
-                text = (
+                findings.bad(
+                    about,
                     f"{about} at {address} didn't answer within {within_s:g} s;"
-                    " check its"
+                    " check its address, and the network between",
                 )
-                findings.bad(about, f"{text} address, and the network between")
             except PrecadError as error:
                 findings.bad(about, str(error))
             else:
                 findings.append(
-                    _standing(
+                    _server_finding(
                         about=about,
                         address=address,
                         client=client,
-                        reply=state,
+                        state=state,
                     )
                 )
-        findings.extend(_clocks(ahead))
+        findings.extend(_clock_findings(ahead))
         return findings
 
-    return found
+    return findings_of_both
 
 
-def _standing(
+def _server_finding(
     *,
     about: str,
     address: str,
     client: ClientId,
-    reply: ServerState,
+    state: ServerState,
 ) -> Finding:
+    """Return what a server's state means for a client that wants to enrol.
+
+    ``about`` is the server's title, as in "server A".
+    """
     kind = Kind.BAD
-    why = one_line(reply.refusal[:_LONGEST])
-    if reply.finished and reply.enrolled:
+    if state.finished and state.enrolled:
         kind = Kind.NOTE
-        text = f"the training at {address} is finished: nothing is left to take part"
-        text += (
-            " in, and precad join fetches its final model as long as the servers are"
-            " there"
+        text = (
+            f"the training at {address} is finished: nothing is left to take part in,"
+            " and precad join fetches its final model as long as the servers are there"
         )
-    elif reply.finished:
+    elif state.finished:
         text = (
             f"the training at {address} is finished, without client {client}: ask the"
-            " operator"
+            " operator for the next task"
         )
-        text += " for the next task"
-    elif reply.present:
+    elif state.present:
         text = (
             f"another process takes part as client {client} now: end one of the two, or"
-            " ask the"
+            " ask the operator for a certificate with a name of its own"
         )
-        text += " operator for a certificate with a name of its own"
-    elif not reply.enrolling and not reply.enrolled:
+    elif not state.enrolling and not state.enrolled:
         text = (
             f"enrolment at {address} is over and client {client} isn't enrolled: it is"
-            " too late"
+            " too late for this task; ask the operator for the next"
         )
-        text += " for this task; ask the operator for the next"
-    elif reply.refusal:
-        text = f"{about} at {address} wouldn't enrol this client: {why}"
+    elif state.refusal:
+        reason = one_line(state.refusal[:_LONGEST])
+        text = f"{about} at {address} wouldn't enrol this client: {reason}"
     else:
-        where = "this client is enrolled" if reply.enrolled else "enrolment is open"
         kind = Kind.GOOD
+        where = "this client is enrolled" if state.enrolled else "enrolment is open"
         text = f"answers at {address} with the same task; {where}"
     return Finding(about, kind, text)
 
 
-def _clocks(ahead: Mapping[Role, float]) -> Findings:
+def _clock_findings(ahead: Mapping[Role, float]) -> Findings:
+    """Return which clock is off, this machine's or a server's.
+
+    ``ahead`` has the seconds by which a server's clock is ahead of this machine's, for
+    each server that has answered. Where all of them are off in one direction, this
+    machine's clock is taken for the wrong one.
+    """
     findings = Findings()
-    off = {role: seconds for role, seconds in ahead.items() if abs(seconds) > SKEW_S}
+    skews = {role: seconds for role, seconds in ahead.items() if abs(seconds) > SKEW_S}
+    directions = {seconds > 0 for seconds in skews.values()}
     judged = "certificates are judged by it"
-    if len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1:
-        of_this = _apart(-min(off.values(), key=abs))
+    if len(skews) == len(ahead) and len(directions) == 1:
+        smallest = min(skews.values(), key=abs)
         findings.bad(
-            "clock", f"this machine's clock is {of_this} the servers': set it, {judged}"
+            "clock",
+            f"this machine's clock is {_apart(-smallest)} the servers': set it,"
+            f" {judged}",
         )
     else:
-        for role, seconds in off.items():
-            text = f"the clock of {role.title} is {_apart(seconds)} this machine's"
-            findings.bad("clock", f"{text}: tell its operator, {judged}")
-    if ahead and not off:
+        for role, seconds in skews.items():
+            findings.bad(
+                "clock",
+                f"the clock of {role.title} is {_apart(seconds)} this machine's: tell"
+                f" its operator, {judged}",
+            )
+    if ahead and not skews:
         findings.good("clock", "agrees with the servers' to a minute")
     return findings
 
@@ -419,31 +469,36 @@ def _apart(seconds: float) -> str:
 
 
 # --- the disk
-# ----------------------------------------------------------------------------------
 
 _VECTORS = 8
-"""X and one share, each twice while a file is replaced; two models and a third on its
-way."""
-_BESIDE = 2**20
-"""Account, statements, logs."""
+"""Vectors of d words that a state folder must have room for: X and one share, each
+twice while a file is replaced; two models, and a third on its way."""
+_OTHER_BYTES = 2**20
+"""Bytes for the account, statements and logs."""
 _MOST_TRIED = 2**28
-"""More isn't reserved for a trial; the system's word is taken for it."""
+"""Bytes that are reserved for a trial at most; beyond them the system's word is
+taken."""
 
 
 def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Findings:
-    """Whether ``folder`` and ``account`` can be written, have room, and aren't in use."""
+    """Return whether the owner's folders can be written, have room, and aren't in use.
+
+    ``folder`` is the state folder, ``account`` that of the account; None where nothing
+    is kept.
+    """
     findings = Findings()
     if folder is None:
         findings.note(
             "state", "no state folder: what was spent is forgotten with this process"
         )
         return findings
-    needed = _VECTORS * WORD_BYTES * task.dimension + _BESIDE
-    for path, size in ((folder, needed), (account, _BESIDE)):
-        if path is not None and (fault := _no_room(path, size)):
+    needed = _VECTORS * WORD_BYTES * task.dimension + _OTHER_BYTES
+    for path, size in ((folder, needed), (account, _OTHER_BYTES)):
+        fault = None if path is None else _no_room(path, size)
+        if fault is not None:
             findings.bad("state", fault)
     if folder.is_dir() and not findings.wrong:
-        findings.passes("state", lambda: _free(folder))
+        findings.passes("state", lambda: _check_not_in_use(folder))
     if not findings.wrong:
         findings.good(
             "state", f"{folder} can be written and has room for {needed / 1e6:.0f} MB"
@@ -452,7 +507,10 @@ def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Find
 
 
 def final_model(task: Task, folder: Path | None) -> Path | None:
-    """Where the task's final model lies, if this owner has it: the training is finished."""
+    """Return where the task's final model lies in the state folder ``folder``.
+
+    If it is there, the training is finished. None where this owner doesn't have it.
+    """
     if folder is None:
         return None
     path = folder / MODEL_FILE
@@ -463,23 +521,27 @@ def final_model(task: Task, folder: Path | None) -> Path | None:
     return path if model.version >= task.training.rounds else None
 
 
-def _free(folder: Path) -> None:
+def _check_not_in_use(folder: Path) -> None:
     with state_lock(folder):
         pass
 
 
 def _no_room(path: Path, needed: int) -> str | None:
-    """What is wrong, in a sentence. Nothing stays behind."""
-    # The folder may not be there yet; then what it will be made in is looked at.
-    there = next(
-        each for each in (path.absolute(), *path.absolute().parents) if each.exists()
+    """Return why ``needed`` bytes can't be written below ``path``; None if they can.
+
+    Nothing stays behind. Where the folder isn't there yet, the nearest folder above it
+    that is there is tried: ``path`` would be made in it.
+    """
+    absolute = path.absolute()
+    existing = next(
+        folder for folder in (absolute, *absolute.parents) if folder.exists()
     )
     remedy = f"make room for {needed / 1e6:.0f} MB, or name another folder"
     try:
-        free = shutil.disk_usage(there).free
+        free = shutil.disk_usage(existing).free
         if free < needed:
             return f"the disk of {path} is full ({free / 1e6:.1f} MB free): {remedy}"
-        with tempfile.TemporaryFile(dir=there) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, min(needed, _MOST_TRIED))
     except OSError as error:

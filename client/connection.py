@@ -1,9 +1,8 @@
-"""A data owner's way to both servers: task, enrolment, model, submission.
+"""A data owner's calls to both servers: task, enrolment, notices, models, submissions.
 
-Nothing here needs torch: the lowest level submits any vector.
+Nothing here needs torch: this lowest level submits any vector.
 """
 
-import json
 import logging
 import secrets
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from precad.client.both_servers import fetched_model, for_proof
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
+from precad.client.server_state import ServerState, differences
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import ClientId, Digest, Role, Secret
@@ -38,7 +38,7 @@ from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.common.wire.calls import call_with_retries, error_of
 from precad.common.wire.serving import STREAMED_BYTES
-from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.norm_check.share_update import share
 from precad.norm_check.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
@@ -47,41 +47,32 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 log = logging.getLogger("precad")
 
 CALL_TIMEOUT_S = 30.0
-"""For a call of one message each way."""
-UPLOAD_RETRIES = RetryPolicy(0.5, 0.5)
-"""Between tries of one upload."""
+"""Seconds for a call with one message each way."""
+UPLOAD_RETRIES = RetryPolicy(first_s=0.5, longest_s=0.5)
+"""Waits between tries of one upload."""
 NAME_FREE_S = 45.0
-"""How long an owner's former process may seem to be there: a server's keepalive takes
-30 s."""
-NAME_RETRIES = RetryPolicy(2.0, 5.0)
+"""Seconds that an owner's former process may seem to be there: a server's keepalive
+takes 30 s."""
+NAME_RETRIES = RetryPolicy(first_s=2.0, longest_s=5.0)
+"""Waits between tries while the client's name is in use."""
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
-"""The second: an upload of this client that broke off is still open at the server."""
+"""Statuses after which an upload is tried again. The second says that an upload of this
+client that broke off is still open at the server."""
 Reply = TypeVar("Reply")
 _let_go_once = cache(let_go_of_loaded)
-"""A process of a thousand owners has its libraries once, and each look at them takes 12
-ms."""
+"""Calls ``let_go_of_loaded`` the first time only: a process of a thousand owners has
+its libraries once, and each look at them takes 12 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one server said to an upload; ``rejection`` None when it holds the submission."""
+    """What one server answered to an upload."""
 
     role: Role
     rejection: errors.Rejection | None
+    """Why the server didn't take the submission; None when it holds it."""
     detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerState:
-    """Where a server's training stands for the owner that asks; DescribeReply in precad.proto."""
-
-    role: str = ""
-    clock_s: float = 0.0
-    enrolling: bool = False
-    finished: bool = False
-    enrolled: bool = False
-    present: bool = False
-    refusal: str = ""
+    """The server's own words, on one line."""
 
 
 def ask_for_state(
@@ -92,11 +83,15 @@ def ask_for_state(
     within_s: float,
     token: Secret | None = None,
 ) -> ServerState:
-    """Return what a server says over a connection of its own; with ``task``, that it runs this one.
+    """Ask a server for its state, over a connection that is opened for this alone.
 
-    The server looks at ``token``, which stays unused. Raises as ``Servers.check_task``.
+    With ``task`` the server must run exactly this task. It looks at ``token``, which
+    stays unused. ``within_s`` is the longest time that this takes.
+
+    Raises TaskMismatch, Misidentified, PeerUnavailable, PeerViolation: as
+    ``Servers.check_task``.
     """
-    request = pb.DescribeRequest(token=_text(token))
+    request = pb.DescribeRequest(token=_token_text(token))
     with open_channel(address, identity, role) as channel:
         try:
             # Whoever answers there is the server: a first connection that is slow is
@@ -105,14 +100,21 @@ def ask_for_state(
             reply = describe(request, timeout=within_s, wait_for_ready=True)
         except grpc.RpcError as error:
             raise error_of(role.title, address, error) from None
-    return _state(task, role, reply)
+    return _state_of(reply, task, role)
 
 
-def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerState:
+def _state_of(reply: pb.DescribeReply, task: Task | None, role: Role) -> ServerState:
+    """Return the state that a server describes, if it runs this version and ``task``.
+
+    Raises TaskMismatch: it runs another task. PeerViolation: another wire version.
+    """
     check_version(role.title, reply.wire_version)
     if task is not None and reply.task_digest != task.digest.value:
-        also = differences(task, reply.canonical_task)
-        raise errors.TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
+        raise errors.TaskMismatch(
+            str(task.digest),
+            reply.task_digest.hex(),
+            differences(task, reply.canonical_task),
+        )
     return ServerState(
         role=reply.role,
         clock_s=reply.clock_ms / 1000,
@@ -124,16 +126,25 @@ def _state(task: Task | None, role: Role, reply: pb.DescribeReply) -> ServerStat
     )
 
 
-def _text(token: Secret | None) -> str:
+def _token_text(token: Secret | None) -> str:
     return "" if token is None else token.reveal().decode()
 
 
 class Servers:
     """Channels to server A and server B for one client and one task.
 
-    ``task`` is the owner's own copy: servers with another one are refused. Addresses
-    are ``host:port``. A server that doesn't answer yet is waited for ``patience_s``,
-    the task's enrolment deadline unless given.
+    Used in a ``with`` block, which closes the channels at its end.
+
+    Args:
+        task: the owner's own copy. Servers with another one are refused.
+        client: who takes part.
+        server_a: ``host:port`` of server A.
+        server_b: ``host:port`` of server B.
+        identity: the client's certificate and key.
+        patience_s: seconds for which a server that doesn't answer yet is waited for;
+            the task's enrolment deadline unless given.
+        clock: what waits pass by.
+        observer: is told what is waited for.
     """
 
     def __init__(
@@ -148,6 +159,7 @@ class Servers:
         clock: Clock = CLOCK,
         observer: Observer | None = None,
     ) -> None:
+        """Open a channel to each server; nothing is called yet."""
         self._observer = observer or Observer()
         self.task = task
         self.client = client
@@ -156,14 +168,17 @@ class Servers:
         self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
-        of = self._addresses.items()
         self._channels = {
-            role: open_channel(address, identity, role) for role, address in of
+            role: open_channel(address, identity, role)
+            for role, address in self._addresses.items()
         }
-        self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
+        self._stubs = {
+            role: AggregationStub(channel) for role, channel in self._channels.items()
+        }
         self.serves_first = Role.SERVER_A
-        """Which server models are fetched from first: as the newest notice says."""
+        """The server that models are fetched from first, as the newest notice says."""
         self._instance = secrets.token_bytes(16)
+        """Names this process to server A, which lets one process of a client watch."""
         self._clock = clock
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
         _let_go_once()
@@ -175,33 +190,36 @@ class Servers:
         self.close()
 
     def close(self) -> None:
-        """Close both channels."""
+        """Close both channels; uploads that haven't begun don't begin any more."""
         self._uploads.shutdown(wait=False, cancel_futures=True)
         for channel in self._channels.values():
             channel.close()
 
     def check_task(self) -> None:
-        """Both servers must run exactly this task, in the roles that they were addressed by.
+        """Check that both servers run exactly this task, each in its own role.
 
-        Raises TaskMismatch: a server runs another one; names both digests.
-        Misidentified: another party or authority answers there. PeerUnavailable.
-        PeerViolation: it plays another role.
+        Raises:
+            TaskMismatch: a server runs another task; names both digests.
+            Misidentified: another party or authority answers at an address.
+            PeerUnavailable: a server isn't there.
+            PeerViolation: a server doesn't play the role that its address is for.
         """
         for role, stub in self._stubs.items():
-            reply = self._patiently(role, stub.Describe, pb.DescribeRequest())
-            found = _state(self.task, role, reply).role
-            if found != role.value:
+            reply = self._call(role, stub.Describe, pb.DescribeRequest())
+            stated_role = _state_of(reply, self.task, role).role
+            if stated_role != role.value:
                 raise errors.PeerViolation(
-                    f"{self._addresses[role]} is {found}, not {role.value}: mend the"
-                    " addresses"
+                    f"{self._addresses[role]} is {stated_role}, not {role.value}: mend"
+                    " the addresses"
                 )
 
     def enrol(
         self, records: int, record_rate: float, token: Secret | None = None
     ) -> None:
-        """Take part, at both servers, with |D_i| records at p_i.
+        """Enrol at both servers, with |D_i| ``records`` at the rate p_i.
 
-        A claim may be repeated.
+        A claim may be repeated. ``token`` is the operator's one-time token, where the
+        servers ask for one.
 
         Raises Misconfiguration: the claim passes a cap of the task; and
         PeerUnavailable, PeerViolation, AccessDenied: a server refuses.
@@ -212,17 +230,20 @@ class Servers:
             client=self.client.name,
             records=records,
             record_rate=record_rate,
-            token=_text(token),
+            token=_token_text(token),
         )
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
-            self._patiently(role, self._stubs[role].Enrol, request)
+            self._call(role, self._stubs[role].Enrol, request)
 
     def watch(self) -> Iterator[wire.Notice]:
-        """Server A's notices, from the current round on.
+        """Yield server A's notices, from the current round on.
 
-        Raises NameInUse: another process takes part as this client, and didn't end; and
-        PeerUnavailable, PeerViolation, AccessDenied as server A says.
+        Another process that takes part as this client is waited for, for
+        ``NAME_FREE_S``. ``serves_first`` follows each notice.
+
+        Raises NameInUse: the other process didn't end; and PeerUnavailable,
+        PeerViolation, AccessDenied as server A says.
         """
         request = pb.WatchRequest(
             task_digest=self.task.digest.value,
@@ -240,26 +261,29 @@ class Servers:
                     self.serves_first = wire.serves_first(message)
                     yield wire.read_notice(message)
             except grpc.RpcError as error:
-                ended = self._error(Role.SERVER_A, error)
-                if not isinstance(ended, errors.NameInUse):
-                    raise ended from None
+                failure = self._error_of(Role.SERVER_A, error)
+                if not isinstance(failure, errors.NameInUse):
+                    raise failure from None
             else:
                 return
             # After a power cut, or the like, a server takes a while to see that the
-            # other is gone.
+            # other process is gone.
             log.warning(
-                "%s; trying again for %.0f s", ended, max(0.0, retries.remaining())
+                "%s; trying again for %.0f s", failure, max(0.0, retries.remaining())
             )
-            self._waiting("this client's former process to end", retries.remaining())
-            retries.wait(ended)
+            self._tell_waiting(
+                "this client's former process to end", retries.remaining()
+            )
+            retries.wait(failure)
 
     def fetch_model(
         self, version: int, announced: Digest, *, signed: bool = False
     ) -> ModelVector:
-        """θ_t, ``[d]``, as ``fetched_model``: from ``serves_first``, or else from the other server.
+        """Return θ_t, ``[d]``, of ``version`` t and the ``announced`` digest.
 
-        Where both have ``signed`` that it is this one, the other isn't asked for its
-        digest.
+        It is fetched from ``serves_first``, or else from the other server, as
+        ``fetched_model`` does. Where both servers have ``signed`` the digest, the other
+        one isn't asked for it.
 
         Raises PeerViolation: the servers show different models, or no bytes fit the
         digest; PeerUnavailable: a server isn't there.
@@ -268,15 +292,17 @@ class Servers:
             self.task,
             version,
             announced,
-            self.serves_first,
-            lambda role, last: self.model_bytes(role, version, patient=last),
-            None if signed else lambda role: self._model_digest(role, version),
+            first=self.serves_first,
+            bytes_of=lambda role, is_last: self.model_bytes(
+                role, version, patient=is_last
+            ),
+            digest_of=None if signed else partial(self._model_digest, version=version),
         )
 
     def _model_digest(self, role: Role, version: int) -> Digest:
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        digest_of = self._stubs[role].ModelDigest
-        reply = self._patiently(role, digest_of, request, CALL_TIMEOUT_S)
+        stub = self._stubs[role]
+        reply = self._call(role, stub.ModelDigest, request, CALL_TIMEOUT_S)
         try:
             return Digest(reply.model_digest)
         except errors.Misconfiguration as error:
@@ -285,35 +311,39 @@ class Servers:
     def model_bytes(
         self, role: Role, version: int, *, patient: bool = True
     ) -> bytearray:
-        """What ``role`` serves as θ_t; unless ``patient``, as long as some of it keeps coming.
+        """Return the bytes that ``role`` serves as θ_t, of ``version`` t.
 
-        Raises PeerViolation: it is longer than any model of the task. PeerUnavailable:
-        the server isn't there, or nothing came within ``deadlines.peer``.
+        Unless ``patient``, the call is given up once nothing has come for
+        ``deadlines.peer``.
+
+        Raises PeerViolation: the model is longer than any model of the task.
+        PeerUnavailable: the server isn't there, or nothing came in that time.
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
         deadlines = self.task.deadlines
         # A long model on a slow line, or one of a thousand that fetch it at once, takes
         # longer than one message may.
         timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
-        pieces: Any = self._stubs[role].FetchModel(request, timeout=timeout_s)
+        pieces = self._stubs[role].FetchModel(request, timeout=timeout_s)
         idle_s = None if patient else deadlines.peer
-        data = bytearray()
         most = most_bytes(self.task.dimension)
-        over = threading.Event()
+        data = bytearray()
+        ended = threading.Event()
         idle = threading.Event()
 
-        def watch() -> None:
-            came = 0
-            while not over.wait(idle_s):
-                if len(data) == came:
+        def cancel_when_idle() -> None:
+            """Cancel the call once no byte has come for ``idle_s``."""
+            length = 0
+            while not ended.wait(idle_s):
+                if len(data) == length:
                     idle.set()
                     pieces.cancel()
                     return
-                came = len(data)
+                length = len(data)
 
         if idle_s is not None:
             threading.Thread(
-                target=watch,
+                target=cancel_when_idle,
                 name="fetch",
                 daemon=True,
             ).start()
@@ -322,19 +352,23 @@ class Servers:
                 data += piece.data
                 if len(data) > most:
                     pieces.cancel()
-                    said = f"{role.title} served a model longer than {most} bytes"
-                    raise errors.PeerViolation(said)
+                    raise errors.PeerViolation(
+                        f"{role.title} served a model longer than {most} bytes"
+                    )
         except grpc.RpcError as error:
             if idle.is_set():
-                said = f"{role.title} served nothing for {idle_s:g} s"
-                raise errors.PeerUnavailable(said) from None
-            raise self._error(role, error) from None
+                raise errors.PeerUnavailable(
+                    f"{role.title} served nothing for {idle_s:g} s"
+                ) from None
+            raise self._error_of(role, error) from None
         finally:
-            over.set()
+            ended.set()
         return data
 
     def opening(self, role: Role, attempt: int) -> bytes:
-        """What ``role`` signs before anything is shared.
+        """Return what ``role`` signs for an attempt, before anything is shared for it.
+
+        The bytes are a ``Signed`` message with an ``OpeningBody``, unchecked.
 
         Raises PeerUnavailable, NotOnOffer.
         """
@@ -343,34 +377,39 @@ class Servers:
             client=self.client.name,
             attempt=attempt,
         )
-        opening = self._stubs[role].Opening
-        return self._patiently(
-            role, opening, request, CALL_TIMEOUT_S
-        ).SerializeToString()
+        reply = self._call(role, self._stubs[role].Opening, request, CALL_TIMEOUT_S)
+        return reply.SerializeToString()
 
     def stated_for_proof(
-        self, attempt: int, of_a: bytes | None = None
+        self, attempt: int, opening_a: bytes | None = None
     ) -> ForProof | None:
-        """What both servers state for an open attempt's proofs; None where the task has none.
+        """Return what both servers state for an open attempt's proofs.
 
-        A's may have come with its notice (``of_a``). Raises PeerUnavailable,
-        NotOnOffer, and PeerViolation where they don't state the same.
+        None where the task has no proofs. ``opening_a`` is server A's opening, where it
+        came with the notice.
+
+        Raises PeerUnavailable, NotOnOffer, and PeerViolation: a signature is wrong, or
+        they don't state the same.
         """
         if self.task.proof is None:
             return None
-        of_a = of_a or self.opening(Role.SERVER_A, attempt)
-        signed = zip(SERVERS, (of_a, self.opening(Role.SERVER_B, attempt)), strict=True)
-        return for_proof(*(wire.check_opening(self.verifier, *each) for each in signed))
+        opening_a = opening_a or self.opening(Role.SERVER_A, attempt)
+        opening_b = self.opening(Role.SERVER_B, attempt)
+        return for_proof(
+            wire.check_opening(self.verifier, Role.SERVER_A, opening_a),
+            wire.check_opening(self.verifier, Role.SERVER_B, opening_b),
+        )
 
     def statement(
         self, role: Role, shown: bytes | None, opening: bytes | None
     ) -> bytes:
-        """The newest statement of ``role`` on this owner's account.
+        """Return the newest statement of ``role`` on this owner's account.
+
+        The bytes are a ``Signed`` message with a ``StatementBody``, unchecked. The
+        server is ``shown`` its own last statement, and the ``opening`` that it signed
+        last; None where there is none.
 
         Raises PeerUnavailable.
-
-        It is ``shown`` its own last statement, and the ``opening`` that it last signed,
-        if any.
         """
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
@@ -378,24 +417,23 @@ class Servers:
             shown=None if shown is None else pb.Signed.FromString(shown),
             opening=None if opening is None else pb.Signed.FromString(opening),
         )
-        statement = self._stubs[role].Statement
-        return self._patiently(
-            role, statement, request, CALL_TIMEOUT_S
-        ).SerializeToString()
+        reply = self._call(role, self._stubs[role].Statement, request, CALL_TIMEOUT_S)
+        return reply.SerializeToString()
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
-        """Give ``role`` the model that its own statement names and that it has lost.
+        """Give ``role`` a model that it has signed and lost.
 
-        Raises PeerUnavailable, and PeerViolation where it doesn't take it.
+        ``shown`` is the server's own statement that names the model, ``theta`` the
+        model's bytes.
+
+        Raises PeerUnavailable, and PeerViolation: the server doesn't take it.
         """
 
         def pieces() -> Iterator[pb.GivenPiece]:
-            statement = pb.Signed.FromString(shown)
-            digest = self.task.digest.value
             yield pb.GivenPiece(
-                task_digest=digest,
+                task_digest=self.task.digest.value,
                 client=self.client.name,
-                statement=statement,
+                statement=pb.Signed.FromString(shown),
             )
             for start in range(0, len(theta), STREAMED_BYTES):
                 yield pb.GivenPiece(data=theta[start : start + STREAMED_BYTES])
@@ -403,7 +441,7 @@ class Servers:
         try:
             self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)
         except grpc.RpcError as error:
-            raise self._error(role, error) from None
+            raise self._error_of(role, error) from None
 
     def prepare(
         self,
@@ -414,19 +452,26 @@ class Servers:
         x: RingVector,
         proof: ForProof | None = None,
     ) -> Pair:
-        """Share ``x`` (``[d] int64``) for the two servers, signed.
+        """Return an update as two signed submissions, a share of it for each server.
 
         Keep the pair for retries.
 
-        It was computed at θ_t of ``version`` t and digest ``model``. ``proof`` is what
-        both servers stated for this attempt, where norms are proved.
+        Args:
+            version: t, of the model that the update was computed at.
+            attempt: the one that the pair is for.
+            model: the digest of θ_t.
+            x: the update X, ``[d] int64``.
+            proof: what both servers stated for this attempt, where norms are proved.
+
+        Raises RejectedSubmission: ``x`` hasn't the task's shape or type.
         """
         dimension = self.task.dimension
         if x.shape != (dimension,) or x.dtype != np.int64:
-            what = (
-                f"update is {x.dtype}{list(x.shape)}, this task's is int64[{dimension}]"
+            raise errors.RejectedSubmission(
+                errors.Rejection.MALFORMED,
+                f"update is {x.dtype}{list(x.shape)}, this task's is"
+                f" int64[{dimension}]",
             )
-            raise errors.RejectedSubmission(errors.Rejection.MALFORMED, what)
         context = SubmissionContext(
             task=self.task.digest,
             version=version,
@@ -445,18 +490,30 @@ class Servers:
     def submit(
         self, pair: Pair, timeout_s: float | None = None
     ) -> tuple[Receipt, Receipt]:
-        """Send each server its half of ``prepare``'s pair, both at once, and return both receipts.
+        """Send each server its submission of ``prepare``'s pair, both at once.
 
-        The same bytes go again if a link breaks, until ``timeout_s``, the task's
-        collection deadline unless given. Raises PeerUnavailable.
+        The receipts of server A and of server B are returned. If a link breaks, the
+        same bytes go again, for ``timeout_s`` seconds: the task's collection deadline
+        unless given.
+
+        Raises PeerUnavailable.
         """
-        limit = self.task.deadlines.collect if timeout_s is None else timeout_s
-        futures = [self._uploads.submit(self.submit_half, item, limit) for item in pair]
-        a, b = (future.result() for future in futures)
-        return a, b
+        limit_s = self.task.deadlines.collect if timeout_s is None else timeout_s
+        uploads = [
+            self._uploads.submit(self.submit_half, submission, limit_s)
+            for submission in pair
+        ]
+        receipt_a, receipt_b = (upload.result() for upload in uploads)
+        return receipt_a, receipt_b
 
     def submit_half(self, submission: AnySubmission, limit_s: float) -> Receipt:
-        """Send one server its submission, as ``submit`` does."""
+        """Send one server its submission, as ``submit`` does, and return its receipt.
+
+        The same bytes go again, for ``limit_s`` seconds, where a link breaks, where the
+        server has no place for the call, or where it lost a part of the upload.
+
+        Raises PeerUnavailable: the server took nothing in that time.
+        """
         role = submission.role
         late = errors.PeerUnavailable(
             f"{role.value} took no submission before the deadline"
@@ -471,28 +528,35 @@ class Servers:
                 reply = self._upload(submission, max(0.0, retries.remaining()))
             except grpc.RpcError as error:
                 if error.code() not in _WORTH_A_RETRY:
-                    raise self._error(role, error) from None
-                self._waiting(f"{role.title} to take the upload", retries.remaining())
+                    raise self._error_of(role, error) from None
+                self._tell_waiting(
+                    f"{role.title} to take the upload", retries.remaining()
+                )
                 retries.wait(late)
                 continue
             rejection = wire.rejection_of(reply.rejection)
-            lost = rejection is errors.Rejection.TRUNCATED
-            if lost and retries.remaining() > UPLOAD_RETRIES.longest_s:
+            truncated = rejection is errors.Rejection.TRUNCATED
+            if truncated and retries.remaining() > UPLOAD_RETRIES.longest_s:
                 # The server lost a part of it, or has no place now: the same bytes are
                 # welcome.
                 retries.wait(late)
                 continue
-            return Receipt(
-                role, rejection, errors.one_line(reply.detail[: errors.MAX_TEXT])
-            )
+            detail = errors.one_line(reply.detail[: errors.MAX_TEXT])
+            return Receipt(role, rejection, detail)
 
     def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:
-        """One try. Raises grpc.RpcError."""
+        """Try once to upload a submission, and return the server's answer.
+
+        The body follows the header only once the server says that it reads it.
+
+        Raises grpc.RpcError.
+        """
         begun: Future[grpc.Call] = Future()
 
         def pieces() -> Iterator[pb.SubmissionPiece]:
             messages = upload_pieces(submission)
-            yield next(messages)
+            header = next(messages)
+            yield header
             if submission.body is None or body_is_wanted(
                 begun.result().initial_metadata()
             ):
@@ -504,13 +568,18 @@ class Servers:
         receipt: pb.Receipt = call.result()
         return receipt
 
-    def _patiently(
+    def _call(
         self,
         role: Role,
         call: Callable[..., Reply],
         request: object,
         within_s: float | None = None,
     ) -> Reply:
+        """Make a call to ``role``, again and again while it isn't there.
+
+        ``within_s`` is how long, ``patience_s`` of this object unless given. What goes
+        wrong is raised as one of precad's errors.
+        """
         try:
             return call_with_retries(
                 lambda timeout_s: call(request, timeout=timeout_s),
@@ -519,28 +588,13 @@ class Servers:
                 why=partial(
                     why_unreachable, self._addresses[role], self._identity, role
                 ),
-                waiting=partial(self._waiting, role.title),
+                waiting=partial(self._tell_waiting, role.title),
             )
         except grpc.RpcError as error:
-            raise self._error(role, error) from None
+            raise self._error_of(role, error) from None
 
-    def _error(self, role: Role, error: grpc.RpcError) -> Exception:
+    def _error_of(self, role: Role, error: grpc.RpcError) -> Exception:
         return error_of(role.title, self._addresses[role], error)
 
-    def _waiting(self, whom: str, left_s: float) -> None:
+    def _tell_waiting(self, whom: str, left_s: float) -> None:
         self._observer.doing(f"waiting for {whom}", self._clock.now() + left_s)
-
-
-_NAMED = ("name", "validation", "projections", "fractional_bits")
-
-
-def differences(ours: Task, canonical: bytes) -> str:
-    """Fields of ours and of the task with these bytes that differ; empty if there is none."""
-    try:
-        theirs = Task.parse(json.loads(canonical))
-    except (ValueError, RecursionError, errors.Misconfiguration):
-        return ""
-    pairs = ((name, getattr(ours, name), getattr(theirs, name)) for name in _NAMED)
-    return ", ".join(
-        f"{name} is {own!r}, not {its!r}" for name, own, its in pairs if own != its
-    )

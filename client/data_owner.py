@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from torch import nn
 from torch.nn import functional
 
 from precad.client import check_before_enrolling as before
@@ -14,6 +15,7 @@ from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
 from precad.client.gradients.evaluation import Applied, Evaluation
 from precad.client.gradients.local_update import local_update, poisson_sample
+from precad.client.gradients.objectives import Loss
 from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.own_account import OwnAccount
@@ -28,7 +30,13 @@ from precad.client.pending_update import Pending
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.read_records import read_records
 from precad.client.records.torch_records import Records, as_records
-from precad.client.reporter import OnRound, Reporter, display_for, note_privately
+from precad.client.reporter import (
+    OnRound,
+    Reporter,
+    Validate,
+    display_for,
+    note_privately,
+)
 from precad.client.server_statements import ServerStatements
 from precad.common.errors import Misconfiguration
 from precad.common.files import make_folder, state_lock
@@ -41,6 +49,8 @@ from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
+Value = TypeVar("Value")
+
 
 class DataOwner:
     """One data owner's part in a training.
@@ -52,9 +62,9 @@ class DataOwner:
     )
     result = owner.run()
     ```
-    ``client``, as in the certificate, takes part in ``task``, or the task of that file, over
-    ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder with ca.pem,
-    cert.pem and key.pem, or what was loaded from it.
+    ``client``, as in the certificate, takes part in ``task``, or the task of that file,
+    over ``server_a`` and ``server_b``, each ``host:port``; ``identity`` is the folder
+    with ca.pem, cert.pem and key.pem, or what was loaded from it.
 
     Args:
         data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)`` with
@@ -93,7 +103,8 @@ class DataOwner:
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the
             servers; the environment's isn't used.
 
-    Raises Misconfiguration: task, data, model or limit can't be used; says which and what would do.
+    Raises Misconfiguration: task, data, model or limit can't be used; says which and
+    what would do.
     """
 
     def __init__(
@@ -101,12 +112,12 @@ class DataOwner:
         client: str,
         *,
         task: Task | str | Path,
-        data: Any,
+        data: object,
         server_a: str,
         server_b: str,
         identity: Identity | str | Path,
-        model: Any = None,
-        loss: Any = None,
+        model: nn.Module | None = None,
+        loss: Loss | None = None,
         epsilon_limit: float | None = None,
         raise_limit: bool = False,
         record_rate: float | None = None,
@@ -114,56 +125,64 @@ class DataOwner:
         account: str | Path | None = None,
         token: str | None = None,
         columns: Columns | None = None,
-        held_out: Any = None,
+        held_out: object = None,
         proxy: str | None = None,
     ) -> None:
+        """Read the task, the records and the identity; make the owner's folders."""
         self.task = task if isinstance(task, Task) else Task.load(Path(task))
         self.client = ClientId(client)
 
-        def read(given: Any, notes: list[ColumnNotes] | None = None) -> Records:
-            return as_records(read_records(given, self.task.data, columns, notes))
+        def read(data: object, notes: list[ColumnNotes] | None = None) -> Records:
+            return as_records(read_records(data, self.task.data, columns, notes))
 
         self._column_notes: list[ColumnNotes] = []
         self._records = read(data, self._column_notes)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
         self._held_out = (
-            None if held_out is None else _named("held_out", read, held_out)
+            None if held_out is None else _named("held_out", lambda: read(held_out))
         )
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
-        wanted = self.task.privacy.record_rate if record_rate is None else record_rate
-        self._record_rate = on_grid(self.task, wanted)
-        self._most = most_records(len(self._records), self._record_rate)
+        if record_rate is None:
+            record_rate = self.task.privacy.record_rate
+        self._record_rate = on_grid(self.task, record_rate)
+        self._most_records = most_records(len(self._records), self._record_rate)
         self._model = build(self.task.model) if model is None else model
         check_processor(self._model)
         self._loss = functional.cross_entropy if loss is None else loss
-        self._addresses = (by_proxy(server_a, proxy), by_proxy(server_b, proxy))
+        self._addresses = {
+            Role.SERVER_A: by_proxy(server_a, proxy),
+            Role.SERVER_B: by_proxy(server_b, proxy),
+        }
         self._identity = (
             Identity.load(Path(identity))
             if isinstance(identity, str | Path)
             else identity
         )
         self._token = None if token is None else Secret(token.encode())
-        folder = self._folder = _folder(state)
-        own = self._account_folder = folder if account is None else _folder(account)
-        log = None if own is None else own / ACCOUNT_FILE
+        self._folder = _made_folder(state)
+        self._account_folder = (
+            self._folder if account is None else _made_folder(account)
+        )
         self.budget = OwnAccount(
             self.task,
             self._record_rate,
             epsilon_limit,
-            log,
+            _file_in(self._account_folder, ACCOUNT_FILE),
             self.client,
             raise_limit=raise_limit,
         )
-        self._note = partial(note_privately, folder and folder / "failed-records.log")
-        self.pending = Pending(
-            self.task, self.client, folder and folder / "pending.bin"
+        self._note = partial(
+            note_privately, _file_in(self._folder, "failed-records.log")
         )
-        self.statements = ServerStatements(self.task, self.client, folder)
+        self.pending = Pending(
+            self.task, self.client, _file_in(self._folder, "pending.bin")
+        )
+        self.statements = ServerStatements(self.task, self.client, self._folder)
 
     def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
-        """What may keep this owner from taking part, found before it enrols: a sentence each.
+        """What may keep this owner from taking part, before it enrols: a sentence each.
 
         Looks at every record with the model and the loss, the claim, the limit, the
         state folder, both servers (for ``wait_s``), their task, the clocks, and whether
@@ -171,14 +190,11 @@ class DataOwner:
         records are. ``wrong`` of the result has what must be mended. Raises none of our
         errors.
         """
-        addresses = dict(
-            zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True)
-        )
-        servers = before.look_at_servers(
+        findings_of_servers = before.look_at_servers(
             self.task,
             self.client,
             self._identity,
-            addresses,
+            self._addresses,
             wait_s,
             self._token,
         )
@@ -202,7 +218,7 @@ class DataOwner:
         findings.extend(
             before.look_at_state(self.task, self._folder, self._account_folder)
         )
-        findings.extend(servers())
+        findings.extend(findings_of_servers())
         return findings
 
     def run(
@@ -214,15 +230,16 @@ class DataOwner:
     ) -> Participation:
         """Enrol and take part until the training ends or the owner's limit is reached.
 
-        With a state folder the newest model lies there afterwards, as ``model.safetensors``,
-        however the training ended, and the rounds in ``history.csv``. Where the final model lies
-        there already, no server is asked for anything.
+        With a state folder the newest model lies there afterwards, as
+        ``model.safetensors``, however the training ended, and the rounds in
+        ``history.csv``. Where the final model lies there already, no server is asked
+        for anything.
 
-        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its own that
-        waits while an upload is due. What it raises stops nothing and shows nowhere outside: the
-        log says that it did, the result what. ``progress`` is shown on a terminal and in a notebook
-        only, unless given. The servers may be away for ``wait_s``, the task's deadlines unless
-        given.
+        ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its
+        own that waits while an upload is due. What it raises stops nothing and shows
+        nowhere outside: the log says that it did, the result what. ``progress`` is
+        shown on a terminal and in a notebook only, unless given. The servers may be
+        away for ``wait_s``, the task's deadlines unless given.
 
         Raises:
             Misconfiguration: model, loss and records don't go together (see
@@ -237,18 +254,16 @@ class DataOwner:
         path = before.final_model(self.task, self._folder)
         if path is not None:
             model = TrainedModel.load(path, self.task)
-            spent = self.budget.epsilon()
             return Participation(
-                epsilon=spent,
+                epsilon=self.budget.epsilon(),
                 ended="finished",
                 model=model,
                 model_file=path,
             )
+        limit = self.budget.limit
         reporter = Reporter(
             self.task,
-            epsilon_limit=(
-                None if self.budget.limit is None else self.budget.limit.epsilon
-            ),
+            epsilon_limit=None if limit is None else limit.epsilon,
             on_round=on_round,
             validate=self._validation(),
             folder=self._folder,
@@ -260,20 +275,7 @@ class DataOwner:
         with state_lock(self._folder):
             try:
                 with reporter:
-                    reporter.doing(
-                        f"trying {len(self._records)} records with the model and its"
-                        " loss"
-                    )
-                    rehearse(
-                        self._model,
-                        self._loss,
-                        self._records,
-                        self.task,
-                        self._most,
-                    )
-                    if self._held_out is not None:
-                        used = self._model, self._loss, self._held_out, self.task
-                        _named("held_out", rehearse, *used)
+                    self._rehearse(reporter)
                     result = self._take_part(reporter, wait_s=wait_s)
             finally:
                 model_file = self._keep_model(reporter.newest)
@@ -284,6 +286,28 @@ class DataOwner:
         result.callback_error = reporter.first_failure
         return result
 
+    def _rehearse(self, observer: Observer) -> None:
+        """Try the model and the loss on all records, before a server is called.
+
+        Raises Misconfiguration: they don't go together.
+        """
+        observer.doing(
+            f"trying {len(self._records)} records with the model and its loss"
+        )
+        rehearse(
+            self._model,
+            self._loss,
+            self._records,
+            self.task,
+            self._most_records,
+        )
+        held_out = self._held_out
+        if held_out is not None:
+            _named(
+                "held_out",
+                lambda: rehearse(self._model, self._loss, held_out, self.task),
+            )
+
     def _take_part(
         self,
         observer: Observer,
@@ -291,13 +315,16 @@ class DataOwner:
         connection: type[Servers] = Servers,
         wait_s: float | None = None,
     ) -> Participation:
-        """As `run`, for rehearsals and audits: with another update, or other servers' calls."""
-        server_a, server_b = self._addresses
+        """Enrol and take part, for `run`; for audits and bad clients too.
+
+        ``compute`` gives the update instead of ``update``; ``connection`` is a class of
+        calls to the servers other than the honest one.
+        """
         with connection(
             self.task,
             self.client,
-            server_a=server_a,
-            server_b=server_b,
+            server_a=self._addresses[Role.SERVER_A],
+            server_b=self._addresses[Role.SERVER_B],
             identity=self._identity,
             patience_s=wait_s,
             observer=observer,
@@ -306,26 +333,34 @@ class DataOwner:
             servers.check_task()
             observer.doing("enrolling")
             servers.enrol(len(self._records), self._record_rate, self._token)
-            used = self.budget, self.pending, compute or self.update
             return take_part(
                 servers,
-                *used,
+                budget=self.budget,
+                pending=self.pending,
+                compute=compute or self.update,
                 statements=self.statements,
                 observer=observer,
                 wait_s=wait_s,
             )
 
-    def _validation(
-        self,
-    ) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:
-        if self._held_out is None:
+    def _validation(self) -> Validate | None:
+        """Return what tries a model on the held-out records; None without them."""
+        held_out = self._held_out
+        if held_out is None:
             return None
         applied = Applied(self._model, self.task.model.parameters, self._loss)
-        held_out = self._held_out
-        return lambda model, between: applied.evaluate(model.theta, held_out, between)
+
+        def evaluate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
+            return applied.evaluate(model.theta, held_out, between)
+
+        return evaluate
 
     def _keep_model(self, model: TrainedModel | None) -> Path | None:
-        """The newest model, for its owner; the result has it where the disk fails."""
+        """Write the newest model to the state folder and return the file's path.
+
+        None where there is no folder or no model, or where the disk fails: the result
+        of `run` still has the model.
+        """
         if self._folder is None or model is None:
             return None
         path = self._folder / MODEL_FILE
@@ -337,12 +372,12 @@ class DataOwner:
         return path
 
     def update(self, view: RoundView) -> RingVector:
-        """Algorithm 2 for one version: a Poisson sample of records, clipped, summed, encoded.
+        """Algorithm 2 for one version: records sampled, clipped, summed and encoded.
 
-        The sample is drawn afresh from the CSPRNG, once a version. The work is that of
-        ``most_records``, whatever was drawn and also where it is for show and none was,
-        and a record that gives no gradient counts as zero and stands in the owner's
-        private log alone.
+        What comes back is X, ``[d] int64``. The Poisson sample is drawn afresh from the
+        CSPRNG, once a version. The work is that of ``most_records``, whatever was drawn
+        and also where it is for show and none was, and a record that gives no gradient
+        counts as zero and stands in the owner's private log alone.
         """
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
@@ -350,35 +385,49 @@ class DataOwner:
         if view.covering:
             indices = indices[:0]
         failed: list[int] = []
-        used = self._model, self._loss, self._records, indices, view.theta, self.task
-        update = local_update(*used, most=self._most, on_failure=failed.append)
+        update = local_update(
+            self._model,
+            self._loss,
+            self._records,
+            indices,
+            view.theta,
+            self.task,
+            most=self._most_records,
+            on_failure=failed.append,
+        )
         self._note(
             f"attempt {view.attempt}: {len(failed)} records without a gradient {failed}"
         )
-        late = time.perf_counter() - began - view.left_s
-        if late > 0:
+        late_s = time.perf_counter() - began - view.left_s
+        if late_s > 0:
             self._note(
-                f"attempt {view.attempt}: the work was done {late:.3g} s after the"
+                f"attempt {view.attempt}: the work was done {late_s:.3g} s after the"
                 " public time, so the upload told how long it took; let deadlines.work"
                 " be longer, or this machine do less beside"
             )
         return update
 
 
-def _named(field: str, check: Callable[..., Any], *arguments: Any) -> Any:
-    """``check`` of what an owner calls ``field``.
+def _named(field: str, make: Callable[[], Value]) -> Value:
+    """Return what ``make`` makes of the argument that an owner knows as ``field``.
 
-    Raises Misconfiguration, which names it.
+    Raises Misconfiguration: as ``make``, with ``field`` before the name that it gives.
     """
     try:
-        return check(*arguments)
+        return make()
     except Misconfiguration as error:
         raise Misconfiguration(
             f"{field}, {error.field}", error.value, error.remedy
         ) from None
 
 
-def _folder(path: str | Path | None) -> Path | None:
-    if path is not None:
-        make_folder(Path(path))
-    return None if path is None else Path(path)
+def _made_folder(path: str | Path | None) -> Path | None:
+    if path is None:
+        return None
+    folder = Path(path)
+    make_folder(folder)
+    return folder
+
+
+def _file_in(folder: Path | None, name: str) -> Path | None:
+    return None if folder is None else folder / name

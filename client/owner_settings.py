@@ -1,4 +1,4 @@
-"""A data owner's settings file: its values, the code of its own, and all that is wrong with it."""
+"""A data owner's settings file: its values, the code it names, and what is wrong."""
 
 import importlib
 import stat
@@ -23,7 +23,14 @@ from precad.common.roster import on_grid
 from precad.common.task import Task
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from precad.client.data_owner import DataOwner
+    from precad.client.gradients.objectives import Loss
+    from precad.client.records.torch_records import Records
+
+OwnObject = Any
+"""Whatever an owner's own code has under a name."""
 
 
 class JoinSettings(DiallingSettings):
@@ -61,36 +68,42 @@ class JoinSettings(DiallingSettings):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Settings from a TOML file.
+        """Return the settings of a TOML file.
 
-        Raises Misconfiguration naming file, field and remedy.
+        Raises Misconfiguration: names file, field and remedy.
         """
         loaded = super().load(path)
         loaded._folder = path.resolve().parent  # noqa: SLF001 -- its own
         return loaded
 
-    def own_model(self) -> Any:
-        """The torch module that ``model`` makes; None without one.
+    def own_model(self) -> OwnObject:
+        """Return the torch module that the setting ``model`` makes; None without one.
 
-        Raises Misconfiguration.
+        Raises Misconfiguration: as ``own_model`` of this module.
         """
         return None if self.model is None else own_model(self.model, self._folder)
 
-    def own_loss(self) -> Any:
-        """What ``loss`` names; None without one. Raises Misconfiguration."""
-        return (
-            None if self.loss is None else own_object("loss", self.loss, self._folder)
-        )
+    def own_loss(self) -> "Loss | None":
+        """Return what the setting ``loss`` names; None without one.
+
+        Raises Misconfiguration: as ``own_object``.
+        """
+        loss: Loss | None = None
+        if self.loss is not None:
+            loss = own_object("loss", self.loss, self._folder)
+        return loss
 
     def data_owner(
         self,
         *,
-        data: Any = None,
-        model: Any = None,
-        loss: Any = None,
+        data: object = None,
+        model: "nn.Module | None" = None,
+        loss: "Loss | None" = None,
         raise_limit: bool = False,
     ) -> "DataOwner":
-        """The data owner that these settings describe, with another model, … where given.
+        """Return the data owner that these settings describe.
+
+        ``data``, ``model`` and ``loss`` take the place of the settings' where given.
 
         Raises Misconfiguration: task, data, model, identity or limit can't be used.
         """
@@ -117,11 +130,14 @@ class JoinSettings(DiallingSettings):
         )
 
 
-def own_object(field: str, place: str, folder: Path | None = None) -> Any:
-    """What MODULE:NAME names, looked for in ``folder``, once it is allowed, and in the current one.
+def own_object(field: str, place: str, folder: Path | None = None) -> OwnObject:
+    """Return what MODULE:NAME names.
 
-    Raises Misconfiguration, of ``field``: it isn't there, or lies in ``folder`` and
-    isn't allowed.
+    It is looked for in ``folder``, the settings', once its owner has allowed the code
+    there, and in the current folder.
+
+    Raises Misconfiguration, of ``field``: ``place`` can't be loaded, or lies in
+    ``folder`` and isn't allowed.
     """
     module, _, attribute = place.partition(":")
     with code_from(field, place, folder):
@@ -138,19 +154,23 @@ def own_object(field: str, place: str, folder: Path | None = None) -> Any:
             ) from error
 
 
-def own_model(place: str, folder: Path | None = None) -> Any:
-    """The torch module that MODULE:NAME makes, called without arguments; see ``own_object``.
+def own_model(place: str, folder: Path | None = None) -> "nn.Module":
+    """Return the torch module that MODULE:NAME is, or makes.
+
+    It is looked for as ``own_object`` does. What isn't a module must make one when it
+    is called without arguments.
 
     Raises Misconfiguration: it can't be made, or isn't a torch module.
     """
-    from torch import nn  # noqa: PLC0415 -- seconds
+    # Both load torch, which takes seconds.
+    from torch import nn  # noqa: PLC0415
 
-    from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415 -- torch
+    from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415
 
-    made = own_object("model", place, folder)
-    if not isinstance(made, nn.Module):
+    model = own_object("model", place, folder)
+    if not isinstance(model, nn.Module):
         try:
-            made = made()
+            model = model()
         except Exception as error:  # whatever it does
             raise Misconfiguration(
                 "model",
@@ -158,24 +178,27 @@ def own_model(place: str, folder: Path | None = None) -> Any:
                 f"can't be made ({type(error).__name__}: {error}): give MODULE:NAME,"
                 " callable without arguments",
             ) from error
-    if not isinstance(made, nn.Module):
-        remedy = (
-            f"gives a {type(made).__name__}: give a torch.nn.Module, or what makes one"
+    if not isinstance(model, nn.Module):
+        raise Misconfiguration(
+            "model",
+            place,
+            f"gives a {type(model).__name__}: give a torch.nn.Module, or what makes"
+            " one",
         )
-        raise Misconfiguration("model", place, remedy)
-    check_processor(made)
-    return made
+    check_processor(model)
+    return model
 
 
 FINISHED = "finished training"
-"""About what it is found that the owner has the task's final model."""
+"""What a finding is about where the owner has the task's final model already."""
 
 
 def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Findings:
-    """All that ``DataOwner`` refuses and ``DataOwner.check`` finds, for an owner's settings file.
+    """Return all that may keep an owner with this settings file from taking part.
 
-    Nothing is enrolled, and no folder made. The servers are asked first, for
-    ``within_s``, and the same whatever the records are.
+    That is what ``DataOwner`` refuses and what ``DataOwner.check`` finds. Nothing is
+    enrolled, and no folder is made. The servers are asked first, for ``within_s``
+    seconds, and the same whatever the records are.
     """
     findings = before.Findings()
     settings = findings.attempt("settings", lambda: JoinSettings.load(path))
@@ -190,18 +213,16 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     task = findings.attempt("task", lambda: Task.load(settings.task))
     client = findings.attempt("settings", lambda: ClientId(settings.client))
     identity = findings.attempt("identity", lambda: Identity.load(settings.identity))
-    servers = None
+    findings_of_servers = None
     if identity is not None and client is not None:
-        addresses = {Role.SERVER_A: settings.server_a, Role.SERVER_B: settings.server_b}
-        given = settings.token
-        token = None if given is None else Secret(given.get_secret_value().encode())
-        servers = before.look_at_servers(
+        token = settings.token
+        findings_of_servers = before.look_at_servers(
             task,
             client,
             identity,
-            addresses,
+            {Role.SERVER_A: settings.server_a, Role.SERVER_B: settings.server_b},
             within_s,
-            token,
+            None if token is None else Secret(token.get_secret_value().encode()),
         )
         if findings.passes("identity", lambda: before.check_name(client, identity)):
             findings.good(
@@ -217,22 +238,29 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
             if account is not None:
                 findings.extend(before.look_at_limit(task, account))
         findings.extend(before.look_at_state(task, settings.state, settings.account))
-    found = before.Findings() if servers is None else servers()
-    final = None if task is None else before.final_model(task, settings.state)
-    if final is not None:
+    of_servers = before.Findings()
+    if findings_of_servers is not None:
+        of_servers = findings_of_servers()
+    final_model = None if task is None else before.final_model(task, settings.state)
+    if final_model is not None:
         findings.note(
-            FINISHED, f"{final} is its final model: nothing is left to take part in"
+            FINISHED,
+            f"{final_model} is its final model: nothing is left to take part in",
         )
         # Servers that have left, or take nobody any more, are no mistake then.
-        found = before.Findings(
-            replace(
-                each,
-                kind=before.Kind.NOTE if each.kind is before.Kind.BAD else each.kind,
-            )
-            for each in found
-        )
-    findings.extend(found)
+        of_servers = _without_bad(of_servers)
+    findings.extend(of_servers)
     return findings
+
+
+def _without_bad(findings: before.Findings) -> before.Findings:
+    """Return the same findings, with notes in the place of bad ones."""
+    return before.Findings(
+        replace(finding, kind=before.Kind.NOTE)
+        if finding.kind is before.Kind.BAD
+        else finding
+        for finding in findings
+    )
 
 
 def _look_at_training(
@@ -241,56 +269,58 @@ def _look_at_training(
     task: Task,
     client: ClientId,
 ) -> None:
+    """Add what comes of reading the records and trying them with model and loss.
+
+    The records are tried only where all that this needs could be loaded.
+    """
     from torch.nn import functional  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    notes: list[ColumnNotes] = []
-
-    def records(path: Path, notes: list[ColumnNotes] | None = None) -> Any:
+    def read(path: Path, notes: list[ColumnNotes] | None = None) -> "Records":
         return as_records(read_records(path, task.data, settings.columns, notes))
 
-    found = findings.attempt("data", lambda: records(settings.data, notes))
+    notes: list[ColumnNotes] = []
+    records = findings.attempt("data", lambda: read(settings.data, notes))
     findings.extend(before.look_at_columns(notes))
-    module = findings.attempt(
-        "model", lambda: settings.own_model() or build(task.model)
-    )
+    model = findings.attempt("model", lambda: settings.own_model() or build(task.model))
     loss = findings.attempt(
         "loss", lambda: settings.own_loss() or functional.cross_entropy
     )
-    rate = findings.attempt("settings", lambda: _rate(settings, task))
-    if found is None or module is None or loss is None or rate is None:
+    rate = findings.attempt("settings", lambda: _record_rate(settings, task))
+    if records is None or model is None or loss is None or rate is None:
         return
-    others = None
+    held_out = None
     path = settings.held_out
     if path is not None:
-        others = findings.attempt("held-out records", lambda: records(path))
+        held_out = findings.attempt("held-out records", lambda: read(path))
     findings.extend(
         before.look_at_owner(
             task,
             client,
-            found,
+            records,
             rate,
-            model=module,
+            model=model,
             loss=loss,
-            held_out=others,
+            held_out=held_out,
         )
     )
 
 
-def _rate(settings: JoinSettings, task: Task) -> float:
-    given = settings.record_rate
-    return on_grid(task, task.privacy.record_rate if given is None else given)
+def _record_rate(settings: JoinSettings, task: Task) -> float:
+    rate = settings.record_rate
+    return on_grid(task, task.privacy.record_rate if rate is None else rate)
 
 
 def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount:
+    """Return the owner's account as it stands, without making its folder or file."""
     folder = settings.state if settings.account is None else settings.account
-    file = folder / ACCOUNT_FILE
+    path = folder / ACCOUNT_FILE
     return OwnAccount(
         task,
-        _rate(settings, task),
+        _record_rate(settings, task),
         settings.epsilon_limit,
-        file if file.exists() else None,
+        path if path.exists() else None,
         client,
     )

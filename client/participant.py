@@ -1,11 +1,11 @@
 """Taking part in a whole training: watch, fetch, compute, submit, until it is over.
 
 One version gets one update, and one attempt one submission, whatever breaks. The update
-is kept, then counted on the owner's account, then shared; for a further attempt it is
-shared afresh, and within an attempt the same bytes are sent again. An update that was
-lost is not replaced: a second sample of records would cost privacy that nobody counts.
-What others see of this depends on no record: uploads begin at a public time, and under
-``cover_uploads`` whoever isn't drawn sends zeros.
+is kept on the disk, then charged on the owner's account, then sent. For a further
+attempt it is shared afresh; within an attempt the same bytes are sent again. An update
+that was lost is not replaced: a second sample of records would cost privacy that nobody
+counts. What others see of this depends on no record: uploads begin at a public time,
+and under ``cover_uploads`` whoever isn't drawn sends zeros.
 """
 
 import logging
@@ -28,7 +28,7 @@ from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.identifiers import Digest
+from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector
 from precad.common.ring import RingVector
 from precad.common.task import Task
@@ -36,10 +36,11 @@ from precad.common.wire import messages as wire
 
 log = logging.getLogger("precad")
 
-RECONNECTION = RetryPolicy(0.2, 5.0, spread=True)
-"""Before reconnecting."""
+RECONNECTION = RetryPolicy(first_s=0.2, longest_s=5.0, spread=True)
+"""Waits before server A's notices are asked for again."""
 STEADY_S = 10.0
-"""A watch that lasted so long was a connection; attempts to get one fail sooner."""
+"""Seconds: a watch that lasted so long was a connection; attempts to get one fail
+sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class RoundView:
     theta: ModelVector = field(repr=False)
     """``[d] float32``, θ_t; float64 where it was made so."""
     model: Digest
+    """The digest of θ_t."""
     version: int = 0
     """t."""
     covering: bool = False
@@ -60,7 +62,7 @@ class RoundView:
 
 
 Compute = Callable[[RoundView], RingVector]
-"""Gives the encoded update ``[d] int64`` for a version."""
+"""Returns the encoded update X, ``[d] int64``, for a version."""
 
 
 def take_part(
@@ -73,12 +75,21 @@ def take_part(
     observer: Observer | None = None,
     wait_s: float | None = None,
 ) -> Participation:
-    """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
+    """Take part until the training is over, or until the owner's limit is reached.
 
-    The client is enrolled with ``servers``. ``budget`` is charged before a version's update is
-    first shared; ``pending`` keeps that update, and the open attempt's pair for retries. What the
-    servers sign is kept in memory without ``statements``. They may be away for ``wait_s``, the
-    task's outage unless given.
+    Under ``cover_uploads`` a client whose limit is reached stays, and sends zeros.
+
+    Args:
+        servers: calls to both servers; the client is enrolled with them.
+        budget: the owner's account, which is charged before a version's update is first
+            shared.
+        pending: keeps that update, and the open attempt's pair for retries.
+        compute: makes the update.
+        clock: what waits pass by.
+        statements: keeps what the servers sign; in memory unless given.
+        observer: is told how the training goes.
+        wait_s: seconds for which the servers may be away; the task's outage unless
+            given.
 
     Raises:
         PeerViolation: the servers disagree about the model, a signature is wrong, or a
@@ -86,23 +97,26 @@ def take_part(
         PeerUnavailable: a server stayed away, or A paused, for longer than ``wait_s``.
         StorageFailure: the owner's own disk fails.
     """
-    statements = statements or ServerStatements(servers.task, servers.client)
-    observer = observer or Observer()
-    wait_s = servers.task.deadlines.outage if wait_s is None else wait_s
     return _Participant(
         servers=servers,
         budget=budget,
         pending=pending,
         compute=compute,
         clock=clock,
-        statements=statements,
-        observer=observer,
-        wait_s=wait_s,
+        statements=statements or ServerStatements(servers.task, servers.client),
+        observer=observer or Observer(),
+        wait_s=servers.task.deadlines.outage if wait_s is None else wait_s,
     ).run()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Participant:
+    """One client's part in a training, notice by notice.
+
+    After a reconnection the newest notice comes again, so the newest attempts that were
+    handled are kept.
+    """
+
     servers: Servers
     budget: OwnAccount
     pending: Pending
@@ -112,24 +126,29 @@ class _Participant:
     observer: Observer
     wait_s: float
     result: Participation = field(default_factory=Participation)
-    # After a reconnection the newest notice comes again.
     answered: int = -1
+    """The newest attempt that needs no answer any more."""
     over: int = -1
+    """The newest attempt whose end was heard."""
     sent: int = -1
+    """The newest attempt that counts as sent in ``result``."""
     taken: tuple[int, Kept] | None = None
     """The newest attempt whose pair both servers took, and what it held."""
     opened: tuple[wire.RoundOpen, float] | None = None
-    """The newest attempt that was announced, and when."""
+    """The newest attempt that was announced, and the clock's instant of that."""
 
     @property
     def task(self) -> Task:
+        """The servers' task, which is the owner's."""
         return self.servers.task
 
     @property
     def cover(self) -> bool:
+        """Whether every client uploads in every attempt, drawn or not."""
         return self.task.privacy.cover_uploads
 
     def run(self) -> Participation:
+        """Handle server A's notices to the end; connect again where they break off."""
         result = self.result
         retries = Retries(
             total_s=self.wait_s,
@@ -137,12 +156,12 @@ class _Participant:
             clock=self.clock,
         )
         while not result.ended:
-            connected: float | None = None
-            ended = errors.PeerUnavailable("server A ended the notices")
+            connected_at: float | None = None
+            failure = errors.PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
-                self._exchange()
-                connected = self.clock.now()
+                self._exchange_statements()
+                connected_at = self.clock.now()
                 if self.opened is None:
                     self.observer.doing(
                         "enrolled; waiting for the others and the first round"
@@ -154,59 +173,68 @@ class _Participant:
                     if result.ended:
                         break
             except errors.PeerUnavailable as error:
-                if connected is not None and self.clock.now() - connected > STEADY_S:
+                if (
+                    connected_at is not None
+                    and self.clock.now() - connected_at > STEADY_S
+                ):
                     retries.renew()
-                gone_s = self.wait_s - retries.remaining()
+                away_s = self.wait_s - retries.remaining()
                 if (
                     isinstance(error, errors.Misidentified)
-                    and gone_s > self.task.deadlines.outage
+                    and away_s > self.task.deadlines.outage
                 ):
                     # Waiting for longer than servers do doesn't mend that.
                     raise
                 log.warning("%s; reconnecting", error)
-                ended = error
+                failure = error
             finally:
                 self.observer.free()
             if not result.ended:
                 until = self.clock.now() + retries.remaining()
-                self.observer.doing(f"waiting for server A ({ended})", until)
-                retries.wait(ended)
+                self.observer.doing(f"waiting for server A ({failure})", until)
+                retries.wait(failure)
         result.epsilon = self.budget.epsilon()
         return result
 
-    def _exchange(self, signed: bytes | None = None) -> None:
+    def _exchange_statements(self, signed: bytes | None = None) -> None:
+        """Get both servers' statements and compare their charges with the account.
+
+        ``signed`` is server A's statement, where it came with a notice. What both have
+        charged and the account lacks is charged now.
+
+        Raises PeerUnavailable: one server alone has signed more charges than the
+        account has. Nothing is shared until that is cleared up.
+        """
         self.statements.exchange(self.servers, signed)
-        versions, counts = self.statements.charged()
-        both = [min(pair) for pair in zip(*counts.values(), strict=False)]
-        if self.budget.lacks(both):
+        versions, charges = self.statements.charged()
+        charged_by_a = charges.get(Role.SERVER_A, [])
+        charged_by_b = charges.get(Role.SERVER_B, [])
+        charged_by_both = list(map(min, charged_by_a, charged_by_b))
+        if self.budget.lacks(charged_by_both):
             log.warning(
                 "the owner's account is an older copy, or another one is in use: both"
                 " servers have signed more charges. They count here from now on"
             )
-            self.budget.adopt(both, versions)
-        for role, each in counts.items():
-            if self.budget.lacks(each):
+            self.budget.adopt(charged_by_both, versions)
+        for role, counts in charges.items():
+            if self.budget.lacks(counts):
                 raise errors.PeerUnavailable(
-                    f"{role.value} has signed more charges ({each[0]} versions) than"
+                    f"{role.value} has signed more charges ({counts[0]} versions) than"
                     " the other server and this owner's account: nothing is shared"
                     " until they agree; ask both operators, and look for a newer copy"
                     " of the account"
                 )
 
     def _handle(self, notice: wire.Notice, came: float) -> None:
+        """Do what a notice of server A calls for.
+
+        ``came`` is the clock's instant at which it was heard.
+
+        Raises PeerUnavailable: the training is paused, or a server isn't there.
+        """
         match notice:
             case wire.RoundOpen():
-                self.opened = notice, came
-                self._forget_versions_below(notice.version)
-                if (notice.selected or self.cover) and notice.attempt > self.answered:
-                    self.observer.hold()
-                    self._answer(notice, came)
-                    self.observer.free()
-                if not self.result.ended:
-                    what = "sitting it out" if notice.selected else "not drawn"
-                    what = "update sent" if self.answered == notice.attempt else what
-                    text = f"round {notice.version + 1}: {what}; waiting for the others"
-                    self.observer.doing(text, self._closes(notice, came))
+                self._handle_open_attempt(notice, came)
             case wire.RoundOver():
                 self._forget_versions_below(notice.version + 1)
                 if notice.attempt > self.over:
@@ -226,14 +254,35 @@ class _Participant:
                     "server A paused the training; its operators know why"
                 )
 
-    def _closes(self, event: wire.RoundOpen, came: float) -> float:
-        """When collection ends.
+    def _handle_open_attempt(self, notice: wire.RoundOpen, came: float) -> None:
+        """Answer an attempt once, if this client has a part in it."""
+        self.opened = notice, came
+        self._forget_versions_below(notice.version)
+        if (notice.selected or self.cover) and notice.attempt > self.answered:
+            self.observer.hold()
+            self._answer(notice, came)
+            self.observer.free()
+        if self.result.ended:
+            return
+        if self.answered == notice.attempt:
+            part = "update sent"
+        else:
+            part = "sitting it out" if notice.selected else "not drawn"
+        self.observer.doing(
+            f"round {notice.version + 1}: {part}; waiting for the others",
+            self._closes(notice, came),
+        )
 
-        Nothing that is announced, NaN too, stretches the task's own.
+    def _closes(self, event: wire.RoundOpen, came: float) -> float:
+        """Return the clock's instant at which collection ends.
+
+        Nothing that is announced, NaN too, makes that later than the task's own
+        deadline.
         """
         return came + min(self.task.deadlines.collect, event.collect_seconds)
 
     def _saw(self, version: int, model: Digest, theta: ModelVector) -> None:
+        """Make this model the result's and the observer's, if it is the newest."""
         newest = self.result.model
         if newest is None or newest.version < version or self.result.ended:
             self.result.model = TrainedModel(
@@ -245,47 +294,54 @@ class _Participant:
             self.observer.saw(self.result.model)
 
     def _forget_versions_below(self, version: int) -> None:
-        """Versions follow one another, so an older one's update has no further use."""
+        """Remove an older version's update: versions follow one another."""
         if self.pending.version is not None and self.pending.version < version:
             self.pending.drop()
 
     def _tally(self, over: wire.RoundOver) -> None:
-        rejected = "" if over.counted else over.rejection
+        """Count and tell the end of a version, and compare what the servers state."""
+        rejection = "" if over.counted else over.rejection
         if over.counted:
             self.result.counted += 1
-        elif rejected:
-            self.result.rejected[rejected] += 1
-            self._warn(over, f"submission rejected: {rejected}")
-        self._exchange(over.signed)
+        elif rejection:
+            self.result.rejected[rejection] += 1
+            self._warn(over, f"submission rejected: {rejection}")
+        self._exchange_statements(over.signed)
         self._look_after_own(over)
-        opened, came = self.opened or (None, 0.0)
-        heard = (
-            opened if opened is not None and opened.attempt == over.attempt else None
-        )
+        drawn = over.counted or bool(rejection)
+        seconds: float | None = None
+        if self.opened is not None:
+            opened, came = self.opened
+            if opened.attempt == over.attempt:
+                drawn = drawn or opened.selected
+                seconds = self.clock.now() - came
         self.observer.over(
             VersionOver(
                 version=over.version,
-                drawn=over.counted
-                or bool(rejected)
-                or (heard is not None and heard.selected),
+                drawn=drawn,
                 counted=over.counted,
-                rejected=rejected,
-                seconds=None if heard is None else self.clock.now() - came,
+                rejected=rejection,
+                seconds=seconds,
                 spent=self.budget.spent(),
             )
         )
         self.observer.doing("waiting for the next round")
 
-    def _warn(self, event: wire.RoundOpen | wire.RoundOver, what: str) -> None:
-        log.warning("attempt %d of version %d: %s", event.attempt, event.version, what)
+    def _warn(self, event: wire.RoundOpen | wire.RoundOver, text: str) -> None:
+        log.warning("attempt %d of version %d: %s", event.attempt, event.version, text)
 
     def _look_after_own(self, over: wire.RoundOver) -> None:
-        """Where both servers took this owner's pair: whether it counted, and what it led to."""
-        if self.taken is None or self.taken[0] != over.attempt:
+        """Follow an attempt for which both servers took this owner's pair.
+
+        The owner warns if the servers state that it doesn't count, and keeps the model
+        that it led to.
+        """
+        if self.taken is None:
             return
-        if self.taken[1].re_releases is not None and not self.statements.counted(
-            over.version
-        ):
+        attempt, kept = self.taken
+        if attempt != over.attempt:
+            return
+        if kept.re_releases is not None and not self.statements.counted(over.version):
             self._warn(
                 over,
                 "both servers took the submission and state that it doesn't count; an"
@@ -301,38 +357,43 @@ class _Participant:
                 self.statements.saw(version, model, theta)
 
     def _answer(self, event: wire.RoundOpen, came: float) -> None:
-        """Answer one attempt.
+        """Answer one attempt: compute, keep, charge, wait for the public time, upload.
 
-        PeerUnavailable leaves it unanswered: the notice comes again.
+        After a PeerUnavailable the attempt is unanswered: its notice comes again.
         """
         deadline = self._closes(event, came)
         number = event.version + 1
         self.observer.doing(f"round {number}: computing", deadline)
-        kept = self._kept(event)
+        kept = self._ready_to_send(event)
         if kept is None:
             self._make(event, came)
-            kept = self._kept(event)
+            kept = self._ready_to_send(event)
         if kept is None:
             self.answered = event.attempt
             return
         if self.sent != event.attempt:
             self.sent = event.attempt
-            self.result.submitted += kept.re_releases is not None
-            self.result.covered += kept.re_releases is None
+            if kept.re_releases is None:
+                self.result.covered += 1
+            else:
+                self.result.submitted += 1
         # Not before a time that everybody knows: how long the work took is nobody's
         # business.
-        early = came + self.task.deadlines.work - self.clock.now()
-        if early > 0:
-            public = self.clock.now() + early
+        early_s = came + self.task.deadlines.work - self.clock.now()
+        if early_s > 0:
             self.observer.doing(
-                f"round {number}: ready; the public time to upload comes", public
+                f"round {number}: ready; the public time to upload comes",
+                self.clock.now() + early_s,
             )
-            self.clock.sleep(early)
+            self.clock.sleep(early_s)
         self.observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
 
-    def _kept(self, event: wire.RoundOpen) -> Kept | None:
-        """What this attempt sends, once it may be sent: it is on the disk, and counted."""
+    def _ready_to_send(self, event: wire.RoundOpen) -> Kept | None:
+        """Return what this attempt sends, if it is on the disk and charged.
+
+        Raises PeerViolation: the attempt had another model before.
+        """
         kept = self.pending.of_attempt(event.attempt)
         if kept is None:
             return None
@@ -341,18 +402,25 @@ class _Participant:
                 f"attempt {event.attempt} was announced with model {kept.model} and now"
                 f" with {event.model}; nothing more is sent"
             )
-        m = kept.re_releases
-        if m is not None and not self.budget.charged(event.version, m):
+        re_releases = kept.re_releases
+        if re_releases is not None and not self.budget.charged(
+            event.version, re_releases
+        ):
             # The process died between the two: not a byte of this pair has left.
             return None
         return kept
 
     def _make(self, event: wire.RoundOpen, came: float) -> None:
+        """Make what this attempt sends, keep it, and then charge it.
+
+        That is the update, or zeros under ``cover_uploads`` where the update may not be
+        shared. Nothing is kept where this client sits the attempt out.
+        """
         version = event.version
         model = event.model
         # Before the models of all owners fill the servers' lines.
         try:
-            opened = self.statements.opening(self.servers, event)
+            opening = self.statements.opening(self.servers, event)
         except errors.NotOnOffer:
             log.warning(
                 "attempt %d was over before it could be answered", event.attempt
@@ -363,30 +431,19 @@ class _Participant:
             # Both statements name it.
             theta = self.servers.fetch_model(version, model, signed=True)
         self._saw(version, model, theta)
-        signed = opened.re_releases
-        re_releases = min(signed, self.pending.answered(version, event.attempt))
-        if signed > re_releases:
-            what = (
-                "a server signed that this owner's update was released {} times before,"
-                " and it "
-            )
-            what += (
-                "answered {} attempts with it, which are counted: that server may"
-                " be bad"
-            )
-            self._warn(event, what.format(signed, re_releases))
-        records = event.selected and self._may_share(event, re_releases)
-        if not (records or self.cover):
+        re_releases = self._re_releases(event, opening)
+        shares_update = event.selected and self._may_share(event, re_releases)
+        if not (shares_update or self.cover):
             return
         self.statements.saw(version, model, theta)
-        update = self._work(event, came, theta, records=records)
-        if records and update is not None:
+        update = self._work(event, came, theta, shares_update=shares_update)
+        if shares_update and update is not None:
             self._keep(
                 event,
-                opened,
+                opening,
                 update,
-                update,
-                re_releases,
+                shared=update,
+                re_releases=re_releases,
             )
             try:
                 self.budget.charge(version, re_releases)
@@ -398,29 +455,45 @@ class _Participant:
         if self.cover:
             if event.selected:
                 self.budget.cover(version)
-            zeros = np.zeros(self.task.dimension, dtype=np.int64)
             self._keep(
                 event,
-                opened,
+                opening,
                 update,
-                zeros,
-                None,
+                shared=np.zeros(self.task.dimension, dtype=np.int64),
+                re_releases=None,
             )
+
+    def _re_releases(self, event: wire.RoundOpen, opening: StatedOpening) -> int:
+        """Return m: how many releases of this version's update may have left before.
+
+        No more than the attempts that shared it, whatever a server has signed.
+        """
+        shared = self.pending.answered(event.version, event.attempt)
+        if opening.re_releases > shared:
+            self._warn(
+                event,
+                "a server signed that this owner's update was released"
+                f" {opening.re_releases} times before, and it answered {shared}"
+                " attempts with it, which are counted: that server may be bad",
+            )
+        return min(opening.re_releases, shared)
 
     def _keep(
         self,
         event: wire.RoundOpen,
-        opened: StatedOpening,
+        opening: StatedOpening,
         update: RingVector | None,
+        *,
         shared: RingVector,
         re_releases: int | None,
     ) -> None:
+        """Share ``shared`` for this attempt, and keep the pair with the update X."""
         pair = self.servers.prepare(
             version=event.version,
             attempt=event.attempt,
             model=event.model,
             x=shared,
-            proof=opened.proof,
+            proof=opening.proof,
         )
         self.pending.keep(event.version, update, pair, re_releases)
 
@@ -430,50 +503,54 @@ class _Participant:
         came: float,
         theta: ModelVector,
         *,
-        records: bool,
+        shares_update: bool,
     ) -> RingVector | None:
-        """X of this version, computed once; None where there is none to share.
+        """Return X of this version, computed once; None where there is none to share.
 
         Under ``cover_uploads`` there is always the same work, so that a late upload
         tells nothing.
         """
         update = self.pending.update(event.version)
-        fresh = records and update is None
+        is_first = shares_update and update is None
         view = RoundView(
             attempt=event.attempt,
             theta=theta,
             model=event.model,
             version=event.version,
-            covering=not fresh,
+            covering=not is_first,
             left_s=came + self.task.deadlines.work - self.clock.now(),
         )
-        if fresh:
+        if is_first:
             return self.compute(view)
         if self.cover:
             self.compute(view)
         return update
 
     def _may_share(self, event: wire.RoundOpen, re_releases: int) -> bool:
+        """Return whether this version's update may be shared with m = ``re_releases``.
+
+        A reason against it goes to the log.
+        """
         version = event.version
         model = event.model
-        kept_of = self.pending.model(version)
+        kept_model = self.pending.model(version)
         if self.statements.released(version):
-            why = "a server has stated that this version is over"
-        elif self.statements.changed(version, model) or kept_of not in (None, model):
-            why = "this version had another model before"
+            reason = "a server has stated that this version is over"
+        elif self.statements.changed(version, model) or kept_model not in (None, model):
+            reason = "this version had another model before"
         elif self.budget.charged(version) and self.pending.update(version) is None:
-            why = "what was shared before the restart is lost"
+            reason = "what was shared before the restart is lost"
         elif not self.budget.allows(version, re_releases):
             self._limit_is_reached(event)
             return False
         else:
             return True
-        self._warn(
-            event, f"{why}; {'sending zeros' if self.cover else 'sitting it out'}"
-        )
+        instead = "sending zeros" if self.cover else "sitting it out"
+        self._warn(event, f"{reason}; {instead}")
         return False
 
     def _limit_is_reached(self, event: wire.RoundOpen) -> None:
+        """Leave the training, or stay and send zeros under ``cover_uploads``."""
         if self.cover:
             self._warn(event, "the owner's privacy limit is reached; sending zeros")
             return
@@ -481,6 +558,7 @@ class _Participant:
         self.result.ended = "budget"
 
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
+        """Upload an attempt's pair until ``deadline``; note the servers' answers."""
         try:
             receipts = self.servers.submit(
                 kept.pair, max(1.0, deadline - self.clock.now())
@@ -490,9 +568,13 @@ class _Participant:
             log.warning("attempt %d: %s", attempt, error)
             return
         self.answered = attempt
-        refused = [each for each in receipts if each.rejection is not None]
-        for each in refused:
-            said = attempt, each.role.value, each.detail
-            log.warning("attempt %d: %s rejected the upload: %s", *said)
-        if not refused:
+        rejected = [receipt for receipt in receipts if receipt.rejection is not None]
+        for receipt in rejected:
+            log.warning(
+                "attempt %d: %s rejected the upload: %s",
+                attempt,
+                receipt.role.value,
+                receipt.detail,
+            )
+        if not rejected:
             self.taken = attempt, kept

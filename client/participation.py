@@ -1,4 +1,7 @@
-"""What an owner's training tells as it goes, and the model that comes home; nothing of the wire."""
+"""What an owner's training tells as it goes, and the model that comes home.
+
+Nothing here knows of messages or connections.
+"""
 
 import math
 from collections import Counter
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from precad.client.gradients.evaluation import Evaluation
 
 Net = TypeVar("Net", bound="nn.Module")
+RowValue = bool | int | float | str | None
+"""One cell of the history."""
 MODEL_FILE = "model.safetensors"
 """In an owner's state folder, once its training has ended."""
 
@@ -38,7 +43,9 @@ class TrainedModel:
 
     @classmethod
     def load(cls, path: str | Path, task: Task | str | Path) -> Self:
-        """Read what ``save`` wrote, or a server's ``model.safetensors``, of this task or its file.
+        """Read what ``save`` wrote, or a server's ``model.safetensors``.
+
+        ``task`` is the model's task, or that task's file.
 
         Raises Misconfiguration: a file can't be read, or the model's content isn't what
         it states. TaskMismatch: it is another task's.
@@ -58,24 +65,25 @@ class TrainedModel:
         return tensors(self.theta, self.task.model.parameters)
 
     def load_into(self, module: Net) -> Net:
-        """Copies θ_t into a module's parameters, cast to their own dtype, and returns it.
+        """Copy θ_t into a module's parameters, cast to their own dtype; return it.
 
         Buffers (a fixed scaler's numbers) aren't trained and stay as they are. Raises
         Misconfiguration: its parameters aren't the task's, in names, shapes and order.
         """
-        from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds to import
+        from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds
 
         torch_models.check_parameters(module, self.task.model.parameters)
         torch_models.load_vector(module, self.theta)
         return module
 
     def save(self, path: str | Path) -> None:
-        """Write safetensors: named float32 tensors; in the metadata task, version and privacy.
+        """Write safetensors: named float32 tensors, with metadata.
 
-        The file appears whole or not at all, and only this user may read it. Raises
-        Misconfiguration: it can't be written there.
+        The metadata have task, version and privacy. The file appears whole or not at
+        all, and only this user may read it. Raises Misconfiguration: it can't be
+        written there.
         """
-        facts = self._guarantee() if self.version else {}
+        guarantee = self._guarantee() if self.version else {}
         try:
             save_model(
                 Path(path),
@@ -83,7 +91,7 @@ class TrainedModel:
                 self.version,
                 self.theta,
                 self.digest,
-                facts,
+                guarantee,
             )
         except OSError as error:
             raise Misconfiguration(
@@ -93,7 +101,11 @@ class TrainedModel:
             ) from None
 
     def _guarantee(self) -> dict[str, str]:
-        """The most that it may tell of a record of an owner at the task's rate."""
+        """Return the metadata's sentence on privacy.
+
+        It is the most that the model may tell of a record of an owner at the task's
+        rate.
+        """
         from precad.accounting.exact import record_epsilon  # noqa: PLC0415 -- SciPy
 
         privacy = self.task.privacy
@@ -120,7 +132,10 @@ class TrainedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInfo:
-    """One round, as this owner knows it: for the owner alone, as its state folder is."""
+    """One round, as this owner knows it.
+
+    It is for the owner alone, as its state folder is.
+    """
 
     number: int
     """From 1 to ``rounds``, T."""
@@ -146,9 +161,9 @@ class RoundInfo:
     """``model`` on the owner's held-out records; None without them, or where a newer
     one came first."""
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, RowValue]:
         """One flat row: of ``history.csv``, of a frame."""
-        found = self.validation
+        validation = self.validation
         return {
             "round": self.number,
             "drawn": self.drawn,
@@ -156,35 +171,45 @@ class RoundInfo:
             "rejected": self.rejected,
             "epsilon": self.epsilon,
             "seconds": None if self.seconds is None else round(self.seconds, 3),
-            "validation_loss": None if found is None else found.loss,
-            "validation_accuracy": None if found is None else found.accuracy,
+            "validation_loss": None if validation is None else validation.loss,
+            "validation_accuracy": (
+                None if validation is None else validation.accuracy
+            ),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOver:
-    """A version's end, as the client heard it."""
+    """The end of a version, as the client heard it; what a ``RoundInfo`` is made of."""
 
     version: int
     drawn: bool
+    """Whether the coin drew this owner."""
     counted: bool
+    """Whether this owner's update went into the next model."""
     rejected: str
+    """Why it didn't, in the servers' word; empty if it did or none was sent."""
     seconds: float | None
+    """From the attempt's announcement to its end; None if it wasn't heard."""
     spent: "Counter[SampledGaussian]" = field(repr=False)
-    """All steps of the records' account."""
+    """How often each step was charged on the records' account, over all tasks."""
 
 
 class Observer:
-    """Is told how a training goes; ignores it.
+    """Is told how a training goes; this one ignores it.
 
-    No call may wait: that would show in an upload.
+    No call may wait for anything: that would show in the time of an upload.
     """
 
-    def doing(self, what: str, until: float | None = None) -> None:
-        """Hear what happens now; ``until``: the clock's instant at which it is given up."""
+    def doing(self, activity: str, until: float | None = None) -> None:
+        """Hear what happens now.
+
+        ``until`` is the clock's instant at which it is given up; None where there is
+        none.
+        """
 
     def hold(self) -> None:
-        """Put off whatever is slow: an upload is due."""
+        """Put off whatever is slow, because an upload is due."""
 
     def free(self) -> None:
         """Let what is slow go on."""
@@ -226,16 +251,16 @@ class Participation:
     """What it raised first."""
 
     def load_into(self, module: Net) -> Net:
-        """Copies the model into a torch module and returns it; see ``TrainedModel.load_into``."""
+        """Copy the model into a torch module; see ``TrainedModel.load_into``."""
         return self._model().load_into(module)
 
     def save(self, path: str | Path) -> None:
-        """Writes the model as safetensors; see ``TrainedModel.save``."""
+        """Write the model as safetensors; see ``TrainedModel.save``."""
         self._model().save(path)
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[dict[str, RowValue]]:
         """The history as one flat dictionary a round, ready for a frame."""
-        return [each.to_row() for each in self.history]
+        return [info.to_row() for info in self.history]
 
     def _model(self) -> TrainedModel:
         if self.model is None:

@@ -1,10 +1,10 @@
-"""What a client shares in one version, and the pair that it sends in one attempt.
+"""The open version's update, and the pair of submissions for its newest attempt.
 
 All attempts of a version get the same update X, which is on the disk before anything of
-it is sent; each shares it afresh, and a retry within an attempt sends the same bytes. X
-is as confidential as the records: the file is readable by this user only and goes when
-the version is over. It is removed, not overwritten: on flash storage overwriting
-guarantees nothing.
+it is sent. Each attempt shares X afresh; a retry within an attempt sends the same
+bytes. X is as confidential as the records: the file is readable by this user only, and
+it is removed when the version is over. It is not overwritten: on flash storage
+overwriting guarantees nothing.
 """
 
 import hashlib
@@ -23,40 +23,46 @@ from precad.norm_check.proof_submission import AnySubmission, body_layout
 from precad.norm_check.submission_messages import header_from_bytes, header_to_bytes
 
 Pair = tuple[AnySubmission, AnySubmission]
-"""For server A and for server B."""
+"""The submissions for server A and for server B."""
 
 _MAGIC = b"precad/v4/pending\0"
-_VERSION = struct.Struct("<QqQQ")
-"""t, m or −1, attempts answered before, and the length of X in bytes: 0 where there is
-none."""
+"""First bytes of the file."""
+_NUMBERS = struct.Struct("<QqQQ")
+"""t, m or −1, the number of attempts answered before, and the length of X in bytes: 0
+where there is none."""
 _LENGTH = struct.Struct("<Q")
+"""The length of a header in bytes."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What is kept for the open version."""
+    """What an owner keeps for the open version."""
 
     version: int
-    """t of the model θ_t that it was computed at."""
+    """t of the model θ_t that the update was computed at."""
     update: RingVector | None = field(repr=False)
     """X, ``[d] int64``; None when all that was sent in this version were zeros."""
     pair: Pair = field(repr=False)
-    """The newest attempt's."""
+    """What is sent in the newest attempt."""
     re_releases: int | None
-    """m, which the version is to be counted with before this pair leaves; None: it
-    shares zeros."""
+    """m, with which the version must be charged before this pair leaves. None where the
+    pair shares zeros."""
     answered: int = 0
-    """How many earlier attempts' pairs shared X."""
+    """Number of earlier attempts whose pairs shared X."""
 
     @property
     def model(self) -> Digest:
-        """Of θ_t."""
+        """The digest of θ_t."""
         return self.pair[0].context.model
 
 
 class Pending:
-    """Keeps one version's update and one attempt's pair, in a file or in memory."""
+    """Keeps one version's update and one attempt's pair.
+
+    They are kept in the file ``path``, or in memory without it. What an earlier process
+    of this client and task kept there is read.
+    """
 
     def __init__(self, task: Task, client: ClientId, path: Path | None = None) -> None:
         self._task = task
@@ -66,36 +72,42 @@ class Pending:
 
     @property
     def version(self) -> int | None:
-        """The version that something is kept for."""
+        """The version that something is kept for; None where nothing is."""
         return None if self._kept is None else self._kept.version
 
     @property
     def attempt(self) -> int | None:
-        """The attempt whose pair is kept."""
+        """The attempt whose pair is kept; None where none is."""
         return None if self._kept is None else self._kept.pair[0].context.attempt
 
     def of_attempt(self, attempt: int) -> Kept | None:
-        """What was kept with this attempt's pair."""
+        """Return what was kept with this attempt's pair; None without it."""
         return self._kept if self.attempt == attempt else None
 
     def update(self, version: int) -> RingVector | None:
-        """X of this version, if one was kept."""
+        """Return X of this version, ``[d] int64``; None if it wasn't kept."""
         kept = self._kept
         return kept.update if kept is not None and kept.version == version else None
 
     def model(self, version: int) -> Digest | None:
-        """The digest of the θ_t that what is kept of this version was computed at."""
+        """Return the digest of θ_t that this version's update was computed at.
+
+        None where nothing is kept of this version.
+        """
         kept = self._kept
         return kept.model if kept is not None and kept.version == version else None
 
     def answered(self, version: int, attempt: int) -> int:
-        """How many attempts of this version before ``attempt`` got a pair that shares X, or may."""
+        """Return how many attempts before ``attempt`` shared X, or may have.
+
+        Only attempts of this version count, and only those whose pairs share X, not
+        zeros.
+        """
         kept = self._kept
         if kept is None or kept.version != version:
             return 0
-        return kept.answered + (
-            self.attempt != attempt and kept.re_releases is not None
-        )
+        shares_update = kept.re_releases is not None
+        return kept.answered + (self.attempt != attempt and shares_update)
 
     def keep(
         self,
@@ -104,20 +116,20 @@ class Pending:
         pair: Pair,
         re_releases: int | None,
     ) -> None:
-        """Keep this in place of an older attempt's; durably, before this returns.
+        """Keep an attempt's pair in place of an older attempt's.
 
-        ``update`` is X, also where this attempt's pair shares zeros; None if there is
-        none.
+        It is durable when this returns. ``update`` is X, ``[d] int64``, also where this
+        attempt's pair shares zeros; None if there is none. ``re_releases`` is m; None
+        where the pair shares zeros.
 
         Raises StorageFailure: the file can't be written.
         """
-        answered = self.answered(version, pair[0].context.attempt)
         kept = Kept(
             version=version,
             update=update,
             pair=pair,
             re_releases=re_releases,
-            answered=answered,
+            answered=self.answered(version, pair[0].context.attempt),
         )
         if self._path is not None:
             with writing(self._path):
@@ -125,13 +137,16 @@ class Pending:
         self._kept = kept
 
     def drop(self) -> None:
-        """The version is over: what is kept has no further use."""
+        """Remove what is kept: the version is over, and it has no further use."""
         self._kept = None
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> Kept | None:
-        """What an earlier process kept; None when that can't be read: the version is sat out."""
+        """Return what an earlier process of this client and task kept.
+
+        None when it can't be read; then the version is sat out.
+        """
         remove_drafts(path)
         try:
             kept = _decode(path.read_bytes(), self._task)
@@ -144,45 +159,58 @@ class Pending:
         ):
             return None
         context = kept.pair[0].context
-        mine = (context.task, context.client) == (self._task.digest, self._client)
-        return kept if mine else None
+        is_own = context.task == self._task.digest and context.client == self._client
+        return kept if is_own else None
 
 
 def _encode(kept: Kept) -> bytes:
-    """Version, m, answers, X, both headers as on the wire, the body, and a digest of it all."""
+    """Return the file's bytes.
+
+    They are version, m, the number of answered attempts and X, both headers as on the
+    wire, the body, and a digest of it all.
+    """
     update = b"" if kept.update is None else to_bytes(kept.update)
     re_releases = -1 if kept.re_releases is None else kept.re_releases
-    numbers = _VERSION.pack(kept.version, re_releases, kept.answered, len(update))
+    numbers = _NUMBERS.pack(kept.version, re_releases, kept.answered, len(update))
     parts = [_MAGIC, numbers, update]
     for submission in kept.pair:
         header = header_to_bytes(submission)
         parts += [_LENGTH.pack(len(header)), header]
-    (body,) = (each.body for each in kept.pair if each.body is not None)
+    # One of the two servers gets a body.
+    (body,) = (
+        submission.body for submission in kept.pair if submission.body is not None
+    )
     data = b"".join([*parts, body.prefix.reveal(), *body.pieces()])
     return data + hashlib.sha256(data).digest()
 
 
 def _decode(data: bytes, task: Task) -> Kept:
-    whole = memoryview(data)
-    kept = whole[:-_DIGEST_BYTES]
-    digest = whole[-_DIGEST_BYTES:]
-    if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
+    """Return what the file's bytes hold: the inverse of ``_encode``, for this task.
+
+    Raises ValueError, OverflowError, struct.error, RejectedSubmission: they aren't such
+    a file, or one of another model.
+    """
+    view = memoryview(data)
+    content = view[:-_DIGEST_BYTES]
+    digest = view[-_DIGEST_BYTES:]
+    if not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ValueError("not a whole pending file")
-    file = BytesIO(kept[len(_MAGIC) :])
-    version, re_releases, answered, length = _VERSION.unpack(file.read(_VERSION.size))
-    update = from_bytes(file.read(length)) if length else None
+    file = BytesIO(content[len(_MAGIC) :])
+    numbers = file.read(_NUMBERS.size)
+    version, re_releases, answered, update_bytes = _NUMBERS.unpack(numbers)
+    update = from_bytes(file.read(update_bytes)) if update_bytes else None
     if update is not None and update.shape != (task.dimension,):
         raise ValueError("another model's update")
-    submissions = []
+    headers = []
     for role in (Role.SERVER_A, Role.SERVER_B):
-        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        submissions.append(header_from_bytes(file.read(length), role))
+        (header_bytes,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        headers.append(header_from_bytes(file.read(header_bytes), role))
     prefix_bytes, words = body_layout(task)
     body = HeldBody(Secret(file.read(prefix_bytes)), file.read())
     if len(body.words) != words * WORD_BYTES:
         raise ValueError("another model's body")
     for_a, for_b = (
-        replace(s, body=body if s.awaits_body else None) for s in submissions
+        replace(header, body=body if header.awaits_body else None) for header in headers
     )
     return Kept(
         version=version,

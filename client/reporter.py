@@ -1,8 +1,9 @@
-"""Who tells the owner how its training goes, in a thread beside the one that trains.
+"""Tells the owner how its training goes, in a thread beside the one that trains.
 
 Nothing here may show outside: not how long the owner's callback takes or that it
-raises, not what its held-out records say. So all of it is done in this thread, waits
-while an upload is due, and goes on for as long as it takes once the servers are left.
+raises, nor what its held-out records say. So all of it is done in a thread of its own.
+It waits while an upload is due, and goes on for as long as it takes once the servers
+are left.
 """
 
 import csv
@@ -40,17 +41,27 @@ rounds_log = logging.getLogger("precad.rounds")
 private = logging.getLogger("precad.private")
 
 HISTORY_FILE = "history.csv"
-_KINDS = 8
-"""Different steps in an account that are added up after each round."""
+"""Name of the file in the owner's state folder."""
+_KINDS_EACH_ROUND = 8
+"""Kinds of steps on an account up to which its ε is added up after every round."""
 OnRound = Callable[[RoundInfo], object]
+"""What an owner wants to be called after each round."""
 Validate = Callable[[TrainedModel, Callable[[], object]], "Evaluation"]
-"""A model on held-out records; calls its second argument often, which may wait."""
+"""Tries a model on held-out records. It calls its second argument often, which may
+wait."""
 
 
 class Reporter(Observer):
-    """An ``Observer`` that tells its owner; ``note`` keeps a line for the owner's eyes alone.
+    """Tells an owner each round, while its ``with`` block trains.
 
-    Rounds stand in ``history.csv`` of ``folder``, where there is one.
+    Args:
+        task: the training's task.
+        epsilon_limit: the owner's own limit, as it is shown.
+        on_round: is called after each round.
+        validate: tries the newest model on the owner's held-out records.
+        folder: gets the rounds in ``history.csv``; nothing is written without it.
+        display: shows the training's progress.
+        note: keeps a line for the owner's eyes alone.
     """
 
     def __init__(
@@ -64,6 +75,7 @@ class Reporter(Observer):
         display: "OwnerProgress | None" = None,
         note: Callable[[str], object] = private.debug,
     ) -> None:
+        """Make the thread; the ``with`` block starts it."""
         self._task = task
         self._note = note
         self._limit = epsilon_limit
@@ -71,25 +83,27 @@ class Reporter(Observer):
         self._validate = validate
         self._file = None if folder is None else folder / HISTORY_FILE
         self._display = display
-        self._quiet = threading.Event()
-        self._quiet.set()
-        # With the newest model's version at that time; the models themselves may be
-        # large.
-        self._waiting: SimpleQueue[tuple[VersionOver, int | None] | None] = (
-            SimpleQueue()
-        )
+        self._no_upload_due = threading.Event()
+        self._no_upload_due.set()
+        self._untold: SimpleQueue[tuple[VersionOver, int | None] | None] = SimpleQueue()
+        """Rounds that are over, each with the version of the newest model at that time:
+        the models themselves may be large. None ends the thread."""
         self.newest: TrainedModel | None = None
         """The newest model that both servers agreed on."""
-        self._judged: tuple[TrainedModel, Evaluation] | None = None
-        self._begun = False
+        self._evaluated: tuple[TrainedModel, Evaluation] | None = None
+        """The last model that was tried on the held-out records, and the result."""
+        self._has_written = False
         self._thread = threading.Thread(
             target=self._work,
             name="reporter",
             daemon=True,
         )
         self.history: list[RoundInfo] = []
+        """All rounds that were told, without their models."""
         self.failures = 0
+        """How often ``on_round`` raised."""
         self.first_failure: BaseException | None = None
+        """What ``on_round`` raised first."""
 
     def __enter__(self) -> Self:
         if self._display is not None:
@@ -99,7 +113,7 @@ class Reporter(Observer):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.free()
-        self._waiting.put(None)
+        self._untold.put(None)
         self.doing("telling the last rounds")
         try:
             # Who is interrupted waits for nobody's callback.
@@ -113,50 +127,55 @@ class Reporter(Observer):
 
     @property
     def validation(self) -> "Evaluation | None":
-        """The newest model's, once everything is told."""
-        return None if self._judged is None else self._judged[1]
+        """The newest model on the held-out records, once everything is told."""
+        return None if self._evaluated is None else self._evaluated[1]
 
-    # --- from the thread that trains
-    # -------------------------------------------------------
+    # --- called by the thread that trains
 
-    def doing(self, what: str, until: float | None = None) -> None:
-        """What happens now."""
+    def doing(self, activity: str, until: float | None = None) -> None:
+        """Show what happens now."""
         if self._display is not None:
-            self._display.doing(what, until)
+            self._display.doing(activity, until)
 
     def hold(self) -> None:
-        """An upload is due: what is slow waits."""
-        self._quiet.clear()
+        """Let what is slow wait: an upload is due."""
+        self._no_upload_due.clear()
 
     def free(self) -> None:
-        """No upload is due."""
-        self._quiet.set()
+        """Let what is slow go on: no upload is due."""
+        self._no_upload_due.set()
 
     def saw(self, model: TrainedModel) -> None:
-        """The newest model."""
+        """Keep the newest model."""
         self.newest = model
 
     def over(self, ended: VersionOver) -> None:
-        """A version is over."""
-        self._waiting.put((ended, None if self.newest is None else self.newest.version))
+        """Hand the end of a version over to the other thread."""
+        newest_version = None if self.newest is None else self.newest.version
+        self._untold.put((ended, newest_version))
 
-    # --- in the thread beside it
-    # -----------------------------------------------------------
+    # --- called by the thread beside it
 
     def _work(self) -> None:
+        """Tell all rounds as they end, and try the final model at last."""
         # SciPy takes a second to load: beside the enrolment, and not in a round.
         import precad.accounting.exact  # noqa: F401, PLC0415
 
-        for ended, version in iter(self._waiting.get, None):
-            self._quiet.wait()
-            self._tell(ended, version)
+        for ended, newest_version in iter(self._untold.get, None):
+            self._no_upload_due.wait()
+            self._tell(ended, newest_version)
         # The final model, which came after the last round's end.
         if self.newest is not None:
-            self._judge(self.newest)
+            self._evaluation(self.newest)
 
-    def _tell(self, ended: VersionOver, version: int | None) -> None:
-        newest = self.newest
-        current = newest if newest is not None and newest.version == version else None
+    def _tell(self, ended: VersionOver, newest_version: int | None) -> None:
+        """Tell a round: to the log, the history, the display and the owner's callback.
+
+        Its model is left out where a newer one than ``newest_version`` has come since.
+        """
+        model = self.newest
+        if model is not None and model.version != newest_version:
+            model = None
         info = RoundInfo(
             number=ended.version + 1,
             rounds=self._task.training.rounds,
@@ -166,8 +185,8 @@ class Reporter(Observer):
             epsilon=self._epsilon(ended),
             epsilon_limit=self._limit,
             seconds=ended.seconds,
-            model=current,
-            validation=None if current is None else self._judge(current),
+            model=model,
+            validation=None if model is None else self._evaluation(model),
         )
         # Not how well it does: logs may be seen by others than the owner.
         rounds_log.info("round %d of %d: %s", info.number, info.rounds, outcome(info))
@@ -175,34 +194,48 @@ class Reporter(Observer):
         self._write(info)
         if self._display is not None:
             self._display.round(info)
-        self._quiet.wait()
-        self._call(info)
+        self._no_upload_due.wait()
+        self._call_on_round(info)
 
     def _epsilon(self, ended: VersionOver) -> float | None:
-        """Of an account over hundreds of tasks not after every round: adding up takes seconds."""
-        skipped = ended.version % max(1, len(ended.spent) // _KINDS)
-        return None if skipped else exact_epsilon(ended.spent, self._task.privacy.delta)
+        """Return the records' exact ε so far; None in rounds that leave it out.
 
-    def _judge(self, model: TrainedModel) -> "Evaluation | None":
+        For an account over hundreds of tasks it isn't added up after every round: that
+        takes seconds.
+        """
+        every = max(1, len(ended.spent) // _KINDS_EACH_ROUND)
+        if ended.version % every:
+            return None
+        return exact_epsilon(ended.spent, self._task.privacy.delta)
+
+    def _evaluation(self, model: TrainedModel) -> "Evaluation | None":
+        """Return ``model`` on the held-out records, each model tried once.
+
+        None without such records, or where the model can't be tried on them.
+        """
         if self._validate is None:
             return None
-        if self._judged is None or self._judged[0] is not model:
+        if self._evaluated is None or self._evaluated[0] is not model:
             try:
-                self._judged = model, self._validate(model, self._quiet.wait)
-            except Exception as error:  # noqa: BLE001 -- whatever a model does with a record
+                evaluation = self._validate(model, self._no_upload_due.wait)
+            except Exception as error:  # noqa: BLE001 -- the model's, whatever it is
                 # A model that a server chose may raise at some records alone: no log
                 # says that.
-                text = f"model {model.version}: held-out records can't be tried"
-                self._note(f"{text} ({type(error).__name__}: {error})")
+                self._note(
+                    f"model {model.version}: held-out records can't be tried"
+                    f" ({type(error).__name__}: {error})"
+                )
                 return None
-        return self._judged[1]
+            self._evaluated = model, evaluation
+        return self._evaluated[1]
 
-    def _call(self, info: RoundInfo) -> None:
+    def _call_on_round(self, info: RoundInfo) -> None:
+        """Call the owner's callback; what it raises is counted and ends no training."""
         if self._on_round is None:
             return
         try:
             self._on_round(info)
-        except BaseException as error:  # noqa: BLE001 -- an owner's code ends no training
+        except BaseException as error:  # noqa: BLE001 -- the owner's own code
             self.failures += 1
             private.debug("on_round", exc_info=True)
             if self.first_failure is None:
@@ -216,21 +249,25 @@ class Reporter(Observer):
                 )
 
     def _write(self, info: RoundInfo) -> None:
+        """Append a round to ``history.csv``, once: not again after a restart.
+
+        Where the disk fails the training goes on.
+        """
         if self._file is None:
             return
         row = {"task": str(self._task.digest)[:12], **info.to_row()}
         try:
             lines: list[str] = []
-            if not self._begun and self._file.exists():
+            if not self._has_written and self._file.exists():
                 lines = self._file.read_text(encoding="utf-8").splitlines()
             if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
                 return  # told before a restart
             with _to_append(self._file) as file:
                 writer = csv.DictWriter(file, list(row), lineterminator="\n")
-                if not lines and not self._begun:
+                if not lines and not self._has_written:
                     writer.writeheader()
                 writer.writerow(row)
-            self._begun = True
+            self._has_written = True
         except OSError as error:
             log.warning(
                 "%s can't be written (%s); the training goes on", self._file, error
@@ -243,11 +280,11 @@ def _to_append(path: Path) -> TextIO:
 
 
 def note_privately(path: Path | None, line: str) -> None:
-    """Write what nobody but the owner may see: records that failed, and late work.
+    """Append a line that nobody but the owner may see: on failed records or late work.
 
-    Without a file, which this user alone can read, lines go to the logger
-    ``precad.private`` at debug level. Never raises, and waits for no disk: both would
-    show outside.
+    The file ``path`` can be read by this user alone. Without it lines go to the logger
+    ``precad.private`` at debug level. This never raises, and waits for no disk: both
+    would show outside.
     """
     if path is None:
         private.debug("%s", line)
@@ -257,19 +294,20 @@ def note_privately(path: Path | None, line: str) -> None:
 
 
 # --- what is shown
-# -----------------------------------------------------------------------------
 
 _NOTEBOOK_S = 1.0
+"""Seconds between two redraws in a notebook."""
 _LONGEST = 100
+"""Letters of what happens now that are shown."""
 
 
 def display_for(
     name: str, rounds: int, *, wanted: bool | None = None
 ) -> "OwnerProgress | None":
-    """What fits where this process runs: unless ``wanted`` is False, one where somebody looks.
+    """Return the display that fits where this process runs; None where none does.
 
-    That is in a notebook, or on a terminal that can redraw a line; else the log says
-    each round.
+    One fits in a notebook, and on a terminal that can redraw a line. Elsewhere, or if
+    ``wanted`` is False, the log says each round.
     """
     if wanted is False or not somebody_looks():
         return None
@@ -279,18 +317,25 @@ def display_for(
 
 
 def somebody_looks() -> bool:
-    """Whether ``display_for`` shows something by itself."""
+    """Return whether ``display_for`` shows something by itself."""
     return _in_notebook() or redraws(sys.stderr)
 
 
 class OwnerProgress:
-    """What is to be seen of an owner's training at this moment; no call waits for anything."""
+    """What is to be seen of an owner's training at this moment.
+
+    No call waits for anything.
+    """
 
     def __init__(self, name: str, rounds: int) -> None:
         self.name = name
+        """The client's."""
         self.rounds = rounds
+        """T."""
         self.last: RoundInfo | None = None
+        """The last round that is over."""
         self._doing: tuple[str, float | None] = "starting", None
+        """What happens now, and until when. One value: another thread reads it."""
 
     def start(self) -> None:
         """Begin to show it."""
@@ -298,12 +343,12 @@ class OwnerProgress:
     def stop(self) -> None:
         """Show it no more."""
 
-    def doing(self, what: str, until: float | None) -> None:
-        """What happens now, and until when on the monotonic clock."""
-        self._doing = what, until
+    def doing(self, activity: str, until: float | None) -> None:
+        """Keep what happens now, and until when on the monotonic clock."""
+        self._doing = activity, until
 
     def round(self, info: RoundInfo) -> None:
-        """A round is over."""
+        """Keep a round that is over."""
         self.last = info
 
     @property
@@ -312,37 +357,43 @@ class OwnerProgress:
         return 0 if self.last is None else self.last.number
 
     def activity(self) -> str:
-        """With the seconds that are left."""
-        what, until = self._doing
-        if len(what) > _LONGEST:
-            what = what[: _LONGEST - 1] + "…"
-        left = None if until is None else until - time.monotonic()
-        return what if left is None else f"{what}, {max(0, round(left))} s left"
+        """Return what happens now, with the seconds that are left for it."""
+        text, until = self._doing
+        if len(text) > _LONGEST:
+            text = text[: _LONGEST - 1] + "…"
+        if until is None:
+            return text
+        left_s = max(0, round(until - time.monotonic()))
+        return f"{text}, {left_s} s left"
 
     def result(self) -> str:
-        """Of the last round."""
+        """Return what came of the last round; empty before the first one is over."""
         if self.last is None:
             return ""
-        found = self.last.validation
-        if found is None:
+        validation = self.last.validation
+        if validation is None:
             return outcome(self.last)
-        right = found.accuracy
-        well = f"loss {found.loss:.4g}" if right is None else f"{right:.1%} right"
-        return f"{outcome(self.last)}; {well} on own held-out records"
+        quality = f"loss {validation.loss:.4g}"
+        if validation.accuracy is not None:
+            quality = f"{validation.accuracy:.1%} right"
+        return f"{outcome(self.last)}; {quality} on own held-out records"
 
 
 def outcome(info: RoundInfo) -> str:
-    """What became of this owner's part, and what its records have spent, in a few words."""
+    """Return in a few words what became of this owner's part in a round.
+
+    What its records have spent follows, where that was added up.
+    """
     if info.counted:
-        said = "counted"
+        part = "counted"
     elif info.rejected:
-        said = f"rejected ({info.rejected})"
+        part = f"rejected ({info.rejected})"
     else:
-        said = "sat out" if info.drawn else "not drawn"
+        part = "sat out" if info.drawn else "not drawn"
     if info.epsilon is None:
-        return said
+        return part
     limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
-    return f"{said}; ε {upper(info.epsilon, 3)}{limit} spent"
+    return f"{part}; ε {upper(info.epsilon, 3)}{limit} spent"
 
 
 class TerminalDisplay(OwnerProgress):
@@ -353,7 +404,7 @@ class TerminalDisplay(OwnerProgress):
         self._bar = Bar(f"{name}: round", rounds, out, beneath=self._beneath)
 
     def start(self) -> None:
-        """Begin; what others print goes above."""
+        """Begin to draw; what others print goes above."""
         self._bar.start()
 
     def stop(self) -> None:
@@ -361,13 +412,18 @@ class TerminalDisplay(OwnerProgress):
         self._bar.stop()
 
     def round(self, info: RoundInfo) -> None:
-        """A round is over."""
+        """Keep a round that is over, and move the bar."""
         super().round(info)
         self._bar.at(self.done)
 
     def _beneath(self) -> Group:
+        """Return the lines beneath the bar: the last round, and what happens now."""
         last = [plain(f"round {self.done}: {self.result()}")] if self.done else []
         return Group(*last, plain(self.activity(), "dim"))
+
+
+NotebookOutput = Any
+"""IPython's handle of one output, which can be updated; IPython has no types."""
 
 
 class NotebookDisplay(OwnerProgress):
@@ -376,7 +432,7 @@ class NotebookDisplay(OwnerProgress):
     def __init__(self, name: str, rounds: int) -> None:
         super().__init__(name, rounds)
         self._over = threading.Event()
-        self._handle: Any = None
+        self._output: NotebookOutput = None
         self._thread = threading.Thread(
             target=self._redraw,
             name="progress",
@@ -384,21 +440,21 @@ class NotebookDisplay(OwnerProgress):
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Show the bar, and begin to redraw it."""
         from IPython.display import HTML, display  # noqa: PLC0415 -- a notebook has it
 
-        self._handle = display(HTML(self.markup()), display_id=True)
+        self._output = display(HTML(self.markup()), display_id=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the last state."""
+        """Draw the last state, and leave it there."""
         self._over.set()
         self._thread.join()
 
     def markup(self) -> str:
-        """The output as HTML."""
-        lines = (f"{self.name}: round {self.done}/{self.rounds}", self.result())
-        head = " · ".join(html.escape(line) for line in lines if line)
+        """Return the output as HTML."""
+        texts = (f"{self.name}: round {self.done}/{self.rounds}", self.result())
+        head = " · ".join(html.escape(text) for text in texts if text)
         activity = "" if self._over.is_set() else html.escape(self.activity())
         return (
             f'<div><progress max="{self.rounds}" value="{self.done}" style="width:'
@@ -410,8 +466,8 @@ class NotebookDisplay(OwnerProgress):
         from IPython.display import HTML  # noqa: PLC0415
 
         while not self._over.wait(_NOTEBOOK_S):
-            self._handle.update(HTML(self.markup()))
-        self._handle.update(HTML(self.markup()))
+            self._output.update(HTML(self.markup()))
+        self._output.update(HTML(self.markup()))
 
 
 def _in_notebook() -> bool:

@@ -1,4 +1,4 @@
-"""What a data owner has seen both servers sign and serve, kept so that they can be held to it.
+"""What both servers have signed and served for a data owner, kept as evidence.
 
 A server that lost its database meets its own signature here. Nothing in these files is
 secret towards the servers; they say in which versions the owner was counted, so they
@@ -7,7 +7,7 @@ stay with the owner.
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
@@ -29,32 +29,38 @@ from precad.norm_check.proof_submission import ForProof
 log = logging.getLogger("precad")
 
 STATEMENT = "statement-{}.bin"
-"""The last statement of a server, by the name of its role."""
+"""Name of the file with a server's last statement, by the name of its role."""
 _OPENING = "opening-{}.bin"
-"""What a server signed last for an attempt."""
+"""Name of the file with what a server signed last for an attempt."""
 _MODEL = "model-{}.bin"
-"""θ of a version as it was served, while it is one of the newest two."""
+"""Name of the file with θ of a version, while it is one of the newest two."""
 _MODELS = "models.log"
+"""Name of the file with the digests of all models, a line each."""
 Body = TypeVar("Body", wire.Opening, wire.Statement)
 
 
 class ServerStatements:
     """Checks and keeps statements, openings, digests and the newest models.
 
-    Those of another task or client are refused; without a folder all is in memory.
+    Those of another task or client are refused. They are kept in ``folder``, or in
+    memory without it.
 
-    Raises Misconfiguration: what was kept can't be read.
+    Raises Misconfiguration: what was kept in ``folder`` can't be read.
     """
 
     def __init__(
         self, task: Task, client: ClientId, folder: Path | None = None
     ) -> None:
+        """Read what an earlier process of this task and client kept in ``folder``."""
         self._task = task
         self._client = client
         self._folder = folder
         self._statements: dict[Role, tuple[bytes, wire.Statement]] = {}
+        """Each server's last one: the signed message, and what it says."""
         self._openings: dict[Role, tuple[bytes, wire.Opening]] = {}
+        """Each server's last one: the signed message, and what it says."""
         self._models: dict[int, Digest] = {}
+        """The digest of each version's model that both servers agreed on."""
         self._files: dict[str, bytes] = {}
         """By name: all of them without a folder, else what isn't written yet."""
         if folder is not None:
@@ -67,45 +73,54 @@ class ServerStatements:
                     os.truncate(models, data.rfind(b"\n") + 1)
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
-            self._statements = {
-                r: s for r, s in kept.statements.items() if self._concerns(s[1])
-            }
-            openings = _read_signed(folder, _OPENING, wire.read_opening)
-            self._openings = {r: o for r, o in openings.items() if self._concerns(o[1])}
+            self._statements = self._own(kept.statements)
+            self._openings = self._own(
+                _read_signed(folder, _OPENING, wire.read_opening)
+            )
             self._models = {
-                v: m for (of, v), m in kept.models.items() if of == task.digest
+                version: digest
+                for (kept_task, version), digest in kept.models.items()
+                if kept_task == task.digest
             }
 
     def opening(self, servers: Servers, event: wire.RoundOpen) -> "StatedOpening":
-        """Check what both servers sign for the open attempt, before anything is shared for it.
+        """Check and keep what both servers sign for an open attempt.
+
+        Nothing may be shared for the attempt before this returns.
 
         Raises PeerViolation: a signature or what it is over isn't right; nothing may be
         sent. PeerUnavailable: a server isn't there. NotOnOffer: the attempt is over.
         """
-        came = {Role.SERVER_A: event.signed}
         bodies = []
-        with self._kept():
+        with self._written():
             for role in SERVERS:
-                message = came.get(role) or servers.opening(role, event.attempt)
-                bodies.append(self._opening(role, message, servers, event))
-        charges = max(body.charges for body in bodies)
+                message = event.signed if role is Role.SERVER_A else None
+                message = message or servers.opening(role, event.attempt)
+                bodies.append(self._checked_opening(role, message, servers, event))
+        opening_a, opening_b = bodies
         return StatedOpening(
-            charges, None if self._task.proof is None else for_proof(*bodies)
+            max(opening_a.charges, opening_b.charges),
+            None if self._task.proof is None else for_proof(opening_a, opening_b),
         )
 
-    def _opening(
+    def _checked_opening(
         self,
         role: Role,
         message: bytes,
         servers: Servers,
         event: wire.RoundOpen,
     ) -> wire.Opening:
+        """Return what an opening says, and keep it.
+
+        Raises PeerViolation: ``role`` didn't sign it, or it isn't for this owner and
+        the attempt of ``event``.
+        """
         body = wire.check_opening(servers.verifier, role, message)
-        said = (body.attempt, body.version, body.model_digest)
-        if not self._concerns(body) or said != (
-            event.attempt,
-            event.version,
-            event.model.value,
+        if (
+            not self._concerns(body)
+            or body.attempt != event.attempt
+            or body.version != event.version
+            or body.model_digest != event.model.value
         ):
             raise PeerViolation(
                 f"{role.value} signed for attempt {body.attempt} of version"
@@ -118,57 +133,63 @@ class ServerStatements:
         return body
 
     def exchange(self, servers: Servers, signed: bytes | None = None) -> None:
-        """Keep each server's newest statement.
+        """Get each server's newest statement, and keep it.
 
-        It is shown its last one where it may need that.
-
-        A's may have come with a notice (``signed``): that is enough while it doesn't
-        say less than what this owner holds. A server that has forgotten is shown its
-        own signature.
+        ``signed`` is server A's, where it came with a notice. That is enough while it
+        doesn't say less than what this owner holds; else A is asked, as B always is. A
+        server that is asked is shown its own last statement: so one that has forgotten
+        meets its own signature.
 
         Raises PeerViolation: a signature isn't right, or a server counts less than it
         has signed. PeerUnavailable: a server isn't there.
         """
-        with self._kept():
+        with self._written():
             for role in SERVERS:
                 if role is Role.SERVER_A and signed is not None:
-                    body = self._statement(servers, role, signed)
+                    body = self._checked_statement(servers, role, signed)
                     if self._says_all(role, body):
                         self._hold(role, signed, body)
                         continue
-                self._exchange(servers, role)
+                self._ask_for_statement(servers, role)
 
     def _says_all(self, role: Role, body: wire.Statement) -> bool:
+        """Return whether a statement says no less than what ``role`` signed before."""
         last = self._statements.get(role)
-        opening = self._openings.get(role)
-        if last is not None and (
-            body.version < last[1].version or _less(last[1], body)
-        ):
-            return False
+        if last is not None:
+            _, last_body = last
+            if body.version < last_body.version or _counts_less(body, last_body):
+                return False
         # Of an attempt that this server opened and doesn't know it must hear.
+        opening = self._openings.get(role)
         return opening is None or body.attempt >= opening[1].attempt
 
-    def _exchange(self, servers: Servers, role: Role) -> None:
+    def _ask_for_statement(self, servers: Servers, role: Role) -> None:
+        """Get the newest statement of ``role`` for its last one, and keep it.
+
+        Where the server has lost a model that it signed, it gets the model back, and
+        its last statement stays: it is still the proof of that model's release.
+        """
         last = self._statements.get(role)
-        shown = None if last is None else last[0]
         opening = self._openings.get(role)
         message = servers.statement(
-            role, shown, None if opening is None else opening[0]
+            role,
+            None if last is None else last[0],
+            None if opening is None else opening[0],
         )
-        body = self._statement(servers, role, message)
+        body = self._checked_statement(servers, role, message)
         if last is not None:
-            if _less(last[1], body):
-                raise _forgotten(role, last[1], body)
-            if body.version < last[1].version:
-                # A lost model: what it signed before is still the proof of its release.
-                self._give_back(servers, role, *last)
+            last_message, last_body = last
+            if _counts_less(body, last_body):
+                raise _forgotten(role, last_body, body)
+            if body.version < last_body.version:
+                self._give_back(servers, role, last_message, last_body)
                 return
         self._hold(role, message, body)
 
-    def _statement(
+    def _checked_statement(
         self, servers: Servers, role: Role, message: bytes
     ) -> wire.Statement:
-        """What it says.
+        """Return what a statement says.
 
         Raises PeerViolation: ``role`` didn't sign it, or not for this owner.
         """
@@ -191,7 +212,10 @@ class ServerStatements:
         shown: bytes,
         body: wire.Statement,
     ) -> None:
-        """The model that a server has signed and lost, if this owner still has it."""
+        """Give a server the model that it has signed and lost, if this owner has it.
+
+        ``shown`` is the server's statement that names the model, ``body`` what it says.
+        """
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
         if data is None or digest is None or digest.value != body.model_digest:
@@ -203,9 +227,10 @@ class ServerStatements:
         servers.give_back(role, shown, data)
 
     def charged(self) -> tuple[int, dict[Role, list[int]]]:
-        """How many versions both say are over; and each server's ``re_release_counts``.
+        """Return how many versions both servers say are over, and what each charged.
 
-        Nothing where a server has stated nothing yet.
+        The latter are each server's ``re_release_counts``; zero and nothing where a
+        server has stated nothing yet.
         """
         bodies = {role: body for role, (_, body) in self._statements.items()}
         if len(bodies) < len(SERVERS):
@@ -216,35 +241,45 @@ class ServerStatements:
         }
 
     def released(self, version: int) -> bool:
-        """Whether a server has stated that this version is over."""
+        """Return whether a server has stated that this version is over."""
         return any(version < body.version for _, body in self._statements.values())
 
     def counted(self, version: int) -> bool:
-        """Whether no server states that this owner isn't in the counted set of this version."""
+        """Return whether this owner is in a version's counted set, as far as is stated.
+
+        False only where a server's last statement, of just this version, denies it.
+        """
         bodies = (body for _, body in self._statements.values())
         return all(body.counted for body in bodies if body.version == version + 1)
 
     def stated(self, version: int) -> Digest | None:
-        """The digest of θ_version, where both servers' last statements name the same."""
-        bodies = [
-            body for _, body in self._statements.values() if body.version == version
+        """Return the digest of θ_version that both servers' last statements name.
+
+        None where they don't both name one, or not the same.
+        """
+        digests = [
+            body.model_digest
+            for _, body in self._statements.values()
+            if body.version == version
         ]
-        digests = {body.model_digest for body in bodies}
-        one = len(bodies) == len(SERVERS) and len(digests) == 1
-        return Digest(digests.pop()) if one else None
+        if len(digests) < len(SERVERS) or len(set(digests)) > 1:
+            return None
+        return Digest(digests[0])
 
     def model(self, version: int, model: Digest) -> ModelVector | None:
-        """θ_version as it was served, ``[d]``, while it is one of the newest two."""
-        data = (
-            self._model_bytes(version) if self._models.get(version) == model else None
-        )
+        """Return θ_version as it was served, ``[d]``, if it has the digest ``model``.
+
+        None where it hasn't, or isn't one of the newest two any more.
+        """
+        if self._models.get(version) != model:
+            return None
+        data = self._model_bytes(version)
         if data is None:
             return None
-        theta = from_bytes(data, self._task.dimension)
-        own = model_digest(
-            self._task.digest, version, self._task.model.parameters, theta
-        )
-        return theta if own == model else None
+        task = self._task
+        theta = from_bytes(data, task.dimension)
+        digest = model_digest(task.digest, version, task.model.parameters, theta)
+        return theta if digest == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:
         name = _MODEL.format(version)
@@ -254,7 +289,7 @@ class ServerStatements:
         return path.read_bytes() if path.exists() else None
 
     def changed(self, version: int, model: Digest) -> bool:
-        """Whether this version had another model before."""
+        """Return whether this version had another model before."""
         return self._models.get(version, model) != model
 
     def saw(self, version: int, model: Digest, theta: ModelVector) -> None:
@@ -266,9 +301,9 @@ class ServerStatements:
         if version in self._models:
             return
         self._models[version] = model
-        with self._kept():
+        with self._written():
             self._files[_MODEL.format(version)] = to_bytes(theta)
-        newest = {_MODEL.format(each) for each in sorted(self._models)[-2:]}
+        newest = {_MODEL.format(number) for number in sorted(self._models)[-2:]}
         if self._folder is None:
             self._files = {
                 name: self._files[name] for name in newest & self._files.keys()
@@ -282,13 +317,26 @@ class ServerStatements:
             if old.name not in newest:
                 old.unlink(missing_ok=True)
 
+    def _own(
+        self, signed: Mapping[Role, tuple[bytes, Body]]
+    ) -> dict[Role, tuple[bytes, Body]]:
+        """Return those messages that are for this owner's task and name."""
+        return {
+            role: (message, body)
+            for role, (message, body) in signed.items()
+            if self._concerns(body)
+        }
+
     def _concerns(self, body: wire.Opening | wire.Statement) -> bool:
-        mine = (self._task.digest.value, self._client.name)
-        return (body.task_digest, body.client) == mine
+        """Return whether a server signed this for this owner's task and name."""
+        return (
+            body.task_digest == self._task.digest.value
+            and body.client == self._client.name
+        )
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """What the block keeps is on the disk after it, however it ends."""
+    def _written(self) -> Iterator[None]:
+        """Write what the block keeps to the disk after it, however it ends."""
         try:
             yield
         finally:
@@ -306,32 +354,36 @@ class StatedOpening:
     """What both servers signed for an attempt."""
 
     re_releases: int
-    """m: the larger of what the two say has left of this version's update already."""
+    """m: releases of this version's update that may have left already, by the server
+    that says more."""
     proof: ForProof | None = None
-    """Where norms are proved."""
+    """What both state for the owner's proof; None where norms aren't proved."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptStatements:
-    """What a state folder holds of servers' signed statements, of whatever task."""
+    """What a state folder holds of the servers' signed statements, of any task."""
 
     folder: Path
     statements: dict[Role, tuple[bytes, wire.Statement]]
-    """The last one of each server that has one."""
+    """Each server's last one, if it has one: the signed message, and what it says."""
     models: dict[tuple[Digest, int], Digest]
-    """By task and version: what both servers served."""
+    """The digest of what both servers served, by task and version."""
 
     def served(self) -> dict[tuple[Digest, int], Digest]:
-        """The same, and what the statements name beside it."""
-        bodies = [body for _, body in self.statements.values()]
+        """Return ``models``, and the models that only the statements name."""
         named = {
-            (Digest(b.task_digest), b.version): Digest(b.model_digest) for b in bodies
+            (Digest(body.task_digest), body.version): Digest(body.model_digest)
+            for _, body in self.statements.values()
         }
         return named | self.models
 
 
 def read_kept_statements(folder: Path) -> KeptStatements:
-    """Return what ``ServerStatements`` keeps in ``folder``. Raises Misconfiguration."""
+    """Return what ``ServerStatements`` keeps in ``folder``, unchecked.
+
+    Raises Misconfiguration: it can't be read.
+    """
     statements = _read_signed(folder, STATEMENT, wire.read_statement)
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
@@ -339,28 +391,33 @@ def read_kept_statements(folder: Path) -> KeptStatements:
 def _read_signed(
     folder: Path, name: str, read: Callable[[bytes], Body]
 ) -> dict[Role, tuple[bytes, Body]]:
-    """What each server signed last, of one kind, where there is a file.
+    """Return what each server signed last, of one kind, where there is a file.
 
-    Raises Misconfiguration.
+    ``name`` is the file's with a place for the role, ``read`` parses the message.
+
+    Raises Misconfiguration: a file holds something else.
     """
-    found = {}
+    signed = {}
     for role in SERVERS:
         path = folder / name.format(role.value)
         if path.exists():
             message = path.read_bytes()
             try:
-                found[role] = message, read(message)
+                signed[role] = message, read(message)
             except DecodeError:
                 raise Misconfiguration(
                     "state",
                     str(path),
                     "isn't a server's statement; restore it from a copy",
                 ) from None
-    return found
+    return signed
 
 
 def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
-    """The digests of models by task and version; a line that a crash cut short is no line.
+    """Return the digests of models, by task and version.
+
+    A line that a crash cut short is left out. Of two lines for one version the first
+    counts.
 
     Raises Misconfiguration: the file holds something else.
     """
@@ -369,8 +426,8 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
             task, version, model = line.decode("ascii").split(" ")
-            of = Digest(bytes.fromhex(task)), int(version)
-            models.setdefault(of, Digest(bytes.fromhex(model)))
+            key = Digest(bytes.fromhex(task)), int(version)
+            models.setdefault(key, Digest(bytes.fromhex(model)))
         except (ValueError, Misconfiguration):
             raise Misconfiguration(
                 "state",
@@ -381,19 +438,22 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
 
 
 def re_release_counts(body: wire.Statement) -> list[int]:
-    """For each m from 0: how many versions had m further releases or more.
+    """Return, for each m from 0, how many versions had m further releases or more.
 
     None of these ever falls: a repeated release moves a version from m to m + 1.
     """
-    return list(accumulate(reversed(body.charged)))[::-1]
+    from_highest = accumulate(reversed(body.charged))
+    return list(from_highest)[::-1]
 
 
-def _less(last: wire.Statement, new: wire.Statement) -> bool:
-    both = zip_longest(re_release_counts(last), re_release_counts(new), fillvalue=0)
-    return any(before > now for before, now in both)
+def _counts_less(new: wire.Statement, last: wire.Statement) -> bool:
+    """Return whether ``new`` charges this owner for less than ``last``, at any m."""
+    pairs = zip_longest(re_release_counts(new), re_release_counts(last), fillvalue=0)
+    return any(count < last_count for count, last_count in pairs)
 
 
 def _forgotten(role: Role, last: wire.Statement, new: wire.Statement) -> PeerViolation:
+    """Return the error for a server whose ``new`` statement counts less."""
     return PeerViolation(
         f"{role.value} states that it charged this owner for {sum(new.charged)}"
         f" versions, by further releases {list(new.charged)}, after it was shown its"

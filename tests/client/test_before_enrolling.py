@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn import functional
 
 from precad.cli.local_deployment import task_to_toml
-from precad.client import account_file, allowed_code, connection, owner_settings
+from precad.client import account_file, allowed_code, owner_settings, server_state
 from precad.client import check_before_enrolling as checks
 from precad.client.check_before_enrolling import Findings, Kind
 from precad.client.gradients import rehearsal, torch_models
@@ -246,11 +246,11 @@ def test_where_a_training_stands_is_said() -> None:
         (finished, Kind.BAD, "is finished, without client ward-1: ask the operator"),
         (enrolled | present, Kind.BAD, "another process takes part"),
     ):
-        found = checks._standing(
+        found = checks._server_finding(
             about="server A",
             address="a:1",
             client=WARD,
-            reply=connection.ServerState(**reply),
+            state=server_state.ServerState(**reply),
         )
         assert (found.kind, said in found.text) == (kind, True), found
 
@@ -268,7 +268,7 @@ def test_the_clock_that_is_off_is_named() -> None:
             "the clock of server A is 0:03:00 h ahead of this machine's",
         ),
     ):
-        (found,) = checks._clocks(ahead)
+        (found,) = checks._clock_findings(ahead)
         assert (said in found.text, found.kind is Kind.GOOD) == (True, said == "agrees")
 
 

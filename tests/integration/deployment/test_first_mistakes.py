@@ -98,7 +98,7 @@ def _batch_norm(folder: Path, _good: Settings) -> Settings:
     )
     # Its owner has looked at it, and said so.
     make_folder(allowed_code.allowed_file().parent)
-    append_line(allowed_code.allowed_file(), allowed_code._digest(folder)[1])
+    append_line(allowed_code.allowed_file(), allowed_code._names_and_digest(folder)[1])
     return {"model": "nets_with_norm:Net"}
 
 

@@ -1,0 +1,53 @@
+"""Where a server's training stands for the owner that asks, and how tasks differ."""
+
+import json
+from dataclasses import dataclass
+
+from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """Where a server's training stands, for the owner that asks.
+
+    The fields are those of ``DescribeReply`` in protos/precad.proto.
+    """
+
+    role: str = ""
+    """What the server calls its own role."""
+    clock_s: float = 0.0
+    """The server's clock, in seconds since 1970 UTC."""
+    enrolling: bool = False
+    """Whether owners may still enrol."""
+    finished: bool = False
+    """Whether the training is over."""
+    enrolled: bool = False
+    """Whether the owner that asks is enrolled."""
+    present: bool = False
+    """Whether a process of that owner's name takes part now."""
+    refusal: str = ""
+    """Why that owner wouldn't be enrolled; empty where nothing is known."""
+
+
+_COMPARED_FIELDS = ("name", "validation", "projections", "fractional_bits")
+"""Fields of a task whose difference is named; other fields differ in its digest."""
+
+
+def differences(ours: Task, canonical: bytes) -> str:
+    """Return in which of the most telling fields two tasks differ.
+
+    ``canonical`` is the other task in its canonical bytes. The text is empty where they
+    can't be read, or none of these fields differs.
+    """
+    try:
+        theirs = Task.parse(json.loads(canonical))
+    except (ValueError, RecursionError, Misconfiguration):
+        return ""
+    different = []
+    for name in _COMPARED_FIELDS:
+        our_value = getattr(ours, name)
+        their_value = getattr(theirs, name)
+        if our_value != their_value:
+            different.append(f"{name} is {our_value!r}, not {their_value!r}")
+    return ", ".join(different)
