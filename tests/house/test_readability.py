@@ -77,7 +77,7 @@ def test_a_file_is_one_idea_and_no_longer_than_one() -> None:
 
 
 def test_the_measures_see_what_they_are_for() -> None:
-    source = '''
+    source = """
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,7 @@ def packed(x: int, y: int, z: int, more: Any) -> int:
     if (c := max(*given)) > 1:
         return c
     return a + b + z
-'''
+"""
     kinds = {place.kind for place in places(ast.parse(source))}
     assert kinds == {
         "splatted_tuples",
