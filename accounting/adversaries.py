@@ -161,6 +161,7 @@ class Run:
     """What ``participations`` is; by itself planned or counted."""
 
     def __post_init__(self) -> None:
+        """Check every field, and fill in what others decide; raises Misconfiguration."""
         checks.rate("record_rate", self.record_rate)
         checks.rate("client_rate", self.client_rate)
         checks.noise_multiplier(self.noise_multiplier)

@@ -79,7 +79,7 @@ def run_round(
 
     Raises PeerViolation: the two servers disagree.
     """
-    model = model_digest(task.digest, attempt, task.model.parameters, theta)
+    model = model_digest(task.digest, attempt, task.mechanism.parameters, theta)
     dealer = DealerRole.of(task) if task.has_dealer else None
     transports = dict(zip(SERVERS, memory_pair(), strict=True))
     # Each client's submissions, for A and for B, once both inboxes are open.
@@ -140,7 +140,9 @@ def run_round(
             nonces=agree_nonces(link, role),
             signatures=signatures(role),
             coin_key=CoinKey(Secret.random()),
-            noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
+            noise=DiscreteGaussian(task.mechanism.noise_units)
+            if noise is None
+            else noise(role),
             store=store(role),
             cap=PrivacyCap(task),
         )

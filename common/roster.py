@@ -138,12 +138,6 @@ class Roster(Mapping[ClientId, Enrolment]):
     def __len__(self) -> int:
         return len(self._by_client)
 
-    def denominator(self, client_rate: float) -> float:
-        """TODO-REMOVE."""
-        return client_rate * math.fsum(
-            each.record_rate * each.records for each in self._by_client.values()
-        )
-
     def seed_holders(self, task: Digest) -> dict[ClientId, Role]:
         """Say which server gets each client's seed where norms are proved.
 

@@ -202,38 +202,21 @@ class Task(schema.Section):
         """Whether a third party deals what the check needs."""
         return self.validation == "crypten"
 
-    @property
-    def bound(self) -> int:
-        """TODO-REMOVE."""
-        return self.mechanism.bound
 
-    @property
-    def effective_record_clip(self) -> float:
-        """TODO-REMOVE."""
-        return self.mechanism.sensitivity
+def served_task(path: Path) -> Task:
+    """Return the task of a file that servers, a dealer or an owner will play a part in.
 
-    @property
-    def noise_units(self) -> float:
-        """TODO-REMOVE."""
-        return self.mechanism.noise_units
-
-    @property
-    def sensitivity_ratio(self) -> float:
-        """TODO-REMOVE."""
-        return self.mechanism.sensitivity_ratio
-
-
-def require_served(task: Task) -> None:
-    """Refuse a task that is simulated alone so far; servers and owners call it.
-
-    Raises Misconfiguration.
+    Raises Misconfiguration: the file isn't a task's, or the task is one that is
+    simulated alone so far.
     """
+    task = Task.load(path)
     if task.local is not None:
         remedy = (
             "whole owners' local training is simulated alone so far: play it with"
             " precad simulate, or leave [local] out for a sample's gradients"
         )
         raise Misconfiguration("local", "given", remedy)
+    return task
 
 
 def require_dealer(task: Task, address: str | None) -> None:

@@ -251,5 +251,5 @@ def _dealing(cheat: Any, put: Wrap) -> None:
 def candidate(task: Task, which: str) -> RingVector:
     x = np.zeros(task.dimension, dtype=np.int64)
     if which == "longest":
-        x[0] = -task.bound
+        x[0] = -task.mechanism.bound
     return x

@@ -179,7 +179,7 @@ class Calls:
         if self.client in self.world.bad:
             # Vectors that a careless check takes: squares that wrap, far too long, just
             # too long.
-            d, bound = self.task.dimension, self.task.bound
+            d, bound = self.task.dimension, self.task.mechanism.bound
             random = Random(f"{self.world.seed} {self.client} {view.attempt} forged")
             vector, words = np.zeros(d, dtype=np.int64), random.randint(1, d)
             wrong = [2**32, -(2**63), 3 * 2**33, bound + 1, 64 * bound, 2 * bound]

@@ -246,7 +246,7 @@ def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
     norms = {
         which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()
     }
-    assert norms == {"nothing": 0, "longest": task.bound**2}
+    assert norms == {"nothing": 0, "longest": task.mechanism.bound**2}
 
 
 @pytest.mark.parametrize("part", range(PARTS))

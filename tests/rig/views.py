@@ -308,7 +308,7 @@ def absorbed(
 
 def compared(role: Role, task: Task, words: Words) -> Words:
     """The 2k + 1 values whose signs are taken, as one server holds them."""
-    half_width = TAU * task.bound if role is Role.SERVER_A else 0
+    half_width = TAU * task.mechanism.bound if role is Role.SERVER_A else 0
     z, y = words[:-1], words[-1:]
     return np.concatenate([half_width + z, half_width - z, y])
 
