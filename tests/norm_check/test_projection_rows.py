@@ -286,7 +286,6 @@ def test_a_kernel_stays_within_its_arrays(
     del found[kernel.NUMPY]
     for call in found.values():
         with pytest.raises(ValueError, match=text):
-            if sums:
-                call(**dict(zip(("b", "a", "total"), arrays, strict=True)), adds_b=True)
-            else:
-                call(*arrays)
+            call(*arrays) if not sums else call(
+                **dict(zip(("b", "a", "total"), arrays, strict=True)), adds_b=True
+            )
