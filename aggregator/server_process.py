@@ -18,7 +18,7 @@ import grpc
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.noise import DiscreteGaussian
+from precad.aggregator.noise import server_noise
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
@@ -307,7 +307,7 @@ def peers_of(
         with dealer_link as dealer, other_server() as transport:
             yield transport, dealer
 
-    noise = DiscreteGaussian(session.task.mechanism.noise_units)
+    noise = server_noise(session.task.mechanism)
     return Peers(connect, noise, workers.validation)
 
 
