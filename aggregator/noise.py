@@ -187,8 +187,8 @@ class DiscreteGaussian:
     """Discrete Gaussian N_Z(0, s²) for each coordinate, within 2^−183 a coordinate.
 
     s is ``noise_units``, the standard deviation in units of the last place
-    (``Mechanism.noise_units``). Tests give a ``stream`` of bits that repeats itself. Raises
-    ValueError: s isn't in [1/2, 2^58).
+    (``Mechanism.noise_units``). Tests give a ``stream`` of bits that repeats itself.
+    Raises ValueError: s isn't in [1/2, 2^58).
     """
 
     def __init__(

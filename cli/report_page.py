@@ -231,7 +231,9 @@ def enforced(task: Task) -> list[Rule]:
         "noise of each server, over a record's share (σ)": (
             f"{mechanism.noise_multiplier:g}"
         ),
-        "an owner is drawn in a round with probability (q)": f"{mechanism.owner_rate:g}",
+        "an owner is drawn in a round with probability (q)": (
+            f"{mechanism.owner_rate:g}"
+        ),
         "a record is then drawn with at most (p)": f"{mechanism.unit_rate:g}",
         "ε at which both servers stop counting an owner": stop,
         "norms were checked by": checked_by[task.validation],

@@ -282,9 +282,9 @@ def apply_update(
 ) -> NDArray[np.float32]:
     """Return the next model, θ_{t+1} = θ_t + (η/denominator)·S·2^−f, ``[d] float32``.
 
-    PRECAD eq. (2) with the fixed denominator, ``Mechanism.denominator``. ``total`` is S,
-    ``[d] int64``: the sum of valid updates and both servers' noise. ``out`` takes the
-    result, and may be ``theta``.
+    PRECAD eq. (2) with the fixed denominator, ``Mechanism.denominator``. ``total`` is
+    S, ``[d] int64``: the sum of valid updates and both servers' noise. ``out`` takes
+    the result, and may be ``theta``.
 
     Three roundings an element in float64, in this order, each to nearest even, and no
     sum over elements: the same bytes on every machine. Rounding to float32 is
