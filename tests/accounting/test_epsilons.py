@@ -1,18 +1,18 @@
 """ε spent and left by adversary, as metrics show it."""
 
 import math
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from tests.rig.tasks import task_with
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName
+from precad.accounting.events import AccountantName, ReleaseCounts
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
-from precad.aggregator.rpc.server_metrics import Epsilons
+from precad.aggregator.rpc.server_metrics import Epsilon, Epsilons
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 
@@ -21,7 +21,7 @@ ONE, MODELS = Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY
 ROUNDS = 10
 
 
-def made(**privacy: Any) -> Task:
+def made(**privacy: float) -> Task:
     return task_with({f"privacy.{name}": value for name, value in privacy.items()})
 
 
@@ -29,9 +29,14 @@ def found(
     task: Task,
     rounds: int,
     taken: dict[ClientId, int],
-    again: Any = MappingProxyType({}),
-) -> Any:
+    again: Mapping[ClientId, ReleaseCounts] = MappingProxyType({}),
+) -> Mapping[Adversary, Epsilon]:
     return Epsilons(task, PrivacyCap(task)).by_adversary(rounds, taken, again)
+
+
+def whole(one: Epsilon) -> float:
+    assert one.left is not None
+    return one.spent + one.left
 
 
 def stated(task: Task, rounds: int, counts: dict[int, int]) -> dict[Adversary, float]:
@@ -51,7 +56,7 @@ def test_it_is_what_the_guarantees_state_of_the_owner_with_most() -> None:
     assert spent[ONE] > spent[MODELS] > 0
     # With what is left it is the end's.
     always = found(made(), 6, {OFTEN: 4, SELDOM: 1})
-    in_all = {who: each.spent + each.left for who, each in always.items()}
+    in_all = {who: whole(each) for who, each in always.items()}
     assert in_all == pytest.approx(stated(made(), ROUNDS, {0: 8}))
 
     # A version that was released again costs more than one more round.
@@ -74,7 +79,7 @@ def test_the_limit_leaves_less() -> None:
     assert cap is not None
     assert 1 < cap < ROUNDS
     first = found(task, 1, {OFTEN: 1})
-    in_all = first[ONE].spent + first[ONE].left
+    in_all = whole(first[ONE])
     assert pytest.approx(in_all) == stated(task, ROUNDS, {0: cap})[ONE] <= 1.0
     assert first[MODELS].spent < first[ONE].spent
     # Rounds go on without it at the cap, and say less and less whether it is there.

@@ -1,10 +1,12 @@
-"""The three guarantees: what enters each, the events that they are of, and the least noise."""
+"""The three guarantees: what enters each, the events that they are of, and the least
+noise."""
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TypedDict, Unpack
 
 import pytest
 from tests.conftest import TaskMaker
@@ -13,31 +15,70 @@ from tests.rig.epsilons import record_epsilon
 
 from precad.accounting import events, guarantees
 from precad.accounting.adversaries import Adversary, Basis, Run, planned_participations
-from precad.accounting.events import AccountantName, SampledGaussian, poisson_gaussian
+from precad.accounting.events import (
+    AccountantName,
+    ReleaseCounts,
+    SampledGaussian,
+    poisson_gaussian,
+)
 from precad.accounting.exact import epsilon_spent, most_participations
 from precad.accounting.guarantees import PrivacyStatement, advantages, honest_rejection
 from precad.common.errors import Misconfiguration
 
-DEMO: dict[str, Any] = {"record_rate": 0.2, "client_rate": 1.0, "noise_multiplier": 2.0}
-DEMO["rounds"] = 60
+
+class Plan(TypedDict):
+    record_rate: float
+    client_rate: float
+    noise_multiplier: float
+    rounds: int
+
+
+class Counted(TypedDict, total=False):
+    participations: int
+    counts: ReleaseCounts
+
+
+class Given(Counted, total=False):
+    record_rate: float
+    client_rate: float
+    noise_multiplier: float
+    rounds: int
+    sensitivity_ratio: float
+    cover_uploads: bool
+
+
+class Step(TypedDict):
+    record_rate: float
+    noise_multiplier: float
+    delta: float
+
+
+DEMO: Plan = {
+    "record_rate": 0.2,
+    "client_rate": 1.0,
+    "noise_multiplier": 2.0,
+    "rounds": 60,
+}
 PAPER = DEMO | {
     "record_rate": 0.05,
     "client_rate": 0.1,
     "noise_multiplier": 1.0,
     "rounds": 5000,
 }
-STEP: dict[str, Any] = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
+STEP: Step = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
 ONE_SERVER, CLIENTS_ONLY = Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY
 
 
-def one(adversary: Adversary, of: Run | None = None, **values: Any) -> PrivacyStatement:
-    run, name = of or Run(**values), AccountantName.EXACT
+def one(
+    adversary: Adversary, of: Run | None = None, **given: Unpack[Given]
+) -> PrivacyStatement:
+    run, name = of or Run(**given), AccountantName.EXACT
     (statement,) = guarantees.guarantees(run, 1e-5, [adversary], [name])
     return statement
 
 
-def stated(**values: Any) -> tuple[PrivacyStatement, ...]:
-    return guarantees.guarantees(Run(**values), 1e-5)
+def stated(**given: Unpack[Given]) -> tuple[PrivacyStatement, ...]:
+    return guarantees.guarantees(Run(**given), 1e-5)
 
 
 def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() -> None:
@@ -49,7 +90,10 @@ def test_planning_takes_a_high_quantile_of_participations_and_an_atom_mixture() 
     # After a run it is the real number, of as much more noise as both servers add.
     after = one(CLIENTS_ONLY, **PAPER, participations=567)
     alone = one(ONE_SERVER, **PAPER | {"noise_multiplier": math.sqrt(2)})
-    expected: Any = pytest.approx(math.sqrt(2)), pytest.approx(alone.epsilon)
+    expected: tuple[object, ...] = (
+        pytest.approx(math.sqrt(2)),
+        pytest.approx(alone.epsilon),
+    )
     assert (after.compositions, after.noise_multiplier, after.epsilon) == (
         567,
         *expected,
@@ -105,8 +149,13 @@ def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> 
 def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
     seldom = DEMO | {"client_rate": 0.1}
     seen, hidden, always = (
-        one(Adversary.CLIENT_LEVEL, **values, sensitivity_ratio=2.0)
-        for values in (seldom, seldom | {"cover_uploads": True}, DEMO)
+        one(
+            Adversary.CLIENT_LEVEL,
+            **values,
+            sensitivity_ratio=2.0,
+            cover_uploads=covered,
+        )
+        for values, covered in ((seldom, False), (seldom, True), (DEMO, False))
     )
     assert 2 * hidden.epsilon < seen.epsilon < always.epsilon
     # Six full steps in the mean, and more of them for one client in many.
@@ -137,22 +186,27 @@ def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() 
         {"counts": {0: -3}},
     ],
 )
-def test_participations_or_counts_and_both_in_range(given: dict[str, Any]) -> None:
+def test_participations_or_counts_and_both_in_range(given: Counted) -> None:
     with pytest.raises(Misconfiguration):
         record_epsilon(**STEP, **given)
 
 
 def test_a_run_takes_counts_by_m_at_every_level() -> None:
-    values = DEMO | {"client_rate": 0.5, "sensitivity_ratio": 2.0}
-    plain = stated(**values, participations=30)
-    again = stated(**values, counts={0: 25, 2: 5})
+    values = DEMO | {"client_rate": 0.5}
+    plain = stated(**values, sensitivity_ratio=2.0, participations=30)
+    again = stated(**values, sensitivity_ratio=2.0, counts={0: 25, 2: 5})
     for once, more in zip(plain, again, strict=True):
         assert once.compositions == more.compositions
         assert once.epsilon < more.epsilon
     with pytest.raises(Misconfiguration, match="participations"):
-        stated(**values, participations=29, counts={0: 25, 2: 5})
+        stated(
+            **values,
+            sensitivity_ratio=2.0,
+            participations=29,
+            counts={0: 25, 2: 5},
+        )
     with pytest.raises(Misconfiguration, match="at most 60"):
-        stated(**values, counts={0: 60, 1: 1})
+        stated(**values, sensitivity_ratio=2.0, counts={0: 60, 1: 1})
 
 
 def test_every_statement_says_what_its_participations_are() -> None:
@@ -206,7 +260,8 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
 
 
 def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -> None:
-    """A server that cheats decides when a client takes part, so what was counted says nothing."""
+    """A server that cheats decides when a client takes part, so what was counted says
+    nothing."""
     for check, covers in (("crypten", False), ("proof", True)):
         run = Run.of(make_task(8, {"validation": check}))
         with_masks = Run.of(make_task(8)).at_cap(3)
@@ -232,7 +287,8 @@ def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -
             )
 
 
-WHOLE: dict[str, Any] = {
+MAKE: Callable[..., SampledGaussian] = SampledGaussian
+WHOLE: dict[str, object] = {
     "sampling": events.Sampling.POISSON,
     "adjacency": events.Adjacency.ADD_REMOVE,
     "rate": 0.1,
@@ -245,14 +301,12 @@ WHOLE: dict[str, Any] = {
 @pytest.mark.parametrize("field", list(WHOLE))
 def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
     with pytest.raises(TypeError, match=field):
-        SampledGaussian(**{k: v for k, v in WHOLE.items() if k != field})
+        MAKE(**{k: v for k, v in WHOLE.items() if k != field})
 
 
-FIXED, REPLACED = (
-    {"sampling": events.Sampling.FIXED_SIZE},
-    {"adjacency": events.Adjacency.REPLACE_ONE},
-)
-TWO_CLIPS: list[dict[str, Any]] = [FIXED | REPLACED, FIXED, REPLACED]
+FIXED: dict[str, object] = {"sampling": events.Sampling.FIXED_SIZE}
+REPLACED: dict[str, object] = {"adjacency": events.Adjacency.REPLACE_ONE}
+TWO_CLIPS = [FIXED | REPLACED, FIXED, REPLACED]
 """Where one record moves the sum by two."""
 OUT_OF_RANGE = {
     "rate": (-0.1, 1.1, math.nan),
@@ -276,16 +330,14 @@ OUT_OF_RANGE = {
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_remedy(
-    change: dict[str, Any], field: str
+    change: dict[str, object], field: str
 ) -> None:
     with pytest.raises(Misconfiguration) as refused:
-        SampledGaussian(**WHOLE | change)
+        MAKE(**WHOLE | change)
     assert refused.value.field == field
     assert refused.value.remedy
     # Two clips halve the noise.
-    found = [
-        SampledGaussian(**WHOLE | each | {"sensitivity": 2.0}) for each in TWO_CLIPS
-    ]
+    found = [MAKE(**WHOLE | each | {"sensitivity": 2.0}) for each in TWO_CLIPS]
     assert [event.effective_noise_multiplier for event in found] == [0.5] * 3
 
 

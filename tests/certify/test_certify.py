@@ -1,10 +1,12 @@
-"""Certifying: results, intervals, baselines, losses, bad input, and groups of any size."""
+"""Certifying: results, intervals, baselines, losses, bad input, and groups of any
+size."""
 
 import importlib
 import itertools
 import math
 import pkgutil
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement
@@ -68,7 +70,7 @@ def test_points_are_certified_alike_alone_and_together() -> None:
         assert certify_predictions(points, guarantee).results() == alone
 
 
-def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_none() -> (
+def test_without_influence_every_group_is_certified_and_with_little_noise_none() -> (
     None
 ):
     for silent in (
@@ -98,7 +100,8 @@ def test_without_influence_every_group_is_certified_and_with_hardly_any_noise_no
 def test_the_joint_test_says_nothing_of_scores_that_sum_above_one(
     p_a: float, p_b: float
 ) -> None:
-    """Lemma 5 is about probabilities of two answers to one question: they sum to 1 at most.
+    """Lemma 5 is about probabilities of two answers to one question: they sum to 1 at
+    most.
 
     Its formula has a reach for such scores too, which no divergence so small passes.
     """
@@ -204,7 +207,8 @@ def test_the_budget_is_split_over_classes_points_and_strictness_and_covers() -> 
 
 
 def test_the_others_expected_score_is_at_most_what_is_left() -> None:
-    """A label whose scores vary has a wider Bernstein bound than the winner, which is certain."""
+    """A label whose scores vary has a wider Bernstein bound than the winner, which is
+    certain."""
     scores = np.full((1, 100, 3), 0.5)
     scores[0, :3, 1], scores[0, 3:, 2] = 0, 0
     budget = ConfidenceBudget(confidence=0.99, classes=3)
@@ -277,7 +281,8 @@ def test_partitions_agree_with_moving_votes() -> None:
     found = partition_radii(counts)
 
     def flips(row: list[int], label: int, changed: int) -> bool:
-        """Whether so many votes less for the label and more for one rival make another winner."""
+        """Whether so many votes less for the label and more for one rival make another
+        winner."""
         winners = set()
         for rival in {0, 1, 2} - {label}:
             moved = list(row)
@@ -294,7 +299,8 @@ def test_partitions_agree_with_moving_votes() -> None:
 
 
 EXACT, GAUSSIAN = ExactGroups(MECHANISM), GaussianDP(1)
-BAD: list[tuple[Any, ...]] = [
+Given = tuple[object, ...] | Mapping[str, object]
+BAD: list[tuple[str, Callable[..., object], *tuple[Given, ...]]] = [
     ("sampling", ExactGroups, (FIXED_SIZE,), (REPLACED,)),
     ("sampling", RenyiGroups, (FIXED_SIZE,)),
     ("delta", EXACT.as_approximate, (1.0,)),
@@ -351,7 +357,9 @@ BAD: list[tuple[Any, ...]] = [
     ("field", "make", "given"),
     [(field, make, each) for field, make, *some in BAD for each in some],
 )
-def test_bad_input_names_field_and_remedy(field: str, make: Any, given: Any) -> None:
+def test_bad_input_names_field_and_remedy(
+    field: str, make: Callable[..., object], given: Given
+) -> None:
     with pytest.raises(Misconfiguration) as caught:
         make(**given) if isinstance(given, dict) else make(*given)
     assert caught.value.field == field

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.rig.certified import RUN_INPUTS as INPUTS
+from tests.rig.refusals import refused
 
 from precad.certify.finished_runs import Ensemble, FinishedRun
 from precad.common.errors import Misconfiguration
@@ -15,7 +16,11 @@ LABELS, LOSSES = np.array([2, 0, 1], np.uint8), np.array([0.5, 0.25, 1.0], np.fl
 
 
 def run(
-    path: Path, summary: Any = None, *, inputs: Any = INPUTS, **arrays: Any
+    path: Path,
+    summary: object = None,
+    *,
+    inputs: object = INPUTS,
+    **arrays: NDArray[np.generic],
 ) -> FinishedRun:
     path.mkdir()
     text = summary if isinstance(summary, str) else json.dumps(summary)
@@ -31,7 +36,9 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
     bare = run(tmp_path / "bare")
     assert bare.inputs.model_dump(exclude_unset=True) == INPUTS
     assert (bare.predictions, bare.losses) == (None, None)
-    whole: Any = run(tmp_path / "whole", predictions=LABELS, losses=LOSSES)
+    whole = run(tmp_path / "whole", predictions=LABELS, losses=LOSSES)
+    assert whole.predictions is not None
+    assert whole.losses is not None
     assert (whole.predictions.tolist(), str(whole.predictions.dtype)) == (
         [2, 0, 1],
         "int64",
@@ -68,10 +75,9 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
     ],
 )
 def test_what_is_no_finished_run_is_refused(
-    tmp_path: Path, given: dict[str, Any], said: str
+    tmp_path: Path, given: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(Misconfiguration, match=said):
-        run(tmp_path / "run", **given)
+    refused(said, run, tmp_path / "run", **given)
     with pytest.raises(Misconfiguration, match=r"no summary\.json"):
         FinishedRun.read(tmp_path)
 

@@ -1,9 +1,8 @@
 """Which projections tests of the protocol run on; keys and ports that they share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -14,6 +13,7 @@ from precad.aggregator.validate import crypten_comparisons
 from precad.cli import local_deployment as deployment
 from precad.common.identity import deployment_keys, mutual_tls
 from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import ChannelOption
 from precad.common.kernel import NUMPY, VARIABLE, kernel_in_use
 
 LOADED = crypten_comparisons
@@ -22,7 +22,8 @@ LOADED = crypten_comparisons
 
 @pytest.fixture(scope="module", params=["the best kernel", "no kernel"])
 def either_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything once as this machine does it, and once by NumPy; processes inherit it."""
+    """Everything once as this machine does it, and once by NumPy; processes inherit
+    it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "no kernel":
             patch.setenv(VARIABLE, NUMPY)
@@ -70,9 +71,18 @@ def serve() -> Iterator[Serve]:
     servers: list[grpc.Server] = []
 
     def start(
-        party: Identity, *handlers: grpc.GenericRpcHandler, **options: Any
+        party: Identity,
+        *handlers: grpc.GenericRpcHandler,
+        options: Sequence[ChannelOption] | None = None,
+        compression: grpc.Compression | None = None,
     ) -> str:
-        servers.append(grpc.server(ThreadPoolExecutor(2), [*handlers], **options))
+        made = grpc.server(
+            ThreadPoolExecutor(2),
+            [*handlers],
+            options=options,
+            compression=compression,
+        )
+        servers.append(made)
         port = mutual_tls.add_port(servers[-1], "127.0.0.1:0", party)
         servers[-1].start()
         return f"127.0.0.1:{port}"

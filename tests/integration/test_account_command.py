@@ -1,5 +1,5 @@
-"""`precad account` and `precad plan` as a person runs them; `precad ledger mine` and `receipts`, on
-what owners' processes left behind.
+"""`precad account` and `precad plan` as a person runs them; `precad ledger mine` and
+`receipts`, on what owners' processes left behind.
 """
 
 import hashlib
@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import pytest
 from tests.rig import commands, keys
+from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
-from tests.rig.scripted_servers import Open, Over, Owner, Script
+from tests.rig.scripted_servers import Event, Open, Over, Owner, Script
 from tests.rig.tasks import LARGE, task_with
 
 from precad.accounting import events, rdp
@@ -80,7 +81,7 @@ def limited(tmp_path: Path) -> str:
     return task_file(tmp_path, f"{LARGE}epsilon_limit = 1.5\n")
 
 
-def exact(statements: list[dict[str, Any]]) -> dict[str, float]:
+def exact(statements: list[Document]) -> dict[str, float]:
     return {
         s["adversary"]: s["epsilon"] for s in statements if s["accountant"] == "exact"
     }
@@ -195,7 +196,8 @@ def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> N
 def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(
     limited: str,
 ) -> None:
-    """An owner at a rate below the task's may have taken part more often than the cap."""
+    """An owner at a rate below the task's may have taken part more often than the
+    cap."""
     for options in (
         [*ACCOUNT, "--participations", "50", "--cap", "40"],
         [*ACCOUNT, "--participations", "50", "--again", "1:3", "--cap", "40"],
@@ -207,9 +209,7 @@ def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(
         assert not re.search("at [45]0 participations, the cap", said(*options))
 
 
-def test_the_clt_is_called_no_guarantee_and_a_delta_beyond_exact_leaves_the_other_rows() -> (
-    None
-):
+def test_the_clt_is_no_guarantee_and_a_delta_beyond_exact_leaves_other_rows() -> None:
     assert "not a guarantee" in said(*RUN, "--delta", "1e-5")
     found = re.search(
         "no answer at so small a δ.*upper bound", said(*RUN, "--delta", "1e-40")
@@ -217,9 +217,7 @@ def test_the_clt_is_called_no_guarantee_and_a_delta_beyond_exact_leaves_the_othe
     assert found
 
 
-def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise_for_the_epsilon() -> (
-    None
-):
+def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise() -> None:
     text = commands.said(*LOOSE)
     assert text.startswith("Planned: ")
     numbers = {k: float(v) for k, v in re.findall(r"([a-z_.]+) = ([0-9.]+) ", text)}
@@ -311,7 +309,8 @@ def test_proofs_plan_against_a_cheating_server(tmp_path: Path, large_task: str) 
 def test_where_norms_are_proved_a_plan_allows_for_hashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a certificate does: with so many that a row is found, no owner's update is bounded."""
+    """As a certificate does: with so many that a row is found, no owner's update is
+    bounded."""
     robustness = PlannedRobustness(malicious=1)
     changes = {"privacy.noise_multiplier": 40.0, "privacy.client_clip": 1.0}
     shares, proofs = (
@@ -406,7 +405,7 @@ def test_a_wrong_value_is_named(
     assert (told.count("\n"), field in told, remedy in told) == (1, True, True), told
 
 
-Played = Callable[..., Any]
+Played = Callable[..., Owner]
 
 
 def says(code: int, *arguments: object, words: Sequence[str] = ()) -> str:
@@ -416,24 +415,30 @@ def says(code: int, *arguments: object, words: Sequence[str] = ()) -> str:
     return result.output
 
 
-def mine(folder: Path, *more: object) -> Any:
-    return json.loads(says(0, "mine", folder, "--json", *more))
+def mine(folder: Path, *more: object) -> Document:
+    told: Document = json.loads(says(0, "mine", folder, "--json", *more))
+    return told
 
 
 def own_account(
-    folder: Path, task: Task, limit: float | None = None, **more: Any
+    folder: Path,
+    task: Task,
+    limit: float | None = None,
+    *,
+    name: str = "participations.log",
+    rate: float = 0.2,
 ) -> OwnAccount:
-    path = folder / more.get("name", "participations.log")
-    return OwnAccount(task, more.get("rate", 0.2), limit, path, ClientId("ward-1"))
+    return OwnAccount(task, rate, limit, folder / name, ClientId("ward-1"))
 
 
 @pytest.fixture
 def played(tmp_path: Path) -> Played:
-    """``played("ward-1")``: an owner's folder after three versions, one of them twice."""
+    """``played("ward-1")``: an owner's folder after three versions, one of them
+    twice."""
 
     def make(name: str = "ward-1", limit: float | None = None) -> Owner:
-        twice = [Open(1, 1), Open(2, 1, charges=(1, 0)), Over(2, 1)]
-        course: list[Any] = [Open(0, 0), Over(0, 0), *twice, Open(3, 2), Over(3, 2)]
+        twice: list[Event] = [Open(1, 1), Open(2, 1, charges=(1, 0)), Over(2, 1)]
+        course: list[Event] = [Open(0, 0), Over(0, 0), *twice, Open(3, 2), Over(3, 2)]
         one = Owner(
             Script(task_with({}), course, ClientId(name)), tmp_path / name, limit
         )
@@ -444,7 +449,12 @@ def played(tmp_path: Path) -> Played:
     return make
 
 
-def restate(folder: Path, role: Role, **changes: Any) -> None:
+class Restated(TypedDict, total=False):
+    model_digest: bytes
+    charged: list[int]
+
+
+def restate(folder: Path, role: Role, **changes: Unpack[Restated]) -> None:
     path = folder / STATEMENT.format(role.value)
     body = pb.StatementBody.FromString(pb.Signed.FromString(path.read_bytes()).body)
     for name in changes:

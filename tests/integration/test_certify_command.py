@@ -1,6 +1,6 @@
-"""`precad certify` from files, from the folders of finished runs, and of a trained model; and that
-the best attack (Neyman, Pearson) on a real mechanism lies inside the certificates, and
-near.
+"""`precad certify` from files, from the folders of finished runs, and of a trained
+model; and that the best attack (Neyman, Pearson) on a real mechanism lies inside the
+certificates, and near.
 """
 
 import json
@@ -8,13 +8,14 @@ import math
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from research.printed.printed_certificates import theorem_8
 from research.robustness.models import make
 from tests.rig import certified, commands, tasks
+from tests.rig.documents import Document
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.losses import Shift, log_binomial, log_ratio
@@ -67,8 +68,9 @@ def finished(folder: Path, **changed: object) -> Path:
     return folder
 
 
-def of_run(folder: Path, *more: object, loss: float = 0.2) -> Any:
-    return document("loss", "--runs", folder, "--loss", loss, *more)
+def of_run(folder: Path, *more: object, loss: float = 0.2) -> Document:
+    found: Document = document("loss", "--runs", folder, "--loss", loss, *more)
+    return found
 
 
 @pytest.fixture
@@ -106,8 +108,10 @@ def test_the_mnist_like_row_by_every_guarantee(votes: Path, kind: str) -> None:
 def test_what_else_is_asked_shrinks_radii_and_is_pictured(
     votes: Path, tmp_path: Path
 ) -> None:
-    def first(*options: str) -> Any:
-        return document("prediction", votes, *MNIST_LIKE, *options)["points"][0]
+    def first(*options: str) -> Document:
+        found = document("prediction", votes, *MNIST_LIKE, *options)
+        point: Document = found["points"][0]
+        return point
 
     for options in (["--simultaneous"], ["--change", "replacements"]):
         assert 0 < first(*options)["radius"] < first()["radius"]
@@ -314,7 +318,7 @@ def test_smoothing_with_and_without_selection(tmp_path: Path) -> None:
 def test_bad_input_names_the_field(
     votes: Path, runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def saved(name: str, values: Any) -> tuple[object, ...]:
+    def saved(name: str, values: NDArray[np.generic]) -> tuple[object, ...]:
         np.save(tmp_path / name, values, allow_pickle=True)
         return ("prediction", tmp_path / name, *SMALL)
 
@@ -403,7 +407,8 @@ def test_every_attempt_and_every_repeat_counts_against_a_certificate(
 def test_proofs_and_covered_uploads_count_in_what_finished_runs_cost(
     tmp_path: Path,
 ) -> None:
-    """Runs of older versions under fss had another range test, whose share of δ isn't proofs'."""
+    """Runs of older versions under fss had another range test, whose share of δ isn't
+    proofs'."""
     for validation, points in (("crypten", None), ("fss", None), ("proof", 64)):
         more = {"validation": validation, "proof_points": points}
         costs = of_run(finished(tmp_path / validation, **more))["runs"][
@@ -425,7 +430,8 @@ def test_proofs_and_covered_uploads_count_in_what_finished_runs_cost(
 
 
 def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> None:
-    """A server lost its coin key, and both operators had the version's coin drawn again."""
+    """A server lost its coin key, and both operators had the version's coin drawn
+    again."""
     folders = [finished(tmp_path / str(m), redrawn_coins=m) for m in (0, 1, 2)]
     found = [of_run(folder, loss=0.05) for folder in folders]
     assert [each["redrawn_coins"] for each in found] == [0, 1, 2]
@@ -522,9 +528,10 @@ CLOSE = 0.012
 
 
 def trainings(
-    m: SampledGaussian, group: int, malicious: int, generator: Any
+    m: SampledGaussian, group: int, malicious: int, generator: np.random.Generator
 ) -> guarantee.Floats:
-    """Of each one log-likelihood ratio of ``group`` malicious records to none, over all rounds.
+    """Of each one log-likelihood ratio of ``group`` malicious records to none, over all
+    rounds.
 
     Where so many malicious records really take part.
     """

@@ -1,6 +1,6 @@
-"""`precad` as a person meets it: help that teaches, refusals that say what to do and repeat
-no secret; `precad setup`, `enrol` and `health` as operators use them; processes that
-are split off from one that has imported everything.
+"""`precad` as a person meets it: help that teaches, refusals that say what to do and
+repeat no secret; `precad setup`, `enrol` and `health` as operators use them; processes
+that are split off from one that has imported everything.
 
 Logs of real parts are searched in integration/deployment; what setup makes trains in
 soak.
@@ -18,13 +18,14 @@ import tomllib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import click
 import grpc.aio
 import numpy as np
 import pytest
 from tests.rig import commands, stops, waiting, warm
 from tests.rig.commands import precad, python
+from tests.rig.documents import Document
 from tests.rig.loop import LoopThread
 from tests.rig.tasks import logistic, task_with
 from tests.rig.warm import said as told
@@ -41,7 +42,6 @@ from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.wire.serving import add_health
 
 ADDRESS = "127.0.0.1:1"
-NO_CONTEXT: Any = None
 
 
 def refused(*arguments: object) -> str:
@@ -52,11 +52,21 @@ def refused(*arguments: object) -> str:
     return lines[0]
 
 
-def every(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def inner(command: click.Command, name: str) -> click.Command:
+    """A group may load what its names stand for only when asked."""
+    assert isinstance(command, click.Group)
+    found = command.get_command(click.Context(command), name)
+    assert found is not None
+    return found
+
+
+def every(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     yield path
-    # A group may load what its names stand for only when asked.
-    for name in getattr(command, "list_commands", lambda _: ())(NO_CONTEXT):
-        yield from every(command.get_command(NO_CONTEXT, name), (*path, name))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from every(inner(command, name), (*path, name))
 
 
 @pytest.fixture
@@ -78,20 +88,18 @@ def test_every_command_explains_itself_and_each_of_its_options(
 ) -> None:
     result = precad(*path, "--help")
     assert result.exit_code == 0
-    command: Any = app
+    command: click.Command = app
     for name in path:
-        command = command.get_command(NO_CONTEXT, name)
-    assert len(command.help.split()) >= 4
+        command = inner(command, name)
+    assert len((command.help or "").split()) >= 4
     for parameter in command.params:
-        if parameter.param_type_name == "option" and "--help" not in parameter.opts:
+        if isinstance(parameter, click.Option) and "--help" not in parameter.opts:
             assert parameter.help, parameter.name
     named = [path[-1] for path in every(command) if len(path) == 1]
     assert [name for name in named if name not in result.stdout] == []
 
 
-def test_help_shows_a_settings_file_that_is_one_and_an_option_that_cannot_be_is_named() -> (
-    None
-):
+def test_help_shows_a_settings_file_and_an_option_that_cannot_be_is_named() -> None:
     for command, needed in (
         ("serve", {"server_b", "dealer", "state"}),
         ("join", {"client"}),
@@ -143,7 +151,7 @@ def test_a_wrong_value_is_named_and_nothing_made(
     assert sorted(place.rglob("*")) == before
 
 
-BOTH: dict[str, Any] = {"task": "task.toml", "identity": "keys"}
+BOTH: Document = {"task": "task.toml", "identity": "keys"}
 SERVER = {"listen": ADDRESS, "dealer": ADDRESS, "state": "state"}
 OWNER = {"client": "ward-3", "server_a": ADDRESS, "server_b": ADDRESS, "data": "x.npz"}
 PARTS = {
@@ -212,7 +220,7 @@ DATABASES = (
 ONE, *_ = DATABASES
 OWN = PARTS["join"] | {"identity": "keys/ward-3"}
 B = PARTS["serve b"] | {"identity": "keys/server-b", "listen": f"{HOST}:0"}
-OWNERS: list[dict[str, Any]] = [
+OWNERS: list[Document] = [
     OWN | {"token": PLANTED},
     OWN | {"token": [PLANTED]},
     OWN | {"tokne": PLANTED},
@@ -222,7 +230,7 @@ OWNERS: list[dict[str, Any]] = [
     OWN | {"server_a": PROXY},
 ]
 OPERATOR = "--identity keys/operator"
-LINES: dict[str, list[str | tuple[str, dict[str, Any]]]] = {
+LINES: dict[str, list[str | tuple[str, Document]]] = {
     "demo": [f"--output {ONE} --dataset chess"],
     "simulate": [ONE],
     "plan": [f"--task {ONE}"],
@@ -445,13 +453,13 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(
         add_health(server, identity, lambda: serves[0])
         return server
 
-    def health(listen: str, wait_s: float = 60.0) -> Any:
+    def health(listen: str, wait_s: float = 60.0) -> tuple[int, str]:
         config.write_text(f'listen = "{listen}"\nidentity = "keys/dealer"\n')
         done = precad("health", "--config", config, "--wait", wait_s)
         return done.exit_code, done.stdout or done.stderr
 
     def says(host: str, expected: tuple[int, str]) -> bool:
-        return bool(health(address.replace("127.0.0.1", host)) == expected)
+        return health(address.replace("127.0.0.1", host)) == expected
 
     with LoopThread() as loop:
         address = loop.serve(make, identity)
@@ -469,7 +477,7 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(
     assert "needs listen and identity" in commands.refused("health", "--config", config)
 
 
-def start(log: Path, *arguments: str, **environment: str) -> Any:
+def start(log: Path, *arguments: str, **environment: str) -> forking.Process:
     with log.open("ab") as file:
         return warm.forked(
             [sys.executable, "-m", *arguments],
@@ -513,12 +521,16 @@ log = pathlib.Path(sys.argv[1])
 forked.begin(os.environ, ())
 with log.open("ab") as file:
     part = forked.start(
-        [sys.executable, "-m", "timeit", "-n1", "-r1", "print('here', flush=True); " + PAUSE],
+        [sys.executable, "-m", "timeit", "-n1", "-r1",
+         "print('here', flush=True); " + PAUSE],
         stdout=file, stderr=subprocess.STDOUT, env=os.environ,
     )
 until(lambda: log.read_text(), "the part")
 print(part.pid, flush=True)
-os.killpg(0, signal.SIGTERM) if sys.argv[2] == "group" else os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "group":
+    os.killpg(0, signal.SIGTERM)
+else:
+    os.kill(os.getpid(), signal.SIGKILL)
 signal.pause()
 """.replace("PAUSE", repr("import signal; signal.pause()"))
 

@@ -1,4 +1,5 @@
-"""`python -m research`, own parts, cells broken off; killed ones: soak/test_experiments.py.
+"""`python -m research`, own parts, cells broken off; killed ones:
+soak/test_experiments.py.
 
 And `precad audit`: a sound build isn't refuted, broken ones are, and the exit status
 says so.
@@ -6,10 +7,9 @@ says so.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -32,7 +32,7 @@ from research.papers.precad_common import train
 from research.papers.xie_table9 import cells
 from research.poisoning import ATTACKS
 from research.registry import load_plugins
-from research.study import EXPERIMENTS, Scale, Surroundings
+from research.study import EXPERIMENTS, Scale, Settings, Surroundings
 from research.study.run import run
 from tests.rig.commands import precad
 from tests.rig.refusals import refused
@@ -40,11 +40,16 @@ from tests.rig.refusals import refused
 from precad.audit import canary_training
 from precad.audit.canary_training import audit, designed, planned
 from precad.cli.simulate_command import REFUTED
+from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.simulation.rounds import Draws
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 TINY = """
 from research.study import EXPERIMENTS, Experiment, Scale, Table
+
+def squares(results):
+    return [each.values["square"] for each in results]
 
 EXPERIMENTS.register("tiny")(
     Experiment(
@@ -55,8 +60,8 @@ EXPERIMENTS.register("tiny")(
         settings={scale: {"data": "none", "seed": 0} for scale in Scale},
         cells=lambda scale: [{"number": n} for n in range(3)],
         measure=lambda settings, around: {"square": settings["number"] ** 2},
-        table=lambda results: Table(["square"], [[str(r.values["square"])] for r in results]),
-        plot=lambda results, figure: figure.subplots().plot([r.values["square"] for r in results]),
+        table=lambda results: Table(["square"], [[str(n)] for n in squares(results)]),
+        plot=lambda results, figure: figure.subplots().plot(squares(results)),
     )
 )
 """
@@ -117,10 +122,15 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
     mine = [cell for cell in cells(Scale.SMALL) if cell["attack"] == "backwards"]
     assert "clipped-mean" in {cell.get("defence") for cell in mine}
     data = load("stripes")
-    bad: Any = {"attack": ATTACKS["backwards"](), "defence": DEFENCES["clipped-mean"]}
     shares = iid(len(data.train_y), 8, 0)
     problem = Problem(
-        data=data, shares=shares, model="wide-mlp", seed=1, attackers=2, **bad
+        data=data,
+        shares=shares,
+        model="wide-mlp",
+        seed=1,
+        attackers=2,
+        attack=ATTACKS["backwards"](),
+        defence=DEFENCES["clipped-mean"],
     )
     settings = {
         "rounds": 3,
@@ -150,12 +160,14 @@ def test_a_wrong_cluster_is_refused(
         refused("workers there of one thread each", started)
 
 
-TRAINING: dict[str, Any] = {
+TRAINING: Settings = {
     **BACKDOOR[Scale.SMALL],
     "rounds": 20,
     "noise_multiplier": 1.0,
+    "client_clip": 5.0,
+    "attackers": 3,
+    "seed": 2,
 }
-TRAINING |= {"client_clip": 5.0, "attackers": 3, "seed": 2}
 CHECK = {**TRAINING, "algorithm": "precad", "check": "published"}
 VOTES = {
     **liu_fig1.SETTINGS[Scale.SMALL],
@@ -165,7 +177,7 @@ VOTES = {
     "tested": 50,
 }
 BAGGING = {"arm": "bagging", "bag": 2000, "plain_steps": 20}
-CELLS: dict[str, tuple[Callable[..., Mapping[str, Any]], dict[str, Any], int]] = {
+CELLS: dict[str, tuple[Callable[..., Settings], Settings, int]] = {
     "precad": (train, {**TRAINING, "algorithm": "precad"}, 15),
     "local-dp": (train, {**TRAINING, "algorithm": "local-dp"}, 15),
     "non-private": (train, {**TRAINING, "algorithm": "non-private"}, 15),
@@ -215,7 +227,7 @@ SEED = 5
     ],
 )
 def test_a_fault_is_found_by_whom_it_concerns(
-    build: Build, rounds: int, refuted: Any
+    build: Build, rounds: int, refuted: tuple[bool, bool]
 ) -> None:
     """Of real processes: tests/soak/test_audit_processes.py."""
     made = designed(CANARIES, rounds, SEED)
@@ -229,7 +241,9 @@ def test_a_fault_is_found_by_whom_it_concerns(
 def test_the_command_says_what_is_stated_and_learnt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nothing: Any = lambda _draws, _version, d: [np.zeros(d, np.int64)] * 2  # noqa: E731
+    def nothing(_draws: Draws, _version: int, d: int) -> tuple[RingVector, RingVector]:
+        return np.zeros(d, np.int64), np.zeros(d, np.int64)
+
     silent = partial(canary_training.train, server_a_noise=nothing)
     monkeypatch.setattr(canary_training, "train", silent)
     done = precad("audit", "--canaries", CANARIES, "--seed", SEED, "--json")

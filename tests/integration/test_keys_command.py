@@ -7,7 +7,6 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.rig import commands, refusals
@@ -147,7 +146,8 @@ def test_what_goes_back_to_a_party_may_be_edited_on_the_way(
 def test_a_certificate_is_never_put_beside_another_key(
     made: Path, tmp_path: Path
 ) -> None:
-    """ward-3 has a folder with a key there, and now asks with a key of its own making."""
+    """ward-3 has a folder with a key there, and now asks with a key of its own
+    making."""
     own, out = tmp_path / "at-the-client", tmp_path / "out"
     keys("request", own, *WARD)
     before = contents(made / "ward-3")
@@ -275,7 +275,8 @@ def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(
 def test_of_two_revocation_lists_the_newer_one_stays(
     renewing: Path, *, older: bool
 ) -> None:
-    """A certificate that comes with the list of before its party's colleague was revoked."""
+    """A certificate that comes with the list of before its party's colleague was
+    revoked."""
     (new, came), newest = renewal(renewing), renewing / "ca" / "crl.pem"
     before = (came / "crl.pem").read_bytes()
     keys("revoke", renewing, "dealer")
@@ -326,7 +327,7 @@ def test_a_file_that_never_ends_is_refused(
     ],
 )
 def test_a_renewal_that_lacks_a_file_makes_no_key(
-    renewing: Path, spoil: Any, said: str
+    renewing: Path, spoil: Callable[[Path], object], said: str
 ) -> None:
     old, new = renewing / "server-a", renewing / "new"
     spoil(old)

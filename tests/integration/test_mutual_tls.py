@@ -1,5 +1,5 @@
-"""Mutual TLS gives what a certificate says, in TLS 1.3 alone, in either direction, and inflates
-nothing; what each RPC gives each identity: hostile/test_access_table.py.
+"""Mutual TLS gives what a certificate says, in TLS 1.3 alone, in either direction, and
+inflates nothing; what each RPC gives each identity: hostile/test_access_table.py.
 """
 
 import os
@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import grpc
 import pytest
@@ -41,7 +41,7 @@ def only_for(
 ) -> tuple[Identity, grpc.GenericRpcHandler]:
     """A server of one method that answers the caller's name, for some roles."""
 
-    def answer(_request: bytes, context: Any) -> Any:
+    def answer(_request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             return str(require(context, identity, *roles)).encode()
         except errors.AccessDenied as denied:
@@ -52,8 +52,12 @@ def only_for(
     return identity, handler(answer)
 
 
-def handler(answer: Callable[[bytes, Any], Any]) -> grpc.GenericRpcHandler:
-    method: Any = grpc.unary_unary_rpc_method_handler(answer)
+def handler(
+    answer: Callable[[bytes, grpc.ServicerContext], bytes],
+) -> grpc.GenericRpcHandler:
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+        answer
+    )
     return grpc.method_handlers_generic_handler("test", {"Call": method})
 
 
@@ -69,9 +73,8 @@ def revoke_ward_3(keys: Path) -> None:
 
 
 def call(channel: grpc.Channel, request: bytes = b"") -> bytes:
-    method: Any = channel.unary_unary(METHOD)
-    answer: bytes = method(request, timeout=DEADLINE_S)
-    return answer
+    method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+    return method(request, timeout=DEADLINE_S)
 
 
 def ask(channel: grpc.Channel) -> str | grpc.StatusCode:
@@ -182,7 +185,9 @@ def test_a_certificate_that_ended_is_refused(
     # What a servicer sees of a connection whose handshake is long over.
     seen = [(keys / "ward-3" / "cert.pem").read_bytes()]
     connection = {"transport_security_type": [b"ssl"], "x509_pem_cert": seen}
-    context: Any = SimpleNamespace(auth_context=lambda: connection)
+    context = cast(
+        "grpc.ServicerContext", SimpleNamespace(auth_context=lambda: connection)
+    )
     assert require(context, identity, Role.CLIENT) == WARD_3
     for days, denial in ((366, "expired"), (-1, "not-yet-valid")):
         at = datetime.now(UTC) + timedelta(days=days)

@@ -1,11 +1,11 @@
-"""A whole round against the plain sum: exact without noise, whatever the clients send; and its
-noise by a keyed sampler. By the system's: soak/test_further_inputs.py.
+"""A whole round against the plain sum: exact without noise, whatever the clients send;
+and its noise by a keyed sampler. By the system's: soak/test_further_inputs.py.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.rig.rounds import no_noise, play_round, roster_of
 
 from precad.aggregator import release, validate
 from precad.aggregator.attempt_states import Finished
-from precad.aggregator.noise import DiscreteGaussian
+from precad.aggregator.noise import DiscreteGaussian, NoiseSource
 from precad.common.errors import Rejection
 from precad.common.fixed_point import clip_update, squared_norm
 from precad.common.identifiers import ClientId, Role, Secret
@@ -41,7 +41,7 @@ servers' parts."""
 
 
 def play(
-    task: Task, updates: Updates, noise: Callable[[Role], Any] = no_noise
+    task: Task, updates: Updates, noise: Callable[[Role], NoiseSource] = no_noise
 ) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
     enrolled = roster_of(ClientId(f"c{i}") for i in range(task.enrolment.clients))
@@ -75,7 +75,7 @@ def integer_sum(updates: Updates, dimension: int) -> list[int]:
     return [sum(int(x[j]) for x in updates.values()) for j in range(dimension)]
 
 
-def named(vectors: Sequence[NDArray[Any]]) -> Updates:
+def named(vectors: Sequence[NDArray[np.integer]]) -> Updates:
     return {
         ClientId(f"c{i}"): np.asarray(x, dtype=np.int64) for i, x in enumerate(vectors)
     }
@@ -150,8 +150,9 @@ def test_a_body_of_the_wrong_length_is_nobody_elses_affair(
 def test_each_servers_noise_is_added_once_also_to_nothing(make_task: Maker) -> None:
     task = make_task(D, {"enrolment.clients": 20, "privacy.client_clip": 32.0})
 
-    def fixed_noise(role: Role) -> Any:
-        return SimpleNamespace(draw=lambda dimension: np.full(dimension, PART[role]))
+    def fixed_noise(role: Role) -> NoiseSource:
+        draw = lambda dimension: np.full(dimension, PART[role])  # noqa: E731
+        return cast("NoiseSource", SimpleNamespace(draw=draw))
 
     # Extreme ones add up, all on one side too.
     good, one_side = (
@@ -220,12 +221,13 @@ def fit(residual: NDArray[np.int64], deviation: float) -> float:
 def test_the_noise_is_gaussian_at_the_stated_deviation(
     make_task: Maker, noisy: set[Role]
 ) -> None:
-    """Each server's part has σ·R'·2^f, R' with the rounding in it; both together √2 of that."""
+    """Each server's part has σ·R'·2^f, R' with the rounding in it; both together √2 of
+    that."""
     task, random = make_task(SAMPLES), np.random.default_rng(8)
     names = (ClientId("a"), ClientId("b"))
     updates = {name: random.integers(-(2**15), 2**15, task.dimension) for name in names}
 
-    def noise(role: Role) -> Any:
+    def noise(role: Role) -> NoiseSource:
         key = Secret(bytes([1 + (role is A)]) * 32)
         sampler = DiscreteGaussian(
             task.mechanism.noise_units, lambda: Keystream(key, "test")

@@ -1,6 +1,6 @@
-"""`precad simulate` as a person runs it; the page's code; that the demo's settings train; and that
-what is simulated is `run_round`'s, bit for bit: samples and noise alone are given to
-both.
+"""`precad simulate` as a person runs it; the page's code; that the demo's settings
+train; and that what is simulated is `run_round`'s, bit for bit: samples and noise alone
+are given to both.
 """
 
 import json
@@ -9,15 +9,17 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from tests.rig import commands, rounds, tasks
+from tests.rig.documents import Document
 
 import precad
+from precad.aggregator.noise import NoiseSource
 from precad.cli.local_deployment import to_toml
 from precad.client.participant import RoundView
 from precad.client.records.read_records import read_records
@@ -200,7 +202,7 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
+    names: Document = {}
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
@@ -268,7 +270,8 @@ def test_the_models_are_the_protocols_bit_for_bit(
     task = Task.parse(demo_task(data, "mlp", OWNERS, rounds=ROUNDS))
     simulated: list[tuple[SimulatedRound, NDArray[np.float32]]] = []
     training = precad.simulate(
-        task, owners, seed=SEED, path="per-client", attack=attack, attackers=BAD, absent=absent,
+        task, owners, seed=SEED, path="per-client", attack=attack, attackers=BAD,
+        absent=absent,
         on_round=lambda played, theta: simulated.append((played, theta)),
     )  # fmt: skip
 
@@ -282,11 +285,10 @@ def test_the_models_are_the_protocols_bit_for_bit(
     theta = initial_vector(task.model)
     counted: Counter[Rejection] = Counter()
 
-    def noise(version: int, role: Role) -> Any:
+    def noise(version: int, role: Role) -> NoiseSource:
         """What both have: the server's own sampler on a stream that a seed repeats."""
-        return SimpleNamespace(
-            draw=partial(drawing.Draws(task, SEED).noise, role, version)
-        )
+        draw = partial(drawing.Draws(task, SEED).noise, role, version)
+        return cast("NoiseSource", SimpleNamespace(draw=draw))
 
     for version, (played, after) in enumerate(simulated):
         updates = {}

@@ -3,13 +3,14 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import Result
+from numpy.typing import NDArray
 from tests.rig.commands import document, precad, refused, said
 from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
@@ -48,7 +49,7 @@ def squares(outputs, targets, reduction="mean"):
 """
 
 
-def new(path: Path, *arguments: str) -> Any:
+def new(path: Path, *arguments: str) -> Result:
     return precad("task", "new", path, *arguments)
 
 
@@ -122,7 +123,8 @@ def test_what_is_written_is_the_task_whatever_its_columns_are_named(made: Path) 
 def test_the_limit_that_show_prints_lasts_to_the_end(
     made: Path, tmp_path: Path, rate: str
 ) -> None:
-    """A number that is rounded to the nearest ends an owner's part after two rounds of four."""
+    """A number that is rounded to the nearest ends an owner's part after two rounds of
+    four."""
     path = tmp_path / "odd.toml"
     text = made.read_text().replace(
         "noise_multiplier = ", "noise_multiplier = 7.123 # "
@@ -394,7 +396,7 @@ def at(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def check(kind: str, write: Change, at: Path) -> Any:
+def check(kind: str, write: Change, at: Path) -> Result:
     task, ending, *more = kind.split()
     write(at / f"ward.{ending}")
     return precad(
@@ -402,17 +404,17 @@ def check(kind: str, write: Change, at: Path) -> Any:
     )
 
 
-def inputs(*shape: int) -> Any:
+def inputs(*shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(1).random(
         (RECORDS, *(shape or (FEATURES,))), np.float32
     )
 
 
-def labels() -> Any:
+def labels() -> NDArray[np.int64]:
     return np.arange(RECORDS) % 3
 
 
-def rows(**changes: Any) -> pd.DataFrame:
+def rows(**changes: Sequence[object]) -> pd.DataFrame:
     usual = {
         "age": [70.0, None] * 20,
         "ward": ["A", "Z"] * 20,
@@ -421,11 +423,15 @@ def rows(**changes: Any) -> pd.DataFrame:
     return pd.DataFrame(usual | changes)
 
 
-def arrays(**changes: Any) -> Change:
-    return lambda path: np.savez(path, **({"x": inputs(), "y": labels()} | changes))
+def arrays(
+    x: NDArray[np.generic] | None = None, y: NDArray[np.generic] | None = None
+) -> Change:
+    return lambda path: np.savez(
+        path, x=inputs() if x is None else x, y=labels() if y is None else y
+    )
 
 
-def table(**changes: Any) -> Change:
+def table(**changes: Sequence[object]) -> Change:
     return lambda path: rows(**changes).to_parquet(path)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,12 +40,13 @@ def test_epsilon_rises_with_rounds_and_rate_and_falls_with_noise_and_delta(
     name: AccountantName, event: SampledGaussian, delta: float
 ) -> None:
     base, noise = spent(name, event, delta), event.noise_multiplier
-    changes: tuple[dict[str, Any], ...] = (
-        *({"count": event.count * 2}, {"rate": event.rate * 1.1}),
-        {"noise_multiplier": noise * 0.9},
+    dearer = (
+        replace(event, count=event.count * 2),
+        replace(event, rate=event.rate * 1.1),
+        replace(event, noise_multiplier=noise * 0.9),
     )
-    for change in changes:
-        assert base <= spent(name, replace(event, **change), delta) * GRID
+    for other in dearer:
+        assert base <= spent(name, other, delta) * GRID
     assert spent(name, event, delta * 2) <= base
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +84,10 @@ def test_curves_enclose_the_clean_score_and_more_attackers_widen(
     *(groups, directions, st.sampled_from([ExactGroups, RenyiGroups])),
 )
 def test_more_noise_narrows(
-    m: SampledGaussian, k: int, direction: Direction, kind: Any
+    m: SampledGaussian,
+    k: int,
+    direction: Direction,
+    kind: type[ExactGroups | RenyiGroups],
 ) -> None:
     noisier = replace(m, noise_multiplier=1.5 * m.noise_multiplier)
     assert within(

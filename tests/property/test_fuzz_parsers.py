@@ -1,11 +1,13 @@
-"""Whatever comes from outside, a parser ends in its value or in an error of ours with few words.
+"""Whatever comes from outside, a parser ends in its value or in an error of ours with
+few words.
 
 The same targets, guided by coverage and with a million inputs: tests/soak/test_fuzz.py.
 """
 
 import json
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +21,7 @@ from precad.protos import precad_pb2 as pb
 pytestmark = pytest.mark.filterwarnings("ignore")
 quick = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 SEED, INPUTS = 5, 300
+Message = TypeVar("Message")
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -56,15 +59,18 @@ single = (
     | st.floats()
     | st.text(max_size=8)
 )
-nested: Any = st.lists, partial(st.dictionaries, st.text(max_size=4))
-json_values: Any = st.recursive(
+nested: tuple[Callable[..., st.SearchStrategy[object]], ...] = (
+    st.lists,
+    partial(st.dictionaries, st.text(max_size=4)),
+)
+json_values: st.SearchStrategy[object] = st.recursive(
     single,
     lambda inner: st.one_of(*(kind(inner, max_size=3) for kind in nested)),
     max_leaves=6,
 )
 
 
-def replaced(value: Any, path: list[int], new: object) -> Any:
+def replaced(value: object, path: list[int], new: object) -> object:
     """The document with one part, found by counting along ``path``, replaced."""
     if not path or not isinstance(value, dict | list) or not value:
         return new
@@ -96,7 +102,9 @@ small_bytes = st.binary(max_size=40)
 names = st.text(max_size=12) | st.sampled_from(["ward-1", "ward-2", "", "A" * 5000])
 
 
-def of_bytes(kind: Any, *fields: str, **others: Any) -> Any:
+def of_bytes(
+    kind: type[Message], *fields: str, **others: st.SearchStrategy[object]
+) -> st.SearchStrategy[Message]:
     """Messages of a kind whose fields are any bytes, but for others."""
     return st.builds(kind, **dict.fromkeys(fields, small_bytes), **others)
 

@@ -6,14 +6,13 @@ most R.
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -28,6 +27,7 @@ from precad.common.fixed_point import (
     encode,
     squared_norm,
 )
+from precad.common.ring import RingVector
 from precad.common.task import Task
 
 MODEL = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -56,8 +56,8 @@ THETA = np.random.default_rng(12).normal(
 
 
 def update(
-    task: Task, indices: Any, chunk: int | None = None, scale: float = 3.0
-) -> Any:
+    task: Task, indices: ArrayLike, chunk: int | None = None, scale: float = 3.0
+) -> RingVector:
     return local_update(
         MODEL,
         cross_entropy,

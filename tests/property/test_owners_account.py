@@ -1,5 +1,5 @@
-"""Whatever servers sign, and whenever processes die or run at once: the account is never below what
-the openings say, and never above its limit.
+"""Whatever servers sign, and whenever processes die or run at once: the account is
+never below what the openings say, and never above its limit.
 """
 
 import contextlib
@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import TaskMaker
 from tests.rig.accounts import composed
 from tests.rig.memory import in_memory
-from tests.rig.scripted_servers import Killed, Open, Over, Owner, Script
+from tests.rig.scripted_servers import Event, Killed, Open, Over, Owner, Script
 
 from precad.accounting.events import poisson_gaussian
 from precad.client.own_account import OwnAccount
@@ -30,7 +30,7 @@ quick = settings(
 
 
 @pytest.fixture(scope="module")
-def tasks(make_task: Any) -> tuple[Task, Task]:
+def tasks(make_task: TaskMaker) -> tuple[Task, Task]:
     return make_task(4), make_task(
         4, {"privacy.noise_multiplier": 3.0, "privacy.delta": 1e-6}
     )
@@ -60,13 +60,13 @@ and at B."""
     script=attempts, kills=st.sets(st.integers(0, 150), max_size=4), cover=st.booleans()
 )
 def test_no_sequence_of_openings_costs_more_than_the_account_says(
-    make_task: Any,
+    make_task: TaskMaker,
     script: list[tuple[bool, bool, int, int]],
     kills: set[int],
     cover: bool,  # noqa: FBT001 -- hypothesis gives it by name
 ) -> None:
     task = make_task(4, {"privacy.cover_uploads": cover})
-    events: list[Any] = []
+    events: list[Event] = []
     version = -1
     for attempt, (new, drawn, a, b) in enumerate(script):
         if new and version >= 0:

@@ -1,4 +1,5 @@
-"""A submission counts only where both servers hold the same header, signed by its client."""
+"""A submission counts only where both servers hold the same header, signed by its
+client."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import small_task
+from tests.rig.documents import Arguments
 from tests.rig.keys import _identity, company_authority, identity, signer, verifier
 from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
 
@@ -261,7 +263,8 @@ class Servers:
     def match(
         self, meddle: Callable[[HeldList], HeldList] = lambda held: held
     ) -> list[Matched]:
-        """What A makes of B's list, and B of A's as ``meddle`` changed it on its way."""
+        """What A makes of B's list, and B of A's as ``meddle`` changed it on its
+        way."""
         of = opened((ONE, TWO))
         collected = {role: inbox.close() for role, inbox in self.inboxes.items()}
         lists = {role: describe(held).to_bytes() for role, held in collected.items()}
@@ -295,7 +298,8 @@ FIELDS_B = (
 
 
 def assembled(pairs: Sequence[Submission], whose: Mapping[str, int]) -> Submission:
-    """What one server gets when each field is taken from one of two submissions to it."""
+    """What one server gets when each field is taken from one of two submissions to
+    it."""
     of, signature, seed, salt = (pairs[whose[field]] for field in FIELDS)
     header = replace(of.header, signature=signature.header.signature)
     submission = Submission(header=header, role=of.role, seed=seed.seed, salt=salt.salt)
@@ -318,7 +322,8 @@ def door(whose: Mapping[str, int]) -> Rejection | None:
 def test_two_tales_cost_their_client_alone(
     tmp_path: Path, at_a: tuple[int, ...]
 ) -> None:
-    """Every field of what A and B get from either of two good submissions: all 1,024 ways."""
+    """Every field of what A and B get from either of two good submissions: all 1,024
+    ways."""
     servers = Servers(tmp_path)
     tales = pair_of(servers.task), pair_of(servers.task)
     bystander = pair_of(servers.task, TWO)
@@ -352,11 +357,12 @@ def test_two_tales_cost_their_client_alone(
 
 def test_commitments_with_the_roles_exchanged_are_refused(servers: Servers) -> None:
     a, b = pair_of(servers.task)
-    exchanged: Any = {
-        "commitment_a": a.header.commitment_b,
-        "commitment_b": a.header.commitment_a,
-    }
-    header = signed_anew(replace(a.header, **exchanged), signer(ONE))
+    exchanged = replace(
+        a.header,
+        commitment_a=a.header.commitment_b,
+        commitment_b=a.header.commitment_a,
+    )
+    header = signed_anew(exchanged, signer(ONE))
     # Each with its own seed, and with the one that its commitment was made of.
     for to_a, to_b in ((a, b), (b, a)):
         for role, seeds in ((A, to_a), (B, to_b)):
@@ -379,7 +385,7 @@ def test_commitments_with_the_roles_exchanged_are_refused(servers: Servers) -> N
     ids=["version", "model", "nonce", "another client's"],
 )
 def test_a_commitment_made_for_another_context_is_refused(
-    servers: Servers, made_by: ClientId, changes: dict[str, Any], reason: Rejection
+    servers: Servers, made_by: ClientId, changes: Arguments, reason: Rejection
 ) -> None:
     pair = pair_of(servers.task, made_by)
     context = replace(pair[0].context, **changes)
@@ -451,7 +457,9 @@ def opened(cohort: Sequence[ClientId]) -> Opened:
     )
 
 
-def collected(role: Role, given: list[Any]) -> dict[ClientId, Submission | Rejection]:
+def collected(
+    role: Role, given: Sequence[Claim | Rejection]
+) -> dict[ClientId, Submission | Rejection]:
     return {
         client: held(client, role, item) if isinstance(item, Claim) else item
         for client, item in zip(NAMES, given, strict=False)

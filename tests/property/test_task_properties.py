@@ -5,10 +5,11 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import TaskMaker
+from tests.rig.documents import Document
 
 from precad.aggregator.store.summary import read_task
 from precad.cli.local_deployment import to_toml
@@ -31,7 +32,7 @@ names = st.text(min_size=1, max_size=8)
 
 
 @st.composite
-def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
+def values(draw: st.DrawFn, sizes: st.SearchStrategy[float] = positive) -> Document:
     shapes = draw(
         st.dictionaries(
             names, st.lists(st.integers(1, 50), min_size=1, max_size=3), min_size=1
@@ -66,7 +67,7 @@ def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
 
 
 @given(values())
-def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) -> None:
+def test_every_task_is_made_or_refused_by_a_known_field(data: Document) -> None:
     if refused := refusal_of(data):
         section, _, field = refused.field.partition(".")
         assert field in data[section] if field else section in data
@@ -89,7 +90,7 @@ def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) ->
 
 @given(values(usual | borders), st.sampled_from([None, 1e4]))
 def test_a_refusal_names_the_nearest_bits_that_do(
-    data: dict[str, Any], noise: float | None
+    data: Document, noise: float | None
 ) -> None:
     """At the borders noise may be enough for any number of bits."""
     data["privacy"]["noise_multiplier"] = noise or data["privacy"]["noise_multiplier"]
@@ -108,7 +109,7 @@ def test_a_refusal_names_the_nearest_bits_that_do(
     assert refusal_of(data | {"fractional_bits": nearer}) is not None
 
 
-def refusal_of(data: dict[str, Any]) -> Misconfiguration | None:
+def refusal_of(data: Document) -> Misconfiguration | None:
     try:
         Task.parse(data)
     except Misconfiguration as refused:
@@ -117,7 +118,7 @@ def refusal_of(data: dict[str, Any]) -> Misconfiguration | None:
 
 
 @given(values(usual))
-def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
+def test_the_canonical_form_reads_back_the_same(data: Document) -> None:
     data["fractional_bits"], data["privacy"]["noise_multiplier"] = 20, 1e3
     data["projections"] = max(100, data["projections"])
     task = Task.parse(data)
@@ -133,7 +134,7 @@ def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
     )
 
 
-CHANGES: tuple[tuple[str, Any], ...] = (
+CHANGES: tuple[tuple[str, object], ...] = (
     *(
         ("name", "other"),
         ("fractional_bits", 19),
@@ -168,14 +169,14 @@ CHANGES: tuple[tuple[str, Any], ...] = (
 )
 
 
-def test_every_field_is_in_the_digest(make_task: Any) -> None:
+def test_every_field_is_in_the_digest(make_task: TaskMaker) -> None:
     digests = [
         make_task().digest,
         *(make_task(8, {path: value}).digest for path, value in CHANGES),
     ]
     assert len(set(digests)) == len(CHANGES) + 1
 
-    def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
+    def leaves(values: Document, path: str = "") -> Iterator[str]:
         for key, value in values.items():
             nested = isinstance(value, dict)
             yield from leaves(value, f"{path}{key}.") if nested else (path + key,)
@@ -198,5 +199,5 @@ written = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(keys, written, max_size=5))
-def test_whatever_is_written_as_toml_reads_back(document: dict[str, Any]) -> None:
+def test_whatever_is_written_as_toml_reads_back(document: Document) -> None:
     assert tomllib.loads(to_toml(document)) == document

@@ -1,4 +1,5 @@
-"""The papers' data sets, read from files in their published formats, and features of images."""
+"""The papers' data sets, read from files in their published formats, and features of
+images."""
 
 import csv
 import gzip
@@ -6,11 +7,9 @@ import hashlib
 import pickle
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import research.features.fixed_features  # noqa: F401 -- the settings
 from numpy.typing import NDArray
 from PIL import Image
 from research.datasets import load
@@ -25,6 +24,7 @@ from research.datasets.tweets import (
 )
 from research.features import public_digits
 from research.features import scattering as features
+from research.features.fixed_features import Rule  # with its settings
 from research.features.oriented_gradients import LENGTH, oriented_gradients
 from research.features.scattering import scattering, scattering_features
 from scipy.linalg import eigh
@@ -221,7 +221,7 @@ def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> No
 
 
 @pytest.mark.parametrize("read", [oriented_gradients, scattering, scattering_features])
-def test_other_images_are_refused(read: Any) -> None:
+def test_other_images_are_refused(read: Rule) -> None:
     for wrong in (np.zeros((1, 3, 8, 8)), np.zeros((1, 1, 30, 30)), np.zeros((1, 64))):
         with pytest.raises(Misconfiguration, match="images"):
             read(wrong.astype(np.float32))
@@ -246,7 +246,7 @@ COEFFICIENTS = 81 * 4
 
 
 @cache
-def of_few_digits() -> list[Any]:
+def of_few_digits() -> list[NDArray[np.float64]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(public_digits, "COPIES", 2)
         return list(features._of_public_digits(SIDE))
@@ -301,7 +301,9 @@ def test_owners_that_compute_apart_get_the_same(
     mine = scattering_features(images)
     chance = np.random.default_rng(3)
 
-    def otherwise(covariance: NDArray[np.float64], **how: Any) -> tuple[Any, Any]:
+    def otherwise(
+        covariance: NDArray[np.float64], **how: object
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         size = np.abs(covariance).max()
         values, vectors = eigh(covariance + chance.normal(0, 1e-13 * size), **how)
         return values, vectors * chance.choice([-1.0, 1.0], len(values))

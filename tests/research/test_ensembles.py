@@ -5,12 +5,12 @@ Each record has a gradient of its own, in every model of the papers.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from research.algorithms import ALGORITHMS, Problem, instance_level, user_level
 from research.algorithms.ins_dp_fedsgd import PRINTED
 from research.algorithms.instance_level import InstanceLevel, exact_epsilon
@@ -21,6 +21,7 @@ from research.datasets.partition import iid
 from research.defences import DEFENCES
 from research.models import MODELS
 from research.poisoning import ATTACKS
+from research.study import Settings
 from torch import nn
 
 from precad.client.gradients.torch_models import load_vector, model_section
@@ -29,34 +30,37 @@ from precad.common.task_schema import ModelSection
 from precad.simulation.datasets import DataSet, load
 
 DIGITS = load("digits")
-USER: dict[str, Any] = {
+USER: Settings = {
     "user_rate": 0.3,
     "rounds": 2,
     "noise_multiplier": 0.5,
     "clip": 0.7,
+    "clipping": "flat",
+    "local_steps": 3,
+    "local_rate": 0.1,
 }
-USER |= {"clipping": "flat", "local_steps": 3, "local_rate": 0.1}
-RECORD: dict[str, Any] = {
+RECORD: Settings = {
     "users_per_round": 4,
     "rounds": 3,
     "noise_multiplier": 1.0,
     "clip": 0.7,
+    "batch_rate": 0.2,
+    "local_rate": 0.5,
 }
-RECORD |= {"batch_rate": 0.2, "local_rate": 0.5}
 USERS = 8
 PROBLEM = Problem(data=DIGITS, shares=iid(200, USERS, seed=0), model="logistic", seed=1)
 Ensemble = Callable[..., torch.Tensor]
 
 
-def some_users(*parts: Any) -> Users:
+def some_users(*parts: slice | NDArray[np.int64]) -> Users:
     return Users.of([(DIGITS.train_x[part], DIGITS.train_y[part]) for part in parts])
 
 
 def by_user(
     seeds: list[int],
-    others: dict[str, Any] | None = None,
+    others: Settings | None = None,
     users: Users | None = None,
-    **more: Any,
+    **more: float | str,
 ) -> torch.Tensor:
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*(slice(n, n + 3 + n % 3) for n in range(20)))
@@ -64,7 +68,7 @@ def by_user(
         learner,
         users,
         torch.zeros(learner.dimension),
-        UserLevel(**USER | more),
+        UserLevel(**{**USER, **more}),
         seeds,
     )
     return user_level.train(*given, **(others or {}))
@@ -72,13 +76,13 @@ def by_user(
 
 def by_record(
     seeds: list[int],
-    others: dict[str, Any] | None = None,
+    others: Settings | None = None,
     users: Users | None = None,
-    **more: Any,
+    **more: float | str,
 ) -> torch.Tensor:
     learner = Learner(MODELS["logistic"](DIGITS))
     users = users or some_users(*PROBLEM.shares)
-    chosen = InstanceLevel(**RECORD | {"local_steps": 3} | more)
+    chosen = InstanceLevel(**{**RECORD, "local_steps": 3, **more})
     given = learner, users, torch.zeros(learner.dimension), chosen, seeds
     return instance_level.train(*given, **(others or {}))[0]
 
@@ -115,9 +119,10 @@ def test_a_model_is_the_same_among_others(
     ids=["users", "records"],
 )
 def test_momentum_and_decay_are_torchs_and_a_round_begins_without_any(
-    ensemble: Ensemble, quiet: dict[str, Any], sgd: dict[str, Any]
+    ensemble: Ensemble, quiet: Settings, sgd: Settings
 ) -> None:
-    """One user, who always takes part with all records; no clip and no noise that counts."""
+    """One user, who always takes part with all records; no clip and no noise that
+    counts."""
     users, learner = some_users(slice(0, 25)), Learner(MODELS["logistic"](DIGITS))
     own = sgd if ensemble is by_record else {}
     quiet = {**quiet, **own, "noise_multiplier": 1e-12, "rounds": 2, "local_steps": 4}
@@ -140,7 +145,7 @@ def test_no_user_moves_the_sum_by_more_than_the_sensitivity(name: str) -> None:
     assert sensitivity == 0.7 or "median" in name
 
 
-QUIET: dict[str, Any] = {"user_rate": 1.0, "noise_multiplier": 1e-9, "rounds": 1}
+QUIET: Settings = {"user_rate": 1.0, "noise_multiplier": 1e-9, "rounds": 1}
 
 
 def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own(
@@ -200,7 +205,7 @@ def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
     ],
 )
 def test_a_broken_off_ensemble_goes_on_to_the_same_models(
-    tmp_path: Path, ensemble: Ensemble, told: str, sgd: dict[str, Any]
+    tmp_path: Path, ensemble: Ensemble, told: str, sgd: Settings
 ) -> None:
     """Within a round, with the users that were drawn for it."""
     kept, stop = Checkpoint(tmp_path / "cell.npz"), Mock(side_effect=[None] * 4)
@@ -240,8 +245,8 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
 ):
     # One step of all users at p = 1, noise off: the mean of the records' clipped
     # gradients.
-    one: dict[str, Any] = {"rounds": 1, "local_steps": 1}
-    settings: dict[str, Any] = {
+    one: Settings = {"rounds": 1, "local_steps": 1}
+    settings: Settings = {
         **one,
         "noise_multiplier": 1e-12,
         "batch_rate": 1.0,
@@ -249,7 +254,7 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
     }
     moved = by_record([1], users_per_round=USERS, **settings)
     assert 0 < float(moved.norm()) <= RECORD["local_rate"] * 1e-3 * (1 + 1e-5)
-    loud: dict[str, Any] = {
+    loud: Settings = {
         **one,
         "clip": 1e-6,
         "batch_rate": 0.5,
@@ -264,7 +269,7 @@ def test_no_record_moves_a_step_by_more_than_its_clip_and_noise_is_each_users_ow
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_adams_first_step_moves_every_weight_by_the_rate(rounds: int) -> None:
     """A step that forgets all before it moves each weight by η, up or down."""
-    one: dict[str, Any] = {
+    one: Settings = {
         "optimizer": "adam",
         "local_rate": 0.01,
         "users_per_round": 1,
@@ -284,9 +289,9 @@ def test_a_long_model_takes_the_same_steps_by_itself(
 
 
 def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:
-    x: Any = np.random.default_rng(0).random((3, *shape))
+    drawn = np.random.default_rng(0).random((3, *shape))
     y = np.array([0, 1, classes - 1])
-    x = (np.floor(x * words) if words else x).astype(np.float32)
+    x = (np.floor(drawn * words) if words else drawn).astype(np.float32)
     return DataSet(
         name="some", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes
     )

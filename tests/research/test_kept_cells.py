@@ -1,11 +1,11 @@
-"""Cells of experiments: kept whatever else writes, or fails to, and taken up where they can be."""
+"""Cells of experiments: kept whatever else writes, or fails to, and taken up where they
+can be."""
 
 import errno
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -31,7 +31,7 @@ def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
 ) -> None:
     steps: list[int] = []
 
-    def measure(_: Settings, around: Surroundings) -> dict[str, Any]:
+    def measure(_: Settings, around: Surroundings) -> dict[str, int]:
         file = around.checkpoint
         assert file is not None
         first, theta, _ = file.found(torch.zeros(1), ())
@@ -41,9 +41,11 @@ def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
             file.keep(step + 1, theta, ())
         return {"square": int(theta.item())}
 
-    cells: Any = {"cells": lambda _: [{"number": 3}], "measure": measure}
     one = replace(
-        EXPERIMENTS["xie-fig9"], settings={Scale.SMALL: {"data": None}}, **cells
+        EXPERIMENTS["xie-fig9"],
+        settings={Scale.SMALL: {"data": None}},
+        cells=lambda _: [{"number": 3}],
+        measure=measure,
     )
     monkeypatch.setitem(EXPERIMENTS._parts, name := "squares", one)
     with monkeypatch.context() as disk:

@@ -1,10 +1,10 @@
-"""The papers' experiments: Xie et al.'s attack inefficacy and algorithms, and DP-CERT's cells."""
+"""The papers' experiments: Xie et al.'s attack inefficacy and algorithms, and DP-CERT's
+cells."""
 
 import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from precad.accounting.events import Sampling, poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.rdp import RdpAccountant
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: Settings = {
     **USER_SETTINGS[Scale.SMALL],
     "noise_multiplier": 2.5,
     "bound": 4.0,
@@ -120,7 +120,7 @@ def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
 
 
 def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
-    step: dict[str, Any] = {"user_rate": 0.1, "noise_multiplier": 1.0, "rounds": 3}
+    step: Settings = {"user_rate": 0.1, "noise_multiplier": 1.0, "rounds": 3}
     poisson = algorithms.userdp_fedavg(sampling=Sampling.POISSON, **step)
     fixed = algorithms.userdp_fedavg(sampling=Sampling.FIXED_SIZE, **step)
     assert poisson.effective_noise_multiplier == 1.0
@@ -138,8 +138,12 @@ def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
 
 
 def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> None:
-    common: dict[str, Any] = {"batch_rate": 0.4, "users_per_round": 10, "rounds": 200}
-    common["noise_multiplier"] = 3.0
+    common: Settings = {
+        "batch_rate": 0.4,
+        "users_per_round": 10,
+        "rounds": 200,
+        "noise_multiplier": 3.0,
+    }
     printed = xie_proposition_1(**common, user_rate=1 / 3, delta=1e-5)
     poisson, fixed = (
         algorithms.insdp_fedsgd(**common, sampling=sampling, users=30)
@@ -228,7 +232,7 @@ def test_every_private_method_has_the_same_noise_and_epsilon(tmp_path: Path) -> 
 
 
 def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:
-    values: dict[str, Any] = {
+    values: Settings = {
         "radius": [0.0, 0.1, 0.2, 0.4],
         "gradient": [10.0, 1.0, 0.1, 1e-3],
     }

@@ -1,10 +1,11 @@
-"""Deployments of real servers in processes of their own, over TLS; whoever asks starts them."""
+"""Deployments of real servers in processes of their own, over TLS; whoever asks starts
+them."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from subprocess import Popen
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.rig.crew import CHANGES
 from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
-from precad.cli.local_deployment import LocalDeployment, to_toml
+from precad.cli.local_deployment import Data, LocalDeployment, Way, straight, to_toml
 from precad.common.identifiers import ClientId
 
 SERVERS = ("server-a", "server-b")
@@ -22,7 +23,8 @@ Deploy = Callable[..., LocalDeployment]
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Iterator[Deploy]:
-    """``deploy({"deadlines.peer": 1.0}, clients=2)``: settings and keys; nothing runs yet.
+    """``deploy({"deadlines.peer": 1.0}, clients=2)``: settings and keys; nothing runs
+    yet.
 
     Whatever the test starts of it is stopped afterwards.
     """
@@ -42,10 +44,13 @@ def deployments(folder: Path) -> Iterator[Deploy]:
     made: list[LocalDeployment] = []
 
     def make(
-        changes: Mapping[str, Any] | None = None,
+        changes: Mapping[str, object] | None = None,
         clients: int = 2,
-        data: Mapping[ClientId, tuple[Any, Any]] | None = None,
-        **given: Any,
+        data: Mapping[ClientId, Data] | None = None,
+        *,
+        linger_s: float = 0,
+        way: Way = straight,
+        popen: Callable[..., Popen[bytes]] = forked,
     ) -> LocalDeployment:
         usual = (
             logistic(3)
@@ -65,9 +70,7 @@ def deployments(folder: Path) -> Iterator[Deploy]:
             ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)
         }
         made.append(
-            LocalDeployment(
-                own, task, data, **{"linger_s": 0, "popen": forked, **given}
-            )
+            LocalDeployment(own, task, data, linger_s=linger_s, way=way, popen=popen)
         )
         return made[-1]
 
@@ -82,7 +85,7 @@ def deployments(folder: Path) -> Iterator[Deploy]:
                 deployment.stop()
 
 
-def set_in(deployment: LocalDeployment, part: str, **values: Any) -> Path:
+def set_in(deployment: LocalDeployment, part: str, **values: object) -> Path:
     """A part's settings file, with these values instead."""
     path = deployment.folder / f"{part}.toml"
     path.write_text(

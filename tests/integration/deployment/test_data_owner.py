@@ -1,4 +1,5 @@
-"""What a data owner has of its trainings, by `precad join` and by the SDK; README's snippet."""
+"""What a data owner has of its trainings, by `precad join` and by the SDK; README's
+snippet."""
 
 import csv
 import json
@@ -9,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
 from tests.rig.commands import document, precad
+from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import said
@@ -76,11 +77,9 @@ def trained(
 ) -> Iterator[Trained]:
     weights = tmp_path_factory.mktemp("public") / "start.safetensors"
     save_file({"1.weight": torch.full((2, 3), 0.25), "1.bias": torch.ones(2)}, weights)
-    changes: dict[str, Any] = {
+    changes: Document = {
         "model.initial": "file",
         "model.initial_file": str(weights),
-    }
-    changes |= {
         "model.initial_digest": weights_digest(START),
         "training.rounds": ROUNDS,
     }
@@ -256,19 +255,36 @@ def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(
     x = np.random.default_rng(5).normal(size=(80, FEATURES)).astype(np.float32)
     y = x.sum(axis=1)
 
-    def cost(participations: int) -> Any:
-        names = ("record_rate", "noise_multiplier", "delta")
-        how: dict[str, Any] = {name: getattr(privacy, name) for name in names}
-        return pytest.approx(record_epsilon(participations=participations, **how))
+    def cost(participations: int) -> object:
+        epsilon = record_epsilon(
+            participations=participations,
+            record_rate=privacy.record_rate,
+            noise_multiplier=privacy.noise_multiplier,
+            delta=privacy.delta,
+        )
+        return pytest.approx(epsilon)
 
-    def owner(name: str, data: object, **more: Any) -> DataOwner:
-        usual: dict[str, Any] = {"model": Median(), "loss": functional.mse_loss}
-        usual["task"] = folder / "task.toml"
-        usual |= {"identity": folder / "keys" / name, "state": folder / "own" / name}
-        usual |= {
-            name.replace("-", "_"): deployment.addresses[name] for name in SERVERS
-        }
-        return DataOwner(name, data=data, **usual, **more)
+    def owner(
+        name: str,
+        data: object,
+        *,
+        epsilon_limit: float | None,
+        held_out: object = None,
+    ) -> DataOwner:
+        server_a, server_b = (deployment.addresses[name] for name in SERVERS)
+        return DataOwner(
+            name,
+            data=data,
+            model=Median(),
+            loss=functional.mse_loss,
+            task=folder / "task.toml",
+            identity=folder / "keys" / name,
+            state=folder / "own" / name,
+            server_a=server_a,
+            server_b=server_b,
+            epsilon_limit=epsilon_limit,
+            held_out=held_out,
+        )
 
     told: list[RoundInfo] = []
 
@@ -341,7 +357,7 @@ def test_readmes_snippet_trains_and_brings_the_model_home(
         assert name in code
         code = code.replace(name, there.addresses[role])
     monkeypatch.chdir(there.folder)
-    names: dict[str, Any] = {"net": logistic(3, 2)}
+    names: Document = {"net": logistic(3, 2)}
     exec(code, names)
     result = names["result"]
     assert isinstance(result, Participation)

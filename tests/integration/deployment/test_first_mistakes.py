@@ -1,4 +1,5 @@
-"""What an owner gets wrong first is found before it enrols, in a sentence each, for real.
+"""What an owner gets wrong first is found before it enrols, in a sentence each, for
+real.
 
 Each mistake is made in a copy of good settings, at servers that run;
 docs/first-mistakes.md has what `precad doctor` then says, and can't drift.
@@ -14,11 +15,12 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.conftest import small_task
+from tests.rig.documents import Document
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked, said
@@ -53,7 +55,7 @@ X = RNG.random((RECORDS, FEATURES)).astype(np.float32)
 Y = RNG.integers(CLASSES, size=RECORDS)
 WITH_NAN = X.copy()
 WITH_NAN[25, 3] = np.nan
-Settings = dict[str, Any]
+Settings = Document
 
 
 def written(path: Path, text: str) -> str:
@@ -61,7 +63,9 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
-def records(folder: Path, x: Any = X, y: Any = Y) -> Settings:
+def records(
+    folder: Path, x: NDArray[np.float32] = X, y: NDArray[np.generic] = Y
+) -> Settings:
     np.savez(folder / "records.npz", x=x, y=y)
     return {"data": str(folder / "records.npz")}
 
@@ -157,7 +161,8 @@ PROGRAMS = {
 
 @dataclass(frozen=True, slots=True)
 class Clinic:
-    """Servers that wait for owners, and ask for tokens, and others that train already."""
+    """Servers that wait for owners, and ask for tokens, and others that train
+    already."""
 
     folder: Path
     open: LocalDeployment
@@ -181,7 +186,8 @@ class Clinic:
         return True
 
     def tell(self, mistake: str) -> tuple[int, set[str], list[str]]:
-        """Status, what was looked at, and what is to be mended, without what differs by run."""
+        """Status, what was looked at, and what is to be mended, without what differs by
+        run."""
         deployment = self.training if mistake == "a late start" else self.open
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         good = settings_of(deployment.folder / "ward-2.toml")
@@ -264,7 +270,8 @@ def test_each_mistake_is_said_as_the_document_has_it(
 
 
 def shape(text: str) -> str:
-    """Without numbers, which differ from run to run and from one version of torch to the next."""
+    """Without numbers, which differ from run to run and from one version of torch to
+    the next."""
     return re.sub(r"[0-9a-f]{8}…|[\d.:…]+", "#", text.replace("\\|", "|"))
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -17,6 +16,7 @@ from tests.integration.deployment.conftest import SERVERS, deployments
 from tests.rig import clock, tasks, terminal, waiting
 from tests.rig.commands import precad
 from tests.rig.corpus import honest, multiple, too_long, unit, wrapping
+from tests.rig.documents import Document
 from tests.rig.light_client import LightClient, joined
 from tests.rig.rounds import no_noise, play_round
 
@@ -48,7 +48,8 @@ class Running:
     def play(
         self, acts: Mapping[int, Act | ring.RingVector], rest: ring.RingVector
     ) -> tuple[RoundOpen, list[str]]:
-        """Play a round: what the clients with these numbers do, and what the others submit.
+        """Play a round: what the clients with these numbers do, and what the others
+        submit.
 
         A vector stands for an honest submission of it. Returns for each client
         ``counted``, or the reason that its notice gave.
@@ -149,7 +150,8 @@ def stand_at(operators: Iterable[OperatorConnection], version: int) -> bool:
 def test_servers_find_what_one_process_finds(
     running: Running, rng: np.random.Generator
 ) -> None:
-    """The processes do what `run_round` does: the same set, the same sum but for the noise."""
+    """The processes do what `run_round` does: the same set, the same sum but for the
+    noise."""
     task, names, rounds = running.task, running.deployment.clients, 3
     forged = (2**32, 2 * task.mechanism.bound, -(2**63))
     roster = Roster(
@@ -188,13 +190,15 @@ def test_servers_find_what_one_process_finds(
             fetched = servers.fetch_model(event.version + 1, Digest(digest.value))
             assert np.array_equal(fetched, after)
 
-        of: dict[str, Any] = {
-            "roster": roster,
-            "theta": theta,
-            "attempt": event.version,
-        }
         sent = dict(zip(names, updates, strict=True))
-        oracle, other = play_round(task, sent, **of, noise=no_noise)
+        oracle, other = play_round(
+            task,
+            sent,
+            roster=roster,
+            theta=theta,
+            attempt=event.version,
+            noise=no_noise,
+        )
         assert (oracle.opened.model, oracle.valid) == (event.model, other.valid)
         expected = {c: reason.value for c, reason in oracle.rejections.items()}
         assert (len(expected), expected.keys() & set(oracle.valid)) == (3, set())
@@ -235,7 +239,9 @@ def test_every_part_refuses_another_wire_version_of_whoever_may_call(
     with open_channel(
         running.deployment.addresses[place.value], identity, place
     ) as channel:
-        call: Any = channel.unary_unary(f"/precad.v1.{method}")
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            f"/precad.v1.{method}"
+        )
         with pytest.raises(
             grpc.RpcError, match="the caller speaks wire version 1, "
         ) as refused:
@@ -278,13 +284,13 @@ def test_status_is_one_json_document_of_what_the_server_did_and_fits_a_narrow_te
     for words in ("task digest", digest, NORM_EXCEEDED, "ward-00", "training"):
         assert words in table.stdout
 
-    seen: list[Any] = []
+    seen: list[tuple[Document, float]] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            operate, "follow", lambda _, ask, every: seen.extend((ask(), every))
+            operate, "follow", lambda _, ask, every: seen.append((ask(), every))
         )
         assert status("--watch", "--every", "0.5").exit_code == 0
-    now, every = seen
+    ((now, every),) = seen
     monkeypatch.setenv("COLUMNS", "44")
     screen, answers = terminal.Terminal(), iter([now, now | {"phase": "done"}])
     operate.follow(screen, lambda: next(answers), every, clock.LeapingClock())

@@ -1,4 +1,5 @@
-"""A stop isn't an end, and one that can't be helped has words: of servers, dealers and programs."""
+"""A stop isn't an end, and one that can't be helped has words: of servers, dealers and
+programs."""
 
 import json
 import os
@@ -7,10 +8,11 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import grpc
 import pytest
@@ -20,6 +22,7 @@ from tests.rig.light_client import LightClient, joined, play_round, submit_zeros
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.wrong_clock import WrongClock
 
+from precad.cli import forked
 from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
 from precad.cli.start import WRONG_TIME
 from precad.common.identifiers import Role
@@ -110,7 +113,8 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
 
 
 def start_again(deployment: LocalDeployment, *names: str) -> None:
-    """Both owners are still there; once these servers are, a further version is made."""
+    """Both owners are still there; once these servers are, a further version is
+    made."""
     deployment.operator(Role.SERVER_A).close()
     deployment._connections.clear()
     for client in deployment.clients:
@@ -150,7 +154,8 @@ with LocalDeployment(Path(sys.argv[1]), small_task(), {}) as deployment:
 def test_a_program_that_is_told_to_end_ends_its_parts(
     tmp_path: Path, goes_on_s: float
 ) -> None:
-    """Also where it catches the exception that comes of it, and where a part stands still."""
+    """Also where it catches the exception that comes of it, and where a part stands
+    still."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(goes_on_s)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -302,9 +307,12 @@ def test_a_part_whose_clock_jumps_ends_nobody(
 ) -> None:
     clock = WrongClock(tmp_path / "clock")
 
-    def started(arguments: list[str], **options: Any) -> Any:
+    def started(
+        arguments: list[str], *, stdout: IO[bytes], stderr: int, env: dict[str, str]
+    ) -> forked.Process:
         has_it = arguments[-3] == name.removeprefix("server-")
-        return (clock.popen if has_it else warm.forked)(arguments, **options)
+        popen: Callable[..., forked.Process] = clock.popen if has_it else warm.forked
+        return popen(arguments, stdout=stdout, stderr=stderr, env=env)
 
     deployment = deploy({"deadlines.rejoin": 5.0}, popen=started)
     deployment.start_servers()

@@ -1,10 +1,9 @@
-"""Servers A, B and the dealer with mutual TLS, on an event loop in a thread of this process."""
+"""Servers A, B and the dealer with mutual TLS, on an event loop in a thread of this
+process."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.rig.loop import LoopThread
@@ -30,15 +29,26 @@ def session_of(
     role: Role, folder: Path, keys: Path, dealer: str | None = NOWHERE
 ) -> Session:
     """As its process opens it; nobody dials the addresses of its settings here."""
-    where: dict[str, Any] = {
-        "listen": NOWHERE,
-        "dealer": dealer,
-        "state": folder / role.value,
-    }
     settings = ServerSettings(
-        task=folder / "task.toml", identity=keys / role.value, **where
+        task=folder / "task.toml",
+        identity=keys / role.value,
+        listen=NOWHERE,
+        dealer=dealer,
+        state=folder / role.value,
     )
     return server_process.open_session(role, settings)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Running:
+    address: str
+    port: GuardedPort
+    opened: Session | None  # None: the dealer's
+
+    @property
+    def session(self) -> Session:
+        assert self.opened is not None
+        return self.opened
 
 
 @dataclass(slots=True)
@@ -46,28 +56,28 @@ class Site:
     folder: Path
     task: Task
     loop: LoopThread
-    started: list[Any] = field(default_factory=list)
+    started: list[Running] = field(default_factory=list)
 
     def identity(self, name: str) -> credentials.Identity:
         return credentials.Identity.load(self.folder / "keys" / name)
 
     def start(
-        self, role: Role, limits: Any = None, rate: CallRate | None = None
-    ) -> Any:
+        self, role: Role, limits: Limits | None = None, rate: CallRate | None = None
+    ) -> Running:
         """Server A, server B or the dealer, as its process would start it."""
         self.started.append(self.loop.run(self._start(role, limits, rate)))
         return self.started[-1]
 
-    def stop(self, running: Any) -> None:
+    def stop(self, running: Running) -> None:
         """As a process's end would; its state stays."""
         self.started.remove(running)
         self.loop.run(running.port.stop(0))
-        if running.session is not None:
-            running.session.store.close()
+        if running.opened is not None:
+            running.opened.store.close()
 
     async def _start(
         self, role: Role, limits: Limits | None, rate: CallRate | None
-    ) -> Any:
+    ) -> Running:
         session = None
         if role is Role.DEALER:
             identity = self.identity("dealer")
@@ -84,7 +94,7 @@ class Site:
                     server_process.PeerService(session).link, port.server
                 )
         address = f"127.0.0.1:{await port.listen('127.0.0.1:0')}"
-        return SimpleNamespace(address=address, port=port, session=session)
+        return Running(address, port, session)
 
 
 MakeSite = Callable[..., Site]
@@ -92,7 +102,8 @@ MakeSite = Callable[..., Site]
 
 @pytest.fixture(scope="module")
 def make_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSite]:
-    """``make_site(task, "ward-1", …)``: keys for these clients, and room for servers."""
+    """``make_site(task, "ward-1", …)``: keys for these clients, and room for
+    servers."""
     sites: list[Site] = []
     with LoopThread() as loop:
 

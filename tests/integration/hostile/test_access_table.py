@@ -1,4 +1,5 @@
-"""Every RPC × every identity: what each gets. docs/access.md is this table and can't drift.
+"""Every RPC × every identity: what each gets. docs/access.md is this table and can't
+drift.
 
 ``PRECAD_WRITE_ACCESS_TABLE=1 python -m pytest
 tests/integration/hostile/test_access_table.py`` writes the document's tables anew; the
@@ -11,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import grpc
 import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from tests.conftest import small_task
+from tests.integration.hostile.conftest import MakeSite, Site
 from tests.rig.keys import forged, unchecked
 
 from precad.aggregator.attempt_states import Opened
@@ -31,7 +33,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
-from precad.common.submission import SubmissionContext, shard
+from precad.common.submission import Submission, SubmissionContext, shard
 from precad.norm_check.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos import precad_pb2_grpc
@@ -45,7 +47,8 @@ RIGHT_PARTY = {
     "Peer": Principal.service(Role.SERVER_A),
     "Dealing": Principal.service(Role.SERVER_A),
     "Health": Principal.service(Role.OPERATOR),
-}  # Whose name the bad certificates carry, so that nothing but their fault keeps them out
+}
+"""Whose name the bad certificates carry: nothing but their fault keeps them out."""
 OURS = pb.DESCRIPTOR.services_by_name
 RPCS = (
     *(
@@ -91,6 +94,12 @@ class Caller:
 Outcomes = dict[tuple[Role, str, str], tuple[grpc.StatusCode, str]]
 
 
+class Forged(TypedDict, total=False):
+    starts_days: int
+    ends_days: int
+    self_signed: bool
+
+
 def callers(keys: Path, service: str) -> dict[str, Caller]:
     base, deployment = (
         Identity.load(keys / "ward-1"),
@@ -98,7 +107,7 @@ def callers(keys: Path, service: str) -> dict[str, Caller]:
     )
     party, authority = RIGHT_PARTY[service], deployment._authority
 
-    def bad(*more: str, of: Authority = authority, **how: Any) -> Caller:
+    def bad(*more: str, of: Authority = authority, **how: Unpack[Forged]) -> Caller:
         return Caller(forged(base, of, party.dns_name, *more, **how))
 
     # A second certificate of the right party, revoked since; its first one stays good.
@@ -130,13 +139,25 @@ def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Cha
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, *own), options)
 
 
+class OfClient(TypedDict):
+    task_digest: bytes
+    client: str
+
+
+class OfServer(TypedDict):
+    task_digest: bytes
+    role: str
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
-    site: Any
-    submissions: Mapping[Role, Any]
+    site: Site
+    submissions: Mapping[Role, Submission]
     epoch: bytes  # Of the dealer's start, as server A learns it
 
-    def call(self, rpc: str, channel: grpc.Channel, caller: Caller, place: Role) -> Any:
+    def call(
+        self, rpc: str, channel: grpc.Channel, caller: Caller, place: Role
+    ) -> object:
         """One well-formed call; returns the answer, or raises grpc.RpcError."""
         task, (service, _, method) = self.site.task, rpc.partition(".")
         if service == "Health":
@@ -150,8 +171,8 @@ class Bench:
             getattr(precad_pb2_grpc, f"{service}Stub")(channel),
             task.digest.value,
         )
-        named: dict[str, Any] = {"task_digest": digest, "client": "ward-1"}
-        own: dict[str, Any] = {"task_digest": digest, "role": caller.server}
+        named: OfClient = {"task_digest": digest, "client": "ward-1"}
+        own: OfServer = {"task_digest": digest, "role": caller.server}
         upload = self.submissions.get(place, self.submissions[Role.SERVER_A])
 
         def given_back() -> Iterator[pb.GivenPiece]:
@@ -164,7 +185,7 @@ class Bench:
             yield pb.GivenPiece(**named, statement=signed, data=data)
 
         wanted = deal_request(task, attempt=0, batch=0, clients=1, nonces=bytes(64))
-        requests: dict[str, Any] = {
+        requests: dict[str, object] = {
             "Describe": pb.DescribeRequest(),
             "Enrol": pb.EnrolRequest(**named, records=50, record_rate=0.2),
             "Watch": pb.WatchRequest(**named),
@@ -189,7 +210,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def outcomes(make_site: Any) -> Outcomes:
+def outcomes(make_site: MakeSite) -> Outcomes:
     site = make_site(small_task(8), "ward-1", "ward-2")
     running = {place: site.start(place) for place in PLACES}
     model, ward = (

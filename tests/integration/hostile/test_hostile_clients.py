@@ -1,22 +1,24 @@
-"""A client that does everything wrong against a running server: its own affair, nobody else's."""
+"""A client that does everything wrong against a running server: its own affair, nobody
+else's."""
 
 import itertools
 import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import grpc
 import numpy as np
 import pytest
 from benchmarks.crowd.resident import resident_mib
 from tests.conftest import small_task
+from tests.integration.hostile.conftest import MakeSite, Running, Site
 from tests.rig.submissions import body_of
 from tests.rig.waiting import beside, until
 
@@ -29,6 +31,7 @@ from precad.common.submission import Submission, SubmissionContext, shard
 from precad.common.wire import guarded_port
 from precad.common.wire.guarded_port import CallRate
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.norm_check.proof_submission import AnySubmission
 from precad.norm_check.submission_messages import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -42,12 +45,12 @@ Pieces = Sequence[pb.SubmissionPiece]
 
 
 @pytest.fixture(scope="module")
-def site(make_site: Any) -> Any:
+def site(make_site: MakeSite) -> Site:
     return make_site(small_task(D, {"deadlines.collect": 3600.0}), *WARDS)
 
 
 @pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
-def server(site: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+def server(site: Site, request: pytest.FixtureRequest) -> Iterator[Running]:
     # How often one may call is tested for itself; here a storm must get in.
     running = site.start(
         request.param, limits.Limits(idle_s=CALL_S), CallRate(per_s=10_000.0)
@@ -58,14 +61,14 @@ def server(site: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture
-def bench(site: Any, server: Any) -> Iterator["Bench"]:
+def bench(site: Site, server: Running) -> Iterator["Bench"]:
     with Bench(site, server).round() as bench:
         yield bench
     assert bench.spooled() == []
 
 
 class Bench:
-    def __init__(self, site: Any, server: Any) -> None:
+    def __init__(self, site: Site, server: Running) -> None:
         self.site = site
         self.server = server
         self.role: Role = server.session.role
@@ -99,7 +102,7 @@ class Bench:
         return self._channels[who]
 
     def submission(
-        self, who: str = "ward-2", number: int = ROUND, model: Any = None
+        self, who: str = "ward-2", number: int = ROUND, model: Digest | None = None
     ) -> Submission:
         pair = shard(
             np.arange(D, dtype=np.int64),
@@ -114,9 +117,12 @@ class Bench:
         )
         return pair[0] if self.role is Role.SERVER_A else pair[1]
 
-    def pieces(self, who: str = "ward-2", **given: Any) -> list[pb.SubmissionPiece]:
-        """Of a submission: the header, and for server B the body in four equal pieces."""
-        submission = self.submission(who, **given)
+    def pieces(
+        self, who: str = "ward-2", number: int = ROUND, model: Digest | None = None
+    ) -> list[pb.SubmissionPiece]:
+        """Of a submission: the header, and for server B the body in four equal
+        pieces."""
+        submission = self.submission(who, number, model)
         data = body_of(submission)
         size = max(1, len(data) // 4)
         parts = (data[i : i + size] for i in range(0, len(data), size))
@@ -125,7 +131,7 @@ class Bench:
             *(pb.SubmissionPiece(body=p) for p in parts),
         ]
 
-    def submit(self, pieces: Any, who: str = "ward-2") -> str:
+    def submit(self, pieces: Iterable[pb.SubmissionPiece], who: str = "ward-2") -> str:
         """The receipt's rejection, ``""`` when held, or the status code's name."""
         try:
             receipt = AggregationStub(self.channel(who)).Submit(
@@ -144,8 +150,9 @@ class Bench:
             "an honest upload",
         )
 
-    def closed(self) -> tuple[bool, Submission | Rejection]:
-        """Whether the honest client's submission is held, and what the hostile one's came to."""
+    def closed(self) -> tuple[bool, AnySubmission | Rejection]:
+        """Whether the honest client's submission is held, and what the hostile one's
+        came to."""
         collected = self.server.session.inbox.close()
         for held in collected.values():
             if isinstance(held, Submission):
@@ -159,22 +166,27 @@ class Bench:
 Make = Callable[[Bench], Pieces]
 
 
-def header_with(*cleared: Any, of: str = "ward-2", **changes: Any) -> Make:
+def header_with(
+    *cleared: Literal["signature", "certificates"],
+    of: str = "ward-2",
+    **changes: object,
+) -> Make:
     """A good submission's, but for some fields; functions get the bench."""
 
     def make(bench: Bench) -> Pieces:
         header, *body = bench.pieces(of)
         for field in cleared:
             header.header.ClearField(field)
-        for field, value in changes.items():
-            setattr(header.header, field, value(bench) if callable(value) else value)
+        for name, value in changes.items():
+            setattr(header.header, name, value(bench) if callable(value) else value)
         return [header, *body]
 
     return make
 
 
 def body_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Make:
-    """A good header, then a body's pieces otherwise; at server A, which takes none, of zeros."""
+    """A good header, then a body's pieces otherwise; at server A, which takes none, of
+    zeros."""
 
     def make(bench: Bench) -> Pieces:
         header, *body = bench.pieces()
@@ -321,7 +333,7 @@ def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.soc
 
 
 def test_unfinished_handshakes_are_closed(
-    site: Any, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the dealer's port, whose options are the servers', but for a shorter time."""
     name = "grpc.server_handshake_timeout_ms"
@@ -338,15 +350,16 @@ def test_no_client_adds_a_stream_to_the_servers_link(bench: Bench) -> None:
 
     over = threading.Event()
 
-    def link(who: str, said: str) -> Any:
-        stream: Any = bench.channel(who).stream_stream(peer_transport.METHOD)
+    def link(who: str, said: str) -> "grpc._CallIterator[bytes]":
+        stream: grpc.StreamStreamMultiCallable[threading.Event, bytes]
+        stream = bench.channel(who).stream_stream(peer_transport.METHOD)
         nothing = (each for each in (over,) if not each.wait())
         return stream(nothing, metadata=(("precad-link", said),), timeout=CALL_S)
 
     with ExitStack() as stack:
         stack.callback(over.set)
         first = link("server-a", "2")
-        name = dict(first.initial_metadata()).get("precad-link", "")
+        name = str(dict(first.initial_metadata()).get("precad-link", ""))
         assert bool(name) == (bench.role is Role.SERVER_B)
         with pytest.raises(grpc.RpcError) as refused:
             next(link("ward-2", f"{name} 1"))
@@ -421,7 +434,7 @@ def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> 
     assert (honest, isinstance(hostile, Rejection)) == (True, True)
 
 
-def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
+def test_a_replay_after_a_restart_is_refused(site: Site, make_site: MakeSite) -> None:
     here = make_site(site.task, *WARDS)
     with Bench(here, here.start(Role.SERVER_B)).round() as before:
         captured = before.pieces()

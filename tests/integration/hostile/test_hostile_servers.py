@@ -1,4 +1,5 @@
-"""A hostile server can waste a client's time, but the client notices, and nothing is sent."""
+"""A hostile server can waste a client's time, but the client notices, and nothing is
+sent."""
 
 import re
 from collections import Counter
@@ -6,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ class Pair:
     computed: int = 0
     charged: int = 0
 
-    def of_task(self, **changes: Any) -> None:
+    def of_task(self, **changes: object) -> None:
         self.task = self.a.task = self.b.task = small_task(D, changes)
 
     def take_part(self) -> Participation:
@@ -74,18 +74,22 @@ class Pair:
         found.serves_first = first
         return found
 
-    def fetch(self, first: Role = Role.SERVER_A, **how: Any) -> bytes:
+    def fetch(self, first: Role = Role.SERVER_A, *, signed: bool = False) -> bytes:
         """The first model, as both servers have it at the beginning."""
         with self.servers(first) as servers:
-            return servers.fetch_model(0, Digest(self.a.model()), **how).tobytes()
+            digest = Digest(self.a.model())
+            return servers.fetch_model(0, digest, signed=signed).tobytes()
 
     def update(self, view: RoundView) -> ring.RingVector:
         assert view.theta.shape == (D,)
         self.computed += 1
         return np.ones(D, dtype=np.int64)
 
-    def refuses(self, error: Any, says: str) -> None:
-        """An owner that takes part ends with this error, and has computed and sent nothing."""
+    def refuses(
+        self, error: type[Exception] | tuple[type[Exception], ...], says: str
+    ) -> None:
+        """An owner that takes part ends with this error, and has computed and sent
+        nothing."""
         with pytest.raises(error, match=says):
             self.take_part()
         assert (self.computed, self.charged, self.a.uploads, self.b.uploads) == (
@@ -120,7 +124,7 @@ SERVED: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
 }  # What a server serves in the model's place, and what is said of it
 
 
-def at(who: str, **values: Any) -> Callable[[Pair], None]:
+def at(who: str, **values: object) -> Callable[[Pair], None]:
     """Spoil one server; functions get the pair."""
 
     def spoil(pair: Pair) -> None:

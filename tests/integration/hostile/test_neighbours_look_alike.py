@@ -1,4 +1,5 @@
-"""Two data sets that differ in one record, a poisonous one: what leaves the machine is alike.
+"""Two data sets that differ in one record, a poisonous one: what leaves the machine is
+alike.
 
 So it is with held-out records and without, and of the doctor's look before enrolment.
 The owners are `precad join` and `precad doctor` over TLS, against servers of the test,
@@ -10,13 +11,13 @@ and no upload shows it. That processes of their own end and say the same is show
 import csv
 import logging
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.conftest import small_task
 from tests.rig import commands, tasks, warm
 from tests.rig.clock import LeapingClock
@@ -30,6 +31,7 @@ from precad.client.participant import RoundView, take_part
 from precad.client.records.read_records import write_client_data
 from precad.common import identifiers, ring
 from precad.common import process as this_process
+from precad.common.clock import CLOCK, Clock
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 
@@ -39,26 +41,40 @@ HELD_OUT = 3000
 WORK_S = 2.0
 TOOK_S = (0.25, 1.5)  # Simulated, for an update with and without a poisonous record
 D = 2 * FEATURES + 2
-POISON = 3e38  # Its loss is finite at the task's first model; at any other its gradient is NaN
+POISON = 3e38
+"""Its loss is finite at the task's first model; at any other its gradient is NaN."""
 
 
-def task_of(**changes: Any) -> Task:
+def task_of(**changes: object) -> Task:
     usual = {"privacy.record_rate": 1.0, "deadlines.work": WORK_S}
     return small_task(D, tasks.logistic(FEATURES) | usual | changes)
 
 
-def servers_of(task: Task, *, selected: bool = True, **given: Any) -> list[FakeServer]:
+def servers_of(
+    task: Task, *, selected: bool = True, clock: Clock = CLOCK
+) -> list[FakeServer]:
     theta = np.linspace(1.0, 2.0, D)  # the poison's outputs are infinite
-    shared: dict[str, Any] = {"versions": {}, "opened": {}, **given}
+    versions, opened = dict[int, int](), dict[int, float]()
     a, b = (
-        FakeServer(role, task, theta, rounds=ROUNDS, covers=not selected, **shared)
+        FakeServer(
+            role,
+            task,
+            theta,
+            rounds=ROUNDS,
+            covers=not selected,
+            versions=versions,
+            opened=opened,
+            clock=clock,
+        )
         for role in (identifiers.Role.SERVER_A, identifiers.Role.SERVER_B)
     )
     a.paced = a.says_over = True
     return [a, b]
 
 
-def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -> Path:
+def settings(
+    folder: Path, task: Task, servers: list[FakeServer], **more: object
+) -> Path:
     keys = folder / "keys"
     keys.mkdir(parents=True)
     mine = identity(Principal.client("ward-1"))
@@ -82,9 +98,22 @@ def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -
     return folder / "owner.toml"
 
 
+Calls = list[tuple[str, tuple[int, ...]]]  # With sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    status: int
+    log: list[str]
+    calls: dict[str, Calls]
+    came_after: list[float]
+    files: dict[str, int]
+    tried: bool
+
+
 def joined(
-    at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, **data: Any
-) -> Any:
+    at: Path, caplog: Log, task: Task, took_s: float, *, selected: bool, **data: str
+) -> Seen:
     clock, compute = LeapingClock(), DataOwner.update
 
     def update(self: DataOwner, view: RoundView) -> ring.RingVector:
@@ -105,7 +134,7 @@ def joined(
         ended = commands.precad("join", "--config", config)
     state = at / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
-    return SimpleNamespace(
+    return Seen(
         status=ended.exit_code,
         log=[
             *(f"{each.levelname} {each.getMessage()}" for each in caplog.records),
@@ -118,7 +147,7 @@ def joined(
     )
 
 
-def records() -> tuple[Any, Any, Any]:
+def records() -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
     """Inputs, the same with a poisonous record, and labels."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
@@ -137,7 +166,8 @@ RECIPE = {
 
 
 def tables(folder: Path) -> list[str]:
-    """A clean one, and one where a record's value is poison and its level is nowhere listed."""
+    """A clean one, and one where a record's value is poison and its level is nowhere
+    listed."""
     x, _, y = records()
     rows = [
         f"{row[0]:.4f},icu,{'yes' if label else 'no'}"
@@ -154,9 +184,9 @@ def tables(folder: Path) -> list[str]:
     return [str(folder / "clean.csv"), str(folder / "bad.csv")]
 
 
-def pair(kind: str, folder: Path, caplog: Log) -> list[Any]:
-    def written(name: str, *arrays: Any) -> str:
-        return str(write_client_data(folder, identifiers.ClientId(name), *arrays))
+def pair(kind: str, folder: Path, caplog: Log) -> list[Seen]:
+    def written(name: str, x: NDArray[np.float32], y: NDArray[np.int64]) -> str:
+        return str(write_client_data(folder, identifiers.ClientId(name), x, y))
 
     (x, bad, y), covered = records(), kind in ("drawn under cover", "undrawn")
     task, took_s = task_of(**{"privacy.cover_uploads": covered}), TOOK_S
@@ -185,7 +215,8 @@ def pair(kind: str, folder: Path, caplog: Log) -> list[Any]:
 def test_one_record_changes_nothing_that_leaves(
     kind: str, tmp_path: Path, caplog: Log
 ) -> None:
-    """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
+    """Not the messages, their order and sizes, when uploads begin, the log, or how it
+    ends."""
     one, other = pair(kind, tmp_path, caplog)
     assert one.status == other.status == 0, other.log
     assert (one.calls, one.log) == (other.calls, other.log)
@@ -237,7 +268,7 @@ def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
 def test_bad_records_show_in_nothing_that_the_doctor_asks(tmp_path: Path) -> None:
     task, good = small_task(4, tasks.logistic(1)), "a,y\n1,0\n2,1\n"
 
-    def looked_at(kind: str, text: str | None) -> tuple[int, list[list[Any]]]:
+    def looked_at(kind: str, text: str | None) -> tuple[int, list[Calls]]:
         servers, folder = servers_of(task), tmp_path / kind
         with started(*servers):
             columns = {"inputs": ["a"], "target": "y"}

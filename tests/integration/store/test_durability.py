@@ -1,4 +1,5 @@
-"""Killed, out of room, damaged, copied, put back: of a release all is there, or an error is."""
+"""Killed, out of room, damaged, copied, put back: of a release all is there, or an
+error is."""
 
 import itertools
 import json
@@ -9,13 +10,14 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.pool import PoolProxiedConnection
 from tests.conftest import small_task
 from tests.rig import stores
 from tests.rig.commands import precad, printed
+from tests.rig.documents import Document
 from tests.rig.memory import in_memory
 from tests.rig.stores import (
     MODEL,
@@ -37,12 +39,13 @@ from precad.common import errors
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
-Found = dict[str, list[dict[str, Any]]]
+Found = dict[str, list[Document]]
 WRITTEN = {"prepare": "prepared", "learn": "learned", "void": "voided"}
 
 
 def kill_everywhere(task: Task, **urls: str) -> Found:
-    """What is found after a kill -9 at each point of each write; the last one gets through."""
+    """What is found after a kill -9 at each point of each write; the last one gets
+    through."""
     points = [f"{operation}={url}" for operation, url in urls.items()]
     said = printed(__file__, task.canonical.decode(), *points)
     found = [json.loads(line) for line in said.splitlines()]
@@ -74,7 +77,7 @@ def test_a_process_killed_anywhere_leaves_all_or_nothing(
     all_or_nothing(killed[operation], WRITTEN[operation])
 
 
-def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
+def all_or_nothing(points: list[Document], state: str) -> None:
     assert len(points) > 8
     prepared, whole = state == "prepared", 0
     for found in points:
@@ -83,7 +86,7 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
         whole += there
         # Two charges, one rejection and one entry for every whole one before and at
         # this point.
-        expected: dict[str, Any] = {
+        expected: Document = {
             "share": there and prepared,
             "entries": whole,
             "findings": [],
@@ -101,7 +104,8 @@ def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
 def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(
     killed: Found,
 ) -> None:
-    """Killed anywhere in between: never gone before that word, and what is left is sound."""
+    """Killed anywhere in between: never gone before that word, and what is left is
+    sound."""
     points = killed["confirm"]
     assert [(found["state"], found["findings"]) for found in points] == [
         ("done", [])
@@ -237,7 +241,8 @@ class Place:
     stores: list[Store] = field(default_factory=list)
 
     def open(self, *, old: bool = False) -> Store:
-        """Anew: as it is, or from before anything happened, when a start makes its tables."""
+        """Anew: as it is, or from before anything happened, when a start makes its
+        tables."""
         for store in self.stores:
             store.close()
         if old:
@@ -284,7 +289,8 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
 
 
 def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) -> None:
-    """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
+    """The other server countersigned nothing, so nothing left, and its ledger has no
+    charge."""
     store = place.open()
     sent(store, 2)
     again = place.open(old=True)
@@ -299,11 +305,14 @@ def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) ->
 
 
 def test_what_the_file_holds_is_never_voided(place: Place) -> None:
-    """Killed after the file's line and before the database's: the word may have left."""
+    """Killed after the file's line and before the database's: the word may have
+    left."""
     store = place.open()
     prepared(store)
 
-    def fail(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def fail(
+        _connection: object, _cursor: object, statement: str, *_rest: object
+    ) -> None:
         if statement.startswith("UPDATE attempt"):
             raise OSError("no")
 
@@ -336,7 +345,8 @@ def test_no_word_leaves_that_the_file_could_not_take(place: Place) -> None:
 
 @pytest.mark.parametrize("cut", [1, 10])
 def test_a_line_that_a_crash_cut_short_is_dropped(place: Place, cut: int) -> None:
-    """It was never answered for: its word left only after the whole line was on the disk."""
+    """It was never answered for: its word left only after the whole line was on the
+    disk."""
     store, outside = place.open(), place.outside
     stores.released(store)
     whole = outside.read_bytes()
@@ -392,11 +402,11 @@ def arm(store: Store, point: int) -> None:
     """Kill this process when it comes to its ``point``-th point from now on."""
     left = itertools.count(-point)
 
-    def pass_point(*_what: Any) -> None:
+    def pass_point(*_what: object) -> None:
         if next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def commit_and_pass(connection: Any) -> None:
+    def commit_and_pass(connection: PoolProxiedConnection) -> None:
         commit(connection)
         pass_point()
 
@@ -432,7 +442,7 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
             attempts.void(point, point)
 
 
-def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
+def left_behind(url: str, task: Task, operation: str, point: int) -> Document:
     store = open_store(url, task, Role.SERVER_A)
     attempts, share = store.attempts, bytes([point]) * 4096
     record, audit = attempts.pending(), audit_ledger(url)
@@ -455,7 +465,8 @@ def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, A
 
 
 def main(url: str, task: Task, operation: str) -> None:
-    """All points, until a process gets through: each a round, and a process of its own."""
+    """All points, until a process gets through: each a round, and a process of its
+    own."""
     points, survived = itertools.count(), False
     while not survived:
         point = next(points)

@@ -1,4 +1,5 @@
-"""Databases that fail at the worst moment, or that others can reach: SQLite's and PostgreSQL's."""
+"""Databases that fail at the worst moment, or that others can reach: SQLite's and
+PostgreSQL's."""
 
 import contextlib
 import logging
@@ -13,11 +14,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, make_url
+from sqlalchemy import Connection, event, insert, make_url
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import PoolProxiedConnection
 from tests.rig.stores import MODEL, SHARE, VALID_SET, A, Opener, prepared, tamper
 from tests.rig.warm import SOURCES
 
@@ -33,14 +34,13 @@ from precad.common.task import Task
 @contextmanager
 def answers_lost(store: Store) -> Iterator[None]:
     """Each commit is done, and its answer is lost with the connection."""
-    dialect: Any = store.transaction.engine.dialect
-    done = dialect.do_commit
+    dialect = store.transaction.engine.dialect
+    done, dbapi = dialect.do_commit, dialect.dbapi
+    assert dbapi is not None
 
-    def commit(connection: Any) -> None:
+    def commit(connection: PoolProxiedConnection) -> None:
         done(connection)
-        raise dialect.dbapi.OperationalError(
-            "server closed the connection unexpectedly"
-        )
+        raise dbapi.OperationalError("server closed the connection unexpectedly")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dialect, "do_commit", commit)
@@ -51,7 +51,8 @@ def answers_lost(store: Store) -> Iterator[None]:
 def test_what_is_kept_unanswered_stands_once(
     task: Task, durable_url: str, opener: Opener
 ) -> None:
-    """For its client: an error for ever would leave it out of this server's roster alone."""
+    """For its client: an error for ever would leave it out of this server's roster
+    alone."""
     store, claim = opener(durable_url), Enrolment(A, 100, task.privacy.record_rate)
     register = Register(task, store)
     with answers_lost(store):
@@ -105,13 +106,13 @@ def test_one_process_at_a_time_has_a_database(
     durable_url: str, task: Task, opener: Opener
 ) -> None:
     command = [sys.executable, "-c", HOLD, durable_url, task.canonical.decode()]
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "text": True,
-    }
-    environment = {**os.environ, "PYTHONPATH": SOURCES}
-    with subprocess.Popen(command, **pipes, env=environment) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCES},
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         try:
@@ -151,7 +152,8 @@ def test_no_process_opens_one_twice(
 def test_a_broken_connection_locks_anew(
     postgres: str, postgres_url: str, opener: Opener
 ) -> None:
-    """After a restart of PostgreSQL, whoever connects first owns the state; the other stops."""
+    """After a restart of PostgreSQL, whoever connects first owns the state; the other
+    stops."""
     store = opener(postgres_url)
     others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
     cut = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}"
@@ -169,9 +171,13 @@ def test_a_connection_broken_in_a_prepare_is_no_charge(
     store = opener(postgres_url)
     store.attempts.begin(attempt=0, version=0, cohort_size=3, model=MODEL)
 
-    def cut(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def cut(
+        connection: Connection, _cursor: object, statement: str, *_rest: object
+    ) -> None:
         if statement.startswith("INSERT INTO charge"):
-            connection.connection.dbapi_connection.close()
+            driven = connection.connection.dbapi_connection
+            assert driven is not None
+            driven.close()
 
     event.listen(store.transaction.engine, "before_cursor_execute", cut)
     with pytest.raises(StorageFailure, match="can't be used"):
@@ -219,7 +225,8 @@ def test_a_charge_is_on_the_disk_before_it_is_answered(
 def test_tables_that_another_user_made_are_not_used(
     postgres: str, postgres_url: str, opener: Opener, table: str
 ) -> None:
-    """In a schema where many may make some: their owner would read and change the state."""
+    """In a schema where many may make some: their owner would read and change the
+    state."""
     own = make_url(postgres_url)
     name = own.query["options"].removeprefix("-csearch_path=")  # type: ignore[union-attr]
     tamper(

@@ -1,4 +1,5 @@
-"""`precad report` over two servers' databases: what it says, and that it needs nothing else."""
+"""`precad report` over two servers' databases: what it says, and that it needs nothing
+else."""
 
 import html
 import json
@@ -10,12 +11,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.conftest import small_task
 from tests.rig.browser import VIEWS, browsing, faults
 from tests.rig.commands import precad
+from tests.rig.documents import Document
 from tests.rig.stores import (
     NEXT,
     A,
@@ -61,7 +62,8 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Path:
-    """A finished run's folder: three rounds, two owners counted and one absent in each."""
+    """A finished run's folder: three rounds, two owners counted and one absent in
+    each."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     for role in SERVERS:
         (folder / "state" / role.value).mkdir(parents=True)
@@ -244,7 +246,8 @@ def test_what_can_not_be_reported_is_said_with_its_remedy(run: Finished) -> None
 def test_a_charge_in_one_ledger_that_was_never_released_counts(
     run: Finished, role: Role
 ) -> None:
-    """Its share may have left: another database, put back from a copy, doesn't know of it."""
+    """Its share may have left: another database, put back from a copy, doesn't know of
+    it."""
     before = run.facts()
     with run.store(role) as store:
         sent(store, ROUNDS, ROUNDS)
@@ -259,26 +262,35 @@ def test_a_charge_in_one_ledger_that_was_never_released_counts(
 
 
 def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
-    """Both databases were put back, and the owner has the servers' word for two rounds more."""
+    """Both databases were put back, and the owner has the servers' word for two rounds
+    more."""
     more = ROUNDS + 2
-    of: dict[str, Any] = {"client": A.name, "model_digest": NEXT.value, "counted": True}
-    of |= dict.fromkeys(("version", "attempt", "opened"), more)
     with run.store() as store:
-        word = Statement(task_digest=store.task.digest.value, charged=(more,), **of)
+        word = Statement(
+            task_digest=store.task.digest.value,
+            client=A.name,
+            version=more,
+            model_digest=NEXT.value,
+            charged=(more,),
+            attempt=more,
+            counted=True,
+            opened=more,
+        )
         store.statements.keep(word)
     assert run.facts().guarantees[0].participations == more
     clients = read_training(run.url(Role.SERVER_A)).clients
     assert {each.client: each.participations for each in clients}[A] == more
 
 
-SMOOTHING: dict[str, Any] = {
+SMOOTHING: Document = {
     "sigma": 0.25,
     "copies": 10_000,
     "confidence": 0.999,
     "points": 359,
+    "abstained": 12,
+    "average_certified_radius": 0.4321,
+    "certified_accuracy": {"0.0": 0.9, "0.25": 0.74999},
 }
-SMOOTHING |= {"abstained": 12, "average_certified_radius": 0.4321}
-SMOOTHING |= {"certified_accuracy": {"0.0": 0.9, "0.25": 0.74999}}
 
 
 def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
@@ -300,9 +312,7 @@ def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
     assert "certificates of changed inputs" in run.page(2)[0]
 
 
-def test_a_bound_is_rounded_away_from_what_it_bounds_and_no_protection_is_called_that() -> (
-    None
-):
+def test_a_bound_is_rounded_away_and_no_protection_is_called_that() -> None:
     assert (least(0.12399), most(0.12301)) == ("12.3%", "12.4%")
     said = ReportedGuarantee(
         protects="record", against="anyone", epsilon=1.0, delta=1e-5, added_delta=0.0,
@@ -338,7 +348,8 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
 def test_a_version_released_twice_raises_what_is_guaranteed(
     run: Finished, task: Task
 ) -> None:
-    """The report names nobody's repeats: every round is accounted as the one that has the most."""
+    """The report names nobody's repeats: every round is accounted as the one that has
+    the most."""
     before = run.facts()
     for role in SERVERS:
         with run.store(role) as store:

@@ -1,10 +1,10 @@
-"""A server's durable state: bound to its task, charged and released at once, never twice."""
+"""A server's durable state: bound to its task, charged and released at once, never
+twice."""
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +141,8 @@ def taken(store: Store, number: int, *steps: str) -> str:
 
 
 def test_an_attempt_goes_one_way(each_store: Store) -> None:
-    """And costs A and B one participation as soon as it is prepared, until it is voided."""
+    """And costs A and B one participation as soon as it is prepared, until it is
+    voided."""
     store = each_store
     cases = [
         (s, *each) for s in BECOMES for each in zip(STEPS, BECOMES[s], strict=True)
@@ -272,7 +273,9 @@ def test_the_database_refuses_what_belongs_to_nothing(
     ids=["charge", "rejection"],
 )
 def test_a_failure_inside_prepare_leaves_nothing_of_it(
-    each_store: Store, valid: list[ClientId], rejections: Any
+    each_store: Store,
+    valid: list[ClientId],
+    rejections: Mapping[ClientId, errors.Rejection],
 ) -> None:
     """Share, charge and rejections are one transaction: no share without its charge."""
     store = each_store
@@ -305,7 +308,8 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
 
 
 def test_no_statement_keeps_a_noisy_share(each_store: Store) -> None:
-    """A vector of a large model: neither SQLAlchemy's cache nor the driver's holds on to it."""
+    """A vector of a large model: neither SQLAlchemy's cache nor the driver's holds on
+    to it."""
     share = np.arange(8, dtype=np.int64)
     seen = weakref.ref(share)
     prepared(each_store, share=share.data.cast("B"))
@@ -317,7 +321,8 @@ def test_no_statement_keeps_a_noisy_share(each_store: Store) -> None:
 
 def test_noisy_shares_go_once_both_servers_hold_the_model(store: Store) -> None:
     def kept(version: int) -> list[int]:
-        """The attempts whose shares are there once both hold that model, while others upload."""
+        """The attempts whose shares are there once both hold that model, while others
+        upload."""
         store.versions.confirm(version)
         store.attempts.drop_shares(store.versions.confirmed())
         return [

@@ -1,14 +1,16 @@
-"""What is kept of each version, told to owners and compared; and by every database alike."""
+"""What is kept of each version, told to owners and compared; and by every database
+alike."""
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from tests.rig import keys, stores
+from tests.rig.documents import Document
 from tests.rig.stores import (
     MODEL,
     NEXT,
@@ -27,7 +29,7 @@ from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import Role
+from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.task import Task
 
@@ -57,9 +59,10 @@ def test_what_owners_ask_is_as_new_as_the_last_write(store: Store) -> None:
 
 
 def test_counts_of_two_threads_never_fall(store: Store) -> None:
-    """Owners' openings and the dealer's word come on two threads, each after a look of its own."""
+    """Owners' openings and the dealer's word come on two threads, each after a look of
+    its own."""
 
-    def between(part: Any, name: str, other: Callable[[], None]) -> None:
+    def between(part: object, name: str, other: Callable[[], None]) -> None:
         look = getattr(part, name)
 
         def looked(*given: int) -> int:
@@ -94,7 +97,7 @@ def test_two_ledgers_with_the_same_facts_have_one_history_and_two_heads(
 ) -> None:
     a, b = opener("sqlite://"), opener("sqlite://", role=Role.SERVER_B)
 
-    def histories(store: Store) -> list[Any]:
+    def histories(store: Store) -> list[Digest]:
         return [store.ledger.history(t) for t in range(4)]
 
     assert a.attempts.their_head() is None
@@ -149,7 +152,7 @@ def test_the_first_commitment_to_a_coin_stays_until_discarded(
 ) -> None:
     (first, second), versions = coins(task), store.versions
 
-    def kept() -> tuple[Any, ...]:
+    def kept() -> tuple[SignedMessage | int | None, ...]:
         openings = (versions.coin_opening(2, own=own) for own in (False, True))
         return versions.commitment(2), *openings, versions.redrawn_coins()
 
@@ -189,8 +192,9 @@ def live(store: Store, task: Task) -> Store:
     return store
 
 
-def answers(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All that it can be asked; apart, what depends on random salts or is signed anew."""
+def answers(store: Store) -> tuple[Document, Document]:
+    """All that it can be asked; apart, what depends on random salts or is signed
+    anew."""
     versions, attempts, ledger, kept = (
         range(4),
         store.attempts,
@@ -248,10 +252,14 @@ def test_every_database_answers_alike(
 def test_a_database_without_an_encoding_of_its_own_serves(
     postgres: str, opener: Opener
 ) -> None:
-    """One made without a locale is SQL_ASCII, whose text the driver would give back as bytes."""
+    """One made without a locale is SQL_ASCII, whose text the driver would give back as
+    bytes."""
     made = "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
-    how: dict[str, Any] = {"connect_args": {"client_encoding": "utf8"}}
-    engine = create_engine(postgres, isolation_level="AUTOCOMMIT", **how)
+    engine = create_engine(
+        postgres,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"client_encoding": "utf8"},
+    )
     with engine.connect() as connection:
         connection.exec_driver_sql(made)
     engine.dispose()
@@ -269,7 +277,8 @@ def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(
 
     def steps_of(version: int) -> int:
         with store.transaction.read() as connection:
-            driver: Any = connection.connection.driver_connection
+            driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
         steps = count()
         # True would interrupt it.
         driver.set_progress_handler(lambda: next(steps) < 0, 1)

@@ -1,11 +1,11 @@
-"""Rounds in which everything that each party receives, computes on, stores and logs is kept."""
+"""Rounds in which everything that each party receives, computes on, stores and logs is
+kept."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +16,23 @@ from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.aggregator import protocol as page
 from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.collect.upload import Upload
+from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role, Secret
+from precad.common.ring import RingVector
 from precad.common.submission import Submission, Verifier
 from precad.common.task import Task
-from precad.dealer.dealer_role import DealerRole, Deliver
+from precad.dealer.dealer_role import DealerRole, Deliver, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.norm_check.proof_submission import AnySubmission
 
 
 class _Logs(logging.Handler):
-    """Keeps all that is logged, and apart what is while the dealer works, in servers' threads."""
+    """Keeps all that is logged, and apart what is while the dealer works, in servers'
+    threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,27 +71,40 @@ def _logged() -> Iterator[_Logs]:
             each.setLevel(level)
 
 
-@pytest.fixture(scope="session")
-def watch() -> Callable[..., Watched]:
-    """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
+Updates = Mapping[ClientId, RingVector]
+Noise = Callable[[Role], NoiseSource]
+Watch = Callable[..., Watched]
 
-    def play(task: Task, updates: Any, noise: Any = None) -> Watched:
+
+@pytest.fixture(scope="session")
+def watch() -> Watch:
+    """``watch(task, updates, noise=None)`` plays a round and returns all three parties'
+    views."""
+
+    def play(task: Task, updates: Updates, noise: Noise | None = None) -> Watched:
         with (
             pytest.MonkeyPatch.context() as patch,
             memory.in_memory() as folder,
             _logged() as logs,
         ):
-            return _play(Path(folder), patch, logs, task, updates=updates, noise=noise)
+            return _play(Path(folder), patch, logs, task, updates, noise)
 
     return play
 
 
-def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Watched:
+def _play(
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    logs: _Logs,
+    task: Task,
+    updates: Updates,
+    noise: Noise | None,
+) -> Watched:
     of_dealer, a, b = DealerView(), View(Role.SERVER_A), View(Role.SERVER_B)
     a.received, b.received = b.sent, a.sent
     views = {Role.SERVER_A: a, Role.SERVER_B: b}
 
-    def pair() -> list[Any]:
+    def pair() -> list[Breaking]:
         ends = zip(memory_pair(), SERVERS, strict=True)
         return [Breaking(end, seen=views[role].sent) for end, role in ends]
 
@@ -100,7 +117,7 @@ def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Wa
             self._view = views[role]
             super().__init__(role, task, verifier, folder / role.value)
 
-        def start(self, submission: AnySubmission) -> Any:
+        def start(self, submission: AnySubmission) -> Upload:
             self._view.headers.append(submissions.masked(submission))
             return super().start(submission)
 
@@ -128,7 +145,9 @@ def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Wa
             of_dealer.batches.append((role, request, words))
             return words
 
-        def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Any:
+        def ask(
+            self, role: Role, request: SquareRequest, deliver: Deliver
+        ) -> Work | None:
             of_dealer.asked.append((role, request))
 
             def overheard(context: bytes, answer: Answer) -> None:
@@ -152,7 +171,7 @@ def _play(folder: Path, patch: Any, logs: _Logs, task: Task, **given: Any) -> Wa
     patch.setattr(page, "memory_pair", pair)
     patch.setattr(page, "Inbox", WatchedInbox)
     patch.setattr(page, "DealerRole", WatchedDealer)
-    outcomes = rounds.play_round(task, store=store, **given)
+    outcomes = rounds.play_round(task, updates, store=store, noise=noise)
     for role, outcome in zip(SERVERS, outcomes, strict=True):
         views[role].outcome = outcome
         views[role].stored |= {

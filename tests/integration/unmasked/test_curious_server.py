@@ -1,4 +1,5 @@
-"""A curious A, a curious B, then a curious dealer, with two neighbouring candidates for an update.
+"""A curious A, a curious B, then a curious dealer, with two neighbouring candidates for
+an update.
 
 None tells them apart from its whole view, nor the dealer whose update it is. That the
 noisy sum is a little likelier under one of them is what differential privacy accounts
@@ -14,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,6 +25,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from tests.conftest import small_task
 from tests.faults.world import World
+from tests.integration.unmasked.conftest import Watch
 from tests.rig import views
 from tests.rig.views import SERVERS, DealerView, Haystack, View, Watched
 
@@ -69,10 +71,10 @@ def candidates() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 BOTH = candidates()
 
 
-def view_of(watched: Watched, role: Role) -> Any:
-    return {Role.SERVER_A: watched.a, Role.SERVER_B: watched.b}.get(
-        role, watched.dealer
-    )
+def view_of(watched: Watched, role: Role) -> View | DealerView:
+    if role is Role.DEALER:
+        return watched.dealer
+    return watched.a if role is Role.SERVER_A else watched.b
 
 
 @functools.cache
@@ -83,7 +85,9 @@ def looked_through(watched: Watched, role: Role) -> Haystack:
     """
     view, blobs = view_of(watched, role), {"log": watched.log.encode()}
     blobs |= (
-        view.blobs(D) | watched.within_reach() if role is Role.DEALER else view.blobs()
+        view.blobs(D) | watched.within_reach()
+        if isinstance(view, DealerView)
+        else view.blobs()
     )
     return Haystack(blobs.values())
 
@@ -102,7 +106,7 @@ def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
     expected = [
         (
             views.seen_by_dealer(view, TASK, guess)
-            if role is Role.DEALER
+            if isinstance(view, DealerView)
             else views.seen_by_server(view, TASK, VICTIM, guess)
         )
         for guess in BOTH
@@ -112,20 +116,21 @@ def fitting(watched: Watched, role: Role, *told: bytes) -> list[bool]:
 
 
 def told_apart(one: set[bytes], other: set[bytes], *haystacks: Haystack) -> list[bool]:
-    """What follows from both guesses alike tells nothing: a row of zeros projects both to 0."""
+    """What follows from both guesses alike tells nothing: a row of zeros projects both
+    to 0."""
     return [
         bool(views.recognised(only, *haystacks)) for only in (one - other, other - one)
     ]
 
 
 @pytest.fixture(scope="module")
-def together(watch: Any) -> Rounds:
+def together(watch: Watch) -> Rounds:
     """Two rounds, one for each truth about the victim, beside another client."""
     return [watch(TASK, {VICTIM: truth, OTHER: BOTH[0]}) for truth in BOTH]
 
 
 @pytest.fixture(scope="module")
-def alone(watch: Any) -> Rounds:
+def alone(watch: Watch) -> Rounds:
     return [watch(TASK, {VICTIM: truth}) for truth in BOTH]
 
 
@@ -152,9 +157,8 @@ def commitment_without_salt(watched: Watched, role: Role) -> bytes:
         hasher = body_hasher(ctx, Secret(b""))
         hasher.update(lacks)
         return hasher.digest()
-    return ring.commit(
-        view_of(watched, role).other, ctx, salt=Secret(b""), seed=Secret(lacks)
-    ).value
+    other = watched.b if role is Role.SERVER_A else watched.a
+    return ring.commit(other.role, ctx, salt=Secret(b""), seed=Secret(lacks)).value
 
 
 def the_whole_of_r(watched: Watched, _: Role) -> bytes:
@@ -163,7 +167,8 @@ def the_whole_of_r(watched: Watched, _: Role) -> bytes:
 
 
 def a_value_without_its_mask(watched: Watched, role: Role) -> bytes:
-    """Of what a server's first message of the decision hides: the other's; A's for the dealer."""
+    """Of what a server's first message of the decision hides: the other's; A's for the
+    dealer."""
     sender = watched.b if role is Role.SERVER_A else watched.a
     row, place, width = int(sender.role is Role.SERVER_B), sender.place(VICTIM), 81
     sent = sender.compared(sender.sent, place, len(sender.held), width)[0][row]
@@ -197,7 +202,8 @@ BROKEN: dict[Role, dict[str, Careless]] = {
 def test_the_same_server_breaks_a_careless_scheme(
     alone: Rounds, scheme: str, role: Role
 ) -> None:
-    """The control: one careless message more, and the same test finds the true candidate."""
+    """The control: one careless message more, and the same test finds the true
+    candidate."""
     for truth, watched in enumerate(alone):
         told = BROKEN[role][scheme](watched, role)
         assert fitting(watched, role, told) == [truth == 0, truth == 1]
@@ -209,7 +215,8 @@ def shown(hidden: dict[str, bytes], blobs: dict[str, bytes]) -> list[str]:
 
 
 def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds) -> None:
-    """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
+    """With the masks, any of it is too much; the dealer can't use h alone, and shan't
+    have it."""
     watched = together[1]
     header, (salt, b) = watched.b.header(VICTIM), watched.b.body(VICTIM)
     in_header = {"h": header.body_digest.value, "nonce": header.context.nonce}
@@ -231,8 +238,9 @@ def test_the_dealer_is_shown_nothing_of_what_masks_hide(together: Rounds) -> Non
             assert shown(hidden, blobs | {"told": told}) == [name]
 
 
-def named(watch: Any, truth: int) -> list[bool]:
-    """For each name, whether the dealer's view of a round of one has anything that follows."""
+def named(watch: Watch, truth: int) -> list[bool]:
+    """For each name, whether the dealer's view of a round of one has anything that
+    follows."""
     watched = watch(TASK, {NAMES[truth]: BOTH[0], OTHER: BOTH[1]})
     model, view = watched.b.headers[0].context.model, watched.dealer
     first, second = (views.named_to_dealer(view, TASK, model, name) for name in NAMES)
@@ -240,7 +248,7 @@ def named(watch: Any, truth: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("truth", [0, 1])
-def test_the_dealer_can_test_no_name(watch: Any, truth: int) -> None:
+def test_the_dealer_can_test_no_name(watch: Watch, truth: int) -> None:
     assert named(watch, truth) == [False, False]
     # The control: where clients count and don't draw, the same dealer finds it behind a
     # nonce.
@@ -269,7 +277,8 @@ def bits(*words: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def features(view: View, client: ClientId) -> NDArray[np.float32]:
-    """Every bit of a server's view that is about one client, and of what can be combined of it."""
+    """Every bit of a server's view that is about one client, and of what can be
+    combined of it."""
     header, held = view.header(client), view.held[client]
     ctx, width = header.context.digest.value, 2 * TASK.projections + 1
     own, (salt, b) = view.mask(client, D), view.body(client)
@@ -302,7 +311,9 @@ def features(view: View, client: ClientId) -> NDArray[np.float32]:
     return np.concatenate([bits(*words), *meaning])
 
 
-def features_of_dealer(view: DealerView, half: Any) -> NDArray[np.float32]:
+def features_of_dealer(
+    view: DealerView, half: dict[Role, SquareRequest]
+) -> NDArray[np.float32]:
     """The same of all that the dealer has and computes of one client's submission."""
     a, b = (half[role] for role in SERVERS)
     seen = [a.context, a.commitment_a, a.commitment_b, view.row_keys[a.context]]
@@ -332,7 +343,7 @@ def accuracy(x: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[int, in
     return right, len(x) - half
 
 
-def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
+def test_no_server_learns_to_tell_the_candidates_apart(watch: Watch) -> None:
     """Nor the dealer.
 
     600 guesses: where 64 % of them were right it would show nine times in ten.
@@ -360,17 +371,17 @@ def test_no_server_learns_to_tell_the_candidates_apart(watch: Any) -> None:
                 bits(watched.a.expanded(name, D) + watched.b.expanded(name, D))
             )
     labels, x = np.array(drawn), np.array(plain)
-    for view in map(np.array, seen.values()):
-        right, total = accuracy(view, labels)
+    for whole in map(np.array, seen.values()):
+        right, total = accuracy(whole, labels)
         assert stats.binomtest(right, total, 0.5).pvalue > 1e-7
         # The control: the same distinguisher with what the views make together.
-        right, total = accuracy(np.concatenate([view, x], axis=1), labels)
+        right, total = accuracy(np.concatenate([whole, x], axis=1), labels)
         assert right / total > 0.95
         # No single bit leans either way (Bonferroni over all of them).
         ones = labels == 1
-        difference = view[ones].mean(axis=0) - view[~ones].mean(axis=0)
+        difference = whole[ones].mean(axis=0) - whole[~ones].mean(axis=0)
         spread = np.sqrt(0.25 / ones.sum() + 0.25 / (~ones).sum())
-        assert np.abs(difference / spread).max() < stats.norm.isf(1e-7 / view.shape[1])
+        assert np.abs(difference / spread).max() < stats.norm.isf(1e-7 / whole.shape[1])
 
 
 # --- a curious owner and a curious dealer, with every candidate for who else was drawn
@@ -399,7 +410,8 @@ def cohorts(world: World) -> Iterator[tuple[ClientId, ...]]:
 
 
 def made_of(cohort: tuple[ClientId, ...], salts: Iterable[bytes]) -> set[bytes]:
-    """What a careless protocol would make of a list of clients, with any salt that is known."""
+    """What a careless protocol would make of a list of clients, with any salt that is
+    known."""
     names = [client.name for client in cohort]
     encoded = [client.encoded() for client in cohort]
     forms = [
@@ -444,7 +456,7 @@ def salts_in(view: bytes) -> list[bytes]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(TRAINING, tmp_path_factory.mktemp("world"), seed=21)
-    dealer: Any = made.dealer
+    dealer = cast("Mock", made.dealer)
     dealer.ask, dealer.corrections = (
         Mock(wraps=dealer.ask),
         Mock(wraps=dealer.corrections),
@@ -488,7 +500,7 @@ def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World) -
 
 def test_the_dealer_is_told_numbers_and_masks_and_never_who(world: World) -> None:
     """By what both servers ask it in the training, batches and squares."""
-    dealer: Any = world.dealer
+    dealer = cast("Mock", world.dealer)
     asked = [*dealer.corrections.call_args_list, *dealer.ask.call_args_list]
     requests = [call.args[1] for call in asked]
     squares = [each for each in requests if isinstance(each, SquareRequest)]

@@ -1,23 +1,25 @@
-"""No server, stored file or log line ever holds a word of an update; shares are uniform."""
+"""No server, stored file or log line ever holds a word of an update; shares are
+uniform."""
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from tests.conftest import small_task
+from tests.integration.unmasked.conftest import Watch
 from tests.rig import rounds, submissions
 from tests.rig.keys import signer
 
 from precad.common.fixed_point import squared_norm
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.submission import SubmissionContext, shard
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealing import SquareRequest
+from precad.norm_check.dealing import Answer, SquareRequest
 
 D = 8
 VICTIM = ClientId("victim")
@@ -64,12 +66,13 @@ By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10
 
 
 def test_nothing_kept_or_logged_shows_a_word(
-    watch: Any, capfd: pytest.CaptureFixture[str]
+    watch: Watch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     updates = {VICTIM: update(1), OTHERS[0]: update(2), OTHERS[1]: update(3)}
     assert all(squared_norm(x) <= TASK.mechanism.bound**2 for x in updates.values())
     watched = watch(TASK, updates)
     for view in watched:
+        assert view.outcome is not None
         assert view.outcome.valid == tuple(sorted(updates))
         blobs = view.blobs()
         # The view is whole: uploads, bodies, comparisons, randomness, files.
@@ -100,7 +103,7 @@ def test_nothing_kept_or_logged_shows_a_word(
     require_unseen(updates.values(), watched.dealer.blobs(8) | watched.within_reach())
 
 
-def test_the_search_finds_what_is_there(watch: Any) -> None:
+def test_the_search_finds_what_is_there(watch: Watch) -> None:
     """The control: the same search, where a word does show."""
     x = update(1)
     for written in (
@@ -116,15 +119,17 @@ def test_the_search_finds_what_is_there(watch: Any) -> None:
     # Without noise a lone client's update is what the round releases; without A's mask
     # it is B's share. Both are found.
     watched = watch(TASK, {VICTIM: x}, noise=rounds.no_noise)
+    assert watched.a.outcome is not None
     assert seen(x, to_bytes(watched.a.outcome.noisy_sum))
     both = watched.a.expanded(VICTIM, 8) + watched.b.expanded(VICTIM, 8)
     assert seen(x, to_bytes(both))
 
 
 def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(
-    watch: Any,
+    watch: Watch,
 ) -> None:
-    """B's body alone, as long as it is, and under a key: no word of it, nor its salt, shows."""
+    """B's body alone, as long as it is, and under a key: no word of it, nor its salt,
+    shows."""
     alone = watch(TASK, {VICTIM: update(1)})
     salt, b = alone.b.body(VICTIM)
     bodies = {name: data for name, data in alone.b.stored.items() if ".body" in name}
@@ -163,7 +168,7 @@ def test_what_is_on_the_disk_while_a_round_is_open_and_after_it_and_in_the_log(
         assert [form for form in forms if form in text] == []
 
 
-def test_no_server_gets_what_is_meant_for_the_other(watch: Any) -> None:
+def test_no_server_gets_what_is_meant_for_the_other(watch: Watch) -> None:
     watched = watch(TASK, {VICTIM: update(1), OTHERS[0]: update(2)})
     for view, other in ((watched.a, watched.b), (watched.b, watched.a)):
         own = b"\0".join(view.blobs().values())
@@ -203,7 +208,7 @@ UPDATES = {
 }
 
 
-def even(values: NDArray[Any], bins: int) -> float:
+def even(values: NDArray[np.integer], bins: int) -> float:
     return float(stats.chisquare(np.bincount(values, minlength=bins)).pvalue)
 
 
@@ -231,9 +236,13 @@ def independent(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     return even(8 * a + b, 64)
 
 
+Shares = dict[str, NDArray[np.int64]]
+
+
 @pytest.fixture(scope="module", params=list(UPDATES))
-def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
-    """Of one update shared again and again: what each party has of it, ``[runs, n]``."""
+def shares(request: pytest.FixtureRequest) -> Shares:
+    """Of one update shared again and again: what each party has of it, ``[runs,
+    n]``."""
     x = UPDATES[request.param]
     seen: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
     pen, dealer = signer(CLIENT), DealerRole(DIGEST, D)
@@ -265,9 +274,10 @@ def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
     return {name: np.array(rows) for name, rows in seen.items()}
 
 
-def squared(dealer: DealerRole, pair: submissions.Pair) -> list[Any]:
-    """What the dealer answers A and B about a submission: a row key and a share of r each."""
-    told: dict[Role, list[Any]] = defaultdict(list)
+def squared(dealer: DealerRole, pair: submissions.Pair) -> list[tuple[Secret, int]]:
+    """What the dealer answers A and B about a submission: a row key and a share of r
+    each."""
+    told: dict[Role, list[Answer]] = defaultdict(list)
     for each in pair:
         header, ctx = each.header, each.context.digest.value
         c_a, c_b = header.commitment_a.value, header.commitment_b.value
@@ -281,15 +291,16 @@ def squared(dealer: DealerRole, pair: submissions.Pair) -> list[Any]:
             salt=each.salt,
         )
 
-        def deliver(_: bytes, answer: Any, role: Role = each.role) -> None:
+        def deliver(_: bytes, answer: Answer, role: Role = each.role) -> None:
             told[role].append(answer)
 
         if work := dealer.ask(each.role, half, deliver):
             work()
-    return [
+    both = (
         sorted(told[each.role], key=lambda answer: isinstance(answer, int))
         for each in pair
-    ]
+    )
+    return [cast("tuple[Secret, int]", tuple(each)) for each in both]
 
 
 SHARES = ["a_A", "a_B", "b", "b + a_B", "r_A", "r_B"]
@@ -299,7 +310,7 @@ SHARES = ["a_A", "a_B", "b", "b + a_B", "r_A", "r_B"]
 @pytest.mark.parametrize(
     "share", [*SHARES, "seeds and salts", "salt_h", "nonce", "row key"]
 )
-def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
+def test_each_share_alone_is_uniform(shares: Shares, share: str) -> None:
     words = shares[share]
     # Each coordinate by itself too, and no share twice.
     assert min(fit(words), *(bytes_fit(coordinate) for coordinate in words.T)) > LEAST_P
@@ -310,8 +321,9 @@ def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
             assert independent(one, other) > LEAST_P
 
 
-def test_what_one_party_holds_together_is_uniform_together(shares: Any) -> None:
-    """b with one mask is as good as alone; also their sums and differences are uniform."""
+def test_what_one_party_holds_together_is_uniform_together(shares: Shares) -> None:
+    """b with one mask is as good as alone; also their sums and differences are
+    uniform."""
     b, whole = shares["b"], shares["a_A"] + shares["a_B"]
     for own, r in ((shares["a_A"], shares["r_A"]), (shares["a_B"], shares["r_B"])):
         assert min(fit(b + own), fit(b - own), independent(own, b)) > LEAST_P
@@ -324,8 +336,9 @@ def test_what_one_party_holds_together_is_uniform_together(shares: Any) -> None:
     assert max(bytes_fit(x), independent(x[:-1], x[1:])) < LEAST_P
 
 
-def test_what_crosses_between_the_servers_is_uniform_too(watch: Any) -> None:
-    """Bodies, the words of the comparisons and of the AND: all but the last message, the bits."""
+def test_what_crosses_between_the_servers_is_uniform_too(watch: Watch) -> None:
+    """Bodies, the words of the comparisons and of the AND: all but the last message,
+    the bits."""
     task = small_task(D, {"enrolment.clients": 200})
     x = np.array([2**20, 0, -5, 7, 0, 0, 0, 1], dtype=np.int64)
     clients = {ClientId(f"c{i}"): x for i in range(200)}

@@ -1,7 +1,8 @@
-"""Two real CrypTen parties in two threads, over a link in memory; and the check of proofs."""
+"""Two real CrypTen parties in two threads, over a link in memory; and the check of
+proofs."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -51,8 +52,13 @@ def aggregation(
     return play
 
 
-def aggregate_both(task: Task, *given: Any) -> tuple[Summed, Summed]:
-    return play_both(aggregation(task, *given), task=task.digest)
+def aggregate_both(
+    task: Task,
+    halves: Halves,
+    attempt: int = 0,
+    counted: Collection[ClientId] | None = None,
+) -> tuple[Summed, Summed]:
+    return play_both(aggregation(task, halves, attempt, counted), task=task.digest)
 
 
 def summed_up(task: Task, both: tuple[Summed, Summed]) -> list[int]:
@@ -65,7 +71,8 @@ def summed_up(task: Task, both: tuple[Summed, Summed]) -> list[int]:
 def validate_both(
     task: Task, vectors: Sequence[ring.RingVector], *, attempt: int = 0
 ) -> Verdicts:
-    """Both servers' verdicts on ``vectors``, which must be the same, and so must be the sum."""
+    """Both servers' verdicts on ``vectors``, which must be the same, and so must be the
+    sum."""
     halves = submissions_of(task, vectors, attempt)
     both = aggregate_both(task, halves, attempt)
     clients, rejections = halves[Role.SERVER_A], both[0].counted.rejections
@@ -94,9 +101,9 @@ def with_proofs(task: Task) -> Task:
 
 
 def validate_with_proofs(
-    task: Task, vectors: Sequence[ring.RingVector], **how: Any
+    task: Task, vectors: Sequence[ring.RingVector], *, attempt: int = 0
 ) -> Verdicts:
-    return validate_both(with_proofs(task), vectors, **how)
+    return validate_both(with_proofs(task), vectors, attempt=attempt)
 
 
 @pytest.fixture(params=["comparisons", "proofs"])

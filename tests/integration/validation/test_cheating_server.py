@@ -1,4 +1,5 @@
-"""One server departs from the protocol of proofs, the other doesn't (docs/cheating-server.md).
+"""One server departs from the protocol of proofs, the other doesn't
+(docs/cheating-server.md).
 
 Whatever it does, everything that the honest server sends before its noisy share it
 could have computed itself, and it ends in a named fault or a refused submission. Its
@@ -13,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from tests.integration.validation import conftest as parts
 from tests.rig.aggregators import SERVERS, Halves, submissions_of
-from tests.rig.norm_check import answer_of, other, shared
+from tests.rig.norm_check import Pair, answer_of, other, shared
 from tests.rig.parties import play_both
 from tests.rig.submissions import flipped, masked
 
@@ -37,7 +38,7 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
 from precad.common.proof_shape import P
 from precad.common.ring import RingVector, encode_context
-from precad.common.submission import CHUNK_BYTES
+from precad.common.submission import CHUNK_BYTES, Body
 from precad.common.task import Task
 from precad.norm_check import norm_proof
 from precad.norm_check.norm_proof import ProofWords, Query
@@ -54,7 +55,8 @@ Sent = dict[Role, dict[str, list[bytes]]]
 
 
 def updates() -> list[RingVector]:
-    """Two candidates for the first client's update, both within the bound; and another client's."""
+    """Two candidates for the first client's update, both within the bound; and another
+    client's."""
     dense = np.full(TASK.dimension, TASK.mechanism.bound // 16, dtype=np.int64)
     dense[0] = -(TASK.mechanism.bound // 2)
     return [np.zeros_like(dense), dense, np.ones_like(dense)]
@@ -63,7 +65,8 @@ def updates() -> list[RingVector]:
 def play(
     halves: Halves, cheater: Role, lie: Change | None
 ) -> tuple[Summed | Exception, Sent]:
-    """How it ends for the honest server; what both would have sent by step, before one lies."""
+    """How it ends for the honest server; what both would have sent by step, before one
+    lies."""
     sent: Sent = {role: defaultdict(list) for role in SERVERS}
     part = parts.aggregation(TASK, halves)
 
@@ -95,7 +98,8 @@ def words_in(data: bytes) -> list[ProofWords]:
 
 
 def require_nothing_new(halves: Halves, cheater: Role, sent: Sent) -> None:
-    """What the honest server said of its words follows from what the cheater truly holds.
+    """What the honest server said of its words follows from what the cheater truly
+    holds.
 
     The coin is that of both servers' words as they crossed; the cheater's true words
     are computed from its own halves at the honest server's query.
@@ -160,9 +164,10 @@ def test_a_server_hears_what_it_could_have_computed_whether_its_words_lie_or_not
 
 
 def told_apart(
-    pair: Any, queries: Sequence[Query], candidates: Sequence[RingVector]
+    pair: Pair, queries: Sequence[Query], candidates: Sequence[RingVector]
 ) -> list[bool]:
-    """Which candidates fit what A and B answered at both points: the masking row falls out."""
+    """Which candidates fit what A and B answered at both points: the masking row falls
+    out."""
     math, header = arithmetic(), pair[0].header
     opened = [
         math.add(*(answer_of(each, SHAPE, q).wires for each in pair)) for q in queries
@@ -206,7 +211,8 @@ def told_apart(
 def test_two_answers_at_different_points_would_tell_candidates_apart(
     truth: int,
 ) -> None:
-    """Hence one answer a header: this is what a bad server would do with a second one."""
+    """Hence one answer a header: this is what a bad server would do with a second
+    one."""
     candidates = updates()[:2]
     pair = shared(SHAPE, candidates[truth])
     digest = pair[0].header.whole_digest
@@ -275,7 +281,8 @@ def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
     There.
     """
     (role,) = (role for role in SERVERS if halves[role][client].body is not None)
-    whole: Any = halves[role][client].body
+    whole = halves[role][client].body
+    assert whole is not None
     readings = iter(after)
 
     def pieces() -> Iterator[bytes | memoryview]:
@@ -287,10 +294,8 @@ def spoil(halves: Halves, client: ClientId, *after: int) -> Role:
             if left == 0:
                 raise BodyUnreadable("meddled with")
 
-    spoilt: Any = SimpleNamespace(
-        prefix=whole.prefix, pieces=pieces, discard=lambda: None
-    )
-    halves[role][client] = replace(halves[role][client], body=spoilt)
+    spoilt = SimpleNamespace(prefix=whole.prefix, pieces=pieces, discard=lambda: None)
+    halves[role][client] = replace(halves[role][client], body=cast("Body", spoilt))
     return role
 
 

@@ -1,13 +1,14 @@
-"""CrypTen's comparisons and their conjunction, over our communicator, and what they decide."""
+"""CrypTen's comparisons and their conjunction, over our communicator, and what they
+decide."""
 
 import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -29,7 +30,12 @@ from precad.common.fixed_point import encode
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.dealer.dealer_role import DealerRole
-from precad.norm_check.dealing import DealRequest, DealtRandomness, program
+from precad.norm_check.dealing import (
+    DealRequest,
+    DealtRandomness,
+    SpentTriples,
+    program,
+)
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
@@ -48,7 +54,7 @@ def compare(
     values: RingVector,
     share: RingVector,
     negative: Bits,
-    provider: Any = comparing.DealtProvider,
+    provider: type[comparing.DealtProvider] = comparing.DealtProvider,
 ) -> Play:
     """Both servers' parts, A's share of the values given."""
     n, width = values.shape
@@ -152,8 +158,8 @@ def test_the_program_of_triples_is_what_crypten_demands(n: int, width: int) -> N
 
     class Recording(comparing.DealtProvider):
         def generate_binary_triple(
-            self, size0: Any, size1: Any, device: object = None
-        ) -> Any:
+            self, size0: torch.Size, size1: torch.Size, device: object = None
+        ) -> tuple[comparing.BinarySharing, ...]:
             demanded[id(self)].append((tuple(size0), tuple(size1)))
             return super().generate_binary_triple(size0, size1, device)
 
@@ -184,7 +190,14 @@ KEYS = {role: DealerRole.of(TASK).key_for(role) for role in SERVERS}
 
 
 def decided(
-    role: Role, link: PeerLink, n: int = 2, *, row: int = 0, z: int = 0, **changed: Any
+    role: Role,
+    link: PeerLink,
+    n: int = 2,
+    *,
+    row: int = 0,
+    z: int = 0,
+    label: str = "same",
+    spent: SpentTriples | None = None,
 ) -> Bits:
     """Of n submissions whose projections are 0, but for one, and whose excess is −1.
 
@@ -199,13 +212,15 @@ def decided(
         role,
         deal_request(TASK, attempt=0, batch=0, clients=n, nonces=bytes(64)),
     )
-    usual: dict[str, Any] = {
-        "link": link,
-        "spent": MemorySpentTriples(),
-        "label": "same",
-    }
     shares = [mask if role is Role.SERVER_A else values - mask] * n
-    return comparing.decide(shares, task=TASK, randomness=dealt, **usual | changed)
+    return comparing.decide(
+        shares,
+        task=TASK,
+        link=link,
+        randomness=dealt,
+        spent=spent or MemorySpentTriples(),
+        label=label,
+    )
 
 
 def test_other_submissions_or_another_number_are_a_violation() -> None:

@@ -1,4 +1,5 @@
-"""Pairs of workers do what one process does; one that is lost costs little, as processes too."""
+"""Pairs of workers do what one process does; one that is lost costs little, as
+processes too."""
 
 import ast
 import itertools
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest.mock import MagicMock, Mock
 
 import grpc
@@ -42,6 +43,8 @@ from precad.aggregator.collect.upload import Spool
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
 from precad.aggregator.rpc.dealer_client import RemoteDealer
+from precad.aggregator.settings import ServerSettings
+from precad.aggregator.training.session import Session
 from precad.aggregator.workers import worker_pairs as by_pairs
 from precad.aggregator.workers import worker_placement as placement
 from precad.aggregator.workers import worker_process
@@ -74,9 +77,13 @@ COUNTED = [
 ]
 
 
+Disturb = Callable[[Role, by_pairs.WorkerPairs], None]
+
+
 @dataclass(slots=True)
 class Site:
-    """A dealer and both servers' workers on a loop beside the test, and what clients share."""
+    """A dealer and both servers' workers on a loop beside the test, and what clients
+    share."""
 
     folder: Path
     task: Task
@@ -105,9 +112,10 @@ class Site:
         *,
         early: bool = True,
         linked: bool = True,
-        disturb: Any = None,
+        disturb: Disturb | None = None,
     ) -> tuple[Summed, Summed]:
-        """What both servers end with; half of it is taken ``early``, then comes a disturbance.
+        """What both servers end with; half of it is taken ``early``, then comes a
+        disturbance.
 
         Bodies are in a spool, as an inbox keeps them. Raises the more telling error.
         """
@@ -160,7 +168,8 @@ class Site:
         return play_both(at, task=self.task.digest, timeout_s=self.task.deadlines.peer)
 
     def check_sum(self, outcome: tuple[Summed, Summed]) -> None:
-        """It is that of all who are counted, but for those whose norm is above the bound."""
+        """It is that of all who are counted, but for those whose norm is above the
+        bound."""
         a, b = outcome
         bad = {
             ClientId(f"ward-{number:04d}"): Rejection.NORM_EXCEEDED
@@ -185,13 +194,14 @@ Hire = Callable[..., Site]
 
 @pytest.fixture
 def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
-    """``hire(workers, place)``: a dealer and both servers' workers, here unless it says where."""
+    """``hire(workers, place)``: a dealer and both servers' workers, here unless it says
+    where."""
     with ExitStack() as stack:
         loop = stack.enter_context(LoopThread())
 
         def make(
             workers: int,
-            place: Any = None,
+            place: placement.WorkerHost | None = None,
             validation: str = "crypten",
             *,
             same_disk: bool = True,
@@ -221,13 +231,13 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
                     )
                     site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
-                own: Any = {
-                    "role": role.value,
-                    "identity": keys / role.value,
-                    "dealer": dealer,
-                }
-                own |= {"task": folder / "task.toml", "listen": "127.0.0.1:0"}
-                start = placement.WorkerStart(**own)
+                start = placement.WorkerStart(
+                    role=role.value,
+                    identity=keys / role.value,
+                    dealer=dealer,
+                    task=folder / "task.toml",
+                    listen="127.0.0.1:0",
+                )
                 pool = placement.WorkerPool(
                     place, [start] * workers, waits=RetryPolicy(0.1, 1.0)
                 )
@@ -242,7 +252,8 @@ def hire(tmp_path: Path, keys: Path) -> Iterator[Hire]:
 
 @pytest.mark.parametrize("validation", ["crypten", "proof"])
 def test_three_pairs_find_what_one_and_none_find(hire: Hire, validation: str) -> None:
-    """The same submissions, invalid and uncounted ones among them: the same set, the same share."""
+    """The same submissions, invalid and uncounted ones among them: the same set, the
+    same share."""
     # The three get bodies over the network, the one opens its server's files.
     sites = {n: hire(n, validation=validation, same_disk=n == 1) for n in (1, 3)}
     halves = sites[1].halves()
@@ -306,7 +317,7 @@ def test_a_worker_obeys_its_server_and_links_with_its_like_alone(
     for caller, call in expected:
         identity = Identity.load(keys / caller)
         with open_channel(f"127.0.0.1{placed.address}", identity, B) as channel:
-            stub: Any = (WorkingStub if call == "Validate" else PeerStub)(channel)
+            stub = (WorkingStub if call == "Validate" else PeerStub)(channel)
             found[caller, call] = None
             try:
                 list(getattr(stub, call)(iter([begin] if call == "Validate" else [])))
@@ -375,9 +386,13 @@ def test_what_a_killed_worker_left_goes(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    piped: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with (
-        subprocess.Popen([sys.executable, "-c", PROGRAM], **piped) as killed,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as killed,
         worker_process.own_folder() as used,
     ):
         assert killed.stdout is not None
@@ -398,7 +413,7 @@ def test_what_a_killed_worker_left_goes(
     "said", [("ward-1", "never heard of"), ("Ward/1", "norm-exceeded")]
 )
 def test_nonsense_of_a_worker_ends_the_attempt(
-    said: Any, monkeypatch: pytest.MonkeyPatch
+    said: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And leaves nobody waiting."""
     rejection = pb.WorkRejection(client=said[0], reason=said[1])
@@ -409,8 +424,10 @@ def test_nonsense_of_a_worker_ends_the_attempt(
     stub = SimpleNamespace(Validate=lambda _orders: call)
     monkeypatch.setattr(by_pairs, "open_channel", lambda *_given: call)
     monkeypatch.setattr(by_pairs, "WorkingStub", lambda _channel: stub)
-    given: Any = small_task(), A, None, pb.WorkBegin()
-    made = by_pairs.WorkerLink("127.0.0.1:1", *given, same_disk=True)
+    nobody = cast("Identity", None)
+    made = by_pairs.WorkerLink(
+        "127.0.0.1:1", small_task(), A, nobody, pb.WorkBegin(), same_disk=True
+    )
     with closing(made), pytest.raises(PeerViolation, match="reports"):
         made.wait(60.0)
 
@@ -476,7 +493,8 @@ def ports_of(process: int) -> list[int]:
 def test_a_flood_of_every_port_keeps_no_server_out_and_costs_no_round(
     training: Training,
 ) -> None:
-    """Whoever reaches the ports, without a certificate; server B comes back with new workers."""
+    """Whoever reaches the ports, without a certificate; server B comes back with new
+    workers."""
     deployment, _ = training
 
     def reached(wanted: int) -> bool:
@@ -550,13 +568,21 @@ def test_nothing_of_a_round_and_no_password_of_a_proxy_is_given_to_ray(
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
     }
     assert given == {"_Node", "worker.model_dump_json()"}
-    settings: Any = SimpleNamespace(
-        workers=1, workers_on="ray", worker_listen="127.0.0.1:0", proxy="http://u:hunter2@proxy:1",
-        task=tmp_path, identity=tmp_path, dealer=None, ray="auto",
-    )  # fmt: skip
-    session: Any = SimpleNamespace(role=Role.SERVER_A)
+    settings = SimpleNamespace(
+        workers=1,
+        workers_on="ray",
+        worker_listen="127.0.0.1:0",
+        proxy="http://u:hunter2@proxy:1",
+        task=tmp_path,
+        identity=tmp_path,
+        dealer=None,
+        ray="auto",
+    )
+    session = SimpleNamespace(role=Role.SERVER_A)
     with pytest.raises(
         Misconfiguration, match="Ray would keep its password"
     ) as refused:
-        by_pairs.ValidationWorkers(session, settings)
+        by_pairs.ValidationWorkers(
+            cast("Session", session), cast("ServerSettings", settings)
+        )
     assert "hunter2" not in str(refused.value)
