@@ -28,7 +28,7 @@ CHANGES = {
 
 
 class Crowd:
-    """Light clients that submit in every attempt; the last waits where it is told to."""
+    """Light clients that always submit; the last waits where it is told to."""
 
     def __init__(self, clients: Sequence[LightClient]) -> None:
         self._clients = clients
