@@ -50,7 +50,7 @@ class Cheat(Protocol):
 
 
 def note_in(path: Path, what: object) -> None:
-    """Remember something through the process's death; one write: whole or not at all."""
+    """Remember something through the process's death; one write: whole or not."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, json.dumps(what).encode() + b"\n")

@@ -86,7 +86,7 @@ class FaultyDeployment(LocalDeployment):
         self.restarts: list[str] = []
 
     def reroute(self, party: str, other: str, address: str) -> None:
-        """Let ``party`` look for ``other`` (or listen, if it is itself) at ``address``."""
+        """Let ``party`` look for ``other`` (itself: listen) at ``address``."""
         path = self.folder / f"{party}.toml"
         text = path.read_text(encoding="utf-8")
         assert self.addresses[other] in text

@@ -234,7 +234,7 @@ class Calls:
         return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
 
     def _misdeed(self, random: Random, pair: Pair, uploads: Uploads) -> Uploads:
-        """Half a pair, halves of two pairs, the last attempt's, nothing; or as it is."""
+        """Half a pair, halves of two, the last attempt's, nothing; or as it is."""
         kind = random.randrange(6)
         if kind == 0:
             return [random.choice(pair)]

@@ -1,4 +1,4 @@
-"""Threads that take turns, by a seed, on a clock that moves only when all of them wait."""
+"""Threads that take turns, by a seed, on a clock that moves only when all wait."""
 
 import threading
 from collections.abc import Callable, Iterator
