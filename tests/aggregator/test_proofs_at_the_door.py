@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import pytest
+from tests.conftest import Document
 from tests.rig import norm_check as rig
 from tests.rig.keys import signer, verifier
 from tests.rig.norm_check import SEGMENTS, Pair, other, segments
@@ -197,7 +198,7 @@ def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(
         doors.refuses(sent, Rejection.MALFORMED, "don't open the commitment")
     # Nor is one of another length, or a salt.
     for name, length in product(("seed", "salt"), (0, 31, 33)):
-        odd: dict[str, Any] = {name: Secret(bytes(length))}
+        odd: Document = {name: Secret(bytes(length))}
         doors.refuses(replace(seed, **odd), Rejection.MALFORMED)
         assert not replace(seed, **odd | {name: None}).opens
 

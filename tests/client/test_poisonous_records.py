@@ -10,7 +10,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 from unittest.mock import Mock
 
 import numpy as np
@@ -41,6 +41,17 @@ X = np.random.default_rng(2).normal(size=(N, 4)).astype(np.float32)
 Y = np.random.default_rng(3).integers(0, 3, N)
 
 
+class Options(TypedDict, total=False):
+    chunk: int
+    most: int
+
+
+class How(Options, total=False):
+    theta: NDArray[np.float64]
+    model: nn.Module
+    loss: objectives.Loss
+
+
 def update(
     x: ArrayLike = X,
     y: ArrayLike = Y,
@@ -48,17 +59,31 @@ def update(
     theta: NDArray[np.float64] = THETA,
     model: nn.Module = MODEL,
     loss: objectives.Loss = cross_entropy,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> tuple[NDArray[np.int64], list[int]]:
     failed: list[int] = []
     chosen = np.array(indices, np.int64)
     task = TASK if model is MODEL else task_of(model, "uniform")
-    options |= {"on_failure": failed.append}
-    return local_update(model, loss, (x, y), chosen, theta, task, **options), failed
+    found = local_update(
+        model,
+        loss,
+        (x, y),
+        chosen,
+        theta,
+        task,
+        on_failure=failed.append,
+        **options,
+    )
+    return found, failed
 
 
 def counts_as_zero(
-    x: ArrayLike, y: ArrayLike, record: int, *, ignored: bool = False, **how: Any
+    x: ArrayLike,
+    y: ArrayLike,
+    record: int,
+    *,
+    ignored: bool = False,
+    **how: Unpack[How],
 ) -> None:
     """Alone, and costs its neighbours nothing; a loss that ignores it finds nothing
     wrong."""

@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,12 +45,14 @@ def owner(
     """
 
     def make(
-        *events: Open | Over | Paused, limit: float | None = None, **changes: Any
+        *events: Open | Over | Paused,
+        limit: float | None = None,
+        task: Document | None = None,
+        folder: Path = tmp_path / "own",
     ) -> Owner:
-        task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
-        folder = changes.get("folder", tmp_path / "own")
+        whole = make_task(D, {"deadlines.work": WORK_S, **(task or {})})
         folder.mkdir(exist_ok=True)
-        return Owner(Script(task, list(events), words=request.param), folder, limit)
+        return Owner(Script(whole, list(events), words=request.param), folder, limit)
 
     return make
 
