@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -47,7 +47,7 @@ from precad.protos import precad_pb2 as pb
 TASK = Digest(b"\1" * 32)
 
 
-Call = grpc.StreamStreamMultiCallable[bytes, bytes]
+Call: TypeAlias = "grpc.StreamStreamMultiCallable[bytes, bytes]"
 Ends = tuple[MemoryTransport, MemoryTransport]
 
 

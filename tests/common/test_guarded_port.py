@@ -72,7 +72,7 @@ class Port:
 
     def calls(
         self, method: str, who: Principal = ONE
-    ) -> grpc.StreamUnaryMultiCallable[bytes, bytes]:
+    ) -> "grpc.StreamUnaryMultiCallable[bytes, bytes]":
         return self.channel(who).stream_unary(method)
 
     def streamed(
